@@ -1,0 +1,72 @@
+"""The errors of meshtf: what came, what clashes, and the way out.
+
+Every message is built by `explain_error`, so that all of them read alike:
+
+    >>> from meshtf.errors import explain_error
+    >>> print(explain_error("two dimensions of one tensor want mesh axis \\"model\\".",
+    ...                     tensor="[batch:8 heads:4 d_ff:32]", layout="heads:model; d_ff:model",
+    ...                     way_out="Give one of them another axis."))
+    two dimensions of one tensor want mesh axis "model".
+      tensor   [batch:8 heads:4 d_ff:32]
+      layout   heads:model; d_ff:model
+      Give one of them another axis.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class MeshtfError(Exception):
+  """Base class of every error that meshtf raises on purpose."""
+
+
+class ParseError(MeshtfError, ValueError):
+  """A string of dimensions, of a mesh or of a layout cannot be read."""
+
+
+class ShapeError(MeshtfError, ValueError):
+  """Named shapes that do not fit: sizes that clash, names that are missing or double."""
+
+
+class DTypeError(MeshtfError, TypeError):
+  """Data types that clash, or that an op does not take."""
+
+
+class LayoutError(MeshtfError, ValueError):
+  """A layout that cannot hold a tensor: two names on one axis, a size that does not divide."""
+
+
+class MeshError(MeshtfError, ValueError):
+  """A mesh that does not fit its devices, or tensors of two meshes."""
+
+
+class PlanError(MeshtfError, RuntimeError):
+  """A program that cannot be recorded, differentiated or planned."""
+
+
+class CheckpointError(MeshtfError, ValueError):
+  """A checkpoint that is absent, or is not this model's."""
+
+
+class LayoutWarning(UserWarning):
+  """A layout that is legal but most likely not what was meant."""
+
+
+def explain_error(headline: str, way_out: str = "", **facts: object) -> str:
+  """Returns a message: a headline, one aligned line for each fact, and the way out."""
+  width = max([8, *(len(name) + 1 for name in facts)])
+  lines = [headline]
+  for name, fact in facts.items():
+    first, *rest = str(fact).split("\n")
+    lines.append(f"  {name.replace('_', ' '):<{width}} {first}")
+    lines.extend(" " * (width + 3) + line for line in rest)
+  if way_out:
+    lines.append(f"  {way_out}")
+  return "\n".join(lines)
+
+
+def near_misses(name: str, known: Iterable[str]) -> str:
+  """Returns known names that resemble `name`, as "a, b", or an empty string."""
+  return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5))

@@ -1,0 +1,52 @@
+"""What is in force where an op is made: layout, name path, seeds, gradient, recomputation.
+
+    with context(layout=Layout("heads:model")):
+      ...                       # nodes made here carry that layout
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from meshtf.mesh import Layout
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+  """What a node takes from the code around it."""
+
+  layout: Layout | None = None           # None: the mesh's
+  path: tuple[str, ...] = ()             # names of the modules around, for seeds and variables
+  seeds: tuple[Any, ...] | None = None   # of random ops; None: none was given
+  seeded: Any = None                     # names of random ops met under these seeds
+  primals: tuple[Any, ...] = ()          # inside a gradient rule: the tensors of the forward node
+  group: Any = None                      # inside `recompute`: what is computed again
+  after: Any = None                      # nodes made here must not run before this tensor is there
+
+
+class _Local(threading.local):
+  def __init__(self) -> None:
+    self.context = Context()
+
+
+_local = _Local()
+
+
+def current() -> Context:
+  """Returns what is in force now."""
+  return _local.context
+
+
+@contextlib.contextmanager
+def context(**changes: Any) -> Iterator[Context]:
+  """Changes what is in force, for a `with` block."""
+  before = _local.context
+  _local.context = dataclasses.replace(before, **changes)
+  try:
+    yield _local.context
+  finally:
+    _local.context = before

@@ -1,0 +1,134 @@
+"""Reverse-mode gradients: the rules of the ops, walked backwards.
+
+A rule's ops are nodes like all others, so the backward pass is planned like the forward pass. Two
+rules keep it legal under every layout: what a gradient rule makes has names of one tensor of the
+forward node, and takes that tensor's state (`Context.primals`).
+
+    dw, = gradients([loss], [w])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph.apply import apply_all, current_executor
+from meshtf.graph.context import context
+from meshtf.graph.operators import OPERATORS
+from meshtf.graph.tensor import Node, Tensor
+from meshtf.names import is_floating
+
+
+def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
+              grad_ys: Sequence[Tensor | None] | None = None) -> list[Tensor | None]:
+  """Returns the gradient of sum(ys) to each x: a Tensor or a Variable; None if unconnected.
+
+  Args:
+    ys: floating tensors.
+    xs: tensors or variables.
+    grad_ys: the cotangent of each y; default: ones.
+
+  Raises:
+    PlanError: an op on the way has no gradient, or a y is not floating.
+  """
+  backward = _Backward(xs)
+  backward.walk(ys)
+  grad_ys = [None] * len(ys) if grad_ys is None else grad_ys
+  for y, dy in zip(ys, grad_ys, strict=True):
+    if not is_floating(y.dtype):
+      raise PlanError(explain_error("only floating tensors have gradients.", tensor=repr(y),
+                                    **{"made by": y.node.source}))
+    with context(primals=(y,)):
+      backward.add(y, OPERATORS["ones_like"](y) if dy is None else dy)
+  for node in reversed(backward.nodes):
+    backward.step(node)
+  return [backward.of(x) for x in xs]
+
+
+class _Backward:
+  """The state of one backward walk: cotangents so far, and nodes computed again."""
+
+  def __init__(self, xs: Sequence[Any]) -> None:
+    self.targets = {id(x) for x in xs}
+    self.nodes: list[Node] = []                     # between xs and ys, in the order they ran
+    self.cotangents: dict[Tensor, Tensor] = {}
+    self.again: dict[Tensor, Tensor] = {}           # tensor -> the same, computed once more
+    self.replayed: set[Any] = set()
+    self.reads: dict[int, list[Tensor]] = {}        # variable -> its reads
+
+  def walk(self, ys: Sequence[Tensor]) -> None:
+    """Finds the nodes between targets and ys."""
+    owner = current_executor()
+    found: dict[int, Node] = {}
+    stack = [y.node for y in ys]
+    while stack:
+      node = stack.pop()
+      if node.serial not in found and node.owner is owner:
+        found[node.serial] = node
+        stack.extend(x.node for x in node.inputs)
+    reaching: set[Node] = set()
+    for serial in sorted(found):
+      node = found[serial]
+      if id(node.op.store) in self.targets and node.op.effect == "read":
+        self.reads.setdefault(id(node.op.store), []).extend(node.outputs)
+        reaching.add(node)
+      elif any(id(x) in self.targets or x.node in reaching for x in node.inputs):
+        reaching.add(node)
+        self.nodes.append(node)
+
+  def add(self, x: Tensor, dx: Tensor) -> None:
+    """Adds to the cotangent of x."""
+    have = self.cotangents.get(x)
+    if have is not None:
+      with context(primals=(x,)):
+        dx = have + dx
+    self.cotangents[x] = dx
+
+  def step(self, node: Node) -> None:
+    """Turns cotangents of a node's outputs into cotangents of its inputs."""
+    dys = [self.cotangents.get(y) for y in node.outputs]
+    if all(dy is None for dy in dys):
+      return
+    if node.group is not None:
+      self._replay(node, next(dy for dy in dys if dy is not None))
+    xs = [self.again.get(x, x) for x in node.inputs]
+    ys = [self.again.get(y, y) for y in node.outputs]
+    with context(primals=(*node.inputs, *node.outputs), layout=node.layout):
+      for x, dx in zip(node.inputs, self._rule(node, dys, ys, xs), strict=True):
+        if dx is not None:
+          self.add(x, dx)
+
+  def of(self, x: Any) -> Tensor | None:
+    """Returns the cotangent of a target."""
+    if isinstance(x, Tensor):
+      return self.cotangents.get(x)
+    found = [self.cotangents[r] for r in self.reads.get(id(x), ()) if r in self.cotangents]
+    if not found:
+      return None
+    total = found[0]
+    for dx in found[1:]:
+      with context(primals=(self.reads[id(x)][0],)):
+        total = total + dx
+    return total
+
+  def _rule(self, node: Node, dys: list[Any], ys: list[Tensor], xs: list[Tensor]) -> list[Any]:
+    many = len(node.outputs) > 1
+    try:
+      return node.op.gradient(tuple(dys) if many else dys[0], tuple(ys) if many else ys[0], *xs)
+    except NotImplementedError:
+      raise PlanError(explain_error(
+          f"{node.op.title} has no gradient.", **{"from": node.source},
+          tensors=" ".join(repr(x.shape) for x in node.inputs),
+          way_out="Wrap its input in mtf.stop_gradient if none should flow.")) from None
+
+  def _replay(self, node: Node, dy: Tensor) -> None:
+    """Computes the nodes of a recomputed group again, not before `dy` is there."""
+    if node.group in self.replayed:
+      return
+    self.replayed.add(node.group)
+    for old in node.group.nodes:
+      xs = [self.again.get(x, x) for x in old.inputs]
+      first = not any(x in self.again for x in old.inputs)
+      with context(primals=old.outputs, layout=old.layout, group=None, after=dy if first else None):
+        self.again.update(zip(old.outputs, apply_all(old.op, *xs, mesh=old.mesh)))

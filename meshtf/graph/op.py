@@ -1,0 +1,194 @@
+"""The op contract: an op says what cutting each name does, and never which axis cuts it.
+
+An op is a frozen dataclass whose fields are its attributes. Its *factors* are the names of its
+iteration space: the names of its outputs, and those of its inputs that are summed or used up.
+Everything else in the library (layouts, communication, both runtimes, the conformance suite) follows
+from what stands here, so adding an op touches one file. A whole op:
+
+    @dataclasses.dataclass(frozen=True)
+    class RowsOf(Op):
+      \"\"\"Rows of a table[rows, d] by number: ids[batch] -> [batch, d].\"\"\"
+      rows: str
+      samples = (Sample(("rows",), ("rows:8;d:4", "int batch:4")),)
+
+      def out(self, table, ids):
+        return (Spec(ids.shape + table.shape.without(self.rows), table.dtype),)
+
+      def role(self, factor):           # a device that holds some rows gives zero for the others
+        return Role.SUM if factor == self.rows else Role.MAP
+
+      def local(self, at, table, ids):  # the TensorFlow ops of ONE device
+        own = ids - at.offset(self.rows)
+        mine = (own >= 0) & (own < at.size(self.rows))
+        rows = tf.gather(table, tf.where(mine, own, 0))
+        return (tf.where(mine[:, None], rows, 0),)
+
+      def gradient(self, dy, y, table, ids):
+        return [segment_sum(dy, ids, table.shape.dim(self.rows)), None]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+from meshtf.mesh import Mesh, Placement
+from meshtf.names import Shape
+
+
+class Role(enum.Enum):
+  """What cutting a factor does."""
+
+  MAP = "map"        # cut inputs give cut outputs
+  SUM = "sum"        # cut inputs give results still to be summed
+  MAX = "max"
+  MIN = "min"
+  SAME = "same"      # after `share`, every device has the whole result
+  WHOLE = "whole"    # must not be cut
+
+
+class Spec(NamedTuple):
+  """The named shape and the data type of a tensor."""
+
+  shape: Shape
+  dtype: str
+
+
+class Sample(NamedTuple):
+  """A small input for the conformance suite.
+
+  `inputs` are shapes; "int b:4" makes whole numbers below `below`, "bool b:4" truth values, "ties
+  b:4" floats that repeat, "positive b:4" floats above zero, plain "b:4" normal floats.
+  """
+
+  attributes: tuple[Any, ...] = ()
+  inputs: tuple[str, ...] = ()
+  below: int = 7
+  gradient: bool = True       # whether to compare gradients: off where the op has none
+
+
+class Window(NamedTuple):
+  """Factor rows [a, b) read rows [low(a), high(b)) of an input: halo, shift, crop, pad, stride."""
+
+  low: Callable[[int], int]
+  high: Callable[[int], int]
+
+
+class Store(Protocol):
+  """What an op reads or writes besides tensors: a variable's slices, an argument of a function."""
+
+  @property
+  def name(self) -> str: ...
+
+  @property
+  def spec(self) -> Spec: ...
+
+  @property
+  def placement(self) -> Placement: ...
+
+  @property
+  def mesh(self) -> Mesh | None: ...
+
+  def read(self) -> list[Any]:
+    """Returns one TensorFlow tensor for each position; equal slices may be one object."""
+
+  def write(self, values: Sequence[Any]) -> None:
+    """Takes one TensorFlow tensor for each position."""
+
+
+class At(Protocol):
+  """Where `local` runs: sizes and offsets of one device's slice. Ints are Python ints; offsets are
+  scalar int32 tensors, since a segment is traced once for all devices: no Python `if` on them."""
+
+  inputs: tuple[Shape, ...]         # local shapes, as this device sees them
+  outputs: tuple[Shape, ...]
+  told: tuple[Any, ...] | None      # what all slices shared, stacked [slices, ...]; None: whole
+  kept: tuple[Any, ...]             # what this slice's `share` kept for itself
+
+  def size(self, factor: str) -> int:
+    """Returns the rows of this slice."""
+
+  def whole(self, factor: str) -> int:
+    """Returns the rows of all slices together."""
+
+  def parts(self, factor: str) -> int:
+    """Returns the number of slices: 1 where the factor is not cut."""
+
+  def index(self, factor: str) -> Any:
+    """Returns the number of this slice; the Python int 0 where the factor is not cut."""
+
+  def offset(self, factor: str) -> Any:
+    """Returns the first row of this slice; the Python int 0 where the factor is not cut."""
+
+  def axis(self, i: int, dim: str) -> int:
+    """Returns the position of a name among the dimensions of input i."""
+
+  def window(self, i: int, dim: str, x: Any) -> Any:
+    """Returns input i with exactly its window's rows of `dim`, wherever they had to come from."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Op:
+  """Base class of every op. Subclasses are frozen dataclasses and override no concrete subclass."""
+
+  samples: ClassVar[tuple[Sample, ...]] = ()
+  # May unfinished sums flow through? "each": one unfinished input at a time; "joint": all at once.
+  # May be a property where it depends on an attribute.
+  linear: ClassVar[Literal["each", "joint"] | None] = None
+  effect: ClassVar[Literal["read", "write", "print"] | None] = None
+  store: ClassVar[Any] = None      # what an op with the effect "read" or "write" reads or writes
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    """Returns shape and data type of each output. Raises ShapeError or DTypeError."""
+    raise NotImplementedError
+
+  def role(self, factor: str) -> Role:
+    """Returns what cutting `factor` does."""
+    return Role.MAP
+
+  def factor(self, dim: str) -> str:
+    """Returns the factor of an input's name. Used-up names that could meet another name of an
+    output get a fresh one, by convention "." + dim."""
+    return dim
+
+  def space(self, *xs: Spec) -> dict[str, int]:
+    """Returns the size of a factor, only where an input's name has another size than it."""
+    return {}
+
+  def needs(self, i: int, dim: str) -> Window | None:
+    """Returns which rows of input i a slice reads, where they are not the slice's own."""
+    return None
+
+  def fill(self, i: int) -> float:
+    """Returns the neutral element of input i outside of windows."""
+    return 0.0
+
+  def shared(self, factor: str) -> bool:
+    """Whether slices of `factor` must hear what all the others `share`."""
+    return False
+
+  def share(self, at: At, *xs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Returns (told, kept): what this slice tells all others, and what it keeps for `local`."""
+    raise NotImplementedError
+
+  def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+    """Runs the TensorFlow ops of one device, as if there were no mesh."""
+    raise NotImplementedError
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    """Returns the cotangent of each input, in named ops; None where there is none.
+
+    With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
+    """
+    raise NotImplementedError
+
+  def flops(self, *xs: Spec) -> int:
+    """Returns the floating-point operations on whole tensors; default: one per output element."""
+    return sum(o.shape.size for o in self.out(*xs))
+
+  @property
+  def title(self) -> str:
+    """The name of the op as plans and errors print it."""
+    return type(self).__name__.lower()

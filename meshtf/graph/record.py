@@ -1,0 +1,45 @@
+"""Recording: the nodes that a function makes, in order.
+
+    graph = Graph(mesh)
+    with executing(graph):
+      loss = model(x)
+    graph.nodes
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshtf.graph.op import Op
+from meshtf.graph.tensor import Node
+from meshtf.mesh import Mesh
+
+
+class Graph:
+  """The nodes of a traced function; an executor that runs nothing."""
+
+  def __init__(self, mesh: Mesh | None = None) -> None:
+    self.mesh = mesh
+    self.nodes: list[Node] = []
+    self._reads: dict[Any, Node] = {}
+
+  def find(self, op: Op) -> Node | None:
+    """Returns an earlier read of the same variable that no write came after."""
+    return self._reads.get(op.store)
+
+  def run(self, node: Node) -> None:
+    """Records a node."""
+    if self.mesh is None:
+      self.mesh = node.mesh
+    if node.op.effect == "read":
+      self._reads[node.op.store] = node
+    elif node.op.effect == "write":
+      self._reads.pop(node.op.store, None)
+    if node.group is not None:
+      node.group.nodes.append(node)
+    self.nodes.append(node)
+
+  def settle_mesh(self) -> None:
+    """Gives nodes that were made before the mesh was known their mesh."""
+    for node in self.nodes:
+      node.mesh = node.mesh or self.mesh

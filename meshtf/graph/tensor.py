@@ -1,0 +1,159 @@
+"""Tensors with named dimensions, and the nodes that make them.
+
+A recorded tensor is a promise; an eager one also holds a value on each position (`held`):
+
+    x = mtf.import_tensor(mesh, array, "batch;d_model")
+    y = mtf.relu(x) * 2 + x
+    y.numpy()                     # the whole tensor, from wherever its slices are
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from typing import Any, NamedTuple
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph.context import Context
+from meshtf.graph.op import Op, Spec
+from meshtf.graph.operators import OPERATORS
+from meshtf.mesh import Mesh, Placement
+from meshtf.names import Shape
+
+_PACKAGE = __name__.partition(".")[0]
+_serial = itertools.count()
+
+
+class Source(NamedTuple):
+  """Where a node was made: the function of meshtf that was called, and the line that called it."""
+
+  function: str
+  file: str
+  line: int
+
+  def __str__(self) -> str:
+    return f"{_PACKAGE[0]}tf.{self.function}, {self.file}:{self.line}"
+
+  @staticmethod
+  def here() -> Source:
+    """Returns the innermost line outside of meshtf."""
+    frame, function = sys._getframe(1), ""
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
+      function, frame = frame.f_code.co_name, frame.f_back
+    return Source(function, frame.f_code.co_filename, frame.f_lineno)
+
+
+class Node:
+  """One application of an op."""
+
+  __slots__ = ("op", "inputs", "outputs", "mesh", "layout", "source", "primals", "group", "after",
+               "owner", "serial")
+
+  def __init__(self, op: Op, inputs: tuple[Tensor, ...], mesh: Mesh | None, source: Source,
+               around: Context, owner: object) -> None:
+    self.op = op
+    self.inputs = inputs
+    self.outputs: tuple[Tensor, ...] = ()
+    self.mesh = mesh
+    self.source = source
+    self.layout = around.layout       # the region's layout; None: the mesh's
+    self.primals: tuple[Tensor, ...] = around.primals   # made by a gradient rule: takes their states
+    self.group = around.group         # nodes of one group are computed again for the backward pass
+    self.after: Tensor | None = around.after            # does not run before this tensor is there
+    self.owner = owner          # the executor that ran it
+    self.serial = next(_serial)
+
+
+class Held(NamedTuple):
+  """The value of an eager tensor: where it lies, and a TensorFlow tensor for each position."""
+
+  placement: Placement
+  values: list[Any]
+
+
+class Tensor:
+  """A tensor with named dimensions on a mesh."""
+
+  __slots__ = ("node", "index", "spec", "held", "__weakref__")
+  __array_priority__ = 100        # numpy leaves `array * tensor` to the tensor
+
+  def __init__(self, node: Node, index: int, spec: Spec) -> None:
+    self.node = node
+    self.index = index
+    self.spec = spec
+    self.held: Held | None = None
+
+  @property
+  def shape(self) -> Shape:
+    """The named shape."""
+    return self.spec.shape
+
+  @property
+  def dtype(self) -> str:
+    """The name of the data type, such as "float32"."""
+    return self.spec.dtype
+
+  @property
+  def mesh(self) -> Mesh | None:
+    """The mesh; None while the function being traced has met no tensor that knows it."""
+    return self.node.mesh
+
+  def numpy(self) -> Any:
+    """Returns the whole tensor as a numpy array (eager only)."""
+    if self.held is None:
+      raise PlanError(explain_error(
+          "a recorded tensor has no value yet.", tensor=repr(self), **{"made by": self.node.source},
+          way_out="Return it from the mtf.function, or run the code outside of it to see values."))
+    return OPERATORS["export"](self).numpy()
+
+  def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+    return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+  def __float__(self) -> float:
+    return float(self.numpy())
+
+  def __int__(self) -> int:
+    return int(self.numpy())
+
+  def __bool__(self) -> bool:
+    if self.held is None:
+      raise PlanError(explain_error(
+          "Python needs the truth of a recorded tensor, which has no value yet.",
+          tensor=repr(self), **{"made by": self.node.source},
+          way_out="Use mtf.where to choose between tensors, or decide outside of the function."))
+    return bool(self.numpy())
+
+  def __iter__(self) -> Any:
+    raise TypeError("a tensor with named dimensions is not iterated: use mtf.unstack(x, dim).")
+
+  def __repr__(self) -> str:
+    what = f"{self.dtype} {self.shape!r}"
+    if self.held is None:
+      return f"<mtf.Tensor {what}>"
+    return f"<mtf.Tensor {what} {self.held.placement}\n{self.numpy()}>"
+
+  __hash__ = object.__hash__
+
+
+def _binary(name: str, swapped: bool = False) -> Any:
+  def method(self: Tensor, other: Any) -> Tensor:
+    return OPERATORS[name](other, self) if swapped else OPERATORS[name](self, other)
+  return method
+
+
+def _unary(name: str) -> Any:
+  def method(self: Tensor) -> Tensor:
+    return OPERATORS[name](self)
+  return method
+
+
+for _dunder, _name in {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
+                       "floordiv": "floordiv", "mod": "floormod", "pow": "pow",
+                       "and": "logical_and", "or": "logical_or", "xor": "logical_xor"}.items():
+  setattr(Tensor, f"__{_dunder}__", _binary(_name))
+  setattr(Tensor, f"__r{_dunder}__", _binary(_name, swapped=True))
+for _dunder, _name in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
+                       "eq": "equal", "ne": "not_equal"}.items():
+  setattr(Tensor, f"__{_dunder}__", _binary(_name))
+for _dunder, _name in {"neg": "negative", "abs": "abs", "invert": "logical_not"}.items():
+  setattr(Tensor, f"__{_dunder}__", _unary(_name))

@@ -1,0 +1,38 @@
+"""A dimension: a name and a size.
+
+>>> from meshtf.names import Dimension
+>>> Dimension("batch", 8)
+batch:8
+>>> Dimension("batch", 8) == Dimension("batch", 4)     # both count
+False
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+
+from meshtf.errors import ShapeError
+
+
+@dataclasses.dataclass(frozen=True)
+class Dimension:
+  """A name and a size, such as batch:8."""
+
+  name: str
+  size: int
+
+  def __post_init__(self) -> None:
+    if not isinstance(self.name, str) or not self.name:
+      raise ShapeError(f"a dimension's name must be a non-empty string, not {self.name!r}.")
+    try:
+      size = operator.index(self.size)           # numpy integers are welcome
+    except TypeError:
+      raise ShapeError(f"the size of dimension {self.name!r} must be an integer, "
+                       f"not {self.size!r}.") from None
+    if size < 0:
+      raise ShapeError(f"the size of dimension {self.name!r} must not be negative: {size}.")
+    object.__setattr__(self, "size", size)
+
+  def __repr__(self) -> str:
+    return f"{self.name}:{self.size}"

@@ -1,0 +1,44 @@
+"""Data types by name, so that planning needs no TensorFlow.
+
+>>> import numpy as np
+>>> from meshtf.names import dtype_bytes, dtype_name
+>>> dtype_name(np.float32), dtype_bytes("bfloat16")
+('float32', 2)
+"""
+
+from __future__ import annotations
+
+from meshtf.errors import DTypeError
+
+_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4,
+          "int64": 8, "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
+          "complex64": 8, "complex128": 16}
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
+
+
+def dtype_name(dtype: object) -> str:
+  """Returns the name of a data type given as a string, a Python type, or a numpy or tf dtype."""
+  if isinstance(dtype, str):
+    name = dtype
+  elif isinstance(dtype, type) and dtype in _PYTHON:
+    name = _PYTHON[dtype]
+  else:
+    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or repr(dtype)
+  if name not in _BYTES:
+    raise DTypeError(f"{name!r} is not a data type that meshtf knows; it knows {', '.join(_BYTES)}.")
+  return name
+
+
+def dtype_bytes(dtype: str) -> int:
+  """Returns the bytes of one element."""
+  return _BYTES[dtype]
+
+
+def is_floating(dtype: str) -> bool:
+  """Whether values of this type have gradients."""
+  return dtype in ("bfloat16", "float16", "float32", "float64")
+
+
+def is_integer(dtype: str) -> bool:
+  """Whether the type is a signed or unsigned integer."""
+  return "int" in dtype
