@@ -1,0 +1,71 @@
+"""Inputs as partial results: the same value, spread unequally over the positions along an axis.
+
+A planner or a rule that takes a partial sum for the sum must be found out, so the weights differ
+(0.75, and the rest in equal shares), and rules that hold only for equal shares fail as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.graph import Held, Tensor
+from meshtf.mesh import Pending, Whole
+from meshtf.mesh.state import Kind
+from meshtf.names import is_floating
+
+
+def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
+  """Returns a description and inputs: as they are, then partial on each axis, singly and jointly."""
+  yield "", list(xs)
+  mesh = next((x.mesh for x in xs), None)
+  axes = [a for a, size in mesh.axes.items() if size > 1] if mesh else []
+  for axis in axes:
+    able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
+    for chosen in [[i] for i in able] + ([able] if len(able) > 1 else []):
+      yield f"inputs {chosen} partial on {axis}", _replace(xs, chosen, [axis], "sum")
+  everywhere = [i for i, x in enumerate(xs) if all(can_be_partial(x, a) for a in axes)]
+  if len(axes) > 1 and everywhere:
+    yield f"inputs {everywhere} partial on all axes", _replace(xs, everywhere, axes, "sum")
+  for kind, axis in zip(("max", "min"), (axes[0], axes[-1]) if axes else ()):
+    able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
+    if able:
+      yield f"inputs {able} {kind} partial on {axis}", _replace(xs, able, [axis], kind)
+
+
+def as_partial(x: Tensor, axis: str, kind: Kind = "sum") -> Tensor:
+  """Returns `x`, whole along `axis`, as an unfinished result along it."""
+  mesh, held = x.mesh, x.held
+  assert mesh is not None and held is not None
+  place, size = mesh.axis_index[axis], mesh.axes[axis]
+  values = [_share(v, coord[place], size, kind) for v, coord in zip(held.values, mesh.coords)]
+  placement = tuple(Pending(kind) if i == place else s for i, s in enumerate(held.placement))
+  y = Tensor(x.node, x.index, x.spec)
+  y.held = Held(placement, values)
+  return y
+
+
+def _share(value: Any, coord: int, size: int, kind: Kind) -> Any:
+  if kind == "sum":
+    weight = 0.75 if coord == 0 else 0.25 / (size - 1)
+    return value * tf.cast(weight, value.dtype)
+  count = int(np.prod(value.shape))          # each element has its true value on one position only
+  elsewhere = tf.reshape(tf.range(count) % size != coord, value.shape)
+  return tf.where(elsewhere, value + (-1 if kind == "max" else 1), value)
+
+
+def can_be_partial(x: Tensor, axis: str) -> bool:
+  """Whether an eager tensor is of floats and whole along `axis`."""
+  assert x.mesh is not None and x.held is not None
+  return is_floating(x.dtype) and x.held.placement[x.mesh.axis_index[axis]] == Whole
+
+
+def _replace(xs: Sequence[Tensor], chosen: list[int], axes: list[str], kind: Kind) -> list[Tensor]:
+  out = list(xs)
+  for i in chosen:
+    for axis in axes:
+      out[i] = as_partial(out[i], axis, kind)
+  return out

@@ -1,0 +1,125 @@
+"""The recorded suite: all samples of an op as one `mtf.function`, for each of a few layouts.
+
+Tracing costs more than running, so the layouts are chosen: each next one is that which cuts most
+dimensions of samples that no layout before it cut on that axis, until every dimension of every sample
+was cut along every axis where that is legal. What was not run is counted in `left_out`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshtf.errors import LayoutWarning
+from meshtf.function import function
+from meshtf.graph import Op, Tensor, apply_all
+from meshtf.mesh import Mesh
+from meshtf.testing.compare import difference
+from meshtf.testing.layouts import Rules, all_layouts, is_legal, pick, spell
+from meshtf.testing.reference import Expected, expected
+from meshtf.testing.report import Report
+from meshtf.testing.samples import MESHES, generator
+
+LAYOUTS, CANDIDATES = 6, 400         # chosen, and looked at, for one op on one mesh
+
+
+def check_program(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES) -> Report:
+  """Runs all samples of an op in one mtf.function for each layout and returns what was found.
+
+  Args:
+    op_class: an op with samples.
+    seed: of the numbers and of the choice of layouts.
+    meshes: axes and sizes of each mesh.
+  """
+  report = Report(op_class.__name__, seed)
+  with warnings.catch_warnings():
+    warnings.simplefilter("ignore", LayoutWarning)
+    cases = [expected(op_class, sample, seed) for sample in op_class.samples]
+    for axes in meshes:
+      for rules in _chosen(cases, Mesh(axes).axes, report):
+        _try_program(cases, Mesh(axes, spell(rules)), rules, report)
+  return report
+
+
+def _chosen(cases: Sequence[Expected], axes: dict[str, int], report: Report) -> list[Rules]:
+  dims = list(dict.fromkeys(name for case in cases for name in case.dims))
+  rng = generator(report.seed, "programs", report.op)
+  candidates = _candidates(dims, list(axes), rng)
+  covers = [_covers(cases, axes, rules) for rules in candidates]
+  total = set().union(*covers)
+  chosen: list[Rules] = []
+  while total and len(chosen) < LAYOUTS:
+    best = max(range(len(candidates)), key=lambda i: len(covers[i] & total))
+    total -= covers[best]
+    chosen.append(candidates[best])
+  report.left_out += len(candidates) - len(chosen)
+  return chosen or [{}]
+
+
+def _candidates(dims: list[str], axes: list[str], rng: np.random.Generator) -> list[Rules]:
+  if (len(axes) + 1) ** len(dims) <= CANDIDATES:
+    return pick(all_layouts(dims, axes), CANDIDATES, rng)
+  choices = [None, *axes]
+  drawn = rng.integers(0, len(choices), (CANDIDATES, len(dims)))
+  return [{dim: choices[c] for dim, c in zip(dims, row) if choices[c]} for row in drawn]
+
+
+def _covers(cases: Sequence[Expected], axes: dict[str, int], rules: Rules
+            ) -> set[tuple[int, str, str]]:
+  """Returns (sample, dimension, axis) of each cut that a layout makes."""
+  return {(i, dim, rules[dim]) for i, case in enumerate(cases)
+          if is_legal(case.shapes, axes, rules) for dim in case.dims if dim in rules}
+
+
+def _try_program(cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Report) -> None:
+  legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
+  where = f"mtf.function on {mesh!r}, layout {mesh.layout}"
+  report.cases += len(legal)
+  try:
+    inputs = [case.inputs(mesh) for case in legal]
+    cotangents = [case.cotangents_on(mesh) for case in legal]
+    found = iter(_run(legal, mesh, inputs, cotangents))
+    for case in legal:
+      problem = _compare(case, [next(found) for _ in range(_count(case))])
+      if problem:
+        report.failures.append(f"{case.op} {[s for _, s in case.arrays]} in {where}: {problem}")
+  except Exception as error:          # a finding; the next layout is tried
+    report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
+
+
+def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
+         cotangents: list[list[Tensor | None]]) -> list[Tensor]:
+  """Returns outputs, then gradients, of one case after the other, from one program."""
+
+  def program(*flat: Tensor) -> list[Tensor]:
+    given, out = iter(flat), []
+    for case, some, dys in zip(cases, inputs, cotangents):
+      xs = [next(given) for _ in some]
+      weights = [None if dy is None else next(given) for dy in dys]
+      ys = apply_all(case.op, *xs, mesh=mesh)
+      out += ys
+      if case.gradients is not None:
+        out += [dx for dx in case.backward(ys, xs, weights) if dx is not None]
+    return out
+
+  flat = [x for some, dys in zip(inputs, cotangents)
+          for x in (*some, *(dy for dy in dys if dy is not None))]
+  return list(function(program)(*flat))
+
+
+def _count(case: Expected) -> int:
+  return len(case.outputs) + sum(g is not None for g in case.gradients or ())
+
+
+def _compare(case: Expected, found: list[Tensor]) -> str:
+  wanted = [(f"output {k}", shape, array, case.exact)
+            for k, (array, shape) in enumerate(case.outputs)]
+  wanted += [(f"gradient {i}", case.arrays[i][1], gradient, False)
+             for i, gradient in enumerate(case.gradients or ()) if gradient is not None]
+  for tensor, (what, shape, array, exact) in zip(found, wanted, strict=True):
+    problem = difference(tensor, shape, array, exact)
+    if problem:
+      return f"{what}: {problem}"
+  return ""

@@ -1,0 +1,137 @@
+"""What a sample must give: one device's outputs and gradients, and TensorFlow's own gradients.
+
+The gradient rule of the op is compared here with a `tf.GradientTape` that watches the same op run
+on one device; layouts are then compared with the rule on one device.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.graph import Held, Op, Sample, Tensor, apply_all, gradients
+from meshtf.mesh import Mesh
+from meshtf.names import Shape, is_floating
+from meshtf.ops import import_tensor
+from meshtf.testing.compare import difference, same
+from meshtf.testing.samples import draw_all, generator
+
+
+@dataclasses.dataclass
+class Expected:
+  """A sample with its numbers, and what must come out."""
+
+  op: Op
+  arrays: list[tuple[Any, Shape]]             # inputs
+  outputs: list[tuple[Any, Shape]]
+  cotangents: list[Any]                       # an array for each floating output, else None
+  gradients: list[Any] | None                 # an array or None for each input; None: has none
+  problems: list[str]                         # what is wrong on one device already
+
+  @property
+  def shapes(self) -> list[Shape]:
+    """The shapes that a layout must be able to hold."""
+    return [shape for _, shape in (*self.arrays, *self.outputs)]
+
+  @property
+  def dims(self) -> list[str]:
+    """All names, in order."""
+    return list(dict.fromkeys(name for shape in self.shapes for name in shape.names))
+
+  @property
+  def exact(self) -> bool:
+    """Whether every bit must agree: random numbers."""
+    return hasattr(self.op, "salt")
+
+  def inputs(self, mesh: Mesh) -> list[Tensor]:
+    """Returns the inputs on a mesh."""
+    return [import_tensor(mesh, array, shape) for array, shape in self.arrays]
+
+  def backward(self, ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Tensor | None]
+               ) -> list[Tensor | None]:
+    """Returns the gradients for given cotangents of the floating outputs."""
+    pairs = [(y, dy) for y, dy in zip(ys, dys) if dy is not None]
+    floats = [x for x in xs if is_floating(x.dtype)]
+    found = iter(gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))
+    return [next(found) if is_floating(x.dtype) else None for x in xs]
+
+  def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
+    """Returns the cotangents on a mesh."""
+    return [None if array is None else import_tensor(mesh, array, shape)
+            for array, (_, shape) in zip(self.cotangents, self.outputs)]
+
+
+def expected(op_class: type[Op], sample: Sample, seed: int) -> Expected:
+  """Runs a sample on one device, under a tape."""
+  rng = generator(seed, op_class.__name__, repr(sample))
+  case = Expected(op_class(*sample.attributes), draw_all(sample, rng), [], [], None, [])
+  one = Mesh("")
+  with tf.GradientTape() as tape:
+    xs = case.inputs(one)
+    watched = [_watch(tape, x) for x in xs]
+    ys = apply_all(case.op, *xs, mesh=one)
+    values = [_value(y) for y in ys]
+    case.outputs = [(value.numpy(), y.shape) for y, value in zip(ys, values)]
+    case.cotangents = [_random_like(array, rng) for array, _ in case.outputs]
+    total = tf.add_n([tf.reduce_sum(tf.cast(v * d, tf.float64))
+                      for v, d in zip(values, case.cotangents) if d is not None]
+                     or [tf.constant(0.0, tf.float64)])
+  case.problems += _problems(ys, case.outputs)
+  differentiable = any(w is not None for w in watched) and any(
+      d is not None for d in case.cotangents)
+  if sample.gradient and differentiable:
+    _compare_with_tape(case, xs, ys, tape.gradient(total, [w for w in watched if w is not None]))
+  return case
+
+
+def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
+  """Returns the watched value of a floating tensor."""
+  if not is_floating(x.dtype):
+    return None
+  value = tf.identity(_value(x))
+  tape.watch(value)
+  assert x.held is not None
+  x.held = Held(x.held.placement, [value])
+  return value
+
+
+def _value(x: Tensor) -> tf.Tensor:
+  assert x.held is not None
+  (value,) = x.held.values
+  return value
+
+
+def _random_like(array: Any, rng: np.random.Generator) -> Any:
+  return rng.normal(size=array.shape).astype(array.dtype) if is_floating(array.dtype.name) else None
+
+
+def _problems(ys: Sequence[Tensor], outputs: Sequence[tuple[Any, Shape]]) -> list[str]:
+  found = []
+  for k, (y, (array, shape)) in enumerate(zip(ys, outputs)):
+    problem = difference(y, shape, array)       # the spec against the value: NaN differs from NaN
+    if problem:
+      found.append(f"output {k}: {problem}")
+  return found
+
+
+def _compare_with_tape(case: Expected, xs: list[Tensor], ys: Sequence[Tensor], tape: list[Any]
+                       ) -> None:
+  assert xs[0].mesh is not None
+  found = case.backward(ys, xs, case.cotangents_on(xs[0].mesh))
+  case.gradients = [None if g is None else _value(g).numpy() for g in found]
+  theirs = iter(tape)
+  for i, (x, mine, (array, shape)) in enumerate(zip(xs, found, case.arrays)):
+    if not is_floating(x.dtype):
+      continue
+    their = next(theirs)
+    want = np.zeros_like(array) if their is None else tf.convert_to_tensor(their).numpy()
+    if mine is not None:
+      problem = difference(mine, shape, want)
+    else:
+      problem = "" if same(np.zeros_like(want), want) else "none, the tape has one"
+    if problem:
+      case.problems.append(f"gradient rule against the tape, input {i}: {problem}")

@@ -1,0 +1,25 @@
+"""Every op of the library, under every layout, against one device and against TensorFlow's tape."""
+
+from __future__ import annotations
+
+import pytest
+
+from meshtf.testing import check_program, check_sample, registered_ops
+
+OPS = [op for op in registered_ops() if op.samples]
+SAMPLES = [pytest.param(op, i, id=f"{op.__name__}-{i}") for op in OPS for i in range(len(op.samples))]
+
+
+def test_every_op_has_samples():
+  silent = [op.__name__ for op in registered_ops() if not op.samples and op.effect is None]
+  assert not silent, f"ops without samples: {silent}"
+
+
+@pytest.mark.parametrize("op, index", SAMPLES)
+def test_eager(op, index, seed, record):
+  record("eager", check_sample(op, index, seed))
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+def test_function(op, seed, record):
+  record("mtf.function", check_program(op, seed))

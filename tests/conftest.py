@@ -1,0 +1,48 @@
+"""Settings of all tests: eight logical CPU devices, no warnings from meshtf itself, printed seeds.
+
+Logical devices are fixed once TensorFlow has started, so they are made here, before any test runs.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import tensorflow as tf  # noqa: E402
+
+DEVICES = 8
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+  """Adds --seed."""
+  parser.addoption("--seed", type=int, default=0, help="seed of all drawn numbers and layouts")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+  """Starts TensorFlow with logical devices, and makes warnings of meshtf's own code errors."""
+  config.addinivalue_line("filterwarnings", r"error:::meshtf(\..*)?")
+  cpu = tf.config.list_physical_devices("CPU")[0]
+  tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
+  tf.config.threading.set_intra_op_parallelism_threads(1)
+  tf.config.threading.set_inter_op_parallelism_threads(2)
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+  """Prints the seed."""
+  return f"seed: {config.getoption('--seed')} (--seed=N draws other numbers and layouts)"
+
+
+@pytest.fixture
+def seed(request: pytest.FixtureRequest) -> int:
+  """The seed of this run."""
+  return int(request.config.getoption("--seed"))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest, seed: int) -> np.random.Generator:
+  """Random numbers of one test, the same whichever tests ran before it."""
+  return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
