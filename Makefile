@@ -1,0 +1,40 @@
+# Every target sets up what it needs, in .venv; a second run starts at once.
+#
+#   make train        trains the default model on this machine
+#   make train-long   the same for longer
+#   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
+
+VENV := .venv
+TESTS ?=
+WORKERS ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 2
+
+.PHONY: train train-long test clean
+
+train: $(VENV)/.run
+	$(VENV)/bin/python -m transformer.train $(FLAGS)
+
+train-long: $(VENV)/.run
+	$(VENV)/bin/python -m transformer.train --gin_file=long.gin $(FLAGS)
+
+test: $(VENV)/.test
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/python -m pytest -n $(WORKERS) $(TESTS)
+
+$(VENV)/.test: $(VENV)/.run
+	$(VENV)/bin/python -m pip install --quiet -e '.[test]'
+	@touch $@
+
+$(VENV)/.run: setup.py
+	@echo "Setting up $(VENV): TensorFlow is some 600 MB, so the first time takes minutes."
+	@set -e; for python in $(PYTHON) python3.11 python3.12 python3.13 python3.10 python3; do \
+	  if $$python -c 'import ensurepip, sys; assert (3, 10) <= sys.version_info < (3, 14)' \
+	     2>/dev/null; then $$python -m venv $(VENV); exit 0; fi; done; \
+	echo "No Python 3.10 to 3.13 with the module venv was found (on Debian: apt install" \
+	     "python3-venv). Name one: make PYTHON=/path/to/python3.11 ..." >&2; exit 1
+	$(VENV)/bin/python -m pip install --quiet -e .
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info

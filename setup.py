@@ -1,0 +1,43 @@
+"""Packaging of meshtf: what it needs, what it ships, and why.
+
+The gin files lie in `configs/` at the top of a checkout, where people look for them, and are
+shipped as `transformer/configs/`, so that a wheel has two top-level names and no more.
+`transformer.config_files.find_config` finds them in both places.
+"""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+EXTRAS = {
+    # From TensorFlow 2.21 on, `tf.summary.scalar` writes events only where TensorBoard is there.
+    "tensorboard": ["tensorboard>=2.20"],
+    "test": [
+        "pytest>=8.1",           # runs the tests and the doctests
+        "pytest-xdist>=3.5",     # on more than one core
+        "ruff>=0.5",             # lint
+        "mypy>=1.10",            # types
+        "setuptools>=70.1",      # builds the wheel whose contents a test looks at
+        "tensorboard>=2.20",     # the events that the metrics write are read back
+    ],
+}
+
+setup(
+    name="meshtf",
+    version="0.1.0",
+    description="Models in named dimensions, run on any mesh of devices by changing one line",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    install_requires=[
+        "tensorflow>=2.20,<2.22",
+        "numpy>=1.26",
+        "absl-py>=2",
+        "gin-config>=0.5",
+    ],
+    extras_require=EXTRAS,
+    packages=[*find_packages(include=["meshtf*", "transformer*"]), "transformer.configs"],
+    package_dir={"transformer.configs": "configs"},
+    package_data={"meshtf": ["py.typed"], "transformer.configs": ["**/*.gin"]},
+)

@@ -1,0 +1,7 @@
+"""A Transformer language model and what trains it, written on `import meshtf as mtf` alone.
+
+    data          bytes to learn from: a corpus, batches for training, windows for evaluation
+    baselines     what a byte bigram and gzip make of the same bytes
+    metrics       a JSON lines file, TensorBoard events, a line of progress
+    config_files  finds the gin files, in a checkout and installed
+"""
