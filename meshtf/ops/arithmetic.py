@@ -1,0 +1,117 @@
+"""Functions of two tensors that meet by names, or of a tensor and a number.
+
+    x[batch d] + b[d] -> [batch d]        sizes must agree where names do; else ShapeError
+    mtf.maximum(x, 0.0), x < y            the operators of Python call these functions
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshtf.graph import OPERATORS, Tensor
+from meshtf.ops.binary import combine
+from meshtf.ops.pointwise import clip, is_scalar
+
+
+def add(x: Any, y: Any) -> Tensor:
+  """Returns x + y, broadcast by names."""
+  return combine("add", x, y)
+
+
+def subtract(x: Any, y: Any) -> Tensor:
+  """Returns x - y, broadcast by names."""
+  return combine("subtract", x, y)
+
+
+def multiply(x: Any, y: Any) -> Tensor:
+  """Returns x * y, broadcast by names."""
+  return combine("multiply", x, y)
+
+
+def divide(x: Any, y: Any) -> Tensor:
+  """Returns x / y of floats, broadcast by names."""
+  return combine("divide", x, y)
+
+
+def floordiv(x: Any, y: Any) -> Tensor:
+  """Returns x / y rounded down, broadcast by names."""
+  return combine("floordiv", x, y)
+
+
+def floormod(x: Any, y: Any) -> Tensor:
+  """Returns x modulo y with the sign of y, broadcast by names."""
+  return combine("floormod", x, y)
+
+
+def pow(x: Any, y: Any) -> Tensor:
+  """Returns x to the power y, broadcast by names."""
+  return combine("pow", x, y)
+
+
+def maximum(x: Any, y: Any) -> Tensor:
+  """Returns the greater of x and y; tensors that tie share the gradient equally."""
+  if is_scalar(x) or is_scalar(y):
+    return clip(y, low=x) if is_scalar(x) else clip(x, low=y)
+  return combine("maximum", x, y)
+
+
+def minimum(x: Any, y: Any) -> Tensor:
+  """Returns the lesser of x and y; tensors that tie share the gradient equally."""
+  if is_scalar(x) or is_scalar(y):
+    return clip(y, high=x) if is_scalar(x) else clip(x, high=y)
+  return combine("minimum", x, y)
+
+
+def squared_difference(x: Any, y: Any) -> Tensor:
+  """Returns (x - y)**2, broadcast by names."""
+  return combine("squared_difference", x, y)
+
+
+def less(x: Any, y: Any) -> Tensor:
+  """Returns x < y as bool."""
+  return combine("less", x, y)
+
+
+def less_equal(x: Any, y: Any) -> Tensor:
+  """Returns x <= y as bool."""
+  return combine("less_equal", x, y)
+
+
+def greater(x: Any, y: Any) -> Tensor:
+  """Returns x > y as bool."""
+  return combine("greater", x, y)
+
+
+def greater_equal(x: Any, y: Any) -> Tensor:
+  """Returns x >= y as bool."""
+  return combine("greater_equal", x, y)
+
+
+def equal(x: Any, y: Any) -> Tensor:
+  """Returns x == y as bool."""
+  return combine("equal", x, y)
+
+
+def not_equal(x: Any, y: Any) -> Tensor:
+  """Returns x != y as bool."""
+  return combine("not_equal", x, y)
+
+
+def logical_and(x: Any, y: Any) -> Tensor:
+  """Returns whether both truth values hold."""
+  return combine("logical_and", x, y)
+
+
+def logical_or(x: Any, y: Any) -> Tensor:
+  """Returns whether at least one of two truth values holds."""
+  return combine("logical_or", x, y)
+
+
+def logical_xor(x: Any, y: Any) -> Tensor:
+  """Returns whether exactly one of two truth values holds."""
+  return combine("logical_xor", x, y)
+
+
+for _function in (add, subtract, multiply, divide, floordiv, floormod, pow, less, less_equal, greater,
+                  greater_equal, equal, not_equal, logical_and, logical_or, logical_xor):
+  OPERATORS[_function.__name__] = _function
