@@ -1,0 +1,249 @@
+"""Rows by number: gather, its transpose segment_sum, one_hot, and the numbers themselves, range.
+
+    emb = mtf.gather(table, ids, "vocab")        # [vocab d], [batch length] -> [batch length d]
+    best = mtf.gather(x, top, "vocab")           # [batch vocab], [batch k] -> [batch k]
+    sums = mtf.segment_sum(x, ids, "bins:16")    # [batch d], [batch] -> [bins d]
+
+Names that table and ids share are batch dimensions. Rows may be cut: each device then serves the
+rows that it holds and gives zeros for the others, so that neither a whole table nor a one-hot
+tensor is ever made. The gradient of gather is segment_sum, and the other way round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.mesh import Mesh
+from meshtf.names import Dimension, Shape, ShapeLike, dtype_name, is_integer
+from meshtf.ops.reshape import Names, arrange, names_of, require_dim, single_dim, transpose
+
+
+@dataclasses.dataclass(frozen=True)
+class Gather(Op):
+  """table [*batch, dim, *rest], ids [*batch, *places] -> [*batch, *places, *rest]."""
+
+  dim: str
+  zero_negative: bool = False
+  samples = (Sample(("v",), ("v:8;d:4", "int b:4")),
+             Sample(("v", True), ("d:3;v:8", "int b:4;c:2")),
+             Sample(("v",), ("g:4;v:8;d:2", "int g:4;c:2")),
+             Sample(("v",), ("v:8", "int b:4"), 8),
+             Sample(("v", True), ("v:7;g:2", "int c:3;g:2")),
+             Sample(("v",), ("int g:2;v:8", "int g:2")))
+
+  def out(self, table: Spec, ids: Spec) -> tuple[Spec, ...]:
+    require_dim(table.shape, self.dim)
+    _check_ids(ids, self.dim)
+    _check_sizes(table.shape, ids.shape)
+    return (Spec(ids.shape + table.shape.without(self.dim, *ids.shape.names), table.dtype),)
+
+  def role(self, factor: str) -> Role:
+    return Role.SUM if factor == self.dim else Role.MAP
+
+  def local(self, at: At, table: Any, ids: Any) -> tuple[Any, ...]:
+    mine = None
+    if self.zero_negative or at.parts(self.dim) > 1:
+      ids, mine = _own(at, self.dim, ids)
+      ids = tf.where(mine, ids, 0)
+    (have, places), out = at.inputs, at.outputs[0].names
+    batch = [n for n in places.names if n in have]
+    others = [n for n in places.names if n not in have]
+    rest = [n for n in have.names if n not in places]
+    i = rest.index(self.dim)
+    y = tf.gather(arrange(table, have.names, batch + rest),
+                  _indices(arrange(ids, places.names, batch + others)),
+                  axis=len(batch) + i, batch_dims=len(batch))
+    y = arrange(y, [*batch, *rest[:i], *others, *rest[i + 1:]], out)
+    if mine is not None:
+      mine = tf.reshape(mine, [*places.sizes, *[1] * (len(out) - len(places))])
+      y = tf.where(mine, y, tf.zeros([], y.dtype))
+    return (y,)
+
+  def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> list[Tensor | None]:
+    return [apply(SegmentSum(self.dim, table.shape), dy, ids), None]
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentSum(Op):
+  """x [*batch, *places, *rest], ids [*batch, *places] -> like [*batch, dim, *rest]."""
+
+  dim: str
+  like: Shape
+  samples = (Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
+             Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
+             Sample(("v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),
+             Sample(("v", Shape("v:7;g:2")), ("c:3;g:2", "int c:3;g:2")),
+             Sample(("v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")))
+
+  def out(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    _check_ids(ids, self.dim)
+    require_dim(x.shape, *ids.shape.names)
+    _check_sizes(x.shape, ids.shape)
+    if x.dtype == "bool":
+      raise DTypeError("segment_sum adds numbers, not bool.")
+    kept = self.like.without(self.dim)
+    lost = [d for d in x.shape if d.name not in ids.shape and d not in kept]
+    if self.dim in x.shape or lost or not set(kept) <= set(x.shape):
+      raise ShapeError(f"segment_sum into {self.like!r} along \"{self.dim}\" takes no {x.shape!r}.")
+    return (Spec(self.like, x.dtype),)
+
+  def role(self, factor: str) -> Role:
+    return Role.MAP if factor in self.like else Role.SUM
+
+  def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
+    (have, places), out = at.inputs, at.outputs[0]
+    batch = [n for n in places.names if n in out]
+    others = [n for n in places.names if n not in out]
+    rest = [n for n in out.names if n not in batch and n != self.dim]
+    rows = at.size(self.dim)
+    order = batch + others
+    ids = arrange(ids, places.names, order)
+    groups = math.prod(out[n] for n in batch)
+    if batch or at.parts(self.dim) > 1:
+      ids, mine = _own(at, self.dim, ids)
+      if batch:          # row i of group g is segment g * rows + i
+        first = tf.range(0, groups * rows, rows, dtype=ids.dtype)
+        ids += tf.reshape(first, [places[n] if n in batch else 1 for n in order])
+      ids = tf.where(mine, ids, -1)
+    y = tf.math.unsorted_segment_sum(arrange(x, have.names, order + rest), _indices(ids),
+                                     groups * rows)
+    if batch:
+      y = tf.reshape(y, [*[out[n] for n in batch], rows, *[out[n] for n in rest]])
+    return (arrange(y, [*batch, self.dim, *rest], out.names),)
+
+  def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> list[Tensor | None]:
+    return [transpose(gather(dy, ids, self.dim, zero_negative=True), x.shape), None]
+
+  def flops(self, x: Spec, ids: Spec) -> int:
+    return x.shape.size
+
+
+@dataclasses.dataclass(frozen=True)
+class OneHot(Op):
+  """1 at the numbered row of a new last dimension, 0 elsewhere."""
+
+  dim: Dimension
+  dtype: str = "float32"
+  samples = (Sample((Dimension("v", 8),), ("int b:4",), gradient=False),
+             Sample((Dimension("v", 4), "int32"), ("int b:4;c:3",), gradient=False),
+             Sample((Dimension("v", 6), "bfloat16"), ("int b:2;c:2",), gradient=False))
+
+  def out(self, ids: Spec) -> tuple[Spec, ...]:
+    _check_ids(ids, self.dim.name)
+    return (Spec(ids.shape + self.dim, self.dtype),)
+
+  def local(self, at: At, ids: Any) -> tuple[Any, ...]:
+    if at.parts(self.dim.name) > 1:
+      ids = tf.cast(ids, tf.int64) - tf.cast(at.offset(self.dim.name), tf.int64)
+    return (tf.one_hot(_indices(ids), at.size(self.dim.name), dtype=tf.as_dtype(self.dtype)),)
+
+  def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> list[Tensor | None]:
+    return [None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Range(Op):
+  """The numbers 0, 1, 2... along one dimension."""
+
+  dim: Dimension
+  dtype: str = "int32"
+  samples = (Sample((Dimension("a", 8),), gradient=False),
+             Sample((Dimension("a", 6), "float32"), gradient=False),
+             Sample((Dimension("a", 5), "int64"), gradient=False))
+
+  def out(self) -> tuple[Spec, ...]:
+    return (Spec(Shape(self.dim), self.dtype),)
+
+  def local(self, at: At) -> tuple[Any, ...]:
+    rows = tf.range(at.size(self.dim.name))     # its length must be static: the offset is not
+    if at.parts(self.dim.name) > 1:
+      rows += at.offset(self.dim.name)
+    return (tf.cast(rows, tf.as_dtype(self.dtype)),)
+
+  def gradient(self, dy: Tensor, y: Tensor) -> list[Tensor | None]:
+    return []
+
+
+def _indices(ids: Any) -> Any:
+  """Returns ids in a type that TensorFlow's kernels take as indices."""
+  return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
+
+
+def _own(at: At, dim: str, ids: Any) -> tuple[Any, Any]:
+  """Returns ids counted from this slice's first row, and which of them are rows of this slice."""
+  # In int64: TensorFlow computes int32 on the host, even for a GPU.
+  ids = tf.cast(ids, tf.int64)
+  if at.parts(dim) > 1:
+    ids -= tf.cast(at.offset(dim), tf.int64)
+  return ids, (ids >= 0) & (ids < at.size(dim))
+
+
+def _check_ids(ids: Spec, dim: str) -> None:
+  if not is_integer(ids.dtype):
+    raise DTypeError(explain_error(f"rows are numbered by integers, not by {ids.dtype}.",
+                                   way_out='Convert them: mtf.cast(ids, "int32").'))
+  if dim in ids.shape:
+    raise ShapeError(explain_error(
+        f'"{dim}" is the dimension that the numbers point into, so it cannot be one of theirs.',
+        ids=repr(ids.shape), way_out=f'Rename it: mtf.rename(ids, "{dim}", "{dim}_out").'))
+
+
+def _check_sizes(shape: Shape, ids: Shape) -> None:
+  for dim in ids:
+    if shape.get(dim.name, dim.size) != dim.size:
+      raise ShapeError(f'dimension "{dim.name}" has two sizes: {shape!r} and {ids!r}.')
+
+
+def gather(table: Tensor, ids: Tensor, dim: str, zero_negative: bool = False) -> Tensor:
+  """Returns the rows of `dim` that ids number: [*ids, *(table without dim and names of ids)].
+
+  Names that both have are batch dimensions. Numbers must be below the size of `dim`.
+
+  Args:
+    table: any tensor with `dim`.
+    ids: integers.
+    dim: the name that is looked up.
+    zero_negative: whether negative numbers give zeros, instead of being errors.
+
+  Raises:
+    ShapeError: the table lacks `dim`, ids have it, or a shared name has two sizes.
+    DTypeError: ids are no integers.
+  """
+  return apply(Gather(dim, zero_negative), table, ids)
+
+
+def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
+  """Returns sums of x by number: row i of the new `dim` adds up where ids are i; negatives nowhere.
+
+  The dimensions of ids are summed, but for those in `batch`; the result is
+  [*batch, dim, *(x without names of ids)].
+
+  Raises:
+    ShapeError: x lacks a name of ids, or has `dim`.
+    DTypeError: ids are no integers, or x is bool.
+  """
+  rows, kept = single_dim(dim), names_of(batch)
+  require_dim(ids.shape, *kept)
+  like = Shape([*(ids.shape.dim(n) for n in kept), rows, *x.shape.without(*ids.shape.names)])
+  return apply(SegmentSum(rows.name, like), x, ids)
+
+
+def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
+  """Returns [*ids, dim] with 1 where `dim`'s row is the number, else 0; one_hot(ids, "vocab:256").
+
+  Raises:
+    ShapeError: ids have `dim` already.
+    DTypeError: ids are no integers.
+  """
+  return apply(OneHot(single_dim(dim), dtype_name(dtype)), ids)
+
+
+def range(mesh: Mesh, dim: ShapeLike, dtype: object = "int32") -> Tensor:
+  """Returns the numbers 0, 1, 2... along one dimension, such as "length:8"."""
+  return apply(Range(single_dim(dim), dtype_name(dtype)), mesh=mesh)

@@ -1,0 +1,150 @@
+"""The largest along a dimension: top_k and argmax, ties going to the lowest index.
+
+    values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> [batch k], twice
+    label = mtf.argmax(logits, "vocab")                      # [batch]
+
+Where the dimension is cut, each slice tells the others its own best (k numbers instead of a slice)
+and every device chooses among those. The gradient of top_k adds dvalues at the indices:
+a segment_sum.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.names import Dimension, ShapeLike
+from meshtf.ops.indexing import SegmentSum
+from meshtf.ops.reshape import arrange, require_dim, single_dim
+
+
+@dataclasses.dataclass(frozen=True)
+class TopK(Op):
+  """x[*rest, dim] -> values and indices [*rest, k], the largest first."""
+
+  dim: str
+  k: Dimension
+  samples = (Sample(("v", Dimension("k", 3)), ("b:4;v:8",)),
+             Sample(("v", Dimension("k", 2)), ("v:8;b:3",)),
+             Sample(("v", Dimension("k", 6)), ("ties b:4;v:8",)),
+             Sample(("v", Dimension("k", 5)), ("a:2;v:5;b:2",)),
+             Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)))
+
+  def out(self, x: Spec) -> tuple[Spec, ...]:
+    _check(x, self.dim)
+    if self.k.name == self.dim:
+      raise ShapeError(f'the {self.k.size} largest need a name other than "{self.dim}": '
+                       f'mtf.top_k(x, "{self.dim}", "k:{self.k.size}").')
+    if not 0 < self.k.size <= x.shape[self.dim]:
+      raise ShapeError(f"{x.shape.dim(self.dim)!r} has no {self.k.size} largest.")
+    shape = x.shape.without(self.dim) + self.k
+    return (Spec(shape, x.dtype), Spec(shape, "int32"))
+
+  def role(self, factor: str) -> Role:
+    return {self.dim: Role.SAME, self.k.name: Role.WHOLE}.get(factor, Role.MAP)
+
+  def shared(self, factor: str) -> bool:
+    return factor == self.dim
+
+  def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    values, indices = self._top(at, x)
+    return (values, indices + at.offset(self.dim)), ()
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    if at.told is None:
+      return self._top(at, x)
+    # In the order of slices, so that among equals the lowest index is met first.
+    values, indices = (tf.concat(tf.unstack(t), -1) for t in at.told)
+    values, best = tf.math.top_k(values, self.k.size)
+    return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
+
+  def _top(self, at: At, x: Any) -> tuple[Any, Any]:
+    names = at.inputs[0].names
+    x = arrange(x, names, [*(n for n in names if n != self.dim), self.dim])
+    values, indices = tf.math.top_k(x, min(self.k.size, at.size(self.dim)))
+    return values, indices
+
+  def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
+    return [apply(SegmentSum(self.dim, x.shape), dys[0], ys[1])]
+
+  def flops(self, x: Spec) -> int:
+    return x.shape.size
+
+
+@dataclasses.dataclass(frozen=True)
+class ArgMax(Op):
+  """The index of the largest."""
+
+  dim: str
+  samples = (Sample(("v",), ("b:4;v:8",), gradient=False),
+             Sample(("v",), ("v:6;b:3",), gradient=False),
+             Sample(("v",), ("ties b:4;v:8",), gradient=False),
+             Sample(("v",), ("int a:2;v:8;b:5",), below=3, gradient=False),
+             Sample(("v",), ("ties v:4",), gradient=False))
+
+  def out(self, x: Spec) -> tuple[Spec, ...]:
+    _check(x, self.dim)
+    return (Spec(x.shape.without(self.dim), "int32"),)
+
+  def role(self, factor: str) -> Role:
+    return Role.SAME if factor == self.dim else Role.MAP
+
+  def shared(self, factor: str) -> bool:
+    return factor == self.dim
+
+  def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    axis = at.axis(0, self.dim)
+    index = tf.argmax(x, axis, output_type=tf.int32) + at.offset(self.dim)
+    return (tf.reduce_max(x, axis), index), ()
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    if at.told is None:
+      return (tf.argmax(x, at.axis(0, self.dim), output_type=tf.int32),)
+    largest, indices = at.told
+    slices = tf.stack(tf.unstack(indices), -1)
+    which = tf.argmax(largest, 0, output_type=tf.int32)
+    return (tf.gather(slices, which, batch_dims=len(which.shape), axis=len(which.shape)),)
+
+  def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    return [None]
+
+  def flops(self, x: Spec) -> int:
+    return x.shape.size
+
+
+def _check(x: Spec, dim: str) -> None:
+  require_dim(x.shape, dim)
+  if x.dtype == "bool" or x.dtype.startswith("complex"):
+    raise DTypeError(f"{x.dtype} has no largest.")
+  if x.shape[dim] == 0:
+    raise ShapeError(f"{x.shape.dim(dim)!r} has no largest.")
+
+
+def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
+  """Returns the largest values along `dim` and their indices, the largest first: [*rest, k], twice.
+
+  Args:
+    x: numbers.
+    dim: the name that is searched.
+    k: name and number of the largest, such as "k:3".
+
+  Raises:
+    ShapeError: x lacks `dim`, has fewer rows, or has a dimension named as k.
+    DTypeError: x is bool.
+  """
+  values, indices = apply_all(TopK(dim, single_dim(k)), x)
+  return values, indices
+
+
+def argmax(x: Tensor, dim: str) -> Tensor:
+  """Returns the index of the largest along `dim`, the lowest among equals: x without `dim`.
+
+  Raises:
+    ShapeError: x lacks `dim`.
+    DTypeError: x is bool.
+  """
+  return apply(ArgMax(dim), x)

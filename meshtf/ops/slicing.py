@@ -1,0 +1,318 @@
+"""Parts of tensors, and tensors put together: slice, pad, concat, split, stack, unstack.
+
+    y = mtf.slice(x, "length", 1, 7)                     # rows 1..7 of [batch, length:8]
+    y = mtf.pad(y, "length", 0, 1)                       # and a row of zeros behind them
+    q, k, v = mtf.split(x, "d", 3)
+    x = mtf.concat([q, k, v], "d")
+    s = mtf.stack([x, y], "pair")                        # [pair:2 batch length]
+
+Where the dimension is cut, slice, pad and concat say which rows a slice reads (windows), and only
+rows that a device lacks are moved; split, stack and unstack take it whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph.op import Window
+from meshtf.names import Dimension, Shape, is_floating
+from meshtf.ops.reshape import arrange, require_dim, transpose
+
+
+@dataclasses.dataclass(frozen=True)
+class Slice(Op):
+  """Rows [begin, begin + size) of one dimension."""
+
+  dim: str
+  begin: int
+  size: int
+  linear = "joint"
+  samples = (Sample(("b", 2, 4), ("a:4;b:8",)), Sample(("b", 5, 2), ("b:8;a:3",)),
+             Sample(("a", 1, 3), ("a:5;b:4",)), Sample(("a", 0, 4), ("int b:2;a:6",)))
+
+  def out(self, x: Spec) -> tuple[Spec, ...]:
+    require_dim(x.shape, self.dim)
+    if not 0 <= self.begin <= self.begin + self.size <= x.shape[self.dim]:
+      raise ShapeError(f"rows {self.begin} to {self.begin + self.size} are not all within "
+                       f"{x.shape.dim(self.dim)!r}.")
+    return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
+
+  def space(self, x: Spec) -> dict[str, int]:
+    return {self.dim: self.size}
+
+  def needs(self, i: int, dim: str) -> Window | None:
+    return _shifted(self.begin) if dim == self.dim else None
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    return (at.window(0, self.dim, x),)
+
+  def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    return [pad(dy, self.dim, self.begin, x.shape[self.dim] - self.begin - self.size)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Pad(Op):
+  """Rows of one value before and after one dimension."""
+
+  dim: str
+  before: int
+  after: int
+  value: float = 0.0
+  samples = (Sample(("b", 2, 2), ("a:4;b:4",)), Sample(("b", 0, 5, -1.5), ("b:3;a:4",)),
+             Sample(("a", 3, 1), ("a:4;b:3",)), Sample(("a", 1, 1, 7), ("int b:2;a:6",)),
+             Sample(("a", 3, 1, 1.0), ("a:4;b:8",)))
+
+  @property
+  def linear(self) -> Any:      # a sum of padded parts would hold the value several times
+    return None if self.value else "joint"
+
+  def out(self, x: Spec) -> tuple[Spec, ...]:
+    require_dim(x.shape, self.dim)
+    if self.before < 0 or self.after < 0:
+      raise ShapeError(f"pad takes rows to add, not {self.before} and {self.after}: "
+                       f"mtf.slice takes rows away.")
+    if not is_floating(x.dtype) and not float(self.value).is_integer():
+      raise DTypeError(f"{self.value} is no value of a tensor of {x.dtype}.")
+    size = self.before + x.shape[self.dim] + self.after
+    return (Spec(x.shape.resize(self.dim, size), x.dtype),)
+
+  def space(self, x: Spec) -> dict[str, int]:
+    return {self.dim: self.before + x.shape[self.dim] + self.after}
+
+  def needs(self, i: int, dim: str) -> Window | None:
+    return _shifted(-self.before) if dim == self.dim else None
+
+  def fill(self, i: int) -> float:
+    return self.value
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    return (at.window(0, self.dim, x),)
+
+  def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+    return [slice(dy, self.dim, self.before, x.shape[self.dim])]
+
+
+@dataclasses.dataclass(frozen=True)
+class Concat(Op):
+  """Tensors one after another along one dimension, which has these sizes in them."""
+
+  dim: str
+  sizes: tuple[int, ...]
+  linear = "joint"
+  samples = (Sample(("b", (4, 8)), ("a:4;b:4", "b:8;a:4")),
+             Sample(("b", (3, 5)), ("b:3;a:2", "b:5;a:2")),
+             Sample(("a", (2, 4, 2)), ("a:2;b:3", "a:4;b:3", "a:2;b:3")),
+             Sample(("a", (4, 2)), ("int b:4;a:4", "int a:2;b:4")),
+             Sample(("a", (4, 4)), ("bool a:4", "bool a:4"), gradient=False))
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    for x in xs:
+      require_dim(x.shape, self.dim)
+    _require_alike(xs, "concat", self.dim)
+    return (Spec(xs[0].shape.resize(self.dim, sum(self.sizes)), xs[0].dtype),)
+
+  def space(self, *xs: Spec) -> dict[str, int]:
+    return {self.dim: sum(self.sizes)}
+
+  def _begins(self) -> list[int]:
+    return list(itertools.accumulate(self.sizes[:-1], initial=0))
+
+  def needs(self, i: int, dim: str) -> Window | None:
+    return _shifted(-self._begins()[i]) if dim == self.dim else None
+
+  def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+    names = at.outputs[0].names
+    axis = names.index(self.dim)
+    whole = at.parts(self.dim) == 1
+    if not whole:      # each input over all rows of this slice, of which it has some or none
+      xs = tuple(at.window(i, self.dim, x) for i, x in enumerate(xs))
+    xs = tuple(arrange(x, shape.names, names) for x, shape in zip(xs, at.inputs))
+    if whole:
+      return (tf.concat(xs, axis),)
+    row = tf.reshape(tf.range(at.size(self.dim)) + at.offset(self.dim),
+                     [-1 if i == axis else 1 for i in range(len(names))])
+    y = xs[-1]
+    for x, end in zip(xs[-2::-1], self._begins()[:0:-1]):
+      y = tf.where(row < end, x, y)
+    return (y,)
+
+  def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+    return [transpose(slice(dy, self.dim, begin, x.shape[self.dim]), x.shape)
+            for begin, x in zip(self._begins(), xs)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Split(Op):
+  """Pieces of these sizes along one dimension."""
+
+  dim: str
+  sizes: tuple[int, ...]
+  linear = "joint"
+  samples = (Sample(("b", (4, 4)), ("a:4;b:8",)), Sample(("b", (3, 5)), ("b:8;a:2",)),
+             Sample(("a", (2, 2, 2)), ("int b:4;a:6",)))
+
+  def out(self, x: Spec) -> tuple[Spec, ...]:
+    require_dim(x.shape, self.dim)
+    if sum(self.sizes) != x.shape[self.dim]:
+      raise ShapeError(f"pieces of {', '.join(map(str, self.sizes))} rows do not make up "
+                       f"{x.shape.dim(self.dim)!r}.")
+    return tuple(Spec(x.shape.resize(self.dim, size), x.dtype) for size in self.sizes)
+
+  def role(self, factor: str) -> Role:
+    return Role.WHOLE if factor == self.dim else Role.MAP
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    return tuple(tf.split(x, self.sizes, at.axis(0, self.dim)))
+
+  def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+    return [transpose(concat(_no_gaps(dy, y), self.dim), x.shape)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack(Op):
+  """Tensors side by side along a new dimension at position `axis`."""
+
+  dim: str
+  axis: int = 0
+  linear = "joint"
+  samples = (Sample(("n",), ("a:4;b:3", "b:3;a:4")), Sample(("n", 2), ("a:4;b:2",) * 4),
+             Sample(("n", 1), ("int a:4", "int a:4", "int a:4")))
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    _require_alike(xs, "stack", self.dim)
+    dims = list(xs[0].shape)
+    dims.insert(self.axis, Dimension(self.dim, len(xs)))
+    return (Spec(Shape(dims), xs[0].dtype),)
+
+  def role(self, factor: str) -> Role:
+    return Role.WHOLE if factor == self.dim else Role.MAP
+
+  def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+    names = at.inputs[0].names
+    return (tf.stack([arrange(x, s.names, names) for x, s in zip(xs, at.inputs)], self.axis),)
+
+  def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+    return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Unstack(Op):
+  """All rows of one dimension, as a tensor each."""
+
+  dim: str
+  linear = "joint"
+  samples = (Sample(("n",), ("n:3;a:4",)), Sample(("n",), ("a:4;n:2;b:3",)),
+             Sample(("n",), ("int a:2;n:4",)))
+
+  def out(self, x: Spec) -> tuple[Spec, ...]:
+    require_dim(x.shape, self.dim)
+    return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
+
+  def role(self, factor: str) -> Role:
+    return Role.WHOLE if factor == self.dim else Role.MAP
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    return tuple(tf.unstack(x, axis=at.axis(0, self.dim)))
+
+  def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+    many = isinstance(y, tuple)
+    parts = _no_gaps(dy, y) if many else [dy]
+    return [transpose(stack(parts, self.dim, x.shape.index(self.dim)), x.shape)]
+
+
+def _shifted(by: int) -> Window:
+  return Window(lambda a: a + by, lambda b: b + by)
+
+
+def _no_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
+  """Returns cotangents, with zeros where nothing flows back."""
+  return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
+
+
+def _require_alike(xs: Sequence[Spec], what: str, dim: str) -> None:
+  """Refuses tensors that differ in more than `dim` or the order of names."""
+  first = xs[0]
+  for x in xs[1:]:
+    if set(x.shape.without(dim)) != set(first.shape.without(dim)):
+      raise ShapeError(f'{what} along "{dim}" takes tensors that have all other dimensions in '
+                       f"common, not {first.shape!r} and {x.shape!r}.")
+    if x.dtype != first.dtype:
+      raise DTypeError(explain_error(
+          f"{what} takes tensors of one data type, not {first.dtype} and {x.dtype}.",
+          way_out=f'Convert one of them: mtf.cast(x, "{first.dtype}").'))
+
+
+def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
+  """Returns rows [begin, begin + size) of one dimension of x.
+
+  Raises:
+    ShapeError: x lacks `dim`, or some of the rows.
+  """
+  return x if (begin, size) == (0, x.shape.get(dim, -1)) else apply(Slice(dim, begin, size), x)
+
+
+def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
+  """Returns x with rows of `value` before and after those of one dimension.
+
+  Raises:
+    ShapeError: x lacks `dim`, or a number of rows is negative.
+    DTypeError: `value` is a fraction, and x is not floating.
+  """
+  require_dim(x.shape, dim)
+  return apply(Pad(dim, before, after, value), x) if before or after else x
+
+
+def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
+  """Returns tensors one after another along `dim`; the order of dimensions is the first one's.
+
+  Raises:
+    ShapeError: there are no tensors, or they differ in more than the size of `dim`.
+    DTypeError: their data types differ.
+  """
+  if not xs:
+    raise ShapeError("concat takes at least one tensor.")
+  for x in xs:
+    require_dim(x.shape, dim)
+  return apply(Concat(dim, tuple(x.shape[dim] for x in xs)), *xs) if len(xs) > 1 else xs[0]
+
+
+def split(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
+  """Returns pieces of x along `dim`: so many equal ones, or pieces of these sizes.
+
+  Raises:
+    ShapeError: x lacks `dim`, or the pieces do not make it up.
+  """
+  require_dim(x.shape, dim)
+  if isinstance(sizes, int):
+    if sizes < 1 or x.shape[dim] % sizes:
+      raise ShapeError(f"{x.shape.dim(dim)!r} cannot be split into {sizes} equal pieces.")
+    sizes = [x.shape[dim] // sizes] * sizes
+  return (x,) if list(sizes) == [x.shape[dim]] else apply_all(Split(dim, tuple(sizes)), x)
+
+
+def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
+  """Returns tensors side by side along a new dimension `dim` at position `axis`.
+
+  Raises:
+    ShapeError: there are no tensors, their dimensions differ, or they have `dim` already.
+    DTypeError: their data types differ.
+  """
+  if not xs:
+    raise ShapeError("stack takes at least one tensor.")
+  return apply(Stack(dim, axis % (len(xs[0].shape) + 1)), *xs)
+
+
+def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
+  """Returns the rows of `dim`, as a tensor each.
+
+  Raises:
+    ShapeError: x lacks `dim`.
+  """
+  return apply_all(Unstack(dim), x)
