@@ -1,0 +1,56 @@
+"""top_k and argmax: what they mean, and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+
+TIES = np.array([[2, 5, 5, 1, 5, 0, 2, 5], [0, 0, 0, 0, 0, 0, 0, 0]], "float32")
+
+
+@pytest.fixture(params=["", "v:x"])
+def mesh(request):
+  return mtf.Mesh("x:4", layout=request.param)
+
+
+@pytest.mark.parametrize("names", ["b;v", "v;b"])
+def test_among_equals_the_lowest_index_wins(mesh, names):
+  x = mtf.transpose(mtf.import_tensor(mesh, TIES, "b:2;v:8"), names)
+  values, indices = mtf.top_k(x, "v", "k:5")
+  assert values.shape == mtf.Shape("b:2;k:5")
+  np.testing.assert_array_equal(values.numpy(), [[5, 5, 5, 5, 2], [0] * 5])
+  np.testing.assert_array_equal(indices.numpy(), [[1, 2, 4, 7, 0], [0, 1, 2, 3, 4]])
+  np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), [1, 0])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int32", "uint8", "int64"])
+def test_data_types(mesh, dtype):
+  x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
+  values, indices = mtf.top_k(x, "v", "k:8")
+  assert (values.dtype, indices.dtype) == (dtype, "int32")
+  np.testing.assert_array_equal(values.numpy().astype("float32"), -np.sort(-TIES, 1))
+  np.testing.assert_array_equal(indices.numpy(), np.argsort(-TIES, 1, kind="stable"))
+  np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), [1, 0])
+
+
+def test_the_gradient_goes_to_the_chosen(mesh):
+  x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+  values, _ = mtf.top_k(x, "v", "k:2")
+  dx, = mtf.gradients([values * 3.0], [x])
+  np.testing.assert_array_equal(dx.numpy(), [[0, 3, 3, 0, 0, 0, 0, 0], [3, 3, 0, 0, 0, 0, 0, 0]])
+
+
+@pytest.mark.parametrize("k, words", [("k:9", "v:8 has no 9 largest"), ("b:3", "stands twice"),
+                                      ("v:3", 'need a name other than "v"')])
+def test_what_is_refused(mesh, k, words):
+  x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+  with pytest.raises(mtf.ShapeError, match=words):
+    mtf.top_k(x, "v", k)
+
+
+def test_truth_values_have_no_largest(mesh):
+  x = mtf.import_tensor(mesh, TIES > 1, "b:2;v:8")
+  with pytest.raises(mtf.DTypeError, match="bool has no largest"):
+    mtf.argmax(x, "v")
