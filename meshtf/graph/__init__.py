@@ -10,11 +10,11 @@ Nothing here imports TensorFlow or knows an op by name.
 from meshtf.graph.apply import Executor, apply, apply_all, current_executor, executing
 from meshtf.graph.context import Context, context, current
 from meshtf.graph.gradients import gradients
-from meshtf.graph.op import At, Op, Role, Sample, Spec, Store
+from meshtf.graph.op import At, Op, Role, Sample, Spec, Store, Window
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.record import Graph
+from meshtf.graph.record import Graph, Group
 from meshtf.graph.tensor import Held, Node, Source, Tensor
 
-__all__ = ["At", "Context", "Executor", "Graph", "Held", "Node", "OPERATORS", "Op", "Role",
-           "Sample", "Source", "Spec", "Store", "Tensor", "apply", "apply_all", "context",
+__all__ = ["At", "Context", "Executor", "Graph", "Group", "Held", "Node", "OPERATORS", "Op", "Role",
+           "Sample", "Source", "Spec", "Store", "Tensor", "Window", "apply", "apply_all", "context",
            "current", "current_executor", "executing", "gradients"]

@@ -82,13 +82,15 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
   if found is not None:
     return found.outputs
   source = around.primals[0].node.source if around.primals else Source.here()
-  tensors = tuple(x if isinstance(x, Tensor) else x.read() for x in inputs)
+  tensors = tuple(x if isinstance(x, Tensor) else x.tensor() for x in inputs)
   mesh = common_mesh(tensors, mesh or executor.mesh, source)
   specs = _out(op, tensors, source)
   if mesh is not None and not around.primals and op.effect is None:
     check_layout(specs, mesh, around.layout, source)
   node = Node(op, tensors, mesh, source, around, executor)
   node.outputs = tuple(Tensor(node, i, spec) for i, spec in enumerate(specs))
+  if node.group is not None and op.effect is None:
+    node.group.nodes.append(node)
   executor.run(node)
   return node.outputs
 

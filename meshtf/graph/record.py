@@ -10,9 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshtf.graph.check import check_layout
 from meshtf.graph.op import Op
 from meshtf.graph.tensor import Node
 from meshtf.mesh import Mesh
+
+
+class Group:
+  """Nodes that are computed again for the backward pass."""
+
+  def __init__(self) -> None:
+    self.nodes: list[Node] = []
 
 
 class Graph:
@@ -35,11 +43,13 @@ class Graph:
       self._reads[node.op.store] = node
     elif node.op.effect == "write":
       self._reads.pop(node.op.store, None)
-    if node.group is not None:
-      node.group.nodes.append(node)
     self.nodes.append(node)
 
   def settle_mesh(self) -> None:
-    """Gives nodes that were made before the mesh was known their mesh."""
+    """Gives nodes that were made before the mesh was known their mesh. Raises LayoutError."""
+    assert self.mesh is not None
     for node in self.nodes:
-      node.mesh = node.mesh or self.mesh
+      if node.mesh is None:
+        node.mesh = self.mesh
+        if not node.primals:
+          check_layout([y.spec for y in node.outputs], self.mesh, node.layout, node.source)

@@ -1,0 +1,36 @@
+"""meshtf: models on named dimensions, for any mesh of devices.
+
+    mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
+    x = mtf.import_tensor(mesh, array, "batch;d_model")
+    h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
+"""
+
+from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
+                           MeshtfError, ParseError, PlanError, ShapeError)
+from meshtf.function import function
+from meshtf.graph import Op, Role, Sample, Spec, Tensor, Window, apply, apply_all, gradients
+from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
+from meshtf.module import Module, scope
+from meshtf.names import Dimension, Shape
+from meshtf.ops.arithmetic import (add, divide, equal, floordiv, floormod, greater, greater_equal,
+                                   less, less_equal, logical_and, logical_or, logical_xor, maximum,
+                                   minimum, multiply, not_equal, pow, squared_difference, subtract)
+from meshtf.ops.control import recompute, slicewise, stop_gradient
+from meshtf.ops.einsum import einsum, matmul
+from meshtf.ops.indexing import gather, one_hot, range, segment_sum
+from meshtf.ops.normalize import normalize_layer, normalize_rms
+from meshtf.ops.pointwise import cast, clip, where
+from meshtf.ops.reduce import (broadcast, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
+                               reduce_mean, reduce_min, reduce_sum)
+from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
+from meshtf.ops.scanning import cumsum
+from meshtf.ops.select import argmax, top_k
+from meshtf.ops.slicing import concat, pad, slice, split, stack, unstack
+from meshtf.ops.softmax import log_softmax, softmax
+from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like
+from meshtf.ops.unary import (abs, cos, erf, exp, floor, gelu, is_finite, log, log1p, logical_not,
+                              negative, reciprocal, relu, round, rsqrt, sigmoid, sign, silu, sin,
+                              softplus, sqrt, square, tanh)
+from meshtf.runtime.devices import logical_devices
+from meshtf.runtime.stores import constant, import_tensor
+from meshtf.runtime.variables import Variable

@@ -1,0 +1,67 @@
+"""Modules: variables and modules by name.
+
+    class Mlp(mtf.Module):
+      def __init__(self, mesh):
+        super().__init__(name="mlp")
+        with self.scope():
+          self.w = mtf.Variable(mesh, "d_model:4;d_ff:8", init, name="w")     # "mlp/w"
+
+      def __call__(self, x):                                                 # random ops: "mlp/..."
+        return mtf.relu(mtf.einsum([x, self.w], "batch;d_ff"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import context, current
+from meshtf.runtime.variables import Variable
+
+
+@contextlib.contextmanager
+def scope(name: str) -> Iterator[None]:
+  """Adds a name to the path of the variables and random ops made inside."""
+  with context(path=(*current().path, name)):
+    yield
+
+
+class Module(tf.Module):
+  """A tf.Module whose variables are mtf Variables; its name is part of the path of what it makes."""
+
+  def __init__(self, name: str | None = None) -> None:
+    super().__init__(name=None)
+    self.path = (*current().path, name or type(self).__name__.lower())
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    if "__call__" in cls.__dict__:
+      setattr(cls, "__call__", _within_path(cls.__dict__["__call__"]))
+
+  @contextlib.contextmanager
+  def scope(self) -> Iterator[None]:
+    """Gives what is made inside this module's path."""
+    with context(path=self.path):
+      yield
+
+  @property
+  def variables(self) -> tuple[Variable, ...]:  # type: ignore[override]
+    """All variables of this module and those inside it."""
+    return tuple(self._flatten(predicate=lambda x: isinstance(x, Variable), expand_composites=False))
+
+  @property
+  def trainable_variables(self) -> tuple[Variable, ...]:  # type: ignore[override]
+    """The variables that optimizers update."""
+    return tuple(v for v in self.variables if v.trainable)
+
+
+def _within_path(call: Any) -> Any:
+  @functools.wraps(call)
+  def wrapped(self: Module, *args: Any, **kwargs: Any) -> Any:
+    with self.scope():
+      return call(self, *args, **kwargs)
+  return wrapped

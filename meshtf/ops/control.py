@@ -1,0 +1,133 @@
+"""Control: stop_gradient, recompute, and your own TensorFlow function on slices.
+
+    y = mtf.recompute(layer)(x)       # the backward pass computes the layer again
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply, apply_all, context
+from meshtf.graph.record import Group
+from meshtf.names import Shape, ShapeLike, dtype_name, is_floating
+
+
+@dataclasses.dataclass(frozen=True)
+class StopGradient(Op):
+  """The input, through which no gradient flows."""
+
+  linear = "joint"
+  samples = (Sample((), ("b:4;h:8",), gradient=False),)
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return xs
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    return xs
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    return [None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Slicewise(Op):
+  """A user's TensorFlow function, run on each slice."""
+
+  fn: Callable[..., Any]
+  outs: tuple[Spec, ...]
+  cut: frozenset[str]
+  samples = (Sample((tf.math.softsign, (Spec(Shape("b:4;h:8"), "float32"),), frozenset(("b", "h"))),
+                    ("b:4;h:8",)),
+             Sample((tf.linalg.matvec, (Spec(Shape("b:4;h:8"), "float32"),), frozenset("b")),
+                    ("b:4;h:8;k:3", "b:4;k:3")))
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return self.outs
+
+  def role(self, factor: str) -> Role:
+    return Role.MAP if factor in self.cut else Role.WHOLE
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    return _as_tuple(self.fn(*xs))
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    dys = dy if isinstance(dy, tuple) else (dy,)
+    there = tuple(d is not None for d in dys)
+    specs = tuple(x.spec for x in xs)
+    op = SlicewiseGrad(self.fn, specs, there, self.cut)
+    dxs = iter(apply_all(op, *xs, *(d for d in dys if d is not None)))
+    return [next(dxs) if is_floating(x.dtype) else None for x in xs]
+
+
+@dataclasses.dataclass(frozen=True)
+class SlicewiseGrad(Op):
+  """The gradient of a user's function, by TensorFlow's tape on each slice."""
+
+  fn: Callable[..., Any]
+  ins: tuple[Spec, ...]
+  there: tuple[bool, ...]       # which outputs have a cotangent
+  cut: frozenset[str]
+  samples = (Sample((tf.math.softsign, (Spec(Shape("b:4;h:8"), "float32"),), (True,),
+                     frozenset(("b", "h"))), ("b:4;h:8", "b:4;h:8"), gradient=False),)
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return tuple(x for x in self.ins if is_floating(x.dtype))
+
+  def role(self, factor: str) -> Role:
+    return Role.MAP if factor in self.cut else Role.WHOLE
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    inputs, dys = xs[:len(self.ins)], xs[len(self.ins):]
+    floats = [x for x in inputs if x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+      tape.watch(floats)
+      ys = [y for y, there in zip(_as_tuple(self.fn(*inputs)), self.there) if there]
+    return tuple(tape.gradient(ys, floats, output_gradients=list(dys),
+                               unconnected_gradients=tf.UnconnectedGradients.ZERO))
+
+
+def stop_gradient(x: Any) -> Tensor:
+  """Returns x, through which no gradient flows."""
+  return apply(StopGradient(), x)
+
+
+def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: ShapeLike | None = None,
+              dtypes: object = None, cut: str | Sequence[str] = ()) -> Any:
+  """Returns fn's result on each slice: your own TensorFlow function as an op.
+
+  Args:
+    fn: a pure function of TensorFlow tensors with the local shapes of xs; it returns tensors.
+    xs: its inputs.
+    shapes: the shape of the output; a list of shapes for several outputs; default: of xs[0].
+    dtypes: the data types, likewise.
+    cut: names along which fn may be run slice by slice, since row i of its outputs depends on row i
+      of its inputs alone; all others are made whole first.
+  """
+  several = isinstance(shapes, list)
+  shape_list = shapes if several else [xs[0].shape if shapes is None else shapes]
+  dtype_list = dtypes if isinstance(dtypes, list) else [dtypes or xs[0].dtype] * len(shape_list)
+  names = cut.replace(";", " ").split() if isinstance(cut, str) else cut
+  outs = tuple(Spec(Shape(s), dtype_name(d)) for s, d in zip(shape_list, dtype_list, strict=True))
+  ys = apply_all(Slicewise(fn, outs, frozenset(names)), *xs)
+  return list(ys) if several else ys[0]
+
+
+def recompute(fn: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns fn with its inner tensors computed again in the backward pass instead of kept.
+
+  Random ops inside repeat the same numbers.
+  """
+  @functools.wraps(fn)
+  def wrapped(*args: Any, **kwargs: Any) -> Any:
+    with context(group=Group()):
+      return fn(*args, **kwargs)
+  return wrapped
+
+
+def _as_tuple(ys: Any) -> tuple[Any, ...]:
+  return tuple(ys) if isinstance(ys, (tuple, list)) else (ys,)

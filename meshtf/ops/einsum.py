@@ -1,0 +1,143 @@
+"""Einsum: products of tensors, summed over the names that the output lacks.
+
+    h = mtf.einsum([x, w], "batch;d_ff")         # x[batch, d_model] w[d_model, d_ff]
+
+A dimension of the output that no input has is an error, not a silent broadcast: see `broadcast`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, near_misses
+from meshtf.graph import OPERATORS, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.names import Dimension, Shape
+from meshtf.names.parse import parse_pairs
+
+
+@dataclasses.dataclass(frozen=True)
+class Einsum(Op):
+  """The product of the inputs, summed over the names that the output lacks."""
+
+  names: tuple[str, ...]
+  linear = "each"
+  samples = (Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")), Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
+             Sample((("h", "o"),), ("b:4;h:8", "b:4;o:8")), Sample((("h",),), ("b:4;h:8",)),
+             Sample((("b", "o"),), ("b:4;h:3", "h:3;o:5")), Sample(((),), ("b:4", "b:4")),
+             Sample((("b", "n", "m"),), ("b:2;n:4;k:2", "b:2;m:4;k:2")),
+             Sample((("b", "o"),), ("b:4;h:4", "h:4;k:2", "k:2;o:4")),
+             Sample((("b", "l", "n", "k"),), ("b:2;l:4;d:4", "d:4;n:2;k:3")),
+             Sample((("d", "n", "k"),), ("b:2;l:4;d:4", "b:2;l:4;n:2;k:3")),
+             Sample((("b", "l", "d"),), ("b:2;l:4;n:2;k:3", "d:4;n:2;k:3")))
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    sizes: dict[str, int] = {}
+    for x in xs:
+      for d in x.shape:
+        if sizes.setdefault(d.name, d.size) != d.size:
+          raise ShapeError(f'"{d.name}" has size {sizes[d.name]} in one input and {d.size} in '
+                           f"another: a name that joins inputs has one size. Rename one of them.")
+    dtypes = {x.dtype for x in xs}
+    if len(dtypes) > 1:
+      raise DTypeError(f"inputs of {' and '.join(sorted(dtypes))} in one einsum: cast one of them "
+                       f"with mtf.cast.")
+    for name in self.names:
+      if name not in sizes:
+        close = near_misses(name, sizes)
+        raise ShapeError(f'no input has the dimension "{name}" of the output.'
+                         + (f" Did you mean {close}?" if close else ""))
+    return (Spec(Shape(Dimension(n, sizes[n]) for n in self.names), xs[0].dtype),)
+
+  def role(self, factor: str) -> Role:
+    return Role.MAP if factor in self.names else Role.SUM
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    letters: dict[str, str] = {}
+    terms = ["".join(letters.setdefault(n, chr(97 + len(letters))) for n in s.names)
+             for s in at.inputs]
+    output = "".join(letters[n] for n in self.names)
+    return (tf.einsum(",".join(terms) + "->" + output, *xs),)
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    return [_towards(x, [dy, *xs[:i], *xs[i + 1:]]) for i, x in enumerate(xs)]
+
+  def flops(self, *xs: Spec) -> int:
+    return 2 * math.prod({d.name: d.size for x in xs for d in x.shape}.values()) * max(1, len(xs) - 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class Broadcast(Op):
+  """The input repeated along the dimensions that only the output has."""
+
+  shape: Shape
+  linear = "joint"
+  samples = (Sample((Shape("b:4;h:8"),), ("h:8",)), Sample((Shape("b:4;h:8;k:3"),), ("b:4;k:3",)),
+             Sample((Shape("b:4;h:8"),), ("h:8;b:4",)), Sample((Shape("b:4"),), ("",)))
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    for d in xs[0].shape:
+      if self.shape.get(d.name, d.size) != d.size or d.name not in self.shape:
+        raise ShapeError(f'"{d.name}" of size {d.size} does not fit {self.shape!r}.')
+    return (Spec(self.shape, xs[0].dtype),)
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    (x,), names = xs, at.inputs[0].names
+    order = [n for n in self.shape.names if n in names]
+    if tuple(order) != names:
+      x = tf.transpose(x, [names.index(n) for n in order])
+    x = tf.reshape(x, [at.inputs[0].get(n) for n in self.shape.names])
+    return (tf.broadcast_to(x, at.outputs[0].sizes),)
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    return [einsum([dy], xs[0].shape.names)]
+
+
+def einsum(xs: Sequence[Any], output_shape: str | Shape | Sequence[str]) -> Tensor:
+  """Returns the product of tensors, summed over all names that the output lacks.
+
+  Args:
+    xs: one or more tensors or variables.
+    output_shape: the names of the output in order, as "batch;d_ff", a list or a Shape.
+
+  Raises:
+    ShapeError: inputs are joined by a name of two sizes, or the output has a name of its own.
+    DTypeError: the inputs have different data types.
+  """
+  return apply(Einsum(_names(output_shape)), *xs)
+
+
+def matmul(x: Any, y: Any) -> Tensor:
+  """Returns the product summed over the one name that both have: [a, k], [k, b] -> [a, b]."""
+  joint = [n for n in x.shape.names if n in y.shape]
+  if len(joint) != 1:
+    raise ShapeError(f"matmul sums over the one name that both have; {x.shape!r} and {y.shape!r} "
+                     f"share {len(joint)}. Use mtf.einsum.")
+  return einsum([x, y], [n for n in (*x.shape.names, *y.shape.names) if n not in joint])
+
+
+def broadcast(x: Any, shape: Any) -> Tensor:
+  """Returns x repeated along the dimensions that only `shape` has."""
+  shape = Shape(shape)
+  return x if x.shape == shape and isinstance(x, Tensor) else apply(Broadcast(shape), x)
+
+
+def _names(output: str | Shape | Sequence[str]) -> tuple[str, ...]:
+  if isinstance(output, str):
+    return tuple(name for name, _ in parse_pairs(output, what="shape", values=False))
+  return output.names if isinstance(output, Shape) else tuple(output)
+
+
+def _towards(x: Tensor, factors: list[Any]) -> Tensor:
+  """The product of factors with the names of x; names that no factor has are repeated."""
+  there = {n for f in factors for n in f.shape.names}
+  have = [n for n in x.shape.names if n in there]
+  dx = einsum(factors, have)
+  return dx if len(have) == len(x.shape) else broadcast(dx, x.shape)
+
+
+OPERATORS["einsum"] = einsum

@@ -1,0 +1,103 @@
+"""Reading and writing stores (variables, arguments), and tensors of one number.
+
+    w.assign(w - 0.1 * dw)                 # a Read, two ops, a Write
+    mtf.zeros(mesh, "batch:8;d_model:4")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Union
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError
+from meshtf.graph import OPERATORS, Op, Sample, Spec, Store, Tensor, apply
+from meshtf.mesh import Mesh
+from meshtf.names import Shape, ShapeLike, dtype_name
+
+Number = Union[bool, int, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Read(Op):
+  """The present value of a store."""
+
+  store: Store  # type: ignore[misc]
+  effect = "read"
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return (self.store.spec,)
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    return []
+
+
+@dataclasses.dataclass(frozen=True)
+class Write(Op):
+  """A new value for a store."""
+
+  store: Store  # type: ignore[misc]
+  effect = "write"
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    if xs[0].dtype != self.store.spec.dtype:
+      raise DTypeError(f"variable {self.store.name!r} is {self.store.spec.dtype}; a value of "
+                       f"{xs[0].dtype} needs mtf.cast.")
+    return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Fill(Op):
+  """One number everywhere."""
+
+  shape: Shape
+  value: Number
+  dtype: str
+  samples = (Sample((Shape("b:4;h:8"), 1.5, "float32")), Sample((Shape(""), 3, "int32")),
+             Sample((Shape("h:3"), True, "bool")))
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return (Spec(self.shape, self.dtype),)
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    return (tf.constant(self.value, tf.as_dtype(self.dtype), at.outputs[0].sizes),)
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    return []
+
+
+def full(mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32") -> Tensor:
+  """Returns a tensor of one number."""
+  return apply(Fill(Shape(shape), value, dtype_name(dtype)), mesh=mesh)
+
+
+def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
+  """Returns a tensor of zeros."""
+  return full(mesh, shape, 0, dtype)
+
+
+def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
+  """Returns a tensor of ones."""
+  return full(mesh, shape, 1, dtype)
+
+
+def zeros_like(x: Tensor) -> Tensor:
+  """Returns zeros with the shape and data type of x."""
+  return zeros(x.mesh, x.shape, x.dtype)
+
+
+def ones_like(x: Tensor) -> Tensor:
+  """Returns ones with the shape and data type of x."""
+  return ones(x.mesh, x.shape, x.dtype)
+
+
+def transpose_like(x: Tensor, shape: Shape) -> Tensor:
+  """Returns x with its dimensions in the order of `shape`. Raises ShapeError if they differ."""
+  if set(x.shape) != set(shape):
+    raise ShapeError(f"a value of {x.shape!r} does not fit a variable of {shape!r}.")
+  return x if x.shape == shape else OPERATORS["transpose"](x, shape.names)
+
+
+OPERATORS["zeros_like"] = zeros_like
+OPERATORS["ones_like"] = ones_like

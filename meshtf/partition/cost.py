@@ -1,0 +1,43 @@
+"""Sizes of slices and bytes of moves.
+
+`bytes_received` counts what one device receives, by the formulas of ring algorithms (p devices, n
+bytes held before the move): all_reduce 2n(p-1)/p, reduce_scatter and all_to_all n(p-1)/p,
+all_gather n(p-1), slice nothing.
+
+>>> from meshtf.mesh import Mesh, Pending, Split, Whole
+>>> from meshtf.names import Shape
+>>> mesh = Mesh("data:4")
+>>> local_shape(Shape("batch:8;d:3"), (Split("batch"),), mesh)
+[batch:2 d:3]
+>>> bytes_received("all_reduce", 400, 4)
+600.0
+"""
+
+from __future__ import annotations
+
+import math
+
+from meshtf.mesh import Mesh, Placement, Split
+from meshtf.names import Dimension, Shape
+
+
+def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
+  """Returns the shape of one slice."""
+  parts: dict[str, int] = {}
+  for state, size in zip(placement, mesh.axes.values()):
+    if isinstance(state, Split):
+      parts[state.dim] = parts.get(state.dim, 1) * size
+  return Shape(Dimension(d.name, d.size // parts.get(d.name, 1)) for d in shape) if parts else shape
+
+
+def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
+  """Returns the number of elements of one slice."""
+  cut = (size for s, size in zip(placement, mesh.axes.values()) if isinstance(s, Split))
+  return shape.size / math.prod(cut)
+
+
+def bytes_received(kind: str, held: float, devices: int) -> float:
+  """Returns what one device receives in a move of `held` bytes (or elements) over `devices`."""
+  share = (devices - 1) / devices
+  return held * {"slice": 0.0, "all_reduce": 2 * share, "reduce_scatter": share,
+                 "all_to_all": share, "all_gather": devices - 1.0}[kind]

@@ -1,0 +1,79 @@
+"""The table of moves: all communication between two placements of one tensor.
+
+    before \\ after   Whole          Split(d)               Pending
+    Whole            -              slice (free)           never
+    Split(e)         all_gather     all_to_all, - if e=d   never
+    Pending          all_reduce     reduce_scatter         -
+
+A dimension over several axes is joined minor axis first and cut major axis first; cuts of dimensions
+that no join touches go before the joins, since they make what is joined smaller; only the trailing
+axes that differ are touched.
+
+>>> from meshtf.mesh import Pending, Split, Whole
+>>> [m.kind for m in moves(("data", "model"), (Split("batch"), Pending("sum")),
+...                        (Split("batch"), Whole))]
+['all_reduce']
+>>> [m.kind for m in moves(("data",), (Split("batch"),), (Split("length"),))]
+['all_to_all']
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshtf.mesh import Pending, Placement, Split, State, Whole
+
+
+class Move(NamedTuple):
+  """One collective along one axis of the mesh."""
+
+  kind: str
+  axis: str
+  before: State
+  after: State
+
+
+def moves(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
+  """Returns the moves that bring a tensor from placement `old` to `new`, in order."""
+  if old == new:
+    return []
+  before, after = dict(zip(axes, old)), dict(zip(axes, new))
+  leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
+  swap = {a for a in leave if a in enter and _alone(a, leave, enter)}
+  joined = {leave[a] for a in leave}
+  early = [a for a in axes if a in enter and a not in leave and enter[a] not in joined]
+  late = [a for a in axes if a in enter and a not in swap and a not in early]
+  reduced = [a for a in axes if isinstance(before[a], Pending) and after[a] == Whole]
+  steps = [_cut(a, before[a], after[a]) for a in early]
+  steps += [Move("all_reduce", a, before[a], Whole) for a in reduced]
+  steps += [Move("all_gather", a, before[a], Whole)
+            for a in reversed(axes) if a in leave and a not in swap]
+  steps += [Move("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
+  steps += [_cut(a, Whole if a in leave else before[a], after[a]) for a in late]
+  return steps
+
+
+def _cut(axis: str, before: State, after: State) -> Move:
+  kind = "reduce_scatter" if isinstance(before, Pending) else "slice"
+  return Move(kind, axis, before, after)
+
+
+def _leaving(axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
+             ) -> dict[str, str]:
+  """Returns {axis: dim} of cuts that `after` does not have, or has below another axis."""
+  found = {}
+  for dim in {s.dim for s in before.values() if isinstance(s, Split)}:
+    old = [a for a in axes if before[a] == Split(dim)]
+    new = [a for a in axes if after[a] == Split(dim)]
+    same = 0
+    while same < min(len(old), len(new)) and old[same] == new[same]:
+      same += 1
+    found.update((a, dim) for a in old[same:])
+  return found
+
+
+def _alone(axis: str, leave: dict[str, str], enter: dict[str, str]) -> bool:
+  """Whether `axis` is the only one that leaves its old dimension and enters its new one."""
+  old, new = leave[axis], enter[axis]
+  return (old != new and old not in enter.values() and new not in leave.values()
+          and list(leave.values()).count(old) == 1 and list(enter.values()).count(new) == 1)

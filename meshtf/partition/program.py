@@ -1,0 +1,288 @@
+"""A program: a graph with its communication made explicit, for any number of devices.
+
+`build` walks the nodes in order, plans each, and writes steps on values. A `Value` is a tensor in one
+placement, the same thing on every device but for offsets. Equal moves are made once: a tensor's
+versions are kept by placement, and a wanted one is made from the version that moves fewest bytes.
+
+    Load w          Load x
+    Compute einsum  (w, x) -> h           every device on its slices
+    MoveStep        h: Pending -> Whole   all_reduce over "model"
+    Compute relu    h -> y
+    Put y
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, Union
+
+from meshtf.graph import Node, Spec, Store, Tensor, Window
+from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
+from meshtf.mesh.state import finished
+from meshtf.partition.cost import bytes_received, local_size
+from meshtf.partition.moves import Move, moves
+from meshtf.partition.plan import NodePlan, plan_node
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+  """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
+
+  spec: Spec | None
+  placement: Placement
+  many: bool = False        # a tuple of tensors, as `share` returns
+
+
+@dataclasses.dataclass(eq=False)
+class Load:
+  """Read a store."""
+
+  store: Store
+  out: Value
+
+
+@dataclasses.dataclass(eq=False)
+class Put:
+  """Write a store."""
+
+  store: Store
+  value: Value
+
+
+@dataclasses.dataclass(eq=False)
+class MoveStep:
+  """One collective."""
+
+  move: Move
+  src: Value
+  out: Value
+  node: Node | None         # for whom
+
+
+@dataclasses.dataclass(eq=False)
+class WindowStep:
+  """Neighbour exchange: each device gets its window's rows of `dim`, `fill` outside."""
+
+  axis: str
+  dim: str
+  window: Window
+  factor_size: int
+  fill: float
+  src: Value
+  out: Value
+  node: Node
+
+
+@dataclasses.dataclass(eq=False)
+class Tell:
+  """The small all_gather of `share`: stacks what all slices told, along `axes`."""
+
+  axes: tuple[str, ...]
+  src: Value
+  out: Value
+  node: Node
+
+
+@dataclasses.dataclass(eq=False)
+class Compute:
+  """`local` (or `share`) of one node on every device."""
+
+  node: Node
+  plan: NodePlan
+  ins: tuple[Value, ...]
+  outs: tuple[Value, ...]
+  sharing: bool = False              # run `share`: outs are (told, kept)
+  told: Value | None = None
+  kept: Value | None = None
+  after: Value | None = None         # does not run before this value is there
+
+
+Step = Union[Load, Put, MoveStep, WindowStep, Tell, Compute]
+
+
+@dataclasses.dataclass(eq=False)
+class Program:
+  """Steps, and the values that are the results."""
+
+  mesh: Mesh
+  steps: list[Step]
+  results: list[Value]
+
+
+def build(nodes: Sequence[Node], results: Sequence[Tensor], mesh: Mesh,
+          placement: Placement | None = None, finish: bool = True) -> Program:
+  """Returns the program that makes `results`, from nodes in the order in which they were made.
+
+  Args:
+    nodes: what was recorded; what no result and no effect needs is left out.
+    results: tensors to make.
+    mesh: their mesh.
+    placement: where to bring the results; None: where the planner leaves them.
+    finish: whether unfinished sums among the results are finished.
+  """
+  builder = _Builder(mesh)
+  for node in live(nodes, results):
+    builder.node(node)
+  final = []
+  for tensor in results:
+    state = builder.state(tensor)
+    target = placement or (finished(state) if finish else state)
+    final.append(builder.bring(tensor, target, None))
+  return Program(mesh, builder.steps, final)
+
+
+def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
+  """Returns the nodes that results or effects need."""
+  needed = {t.node for t in results}
+  kept = []
+  for node in reversed(nodes):
+    if node in needed or node.op.effect in ("write", "print"):
+      kept.append(node)
+      needed.update(x.node for x in node.inputs)
+      if node.after is not None:
+        needed.add(node.after.node)
+  return kept[::-1]
+
+
+class _Builder:
+  """Writes steps; knows in which placements each tensor is at hand."""
+
+  def __init__(self, mesh: Mesh) -> None:
+    self.mesh = mesh
+    self.axes = tuple(mesh.axes)
+    self.steps: list[Step] = []
+    self.versions: dict[Tensor, dict[Placement, Value]] = {}
+    self.states: dict[Tensor, Placement] = {}      # the placement that planning starts from
+
+  def state(self, tensor: Tensor) -> Placement:
+    """Returns where a tensor is, loading one that was made outside of the graph."""
+    if tensor not in self.states:
+      if tensor.held is None:
+        raise KeyError(f"{tensor!r} was made by no node of this program: {tensor.node.source}")
+      self._load(tensor, _HeldStore(tensor), tensor.held.placement)
+    return self.states[tensor]
+
+  def node(self, node: Node) -> None:
+    """Plans a node and writes its steps."""
+    op = node.op
+    if op.effect == "read":
+      self._load(node.outputs[0], op.store, op.store.placement)
+    elif op.effect == "write":
+      (x,) = node.inputs
+      self.steps.append(Put(op.store, self.bring(x, op.store.placement, node)))
+    else:
+      self._compute(node)
+
+  def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
+    """Returns a tensor in a placement, moving the nearest version of it."""
+    self.state(tensor)
+    versions = self.versions[tensor]
+    if target not in versions:
+      start = min(versions, key=lambda p: self._distance(tensor.spec, p, target))
+      value, placement = versions[start], start
+      for move in moves(self.axes, start, target):
+        i = self.mesh.axis_index[move.axis]
+        placement = (*placement[:i], move.after, *placement[i + 1:])
+        if placement not in versions:
+          versions[placement] = Value(tensor.spec, placement)
+          self.steps.append(MoveStep(move, value, versions[placement], node))
+        value = versions[placement]
+    return versions[target]
+
+  def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
+    if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
+      return float("inf")                  # nothing becomes unfinished again
+    path = moves(self.axes, old, new)
+    return len(path) * 1e-3 + sum(
+        bytes_received(m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis])
+        for m in path)
+
+  def _load(self, tensor: Tensor, store: Any, placement: Placement) -> None:
+    value = Value(tensor.spec, placement)
+    self.steps.append(Load(store, value))
+    self.versions[tensor] = {placement: value}
+    self.states[tensor] = placement
+
+  def _move_to(self, tensor: Tensor, placement: Placement, node: Node) -> None:
+    self.bring(tensor, placement, node)
+    self.states[tensor] = placement
+
+  def _compute(self, node: Node) -> None:
+    ins = tuple(x.spec for x in node.inputs)
+    outs = tuple(y.spec for y in node.outputs)
+    plan = plan_node(node.op, self.mesh, node.layout, ins, [self.state(x) for x in node.inputs],
+                     outs, [self._wish(node, y) for y in node.outputs])
+    values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
+                   for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
+    results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
+    after = self.bring(node.after, self.state(node.after), node) if node.after is not None else None
+    told, kept = self._share(node, plan, values, after)
+    self.steps.append(Compute(node, plan, values, results, told=told, kept=kept, after=after))
+    for y, value, final in zip(node.outputs, results, plan.finals):
+      self.versions[y] = {value.placement: value}
+      self.states[y] = value.placement
+      self._move_to(y, final, node)
+
+  def _share(self, node: Node, plan: NodePlan, values: tuple[Value, ...], after: Value | None
+             ) -> tuple[Value | None, Value | None]:
+    axes = tuple(a for a, f in plan.cut if node.op.shared(f))
+    if not axes:
+      return None, None
+    here = self.mesh.whole
+    told, kept = Value(None, here, many=True), Value(None, here, many=True)
+    self.steps.append(Compute(node, plan, values, (told, kept), sharing=True, after=after))
+    gathered = Value(None, here, many=True)
+    self.steps.append(Tell(axes, told, gathered, node))
+    return gathered, kept
+
+  def _windowed(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
+    assert value.spec is not None
+    for dim in value.spec.shape.names:
+      factor = node.op.factor(dim)
+      window = node.op.needs(i, dim)
+      for axis in plan.axes_of(factor) if window is not None else ():
+        assert window is not None
+        out = Value(value.spec, value.placement)
+        size = dict(plan.sizes)[factor]
+        self.steps.append(WindowStep(axis, dim, window, size, node.op.fill(i), value, out, node))
+        value = out
+    return value
+
+  def _wish(self, node: Node, y: Tensor) -> Placement:
+    """The placement that an output should have: a cotangent's is its primal's."""
+    same = [x for x in node.primals if set(x.shape.names) == set(y.shape.names)]
+    more = [x for x in node.primals if set(x.shape.names) > set(y.shape.names)]
+    if same or more:
+      return self._like((same or more)[0], y)
+    placement, clashes = self.mesh.place(y.shape, node.layout)
+    for clash in clashes:
+      self.mesh.note(f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: {clash.axis} "
+                     + (f"already cuts {clash.other}." if clash.kind == "axis" else
+                        "does not divide it."))
+    return placement
+
+  def _like(self, primal: Tensor, y: Tensor) -> Placement:
+    """The primal's placement, for a tensor with some of its names."""
+    states = self.state(primal)
+    return tuple(s if isinstance(s, Split) and s.dim in y.shape
+                 and y.shape[s.dim] % self.mesh.axes[axis] == 0 else Whole
+                 for axis, s in zip(self.axes, states))
+
+
+class _HeldStore:
+  """An eager tensor that a recorded program uses."""
+
+  def __init__(self, tensor: Tensor) -> None:
+    self.tensor = tensor
+    self.name, self.spec, self.mesh = "a tensor", tensor.spec, tensor.mesh
+
+  @property
+  def placement(self) -> Placement:
+    assert self.tensor.held is not None
+    return self.tensor.held.placement
+
+  def read(self) -> list[Any]:
+    """Returns the values."""
+    assert self.tensor.held is not None
+    return self.tensor.held.values

@@ -1,0 +1,104 @@
+"""The schedule: which computations form a segment, and what runs between segments.
+
+Between two moves all devices run the same program: a *segment*. Computations keep the order in which
+they were recorded: one starts a new segment only if it needs a move of something that the present
+one computes. Loads and moves run as early as they can, so unrelated moves end up side by side.
+
+    level 0   Load x, w      segment: everything up to the first move
+    level 1   moves          segment: what needs them
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+from meshtf.partition.program import Compute, Load, Program, Put, Step, Value
+
+
+@dataclasses.dataclass(eq=False)
+class Segment:
+  """A maximal run of local work, and the steps that come before it."""
+
+  before: list[Step]
+  computes: list[Compute]
+  ins: list[Value] = dataclasses.field(default_factory=list)
+  outs: list[Value] = dataclasses.field(default_factory=list)
+
+
+def schedule(program: Program) -> list[Segment]:
+  """Returns the segments of a program in order, with what goes in and out of each."""
+  levels = _Levels()
+  for step in program.steps:
+    levels.add(step)
+  segments = levels.finish()
+  _find_borders(segments, program.results)
+  return segments
+
+
+class _Levels:
+  """Assigns each step to a level."""
+
+  def __init__(self) -> None:
+    self.before: list[list[Step]] = [[]]
+    self.computes: list[list[Compute]] = [[]]
+    self.ready: dict[Value, int] = {}        # the first level before whose segment a value exists
+    self.made: dict[Value, int] = {}         # the level whose segment computes it
+    self.written: dict[object, int] = {}
+
+  def add(self, step: Step) -> None:
+    if isinstance(step, Compute):
+      level = max([len(self.computes) - 1, *(self._at_hand(v) for v in _inputs(step))])
+      self._grow_before(level)
+      self.computes.extend([] for _ in range(level + 1 - len(self.computes)))
+      self.computes[level].append(step)
+      self.made.update(dict.fromkeys(step.outs, level))
+      return
+    if isinstance(step, Load):
+      level = self.written.get(step.store, 0)
+    else:
+      source = step.value if isinstance(step, Put) else step.src
+      level = self.ready[source] if source in self.ready else self.made[source] + 1
+    if isinstance(step, Put):
+      level = max(level, self.written.get(step.store, 0))
+      self.written[step.store] = level
+    else:
+      self.ready[step.out] = level
+    self._grow_before(level)
+    self.before[level].append(step)
+
+  def _at_hand(self, value: Value) -> int:
+    """Returns the first level whose segment can use a value."""
+    return self.ready[value] if value in self.ready else self.made[value]
+
+  def _grow_before(self, level: int) -> None:
+    self.before.extend([] for _ in range(level + 1 - len(self.before)))
+
+  def finish(self) -> list[Segment]:
+    """Returns the levels as segments without borders."""
+    self.computes.extend([] for _ in range(len(self.before) - len(self.computes)))
+    return [Segment(before, computes) for before, computes in zip(self.before, self.computes)]
+
+
+def _inputs(step: Compute) -> list[Value]:
+  return [v for v in (*step.ins, step.told, step.kept, step.after) if v is not None]
+
+
+def _sources(step: Step) -> Iterable[Value]:
+  if isinstance(step, Compute):
+    return _inputs(step)
+  if isinstance(step, Load):
+    return ()
+  return (step.value,) if isinstance(step, Put) else (step.src,)
+
+
+def _find_borders(segments: list[Segment], results: list[Value]) -> None:
+  """Fills in what each segment needs from outside, and what others need of it."""
+  wanted = set(results)
+  for segment in reversed(segments):
+    made = {out for c in segment.computes for out in c.outs}
+    inside = dict.fromkeys(v for c in segment.computes for v in _inputs(c))
+    segment.ins = [v for v in inside if v not in made]
+    segment.outs = [out for c in segment.computes for out in c.outs if out in wanted]
+    wanted.update(segment.ins)
+    wanted.update(v for step in segment.before for v in _sources(step))

@@ -1,0 +1,22 @@
+"""Collectives over one group of devices, as plain TensorFlow ops between them.
+
+Each takes the group's tensors and devices in order and returns the group's results. `alias` computes
+once and shares, where devices see one memory; `ring` passes pieces around, where they do not.
+
+    totals = collectives_for(devices).all_reduce(parts, devices, "sum")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import ModuleType
+
+from meshtf.runtime.collectives import alias, ring
+from meshtf.runtime.devices import share_memory
+
+__all__ = ["alias", "collectives_for", "ring"]
+
+
+def collectives_for(devices: Sequence[str]) -> ModuleType:
+  """Returns the algorithms for a group: by where its devices are."""
+  return alias if share_memory(devices) else ring

@@ -1,0 +1,48 @@
+"""What collectives are made of: combine two partial results, take a piece, bring to a device.
+
+>>> import tensorflow as tf
+>>> piece(tf.range(6), 0, 1, 3).numpy()
+array([2, 3], dtype=int32)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+
+def combine(kind: str, x: Any, y: Any) -> Any:
+  """Returns the sum, maximum or minimum of two partial results."""
+  if kind == "sum":
+    return x + y
+  if x.dtype == tf.bool:
+    return tf.logical_or(x, y) if kind == "max" else tf.logical_and(x, y)
+  return tf.maximum(x, y) if kind == "max" else tf.minimum(x, y)
+
+
+def combine_all(kind: str, xs: Sequence[Any]) -> Any:
+  """Returns the sum, maximum or minimum of several partial results."""
+  if kind == "sum" and len(xs) > 1:
+    return tf.add_n(list(xs))
+  total = xs[0]
+  for x in xs[1:]:
+    total = combine(kind, total, x)
+  return total
+
+
+def piece(x: Any, axis: int, j: int, parts: int) -> Any:
+  """Returns piece j of `parts` equal ones along an axis."""
+  size = x.shape[axis] // parts
+  begin, sizes = [0] * len(x.shape), x.shape.as_list()
+  begin[axis], sizes[axis] = j * size, size
+  return tf.slice(x, begin, sizes)
+
+
+def send(x: Any, source: str, target: str) -> Any:
+  """Returns x on device `target`; the very tensor where it is there already."""
+  if source == target:
+    return x
+  with tf.device(target):
+    return tf.identity(x)

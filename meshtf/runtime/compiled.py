@@ -1,0 +1,82 @@
+"""A whole program as one TensorFlow function.
+
+The outer function is a list of calls of segments and of moves between them. It runs without the
+graph optimiser, which costs start-up and finds nothing to do between segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import Held, Node, Source, Spec, Tensor
+from meshtf.graph.context import Context
+from meshtf.graph.op import Op
+from meshtf.mesh import Mesh
+from meshtf.partition import build, schedule
+from meshtf.runtime.placed import Placed
+from meshtf.runtime.segments import PLAIN_CONFIG, Traced
+from meshtf.runtime.stores import distinct
+
+
+class Compiled:
+  """A recorded function for one combination of argument specs, ready to run.
+
+  Args:
+    nodes: what was recorded.
+    results: the tensors to return.
+    stores: the arguments, in order; they are filled from the flat list of tensors at each call.
+    mesh: where it runs.
+    jit: whether XLA compiles the segments.
+  """
+
+  def __init__(self, nodes: Sequence[Node], results: Sequence[Tensor], stores: Sequence[Any],
+               mesh: Mesh, jit: bool) -> None:
+    self.mesh, self.stores, self.jit = mesh, stores, jit
+    self.program = build(nodes, results, mesh)
+    self.segments = schedule(self.program)
+    self.specs = [r.spec for r in results]
+    self.patterns: list[tuple[int, ...]] = []
+    self.function: Any = None
+
+  def __call__(self, flat: Sequence[Any]) -> list[Tensor]:
+    """Runs the program on the arguments' tensors and returns the results."""
+    if self.function is None:
+      specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
+      self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
+    f = self.function
+    ys = tf.raw_ops.StatefulPartitionedCall(
+        args=[*flat, *f.captured_inputs], Tout=[y.dtype for y in f.outputs], f=f, config="",
+        config_proto=PLAIN_CONFIG, executor_type="")
+    return self._wrap(list(ys))
+
+  def _body(self, *flat: Any) -> list[Any]:
+    left = list(flat)
+    for store in self.stores:
+      store.fill(left)
+    placed = Placed(self.mesh, self.segments, lambda segment, mesh: Traced(segment, mesh, self.jit))
+    out = []
+    for slices in placed.run(self.program.results):
+      different, pattern = distinct(slices)
+      out.extend(different)
+      self.patterns.append(pattern)
+    return out
+
+  def _wrap(self, ys: list[Any]) -> list[Tensor]:
+    results = []
+    for spec, pattern, value in zip(self.specs, self.patterns, self.program.results):
+      slices = [ys[k] for k in pattern]
+      del ys[:max(pattern) + 1]
+      results.append(held_tensor(spec, Held(value.placement, slices), self.mesh))
+    return results
+
+
+def held_tensor(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
+  """Returns an eager tensor that no op made: the result of a function."""
+  node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
+  tensor = Tensor(node, 0, spec)
+  node.outputs = (tensor,)
+  tensor.held = held
+  return tensor

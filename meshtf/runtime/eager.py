@@ -1,0 +1,53 @@
+"""Eager mode: each op is planned and run at once, so that tensors have values to look at.
+
+    set_eager_executor(Eager())       # done once, by meshtf.function
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshtf.errors import MeshError, explain_error
+from meshtf.graph import OPERATORS, Held, Node, Op, Tensor
+from meshtf.mesh import Mesh, Placement
+from meshtf.partition import Program, build, schedule
+from meshtf.runtime.placed import Placed
+from meshtf.runtime.segments import run_directly
+
+
+class Eager:
+  """The executor outside of functions."""
+
+  mesh: Mesh | None = None
+
+  def find(self, op: Op) -> Node | None:
+    """Returns nothing: every read reads."""
+    return None
+
+  def run(self, node: Node) -> None:
+    """Runs a node and gives its outputs their values."""
+    if node.mesh is None:
+      raise MeshError(explain_error("an op outside of a function has no mesh.",
+                                    **{"from": node.source}, way_out="Pass the mesh."))
+    program = build([node], node.outputs, node.mesh, finish=False)
+    for y, value, slices in zip(node.outputs, program.results, _run(program)):
+      y.held = Held(value.placement, slices)
+
+
+def bring(tensor: Tensor, placement: Placement) -> list[Any]:
+  """Returns the slices of an eager tensor in another placement."""
+  assert tensor.mesh is not None
+  return _run(build([], [tensor], tensor.mesh, placement=placement))[0]
+
+
+def export(tensor: Tensor) -> Any:
+  """Returns an eager tensor as one whole TensorFlow tensor."""
+  assert tensor.mesh is not None
+  return bring(tensor, tensor.mesh.whole)[0]
+
+
+def _run(program: Program) -> list[list[Any]]:
+  return Placed(program.mesh, schedule(program), run_directly).run(program.results)
+
+
+OPERATORS["export"] = export

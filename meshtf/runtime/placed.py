@@ -1,0 +1,172 @@
+"""The placed runtime: one TensorFlow program drives all devices of a mesh.
+
+Values are lists with one tensor for each position. Moves are plain TensorFlow ops between devices,
+and TensorFlow inserts the sends and receives. The same list of calls runs eagerly and inside a
+tf.function. Work that is equal on positions of one device (equal inputs, coordinates not asked for)
+is done once: of a replicated update on eight positions of one CPU, one runs.
+
+    results = Placed(mesh, schedule(program), run_directly).run(program.results)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.mesh import Mesh, Pending, Split
+from meshtf.partition import Load, MoveStep, Put, Segment, Tell, Value, WindowStep
+from meshtf.runtime.at import take_rows
+from meshtf.runtime.collectives import collectives_for
+from meshtf.runtime.collectives.pieces import piece, send
+from meshtf.runtime.devices import devices_of
+from meshtf.runtime.segments import Caller
+
+Slices = list[Any]
+
+
+class Placed:
+  """Carries out segments and moves; `make_caller(segment, mesh)` says how a segment is called."""
+
+  def __init__(self, mesh: Mesh, segments: Sequence[Segment],
+               make_caller: Callable[[Segment, Mesh], Caller]) -> None:
+    self.mesh, self.segments, self.make_caller = mesh, segments, make_caller
+    self.devices = devices_of(mesh)
+    self.values: dict[Value, Slices] = {}
+    self._constants: dict[int, Any] = {}
+
+  def run(self, results: Sequence[Value]) -> list[Slices]:
+    """Runs all segments and returns the values of `results` on each position."""
+    for segment in self.segments:
+      for step in segment.before:
+        self._between(step)
+      if segment.outs:
+        self._call(segment)
+    return [self.values[v] for v in results]
+
+  def _between(self, step: Any) -> None:
+    if isinstance(step, Load):
+      self.values[step.out] = step.store.read()
+    elif isinstance(step, Put):
+      step.store.write(self.values[step.value])
+    elif isinstance(step, Tell):
+      self.values[step.out] = self._tell(step)
+    elif isinstance(step, WindowStep):
+      self.values[step.out] = self._window(step)
+    else:
+      self.values[step.out] = self._move(step)
+
+  def _call(self, segment: Segment) -> None:
+    caller = self.make_caller(segment, self.mesh)
+    made: list[tuple[Any, ...]] = []
+    done: dict[Any, tuple[Any, ...]] = {}
+    used: set[str] = set()
+    for position, coord in enumerate(self.mesh.coords):
+      xs = [self.values[v][position] for v in segment.ins]
+      coords = dict(zip(self.mesh.axes, coord))
+      inputs = (self.devices[position], *map(id, tf.nest.flatten(xs)))
+      key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
+      if position == 0 or key not in done:
+        with tf.device(self.devices[position]):
+          ys, used = caller({a: self._constant(c) for a, c in coords.items()}, xs)
+        key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
+        done[key] = tuple(ys)
+      made.append(done[key])
+    for k, value in enumerate(segment.outs):
+      self.values[value] = [ys[k] for ys in made]
+
+  def _constant(self, number: int) -> Any:
+    if number not in self._constants:
+      with tf.device("/device:CPU:0"):
+        self._constants[number] = tf.constant(number, tf.int32)
+    return self._constants[number]
+
+  def _move(self, step: MoveStep) -> Slices:
+    before, after = step.move.before, step.move.after
+    assert step.src.spec is not None
+    names = step.src.spec.shape.names
+    cut = names.index(after.dim) if isinstance(after, Split) else -1
+    join = names.index(before.dim) if isinstance(before, Split) else -1
+    reduction = before.kind if isinstance(before, Pending) else ""
+    kind = step.move.kind
+
+    def collective(xs: Slices, devices: Sequence[str]) -> Slices:
+      how = collectives_for(devices)
+      if kind == "all_reduce":
+        return how.all_reduce(xs, devices, reduction)
+      if kind == "reduce_scatter":
+        return how.reduce_scatter(xs, devices, reduction, cut)
+      if kind == "all_gather":
+        return how.all_gather(xs, devices, join)
+      return how.all_to_all(xs, devices, cut, join)
+
+    if kind == "slice":
+      return self._slice(step, cut)
+    return self._grouped(step.src, (step.move.axis,), collective)
+
+  def _slice(self, step: MoveStep, cut: int) -> Slices:
+    i, parts = self.mesh.axis_index[step.move.axis], self.mesh.axes[step.move.axis]
+    done: dict[Any, Any] = {}
+    out = []
+    for coord, device, x in zip(self.mesh.coords, self.devices, self.values[step.src]):
+      key = (id(x), coord[i], device)
+      if key not in done:
+        with tf.device(device):
+          done[key] = piece(x, cut, coord[i], parts)
+      out.append(done[key])
+    return out
+
+  def _grouped(self, value: Value, axes: tuple[str, ...],
+               collective: Callable[[Slices, Sequence[str]], Slices]) -> Slices:
+    """Runs a collective in each group along `axes`, once for groups that hold the same."""
+    xs, out = self.values[value], [None] * self.mesh.size
+    done: dict[Any, Slices] = {}
+    for group in self.mesh.groups(*axes):
+      devices = tuple(self.devices[p] for p in group)
+      key = (*(id(y) for p in group for y in tf.nest.flatten(xs[p])), *devices)
+      if key not in done:
+        done[key] = collective([xs[p] for p in group], devices)
+      for position, y in zip(group, done[key]):
+        out[position] = y
+    return out
+
+  def _tell(self, step: Tell) -> Slices:
+    def stack(told: Slices, devices: Sequence[str]) -> Slices:
+      with tf.device(devices[0]):
+        stacked = [tf.stack(list(ts)) for ts in zip(*told)]
+      return [tuple(send(t, devices[0], d) for t in stacked) for d in devices]
+    return self._grouped(step.src, step.axes, stack)
+
+  def _window(self, step: WindowStep) -> Slices:
+    assert step.src.spec is not None
+    axis = step.src.spec.shape.index(step.dim)
+    rows = step.factor_size // self.mesh.axes[step.axis]
+    spans = [(step.window.low(j * rows), step.window.high((j + 1) * rows))
+             for j in range(self.mesh.axes[step.axis])]
+    length = max(high - low for low, high in spans)      # one trace: equal lengths on all devices
+
+    def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
+      return [_rows_of_slices(xs, devices, j, axis, low, low + length, step.fill)
+              for j, (low, _) in enumerate(spans)]
+    return self._grouped(step.src, (step.axis,), exchange)
+
+
+def _rows_of_slices(xs: Slices, devices: Sequence[str], j: int, axis: int, start: int, stop: int,
+                    fill: float) -> Any:
+  """Returns rows [start, stop) of the whole that the slices make up, on device j."""
+  size = xs[0].shape[axis]
+  first, last = max(0, start) // size, min(stop, size * len(xs))
+  pieces = []
+  for q in range(first, len(xs)):
+    low, high = max(start, q * size) - q * size, min(last, (q + 1) * size) - q * size
+    if low < high:
+      with tf.device(devices[q]):
+        pieces.append(send(take_rows(xs[q], axis, low, high, fill), devices[q], devices[j]))
+  with tf.device(devices[j]):
+    if not pieces:
+      return take_rows(xs[j], axis, -(stop - start), 0, fill)
+    rows = pieces[0] if len(pieces) == 1 else tf.concat(pieces, axis)
+    before, have = max(0, -start), rows.shape[axis]
+    return take_rows(rows, axis, -before, stop - start - before, fill) if (
+        before or have < stop - start) else rows

@@ -1,0 +1,159 @@
+"""Stores: where values come from when a program starts.
+
+    ArrayStore     a whole array, cut by the layout when it is read
+    SlicesStore    a tensor that already lies in slices
+
+Both are filled anew for each call of a function (`fill`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import Source, Spec, Tensor, apply, current
+from meshtf.graph.check import check_layout
+from meshtf.mesh import Layout, Mesh, Placement, Split
+from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names.parse import parse_pairs
+from meshtf.ops.state import Read, full
+from meshtf.runtime.collectives.pieces import piece
+from meshtf.runtime.devices import devices_of
+
+
+class ArrayStore:
+  """A whole array, of which each position reads its slice."""
+
+  def __init__(self, name: str, spec: Spec, mesh: Mesh | None, layout: Layout | None = None,
+               source: object = "", array: Any = None) -> None:
+    self.name, self.spec, self.mesh, self.layout = name, spec, mesh, layout
+    self.source, self.array = source, array
+
+  @property
+  def placement(self) -> Placement:
+    """Where the layout puts the array. Raises LayoutError where it cannot."""
+    assert self.mesh is not None
+    check_layout([self.spec], self.mesh, self.layout, self.source or f"argument {self.name}")
+    return self.mesh.place(self.spec.shape, self.layout)[0]
+
+  def fill(self, flat: list[Any]) -> None:
+    """Takes the array from the front of `flat`."""
+    self.array = flat.pop(0)
+
+  def read(self) -> list[Any]:
+    """Returns each position's slice; one object for equal slices on one device."""
+    assert self.mesh is not None
+    return slices_of(self.array, self.spec, self.placement, self.mesh)
+
+  def write(self, values: Sequence[Any]) -> None:
+    """An argument is not written."""
+    raise NotImplementedError
+
+
+class SlicesStore:
+  """An eager tensor's slices, passed to a function; equal slices are passed once."""
+
+  def __init__(self, name: str, spec: Spec, mesh: Mesh, placement: Placement,
+               pattern: tuple[int, ...]) -> None:
+    self.name, self.spec, self.mesh, self.placement = name, spec, mesh, placement
+    self.pattern = pattern                  # position -> number of its slice
+    self.slices: list[Any] = []
+
+  def fill(self, flat: list[Any]) -> None:
+    """Takes the different slices from the front of `flat`."""
+    number = max(self.pattern) + 1
+    self.slices, flat[:number] = flat[:number], []
+
+  def read(self) -> list[Any]:
+    """Returns each position's slice."""
+    return [self.slices[k] for k in self.pattern]
+
+  def write(self, values: Sequence[Any]) -> None:
+    """An argument is not written."""
+    raise NotImplementedError
+
+
+def import_tensor(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None) -> Tensor:
+  """Returns an array as a tensor; `shape` may be names alone, such as "batch;d_model".
+
+  Raises:
+    ShapeError: the array has another shape.
+    LayoutError: the layout cannot hold it.
+  """
+  source = Source.here()
+  array = as_array(array, dtype)
+  spec = Spec(named_shape(array, shape, source), array.dtype.name)
+  store = ArrayStore("import_tensor", spec, mesh, current().layout, source, array)
+  return apply(Read(store), mesh=mesh)
+
+
+def constant(mesh: Mesh, value: Any, shape: ShapeLike = (), dtype: object = None) -> Tensor:
+  """Returns a tensor of one number everywhere, or of an array's values."""
+  if isinstance(value, (bool, int, float)):
+    return full(mesh, shape, value, dtype_name(dtype or type(value)))
+  return import_tensor(mesh, value, shape, dtype)
+
+
+def as_array(array: Any, dtype: object = None) -> tf.Tensor:
+  """Returns a TensorFlow tensor; Python floats become float32, Python integers int32."""
+  wanted = None if dtype is None else tf.as_dtype(dtype_name(dtype))
+  if isinstance(array, tf.Tensor):
+    return array if wanted in (None, array.dtype) else tf.cast(array, wanted)
+  return tf.convert_to_tensor(array, wanted)
+
+
+def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
+  """Returns the named shape of an array. Raises ShapeError where names or sizes do not fit."""
+  sizes = tuple(array.shape)
+  if isinstance(shape, str):
+    pairs = parse_pairs(shape, what="shape", values=False)
+    if len(pairs) == len(sizes):
+      shape = [(name, int(size) if size else n) for (name, size), n in zip(pairs, sizes)]
+    else:
+      raise ShapeError(_unlike([n for n, _ in pairs], sizes, source))
+  named = Shape(shape)
+  if named.sizes != sizes:
+    raise ShapeError(_unlike(named, sizes, source))
+  return named
+
+
+def _unlike(named: object, sizes: tuple[int, ...], source: object) -> str:
+  return explain_error("the names do not fit the array.", names=named, array=list(sizes),
+                       **{"from": source}, way_out="Give one name for each dimension of the array, "
+                                                   "in its order.")
+
+
+def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
+  """Returns the different objects among `values`, and the number of each value's object."""
+  first: dict[int, int] = {}
+  found: list[Any] = []
+  for x in values:
+    if id(x) not in first:
+      first[id(x)] = len(found)
+      found.append(x)
+  return found, tuple(first[id(x)] for x in values)
+
+
+def slice_keys(placement: Placement, mesh: Mesh) -> list[tuple[int, ...]]:
+  """Returns for each position which slice it holds: equal keys, equal slices."""
+  return [tuple(c if isinstance(s, Split) else 0 for s, c in zip(placement, coord))
+          for coord in mesh.coords]
+
+
+def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
+  """Returns each position's slice of a whole array."""
+  done: dict[Any, Any] = {}
+  out = []
+  for device, key in zip(devices_of(mesh), slice_keys(placement, mesh)):
+    if (device, key) not in done:
+      with tf.device(device):
+        x = array
+        for state, c, parts in zip(placement, key, mesh.axes.values()):
+          if isinstance(state, Split):
+            x = piece(x, spec.shape.index(state.dim), c, parts)
+        done[device, key] = x if x is not array else tf.identity(x)
+    out.append(done[device, key])
+  return out
