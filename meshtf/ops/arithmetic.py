@@ -10,7 +10,8 @@ from typing import Any
 
 from meshtf.graph import OPERATORS, Tensor
 from meshtf.ops.binary import combine
-from meshtf.ops.pointwise import clip, is_scalar
+from meshtf.ops.broadcasting import is_scalar
+from meshtf.ops.choosing import clip
 
 
 def add(x: Any, y: Any) -> Tensor:
@@ -112,6 +113,6 @@ def logical_xor(x: Any, y: Any) -> Tensor:
   return combine("logical_xor", x, y)
 
 
-for _function in (add, subtract, multiply, divide, floordiv, floormod, pow, less, less_equal, greater,
-                  greater_equal, equal, not_equal, logical_and, logical_or, logical_xor):
+for _function in (add, subtract, multiply, divide, floordiv, floormod, pow, less, less_equal,
+                  greater, greater_equal, equal, not_equal, logical_and, logical_or, logical_xor):
   OPERATORS[_function.__name__] = _function

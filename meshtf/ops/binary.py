@@ -17,8 +17,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import is_floating, is_integer
-from meshtf.ops.pointwise import (align, check_scalar, is_scalar, join, onto, plain,
-                                  same_dtype)
+from meshtf.ops.broadcasting import align, check_scalar, is_scalar, join, onto, plain, same_dtype
 
 _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": tf.add, "subtract": tf.subtract, "multiply": tf.multiply, "divide": tf.divide,
@@ -105,8 +104,9 @@ class BinaryGrad(Op):
 
   fn: str
 
-  samples = tuple(Sample((fn,), ("b:4;d:6", kind + "b:4;d:6", kind + "d:6"), gradient=False)
-                  for fn, kind in (("maximum", "ties "), ("minimum", "ties "), ("pow", "positive ")))
+  samples = tuple(
+      Sample((fn,), ("b:4;d:6", kind + "b:4;d:6", kind + "d:6"), gradient=False)
+      for fn, kind in (("maximum", "ties "), ("minimum", "ties "), ("pow", "positive ")))
 
   @property
   def title(self) -> str:

@@ -1,10 +1,10 @@
 """Functions of one tensor, element by element, and their gradients.
 
-Where TensorFlow has a kernel for a gradient, or a few ops do better than the rule written out, the
-gradient is one op of ours too (`UnaryGrad`), which reads memory less often:
+Where a gradient has a kernel of few passes over memory, it is an op of its own: `UnaryGrad`, with
+the formulas of ops/kernels.py. Else it is a rule in named ops:
 
-    d tanh    dy * (1 - y * y)                 one pass, where the rule takes three
-    silu      SoftplusGrad is dy * sigmoid(x), so silu(x) = SoftplusGrad(x, x) takes one
+    d tanh    apply(UnaryGrad("tanh"), dy, y)
+    d exp     dy * y
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_floating
-
-_RAW = tf.raw_ops
-# gelu by tanh: 0.5 * x * (1 + tanh(x * (_A + _B * x**2)))
-_A = math.sqrt(2 / math.pi)
-_B = _A * 0.044715
+from meshtf.ops.kernels import FUSED_GRADIENTS, gelu_exact_kernel, gelu_kernel, silu_kernel
 
 
 class Function(NamedTuple):
@@ -36,31 +32,6 @@ class Function(NamedTuple):
   takes: str = "float"            # "float", "number" or "bool"
 
 
-def _gelu(x: Any) -> Any:
-  return 0.5 * x * (1 + tf.tanh(x * (_A + _B * tf.square(x))))
-
-
-def _gelu_gradient(dy: Any, x: Any) -> Any:
-  square = tf.square(x)
-  tanh = tf.tanh(x * (_A + _B * square))
-  inner = x * (_A + 3 * _B * square)
-  return 0.5 * (dy * (1 + tanh) + _RAW.TanhGrad(y=tanh, dy=dy * inner))
-
-
-def _gelu_exact(x: Any) -> Any:
-  return 0.5 * x * (1 + tf.math.erf(x * math.sqrt(0.5)))
-
-
-def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
-  density = tf.exp(-0.5 * tf.square(x)) * (x * math.sqrt(0.5 / math.pi))
-  return dy * (density + 0.5 * (1 + tf.math.erf(x * math.sqrt(0.5))))
-
-
-def _silu_gradient(dy: Any, x: Any) -> Any:
-  sigmoid = tf.sigmoid(x)
-  return dy * sigmoid * (1 + (x - x * sigmoid))
-
-
 _TABLE: dict[str, Function] = {
     "exp": Function(tf.exp, lambda dy, y, x: dy * y),
     "log": Function(tf.math.log, lambda dy, y, x: dy / x, "positive "),
@@ -71,9 +42,9 @@ _TABLE: dict[str, Function] = {
     "tanh": Function(tf.tanh, "y"),
     "sigmoid": Function(tf.sigmoid, "y"),
     "relu": Function(tf.nn.relu, "y", takes="number"),
-    "gelu": Function(_gelu, "x"),
-    "gelu_exact": Function(_gelu_exact, "x"),
-    "silu": Function(lambda x: _RAW.SoftplusGrad(gradients=x, features=x), "x"),
+    "gelu": Function(gelu_kernel, "x"),
+    "gelu_exact": Function(gelu_exact_kernel, "x"),
+    "silu": Function(silu_kernel, "x"),
     "softplus": Function(tf.math.softplus, "x"),
     "erf": Function(tf.math.erf,
                     lambda dy, y, x: dy * (exp(-square(x)) * (2 / math.sqrt(math.pi)))),
@@ -87,18 +58,6 @@ _TABLE: dict[str, Function] = {
     "round": Function(tf.round),
     "is_finite": Function(tf.math.is_finite),
     "logical_not": Function(tf.logical_not, sample="bool ", takes="bool"),
-}
-_FUSED: dict[str, Callable[[Any, Any], Any]] = {
-    "sqrt": lambda dy, y: _RAW.SqrtGrad(y=y, dy=dy),
-    "rsqrt": lambda dy, y: _RAW.RsqrtGrad(y=y, dy=dy),
-    "tanh": lambda dy, y: _RAW.TanhGrad(y=y, dy=dy),
-    "sigmoid": lambda dy, y: _RAW.SigmoidGrad(y=y, dy=dy),
-    "relu": lambda dy, y: _RAW.ReluGrad(gradients=dy, features=y),
-    "gelu": _gelu_gradient,
-    "gelu_exact": _gelu_exact_gradient,
-    "silu": _silu_gradient,
-    "softplus": lambda dy, x: _RAW.SoftplusGrad(gradients=dy, features=x),
-    "reciprocal": lambda dy, y: _RAW.ReciprocalGrad(y=y, dy=dy),
 }
 # What a fused gradient itself depends on besides dy, for gradients of gradients: (dz, z, dy, v).
 _SECOND: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
@@ -161,7 +120,7 @@ class UnaryGrad(Op):
   fn: str
 
   samples = tuple(Sample((fn,), ("b:4;d:6", f"{_TABLE[fn].sample}b:4;d:6"), gradient=fn in _SECOND)
-                  for fn in _FUSED)
+                  for fn in FUSED_GRADIENTS)
 
   @property
   def title(self) -> str:
@@ -171,7 +130,7 @@ class UnaryGrad(Op):
     return (v,)
 
   def local(self, at: At, dy: Any, v: Any) -> tuple[Any, ...]:
-    return (_FUSED[self.fn](dy, v),)
+    return (FUSED_GRADIENTS[self.fn](dy, v),)
 
   def gradient(self, dz: Any, z: Any, dy: Any, v: Any) -> list[Any]:
     if self.fn not in _SECOND:

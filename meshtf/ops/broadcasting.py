@@ -1,0 +1,93 @@
+"""Broadcasting by names, and the rules for data types that pointwise ops share.
+
+Tensors meet by names: [batch d] + [d] and [d batch] * [batch] both work. `align` turns the axes of
+a tensor so that TensorFlow broadcasts the rest by itself; where nothing must turn it adds no op:
+
+    [d batch] with the output [batch d]                 a transposition
+    [batch] with the output [batch d]                   a reshape to [batch, 1], which moves nothing
+    [d] or [batch d] with the output [batch d]          nothing
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import Spec, Tensor
+from meshtf.names import Shape, is_integer
+
+
+def align(x: Any, shape: Shape, out: Shape) -> Any:
+  """Returns the TensorFlow tensor x[shape] with its axes where broadcasting to `out` finds them."""
+  names, order = shape.names, out.names
+  present = [n for n in order if n in shape]
+  if tuple(present) != names:
+    x = tf.transpose(x, [shape.index(n) for n in present])
+  if tuple(present) == order[len(order) - len(present):]:
+    return x
+  return tf.reshape(x, [shape.get(n) for n in order[out.index(present[0]):]])
+
+
+def join(*shapes: Shape) -> Shape:
+  """Returns the shape that broadcasting by names gives. Raises ShapeError where sizes clash."""
+  sizes: dict[str, int] = {}
+  for shape in shapes:
+    for d in shape:
+      if sizes.setdefault(d.name, d.size) != d.size:
+        raise ShapeError(explain_error(
+            f"dimension {d.name!r} has the sizes {sizes[d.name]} and {d.size}.",
+            way_out="Tensors meet by names: mtf.rename one of the dimensions if they are different "
+                    "things."))
+  return functools.reduce(Shape.union, shapes)
+
+
+def onto(dy: Tensor | None, x: Tensor) -> Tensor | None:
+  """Returns a broadcast cotangent summed over the names that x lacks, in x's order."""
+  # Both modules' gradients use this one, so they are imported late.
+  from meshtf.ops.reduce import reduce_sum
+  from meshtf.ops.reshape import transpose
+  if dy is None or dy.shape == x.shape:
+    return dy
+  extra = [n for n in dy.shape.names if n not in x.shape]
+  if extra:
+    dy = reduce_sum(dy, extra)
+  return dy if dy.shape == x.shape else transpose(dy, list(x.shape.names))
+
+
+def is_scalar(x: Any) -> bool:
+  """Whether x is a plain number, which becomes an attribute of an op instead of a tensor."""
+  return isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and not x.ndim)
+
+
+def plain(x: Any) -> bool | int | float:
+  """Returns a number as a Python number, which is the same in every op that holds it."""
+  return x.item() if isinstance(x, (np.generic, np.ndarray)) else x
+
+
+def check_scalar(value: Any, dtype: str) -> None:
+  """Raises DTypeError if `value` is no number of this type."""
+  if isinstance(value, bool) and dtype != "bool":
+    way_out = "Write 0 or 1 instead of a truth value."
+  elif not isinstance(value, bool) and dtype == "bool":
+    way_out = "Turn the tensor into numbers first, with mtf.cast(x, \"int32\")."
+  elif isinstance(value, float) and is_integer(dtype):
+    way_out = "Make floats of the tensor with mtf.cast(x, \"float32\"), or write an integer."
+  elif is_integer(dtype) and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+    way_out = "Turn the tensor into a wider type first, with mtf.cast(x, \"int64\")."
+  else:
+    return
+  raise DTypeError(explain_error(f"{value!r} is no value of the type {dtype}.", way_out=way_out))
+
+
+def same_dtype(*xs: Spec) -> str:
+  """Returns the common data type. Raises DTypeError if there is none."""
+  for x in xs:
+    if x.dtype != xs[0].dtype:
+      raise DTypeError(explain_error(
+          f"the data types {xs[0].dtype} and {x.dtype} do not mix.",
+          way_out=f"Convert one of them, as in mtf.cast(x, {xs[0].dtype!r})."))
+  return xs[0].dtype
