@@ -88,7 +88,7 @@ class SegmentSum(Op):
     if x.dtype == "bool":
       raise DTypeError("segment_sum adds numbers, not bool.")
     kept = self.like.without(self.dim)
-    lost = [d for d in x.shape if d.name not in ids.shape and d not in kept]
+    lost = [d for d in x.shape if d.name not in ids.shape and d.name not in kept]
     if self.dim in x.shape or lost or not set(kept) <= set(x.shape):
       raise ShapeError(f"segment_sum into {self.like!r} along \"{self.dim}\" takes no {x.shape!r}.")
     return (Spec(self.like, x.dtype),)

@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error, near_misses
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape, ShapeLike, parse_pairs
 
 Names: TypeAlias = str | Shape | Iterable[str | Dimension]
@@ -231,3 +231,6 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
   """
   names = names_of(dims)
   return x if names == x.shape.names else apply(Transpose(names), x)
+
+
+OPERATORS["transpose"] = transpose
