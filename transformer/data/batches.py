@@ -4,7 +4,7 @@ Row r of step s begins at hash(seed, s, r) in the text, so a run that resumes at
 exactly what it would have seen, and nothing needs to be saved:
 
     all_steps = batches(text, batch=8, length=256, seed=0)
-    from_1000 = batches(text, batch=8, length=256, seed=0, first_step=1000)   # all_steps from 1000 on
+    from_1000 = batches(text, batch=8, length=256, seed=0, first_step=1000)   # the same, later
 """
 
 from __future__ import annotations
@@ -50,8 +50,9 @@ def starts(step: tf.Tensor | int, batch: int, places: int, seed: int = 0) -> tf.
 def windows(text: np.ndarray, length: int, number: int | None = None) -> np.ndarray:
   """Returns fixed windows of a text: uint8 [windows, length + 1], in the order of the text.
 
-  A window's targets are its last `length` bytes. Without a number, each byte but the first, and less
-  than one window at the end, is a target exactly once. Else `number` of these windows, evenly spaced.
+  A window's targets are its last `length` bytes. Without a number, every byte is a target once,
+  except the first, and less than one window at the end. Else `number` of these windows, evenly
+  spaced.
 
   Raises:
     CorpusError: the text is shorter than one window.
