@@ -1,4 +1,4 @@
-"""Settings of all tests: eight logical CPU devices, no warnings from meshtf itself, printed seeds.
+"""Settings of all tests: eight logical CPU devices, and one printed seed.
 
 Logical devices are fixed once TensorFlow has started, so they are made here, before any test runs.
 """
@@ -10,9 +10,9 @@ import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-import tensorflow as tf  # noqa: E402
+import numpy as np
+import pytest
+import tensorflow as tf
 
 DEVICES = 8
 
@@ -23,10 +23,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-  """Starts TensorFlow with logical devices, and makes warnings of meshtf's own code errors."""
-  config.addinivalue_line("filterwarnings", r"error:::meshtf(\..*)?")
+  """Starts TensorFlow with logical devices."""
   cpu = tf.config.list_physical_devices("CPU")[0]
-  tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * DEVICES)
+  logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
+  tf.config.set_logical_device_configuration(cpu, logical)
   tf.config.threading.set_intra_op_parallelism_threads(1)
   tf.config.threading.set_inter_op_parallelism_threads(2)
 

@@ -1,7 +1,7 @@
 """Start here: a two-layer network, the smallest program that shows what meshtf does.
 
-It is written once, on named dimensions. Which device holds what is one string, the layout, and every
-layout gives the same numbers as plain numpy.
+It is written once, on named dimensions. Which device holds what is one string, the layout, and
+every layout gives the same numbers as plain numpy.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ def test_every_layout_gives_the_same_numbers(axes, layout, recorded, rng):
   arrays = [rng.normal(size=sizes).astype("float32") for sizes in ((8, 3), (3, 4), (4,))]
   mesh = mtf.Mesh(axes, layout=layout)
   x, w, v = (mtf.import_tensor(mesh, array, shape) for array, shape in
-             zip(arrays, ("batch:8;d:3", "d:3;hidden:4", "hidden:4")))
+             zip(arrays, ("batch:8;d:3", "d:3;hidden:4", "hidden:4"), strict=True))
 
   def step(x, w, v):
     loss = network(x, w, v)
     return [loss, *mtf.gradients([loss], [w, v])]
 
   found = (mtf.function(step) if recorded else step)(x, w, v)
-  for have, want in zip(found, expected(*arrays)):
+  for have, want in zip(found, expected(*arrays), strict=True):
     np.testing.assert_allclose(have.numpy(), want, rtol=1e-5, atol=1e-5)
 
 

@@ -15,17 +15,17 @@ from meshtf.mesh import Mesh, Pending, Split
 from meshtf.names import Shape
 
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
-_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 
 
-def difference(x: Tensor, shape: Shape, want: Any, exact: bool = False) -> str:
+def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> str:
   """Returns how an eager tensor differs from named shape and array; "" where it does not.
 
   Args:
     x: an eager tensor.
     shape: its wanted shape.
     want: its wanted value, in the wanted data type.
-    exact: whether floats must be equal in every bit; others always must.
+    tolerance: how far floats may be off, absolutely or relatively; 0: every bit counts.
   """
   if x.shape != shape:
     return f"shape {x.shape!r}, wanted {shape!r}"
@@ -39,22 +39,22 @@ def difference(x: Tensor, shape: Shape, want: Any, exact: bool = False) -> str:
     if value.shape != expected or value.dtype != want.dtype:
       return (f"position {position} holds {value.dtype}{list(value.shape)}, {x.held.placement} "
               f"means {want.dtype}{list(expected)}")
-  return _differing_position(x.mesh, x.held, _finish(x.mesh, x.held, locals_), shape, want, exact)
+  grid = _finish(x.mesh, x.held, locals_)
+  return _differing_position(x.mesh, x.held, grid, shape, want, tolerance)
 
 
-def same(value: Any, want: Any, exact: bool = False) -> bool:
-  """Whether two arrays agree, up to rounding where they are floats and not `exact`."""
-  if exact or want.dtype.name not in _TOLERANCE:
+def same(value: Any, want: Any, tolerance: float) -> bool:
+  """Whether two arrays agree: floats up to `tolerance`, others exactly; a NaN equals nothing."""
+  if not tolerance or want.dtype.name not in TOLERANCE:
     return np.array_equal(value, want)
-  tolerance = _TOLERANCE[want.dtype.name]
   if want.dtype.itemsize < 4:
     value, want = value.astype("float32"), want.astype("float32")
-  return np.allclose(value, want, rtol=tolerance, atol=tolerance)    # a NaN equals nothing
+  return np.allclose(value, want, rtol=tolerance, atol=tolerance)
 
 
 def _local_sizes(mesh: Mesh, held: Held, sizes: tuple[int, ...], shape: Shape) -> tuple[int, ...]:
   out = list(sizes)
-  for state, parts in zip(held.placement, mesh.axes.values()):
+  for state, parts in zip(held.placement, mesh.axes.values(), strict=True):
     if isinstance(state, Split):
       out[shape.index(state.dim)] //= parts
   return tuple(out)
@@ -71,15 +71,15 @@ def _finish(mesh: Mesh, held: Held, values: list[Any]) -> Any:
 
 
 def _differing_position(mesh: Mesh, held: Held, grid: Any, shape: Shape, want: Any,
-                        exact: bool) -> str:
+                        tolerance: float) -> str:
   for coord in mesh.coords:
     mine = want
-    for c, state, parts in zip(coord, held.placement, mesh.axes.values()):
+    for c, state, parts in zip(coord, held.placement, mesh.axes.values(), strict=True):
       if isinstance(state, Split):
         axis = shape.index(state.dim)
         rows = mine.shape[axis] // parts
         mine = mine.take(range(c * rows, (c + 1) * rows), axis)
-    if not same(grid[coord], mine, exact):
+    if not same(grid[coord], mine, tolerance):
       return (f"values at {coord} of {held.placement}:\n"
               f"      have {_short(grid[coord])}\n      want {_short(mine)}")
   return ""

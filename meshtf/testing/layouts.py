@@ -25,7 +25,7 @@ Rules = dict[str, str]       # dimension -> axis
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:
   """Returns every way to give each dimension one axis or none."""
   choices = itertools.product((None, *axes), repeat=len(dims))
-  return [{dim: axis for dim, axis in zip(dims, chosen) if axis} for chosen in choices]
+  return [{dim: axis for dim, axis in zip(dims, chosen, strict=True) if axis} for chosen in choices]
 
 
 def is_legal(shapes: Iterable[Shape], axes: Mapping[str, int], rules: Rules) -> bool:

@@ -19,7 +19,7 @@ from meshtf.names import is_floating
 
 
 def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-  """Returns a description and inputs: as they are, then partial on each axis, singly and jointly."""
+  """Returns (description, inputs): as they are, then partial by axis, singly and jointly."""
   yield "", list(xs)
   mesh = next((x.mesh for x in xs), None)
   axes = [a for a, size in mesh.axes.items() if size > 1] if mesh else []
@@ -30,7 +30,8 @@ def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
   everywhere = [i for i, x in enumerate(xs) if all(can_be_partial(x, a) for a in axes)]
   if len(axes) > 1 and everywhere:
     yield f"inputs {everywhere} partial on all axes", _replace(xs, everywhere, axes, "sum")
-  for kind, axis in zip(("max", "min"), (axes[0], axes[-1]) if axes else ()):
+  kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])] if axes else []
+  for kind, axis in kinds:
     able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
     if able:
       yield f"inputs {able} {kind} partial on {axis}", _replace(xs, able, [axis], kind)
@@ -41,7 +42,8 @@ def as_partial(x: Tensor, axis: str, kind: Kind = "sum") -> Tensor:
   mesh, held = x.mesh, x.held
   assert mesh is not None and held is not None
   place, size = mesh.axis_index[axis], mesh.axes[axis]
-  values = [_share(v, coord[place], size, kind) for v, coord in zip(held.values, mesh.coords)]
+  values = [_share(v, coord[place], size, kind)
+            for v, coord in zip(held.values, mesh.coords, strict=True)]
   placement = tuple(Pending(kind) if i == place else s for i, s in enumerate(held.placement))
   y = Tensor(x.node, x.index, x.spec)
   y.held = Held(placement, values)

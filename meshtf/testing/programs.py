@@ -1,8 +1,9 @@
 """The recorded suite: all samples of an op as one `mtf.function`, for each of a few layouts.
 
 Tracing costs more than running, so the layouts are chosen: each next one is that which cuts most
-dimensions of samples that no layout before it cut on that axis, until every dimension of every sample
-was cut along every axis where that is legal. What was not run is counted in `left_out`.
+dimensions of samples that no layout before it cut on that axis, until every dimension of every
+sample was cut along every axis where that is legal. The layouts looked at but not run are counted
+in `left_out`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
 from meshtf.testing.compare import difference
 from meshtf.testing.layouts import Rules, all_layouts, is_legal, pick, spell
+from meshtf.testing.partial import variants
 from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
 from meshtf.testing.samples import MESHES, generator
@@ -63,7 +65,8 @@ def _candidates(dims: list[str], axes: list[str], rng: np.random.Generator) -> l
     return pick(all_layouts(dims, axes), CANDIDATES, rng)
   choices = [None, *axes]
   drawn = rng.integers(0, len(choices), (CANDIDATES, len(dims)))
-  return [{dim: choices[c] for dim, c in zip(dims, row) if choices[c]} for row in drawn]
+  return [{dim: choices[c] for dim, c in zip(dims, row, strict=True) if choices[c]}
+          for row in drawn]
 
 
 def _covers(cases: Sequence[Expected], axes: dict[str, int], rules: Rules
@@ -76,17 +79,25 @@ def _covers(cases: Sequence[Expected], axes: dict[str, int], rules: Rules
 def _try_program(cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Report) -> None:
   legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
   where = f"mtf.function on {mesh!r}, layout {mesh.layout}"
+  rng = generator(report.seed, "variants", where)
   report.cases += len(legal)
   try:
-    inputs = [case.inputs(mesh) for case in legal]
+    drawn = [_draw_variant(case.inputs(mesh), rng) for case in legal]
     cotangents = [case.cotangents_on(mesh) for case in legal]
-    found = iter(_run(legal, mesh, inputs, cotangents))
-    for case in legal:
-      problem = _compare(case, [next(found) for _ in range(_count(case))])
+    found = iter(_run(legal, mesh, [xs for _, xs in drawn], cotangents))
+    for case, (how, _) in zip(legal, drawn, strict=True):
+      problem = _compare(case, [next(found) for _ in range(_count(case))], bool(how))
       if problem:
-        report.failures.append(f"{case.op} {[s for _, s in case.arrays]} in {where}: {problem}")
+        shapes = [shape for _, shape in case.arrays]
+        report.failures.append(f"{case.op} {shapes} in {where} {how}: {problem}")
   except Exception as error:          # a finding; the next layout is tried
     report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
+
+
+def _draw_variant(xs: Sequence[Tensor], rng: np.random.Generator) -> tuple[str, list[Tensor]]:
+  """Returns inputs as they are, or just as often in one of the ways of being partial."""
+  plain, *partial = variants(xs)
+  return partial[rng.integers(len(partial))] if partial and rng.integers(2) else plain
 
 
 def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
@@ -95,7 +106,7 @@ def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
 
   def program(*flat: Tensor) -> list[Tensor]:
     given, out = iter(flat), []
-    for case, some, dys in zip(cases, inputs, cotangents):
+    for case, some, dys in zip(cases, inputs, cotangents, strict=True):
       xs = [next(given) for _ in some]
       weights = [None if dy is None else next(given) for dy in dys]
       ys = apply_all(case.op, *xs, mesh=mesh)
@@ -104,7 +115,7 @@ def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
         out += [dx for dx in case.backward(ys, xs, weights) if dx is not None]
     return out
 
-  flat = [x for some, dys in zip(inputs, cotangents)
+  flat = [x for some, dys in zip(inputs, cotangents, strict=True)
           for x in (*some, *(dy for dy in dys if dy is not None))]
   return list(function(program)(*flat))
 
@@ -113,13 +124,13 @@ def _count(case: Expected) -> int:
   return len(case.outputs) + sum(g is not None for g in case.gradients or ())
 
 
-def _compare(case: Expected, found: list[Tensor]) -> str:
-  wanted = [(f"output {k}", shape, array, case.exact)
+def _compare(case: Expected, found: list[Tensor], partial: bool) -> str:
+  wanted = [(f"output {k}", shape, array, case.tolerance(partial))
             for k, (array, shape) in enumerate(case.outputs)]
-  wanted += [(f"gradient {i}", case.arrays[i][1], gradient, False)
+  wanted += [(f"gradient {i}", case.arrays[i][1], gradient, case.rounding)
              for i, gradient in enumerate(case.gradients or ()) if gradient is not None]
-  for tensor, (what, shape, array, exact) in zip(found, wanted, strict=True):
-    problem = difference(tensor, shape, array, exact)
+  for tensor, (what, *expectation) in zip(found, wanted, strict=True):
+    problem = difference(tensor, *expectation)
     if problem:
       return f"{what}: {problem}"
   return ""

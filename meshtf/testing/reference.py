@@ -16,8 +16,8 @@ import tensorflow as tf
 from meshtf.graph import Held, Op, Sample, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, is_floating
-from meshtf.ops import import_tensor
-from meshtf.testing.compare import difference, same
+from meshtf.runtime.stores import import_tensor
+from meshtf.testing.compare import TOLERANCE, difference, same
 from meshtf.testing.samples import draw_all, generator
 
 
@@ -43,9 +43,14 @@ class Expected:
     return list(dict.fromkeys(name for shape in self.shapes for name in shape.names))
 
   @property
-  def exact(self) -> bool:
-    """Whether every bit must agree: random numbers."""
-    return hasattr(self.op, "salt")
+  def rounding(self) -> float:
+    """How far floats may be off: as the coarsest data type in it rounds."""
+    arrays = [array for array, _ in (*self.arrays, *self.outputs)]
+    return max([TOLERANCE.get(array.dtype.name, 0.0) for array in arrays])
+
+  def tolerance(self, partial: bool = False) -> float:
+    """How far outputs may be off: random numbers not at all, whatever the layout."""
+    return 0.0 if hasattr(self.op, "salt") and not partial else self.rounding
 
   def inputs(self, mesh: Mesh) -> list[Tensor]:
     """Returns the inputs on a mesh."""
@@ -54,7 +59,7 @@ class Expected:
   def backward(self, ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Tensor | None]
                ) -> list[Tensor | None]:
     """Returns the gradients for given cotangents of the floating outputs."""
-    pairs = [(y, dy) for y, dy in zip(ys, dys) if dy is not None]
+    pairs = [(y, dy) for y, dy in zip(ys, dys, strict=True) if dy is not None]
     floats = [x for x in xs if is_floating(x.dtype)]
     found = iter(gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))
     return [next(found) if is_floating(x.dtype) else None for x in xs]
@@ -62,7 +67,7 @@ class Expected:
   def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
     """Returns the cotangents on a mesh."""
     return [None if array is None else import_tensor(mesh, array, shape)
-            for array, (_, shape) in zip(self.cotangents, self.outputs)]
+            for array, (_, shape) in zip(self.cotangents, self.outputs, strict=True)]
 
 
 def expected(op_class: type[Op], sample: Sample, seed: int) -> Expected:
@@ -75,10 +80,10 @@ def expected(op_class: type[Op], sample: Sample, seed: int) -> Expected:
     watched = [_watch(tape, x) for x in xs]
     ys = apply_all(case.op, *xs, mesh=one)
     values = [_value(y) for y in ys]
-    case.outputs = [(value.numpy(), y.shape) for y, value in zip(ys, values)]
+    case.outputs = [(value.numpy(), y.shape) for y, value in zip(ys, values, strict=True)]
     case.cotangents = [_random_like(array, rng) for array, _ in case.outputs]
     total = tf.add_n([tf.reduce_sum(tf.cast(v * d, tf.float64))
-                      for v, d in zip(values, case.cotangents) if d is not None]
+                      for v, d in zip(values, case.cotangents, strict=True) if d is not None]
                      or [tf.constant(0.0, tf.float64)])
   case.problems += _problems(ys, case.outputs)
   differentiable = any(w is not None for w in watched) and any(
@@ -111,8 +116,8 @@ def _random_like(array: Any, rng: np.random.Generator) -> Any:
 
 def _problems(ys: Sequence[Tensor], outputs: Sequence[tuple[Any, Shape]]) -> list[str]:
   found = []
-  for k, (y, (array, shape)) in enumerate(zip(ys, outputs)):
-    problem = difference(y, shape, array)       # the spec against the value: NaN differs from NaN
+  for k, (y, (array, shape)) in enumerate(zip(ys, outputs, strict=True)):
+    problem = difference(y, shape, array)      # a NaN differs from itself
     if problem:
       found.append(f"output {k}: {problem}")
   return found
@@ -124,14 +129,14 @@ def _compare_with_tape(case: Expected, xs: list[Tensor], ys: Sequence[Tensor], t
   found = case.backward(ys, xs, case.cotangents_on(xs[0].mesh))
   case.gradients = [None if g is None else _value(g).numpy() for g in found]
   theirs = iter(tape)
-  for i, (x, mine, (array, shape)) in enumerate(zip(xs, found, case.arrays)):
+  for i, (x, mine, (array, shape)) in enumerate(zip(xs, found, case.arrays, strict=True)):
     if not is_floating(x.dtype):
       continue
     their = next(theirs)
     want = np.zeros_like(array) if their is None else tf.convert_to_tensor(their).numpy()
     if mine is not None:
-      problem = difference(mine, shape, want)
+      problem = difference(mine, shape, want, case.rounding)
     else:
-      problem = "" if same(np.zeros_like(want), want) else "none, the tape has one"
+      problem = "" if same(np.zeros_like(want), want, case.rounding) else "none, the tape has one"
     if problem:
       case.problems.append(f"gradient rule against the tape, input {i}: {problem}")

@@ -28,7 +28,7 @@ def pytest_terminal_summary(terminalreporter):
       for name, value in test.user_properties:
         if name == "conformance":
           kind, op, *numbers = value
-          counts.setdefault((kind, op), Counter()).update(dict(zip(KEYS, numbers)))
+          counts.setdefault((kind, op), Counter()).update(dict(zip(KEYS, numbers, strict=True)))
   for kind in dict.fromkeys(kind for kind, _ in counts):
     rows = sorted((op, c) for (k, op), c in counts.items() if k == kind)
     total = sum((c for _, c in rows), Counter())

@@ -7,7 +7,8 @@ import pytest
 from meshtf.testing import check_program, check_sample, registered_ops
 
 OPS = [op for op in registered_ops() if op.samples]
-SAMPLES = [pytest.param(op, i, id=f"{op.__name__}-{i}") for op in OPS for i in range(len(op.samples))]
+SAMPLES = [pytest.param(op, i, id=f"{op.__name__}-{i}")
+           for op in OPS for i in range(len(op.samples))]
 
 
 def test_every_op_has_samples():
