@@ -67,7 +67,8 @@ class Cast(Op):
   old: str
   new: str
 
-  samples = (Sample(("float32", "float64"), ("b:4;d:6",)),
+  samples = (Sample(("float32", "float64"), ("ties b:4;d:6",)),
+             Sample(("float32", "bfloat16"), ("b:4;d:6",)),
              Sample(("float32", "int32"), ("ties b:3;d:5",), gradient=False),
              Sample(("int32", "float32"), ("int b:4",), gradient=False),
              Sample(("bool", "float32"), ("bool b:4;d:6",), gradient=False))

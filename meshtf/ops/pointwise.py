@@ -60,5 +60,5 @@ __all__ = [
     "floordiv", "floormod", "gelu", "greater", "greater_equal", "is_finite", "less", "less_equal",
     "log", "log1p", "logical_and", "logical_not", "logical_or", "logical_xor", "maximum", "minimum",
     "multiply", "negative", "not_equal", "onto", "pow", "reciprocal", "relu", "round", "rsqrt",
-    "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square", "squared_difference", "subtract",
-    "tanh", "where"]
+    "sigmoid", "sign", "silu", "sin", "softplus", "sqrt", "square", "squared_difference",
+    "subtract", "tanh", "where"]
