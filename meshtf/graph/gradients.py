@@ -70,8 +70,8 @@ class _Backward:
     reaching: set[Node] = set()
     for serial in sorted(found):
       node = found[serial]
-      if id(node.op.store) in self.targets and node.op.effect == "read":
-        self.reads.setdefault(id(node.op.store), []).extend(node.outputs)
+      if node.op.effect == "read" and id(node.op.stores[0]) in self.targets:
+        self.reads.setdefault(id(node.op.stores[0]), []).extend(node.outputs)
         reaching.add(node)
       elif any(id(x) in self.targets or x.node in reaching for x in node.inputs):
         reaching.add(node)

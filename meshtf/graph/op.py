@@ -94,8 +94,8 @@ class Store(Protocol):
   def read(self) -> list[Any]:
     """Returns one TensorFlow tensor for each position; equal slices may be one object."""
 
-  def write(self, values: Sequence[Any]) -> None:
-    """Takes one TensorFlow tensor for each position."""
+  def slices(self) -> Sequence[Any]:
+    """Returns what stays on each position, a tf.Variable, shared where positions share it."""
 
 
 class At(Protocol):
@@ -137,8 +137,7 @@ class Op:
   # May unfinished sums flow through? "each": one unfinished input at a time; "joint": all at once.
   # May be a property where it depends on an attribute.
   linear: ClassVar[Literal["each", "joint"] | None] = None
-  effect: ClassVar[Literal["read", "write", "print"] | None] = None
-  store: ClassVar[Any] = None      # what an op with the effect "read" or "write" reads or writes
+  effect: ClassVar[Literal["read", "write"] | None] = None
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     """Returns shape and data type of each output. Raises ShapeError or DTypeError."""
@@ -182,6 +181,15 @@ class Op:
 
     With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
     """
+    raise NotImplementedError
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    """What an op with an effect reads or writes; all of one placement."""
+    return ()
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    """Writes one device's slices of the stores, in place; each slice is written once."""
     raise NotImplementedError
 
   def flops(self, *xs: Spec) -> int:

@@ -33,16 +33,17 @@ class Graph:
 
   def find(self, op: Op) -> Node | None:
     """Returns an earlier read of the same variable that no write came after."""
-    return self._reads.get(op.store)
+    return self._reads.get(op.stores[0])
 
   def run(self, node: Node) -> None:
     """Records a node."""
     if self.mesh is None:
       self.mesh = node.mesh
     if node.op.effect == "read":
-      self._reads[node.op.store] = node
+      self._reads[node.op.stores[0]] = node
     elif node.op.effect == "write":
-      self._reads.pop(node.op.store, None)
+      for store in node.op.stores:
+        self._reads.pop(store, None)
     self.nodes.append(node)
 
   def settle_mesh(self) -> None:

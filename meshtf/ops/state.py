@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, Union
 
 import tensorflow as tf
@@ -23,8 +24,12 @@ Number = Union[bool, int, float]
 class Read(Op):
   """The present value of a store."""
 
-  store: Store  # type: ignore[misc]
+  store: Store
   effect = "read"
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return (self.store,)
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     return (self.store.spec,)
@@ -37,8 +42,15 @@ class Read(Op):
 class Write(Op):
   """A new value for a store."""
 
-  store: Store  # type: ignore[misc]
+  store: Store
   effect = "write"
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return (self.store,)
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    slices[0].assign(xs[0], read_value=False)
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     if xs[0].dtype != self.store.spec.dtype:

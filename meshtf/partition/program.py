@@ -17,7 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any, Union
 
-from meshtf.graph import Node, Spec, Store, Tensor, Window
+from meshtf.graph import Node, Op, Spec, Store, Tensor, Window
 from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.partition.cost import bytes_received, local_size
@@ -44,10 +44,10 @@ class Load:
 
 @dataclasses.dataclass(eq=False)
 class Put:
-  """Write a store."""
+  """Write the stores of an op."""
 
-  store: Store
-  value: Value
+  op: Op
+  values: tuple[Value, ...]
 
 
 @dataclasses.dataclass(eq=False)
@@ -167,10 +167,9 @@ class _Builder:
     """Plans a node and writes its steps."""
     op = node.op
     if op.effect == "read":
-      self._load(node.outputs[0], op.store, op.store.placement)
+      self._load(node.outputs[0], op.stores[0], op.stores[0].placement)
     elif op.effect == "write":
-      (x,) = node.inputs
-      self.steps.append(Put(op.store, self.bring(x, op.store.placement, node)))
+      self.steps.append(Put(op, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
     else:
       self._compute(node)
 
@@ -189,6 +188,12 @@ class _Builder:
           self.steps.append(MoveStep(move, value, versions[placement], node))
         value = versions[placement]
     return versions[target]
+
+  def _beside(self, store: Store, x: Tensor, node: Node) -> Value:
+    """Brings x to where a store's slices are."""
+    target = tuple(s if isinstance(s, Split) and s.dim in x.shape else Whole
+                   for s in store.placement)
+    return self.bring(x, target, node)
 
   def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
     if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):

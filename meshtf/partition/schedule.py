@@ -54,18 +54,19 @@ class _Levels:
       self.computes[level].append(step)
       self.made.update(dict.fromkeys(step.outs, level))
       return
-    if isinstance(step, Load):
-      level = self.written.get(step.store, 0)
-    else:
-      source = step.value if isinstance(step, Put) else step.src
-      level = self.ready[source] if source in self.ready else self.made[source] + 1
+    level = max([0, *(self._before_a_segment(v) for v in _sources(step))])
     if isinstance(step, Put):
-      level = max(level, self.written.get(step.store, 0))
-      self.written[step.store] = level
+      level = max([level, *(self.written.get(s, 0) for s in step.op.stores)])
+      self.written.update(dict.fromkeys(step.op.stores, level))
     else:
+      level = self.written.get(step.store, 0) if isinstance(step, Load) else level
       self.ready[step.out] = level
     self._grow_before(level)
     self.before[level].append(step)
+
+  def _before_a_segment(self, value: Value) -> int:
+    """Returns the first level before whose segment a step can use a value."""
+    return self.ready[value] if value in self.ready else self.made[value] + 1
 
   def _at_hand(self, value: Value) -> int:
     """Returns the first level whose segment can use a value."""
@@ -89,7 +90,7 @@ def _sources(step: Step) -> Iterable[Value]:
     return _inputs(step)
   if isinstance(step, Load):
     return ()
-  return (step.value,) if isinstance(step, Put) else (step.src,)
+  return step.values if isinstance(step, Put) else (step.src,)
 
 
 def _find_borders(segments: list[Segment], results: list[Value]) -> None:

@@ -49,13 +49,24 @@ class Placed:
     if isinstance(step, Load):
       self.values[step.out] = step.store.read()
     elif isinstance(step, Put):
-      step.store.write(self.values[step.value])
+      self._put(step)
     elif isinstance(step, Tell):
       self.values[step.out] = self._tell(step)
     elif isinstance(step, WindowStep):
       self.values[step.out] = self._window(step)
     else:
       self.values[step.out] = self._move(step)
+
+  def _put(self, step: Put) -> None:
+    """Writes each slice once, on the device that holds it."""
+    stores = [store.slices() for store in step.op.stores]
+    done = set()
+    for position, device in enumerate(self.devices):
+      slices = [held[position] for held in stores]
+      if id(slices[0]) not in done:
+        done.add(id(slices[0]))
+        with tf.device(device):
+          step.op.update(slices, *(self.values[v][position] for v in step.values))
 
   def _call(self, segment: Segment) -> None:
     caller = self.make_caller(segment, self.mesh)

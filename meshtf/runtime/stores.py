@@ -48,8 +48,8 @@ class ArrayStore:
     assert self.mesh is not None
     return slices_of(self.array, self.spec, self.placement, self.mesh)
 
-  def write(self, values: Sequence[Any]) -> None:
-    """An argument is not written."""
+  def slices(self) -> Sequence[Any]:
+    """An array is not written."""
     raise NotImplementedError
 
 
@@ -60,18 +60,18 @@ class SlicesStore:
                pattern: tuple[int, ...]) -> None:
     self.name, self.spec, self.mesh, self.placement = name, spec, mesh, placement
     self.pattern = pattern                  # position -> number of its slice
-    self.slices: list[Any] = []
+    self.different: list[Any] = []
 
   def fill(self, flat: list[Any]) -> None:
     """Takes the different slices from the front of `flat`."""
     number = max(self.pattern) + 1
-    self.slices, flat[:number] = flat[:number], []
+    self.different, flat[:number] = flat[:number], []
 
   def read(self) -> list[Any]:
     """Returns each position's slice."""
-    return [self.slices[k] for k in self.pattern]
+    return [self.different[k] for k in self.pattern]
 
-  def write(self, values: Sequence[Any]) -> None:
+  def slices(self) -> Sequence[Any]:
     """An argument is not written."""
     raise NotImplementedError
 

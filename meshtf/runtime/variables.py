@@ -110,14 +110,9 @@ class Variable(tf.Module):
           done[id(variable)] = variable.read_value()
     return [done[id(v)] for v in self._slices]
 
-  def write(self, values: Sequence[Any]) -> None:
-    """Assigns each position's slice, shared ones once: the runtime's door."""
-    done = set()
-    for device, variable, value in zip(devices_of(self.mesh), self._slices, values):
-      if id(variable) not in done:
-        done.add(id(variable))
-        with tf.device(device):
-          variable.assign(value, read_value=False)
+  def slices(self) -> list[tf.Variable]:
+    """Returns each position's tf.Variable: the runtime's door."""
+    return self._slices
 
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""

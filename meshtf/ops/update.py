@@ -1,0 +1,109 @@
+"""Optimizers' updates: one fused TensorFlow op for each slice, in place.
+
+An update written in arithmetic reads and writes the variable's memory about a dozen times; fused, it
+takes a quarter of the time.
+
+    apply_all(AdamUpdate(w, m, v, 0.9, 0.999, 1e-8), dw, rate)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError
+from meshtf.graph import Op, Spec, Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Update(Op):
+  """Base of updates: inputs are a gradient with the variable's names, in its order, and scalars."""
+
+  variable: Store
+  effect = "write"
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return (self.variable,)
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    want = self.variable.spec
+    if xs[0].shape != want.shape:
+      raise ShapeError(f"a gradient of {xs[0].shape!r} does not fit variable {self.variable.name!r} "
+                       f"of {want.shape!r}.")
+    for x in xs:
+      if x.dtype != want.dtype:
+        raise DTypeError(f"variable {self.variable.name!r} is {want.dtype}; an update of {x.dtype} "
+                         "needs mtf.cast.")
+    return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class AdamUpdate(Update):
+  """Adam: gradient, and the rate with the bias correction in it."""
+
+  m: Store
+  v: Store
+  beta_1: float
+  beta_2: float
+  epsilon: float
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return (self.variable, self.m, self.v)
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    gradient, rate = xs
+    dtype = gradient.dtype
+    tf.raw_ops.ResourceApplyAdam(
+        var=slices[0].handle, m=slices[1].handle, v=slices[2].handle, grad=gradient, lr=rate,
+        beta1_power=tf.zeros([], dtype), beta2_power=tf.zeros([], dtype),     # corrected already
+        beta1=tf.cast(self.beta_1, dtype), beta2=tf.cast(self.beta_2, dtype),
+        epsilon=tf.cast(self.epsilon, dtype))
+
+
+@dataclasses.dataclass(frozen=True)
+class DescentUpdate(Update):
+  """Gradient descent: gradient and rate."""
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    tf.raw_ops.ResourceApplyGradientDescent(var=slices[0].handle, delta=xs[0], alpha=xs[1])
+
+
+@dataclasses.dataclass(frozen=True)
+class MomentumUpdate(Update):
+  """Gradient descent with momentum: gradient and rate."""
+
+  velocity: Store
+  momentum: float
+  nesterov: bool
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return (self.variable, self.velocity)
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    tf.raw_ops.ResourceApplyMomentum(
+        var=slices[0].handle, accum=slices[1].handle, grad=xs[0], lr=xs[1],
+        momentum=tf.cast(self.momentum, xs[0].dtype), use_nesterov=self.nesterov)
+
+
+@dataclasses.dataclass(frozen=True)
+class Decay(Op):
+  """Takes a share of a variable away; input: the share."""
+
+  variable: Store
+  effect = "write"
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return (self.variable,)
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return ()
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    slices[0].assign(slices[0] * (1 - xs[0]), read_value=False)
