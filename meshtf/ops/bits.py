@@ -1,0 +1,106 @@
+"""The hash behind random numbers: 32 bits of (key, global index), in TensorFlow ops of one device.
+
+Each index i_d of dimension d gets two 32-bit words, of 1-D tensors; an element adds up the words of
+its indices and mixes the two sums once, the only work on whole tensors:
+
+    a = sum_d word0(i_d)      b = sum_d word1(i_d)      bits = mix(a, b)
+
+With one word per dimension two of 250,000 rows would be alike almost surely; with two, never.
+All is uint32: TensorFlow runs int32 arithmetic of a GPU on its host. On one CPU core a million
+take 5 ms op by op and 1.3 ms compiled by XLA, against 6 ms of TensorFlow's own stateless numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import At
+
+_PACKET = 16      # floats in the widest vector register
+
+
+def random_key(salt: int, seeds: Sequence[Any]) -> Any:
+  """Returns the key, uint32 [2, 1], of a salt and scalar int32 seeds."""
+  key = tf.constant([[salt], [salt ^ 0x9E3779B9]], tf.uint32)
+  for seed in seeds:
+    key = _avalanche(key + tf.bitcast(seed, tf.uint32)) ^ _number(0x85EBCA6B)
+  return _avalanche(key)
+
+
+def index_words(at: At, names: Sequence[str], key: Any) -> tuple[list[Any], list[Any]]:
+  """Returns the two words of each index of each dimension: two lists of 1-D tensors."""
+  sizes = [at.size(n) for n in names] or [1]
+  rows = [_rows(at, n, d) for d, n in enumerate(names)] or [_number([0])]
+  index = tf.concat(rows, 0) if len(rows) > 1 else rows[0]
+  salt = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
+  words = _avalanche(_avalanche(index + key) + tf.reverse(key, [0]) + salt)
+  first, second = tf.unstack(words)
+  if len(sizes) == 1:
+    return [first], [second]
+  return tf.split(first, sizes), tf.split(second, sizes)
+
+
+def element_sums(words: tuple[list[Any], list[Any]]) -> tuple[Any, Any]:
+  """Returns the sums of words for all elements: two 1-D or 2-D tensors in row-major order."""
+  return _grid(words[0]), _grid(words[1])
+
+
+def mix_high(a: Any, b: Any) -> Any:
+  """Returns 32 bits of two words, of which the upper 16 are as good as `mix`'s."""
+  h = (a ^ _right(a, 16)) * _number(0x7FEB352D) + b
+  return (h ^ _right(h, 15)) * _number(0x846CA68B)
+
+
+def mix(a: Any, b: Any) -> Any:
+  """Returns 32 random bits of two words."""
+  h = mix_high(a, b)
+  return h ^ _right(h, 16)
+
+
+def upper_bits(bits: Any, count: int) -> Any:
+  """Returns the upper `count` bits, at most 31, as int32."""
+  return tf.bitcast(_right(bits, 32 - count), tf.int32)
+
+
+def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
+  """Returns function(*xs), the same for each element whatever its position.
+
+  Logarithms and cosines of TensorFlow differ in the last bit between full vector registers and
+  the few elements after the last full one, so none may come after it.
+  """
+  shape, size = xs[0].shape, xs[0].shape.num_elements()
+  short = -size % _PACKET
+  if not short:
+    return function(*xs)
+  y = function(*(tf.pad(tf.reshape(x, [size]), [[0, short]]) for x in xs))
+  return tf.reshape(y[:size], shape)
+
+
+def _rows(at: At, name: str, d: int) -> Any:
+  """Returns the global indices of one dimension, far from those of the others."""
+  rows = tf.range(at.size(name))
+  if at.parts(name) > 1:
+    rows = rows + at.offset(name)
+  return tf.bitcast(rows, tf.uint32) + _number(0x9E3779B9 * d)
+
+
+def _grid(words: list[Any]) -> Any:
+  total = words[0]
+  for word in words[1:]:
+    total = tf.reshape(total, [-1, 1]) + word
+  return total
+
+
+def _avalanche(h: Any) -> Any:
+  return mix(h, _number(0))
+
+
+def _number(value: Any) -> Any:
+  return tf.constant(value & 0xFFFFFFFF if isinstance(value, int) else value, tf.uint32)
+
+
+def _right(h: Any, by: int) -> Any:
+  return tf.bitwise.right_shift(h, _number(by))

@@ -1,0 +1,181 @@
+"""Cross entropy with integer labels, over a dimension that may be cut (the vocabulary).
+
+Each slice tells its log-sum-exp and the logit that the label picks (0 if it is another's row), two
+numbers a row. The op keeps the log-sum-exp of the whole, so the gradient needs no communication:
+
+    loss    lse - logits[label]  +  z_loss * lse**2
+    dx      exp(logits - lse) * dloss * (1 + 2 * z_loss * lse), less dloss at the label
+
+On one CPU this is faster than TensorFlow's fused op, which writes a gradient in the forward pass
+([512, 4096], forward and backward: 12 against 16 ms; compiled by XLA 3.9 against 5.5 ms).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.names import Shape, is_integer
+from meshtf.ops.arithmetic import add, multiply, subtract
+from meshtf.ops.choosing import cast, where
+from meshtf.ops.indexing import gather
+from meshtf.ops.normalize import wide
+from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, widen
+from meshtf.ops.reshape import arrange, require_dim
+from meshtf.ops.unary import exp
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(Op):
+  """The loss of logits and labels, and the log-sum-exp, which is there for the gradient."""
+
+  dim: str
+  z_loss: float = 0.0
+
+  samples = (Sample(("v",), ("b:4;v:8", "int b:4")), Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
+             Sample(("v",), ("v:8;b:4;c:2", "int c:2;b:4")),
+             Sample(("v", 0.01), ("b:2;c:4;v:8", "int b:2;c:4")),
+             Sample(("v",), ("b:3;v:5", "int b:3"), below=5))
+
+  def out(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    require_dim(logits.shape, self.dim)
+    require_floating(logits, "cross_entropy")
+    if not is_integer(labels.dtype):
+      raise DTypeError(f"labels are integers, rows of {self.dim!r}, not {labels.dtype}.")
+    shape = logits.shape.without(self.dim)
+    if set(labels.shape) != set(shape):
+      raise ShapeError(explain_error(
+          f"cross_entropy needs labels of {shape!r}, in any order, not {labels.shape!r}.",
+          way_out=f"Labels have all dimensions of the logits but {self.dim!r}."))
+    return (Spec(shape, wide(logits.dtype)),) * 2
+
+  def role(self, factor: str) -> Role:
+    return Role.SAME if factor == self.dim else Role.MAP
+
+  def shared(self, factor: str) -> bool:
+    return factor == self.dim
+
+  def share(self, at: At, logits: Any, labels: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
+    lse = log_sum_exp(widen(logits), [at.axis(0, self.dim)])
+    return (lse, self._picked(at, logits, labels)), ()
+
+  def local(self, at: At, logits: Any, labels: Any) -> tuple[Any, ...]:
+    if at.told is None:
+      lse, picked = self.share(at, logits, labels)[0]
+    else:
+      lse, picked = log_sum_exp(at.told[0], [0]), tf.reduce_sum(at.told[1], 0)
+    loss = lse - picked
+    if self.z_loss:
+      loss = loss + self.z_loss * tf.square(lse)
+    labels = _labels(labels, at.inputs[1], at.outputs[0])
+    zero, nan = tf.zeros([], loss.dtype), tf.constant(math.nan, loss.dtype)
+    loss = tf.where(labels < 0, zero, loss)
+    return tf.where(labels < at.whole(self.dim), loss, nan), lse
+
+  def _picked(self, at: At, logits: Any, labels: Any) -> Any:
+    axis, size = at.axis(0, self.dim), at.size(self.dim)
+    own = labels - at.offset(self.dim)
+    mine = (own >= 0) & (own < size)
+    if axis == len(logits.shape) - 1:
+      picked = widen(tf.gather(logits, tf.where(mine, own, 0), batch_dims=axis))
+      return tf.where(mine, picked, tf.zeros([], picked.dtype))
+    hot = tf.one_hot(own, size, True, False, axis, tf.bool)
+    return tf.reduce_sum(tf.where(hot, widen(logits), tf.zeros([], widen(logits).dtype)), axis)
+
+  def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
+    (dloss, dlse), (_, lse) = dys, ys
+    dx = None
+    if dloss is not None:
+      dx = apply(CrossEntropyGrad(self.dim, self.z_loss), dloss, logits, labels, lse)
+    if dlse is not None:                            # only in gradients of gradients
+      more = cast(multiply(_probability(logits, lse), dlse), logits.dtype)
+      dx = more if dx is None else add(dx, more)
+    return [dx, None]
+
+  def flops(self, *xs: Spec) -> int:
+    return 4 * xs[0].shape.size
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropyGrad(Op):
+  """The cotangent of the logits from those of the loss: pointwise, whatever is cut."""
+
+  dim: str
+  z_loss: float = 0.0
+
+  samples = (Sample(("v",), ("b:4", "b:4;v:8", "int b:4", "b:4")),
+             Sample(("v", 0.1), ("b:4;c:2", "b:4;v:8;c:2", "int c:2;b:4", "b:4;c:2")),
+             Sample(("v", 0.1), ("b:3", "b:3;v:5", "int b:3", "b:3"), below=5))
+
+  def out(self, dloss: Spec, logits: Spec, labels: Spec, lse: Spec) -> tuple[Spec, ...]:
+    return (logits,)
+
+  def local(self, at: At, dloss: Any, logits: Any, labels: Any, lse: Any) -> tuple[Any, ...]:
+    axis, size = at.axis(1, self.dim), at.size(self.dim)
+    labels = _labels(labels, at.inputs[2], at.inputs[0])
+    dloss = tf.where(labels < 0, tf.zeros([], dloss.dtype), dloss)
+    scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
+    dx = tf.exp(widen(logits) - tf.expand_dims(lse, axis)) * tf.expand_dims(scale, axis)
+    own = labels - at.offset(self.dim)
+    if axis == len(logits.shape) - 1:
+      dx = _subtract_at(dx, own, dloss, size)
+    else:
+      dx = dx - tf.one_hot(own, size, axis=axis, dtype=dx.dtype) * tf.expand_dims(dloss, axis)
+    return (tf.cast(dx, logits.dtype),)
+
+  def gradient(self, dz: Any, z: Any, dloss: Any, logits: Any, labels: Any, lse: Any) -> list[Any]:
+    dz = cast(dz, lse.dtype)
+    counted = where(labels >= 0, dloss, 0.0)
+    slope = add(multiply(lse, 2 * self.z_loss), 1.0)
+    weighted = multiply(dz, _probability(logits, lse))
+    total = reduce_sum(weighted, self.dim)
+    by_dloss = subtract(where(labels >= 0, multiply(slope, total), 0.0),
+                        gather(dz, labels, self.dim, zero_negative=True))
+    scale = multiply(counted, slope)
+    by_lse = subtract(multiply(multiply(counted, 2 * self.z_loss), total), multiply(scale, total))
+    return [by_dloss, cast(multiply(weighted, scale), logits.dtype), None, by_lse]
+
+  def flops(self, *xs: Spec) -> int:
+    return 4 * xs[1].shape.size
+
+
+def _labels(labels: Any, have: Shape, want: Shape) -> Any:
+  return arrange(tf.cast(labels, tf.int32), have.names, want.names)
+
+
+def _subtract_at(x: Any, own: Any, amount: Any, size: int) -> Any:
+  """Subtracts amount[rows] from x[rows, size] at own[rows], where that is one of the columns."""
+  mine = (own >= 0) & (own < size)
+  rows = own.shape.num_elements()
+  column = tf.reshape(tf.where(mine, own, 0), [rows])
+  amount = tf.reshape(tf.where(mine, amount, tf.zeros([], amount.dtype)), [rows])
+  at = tf.stack([tf.range(rows, dtype=column.dtype), column], 1)
+  return tf.reshape(tf.tensor_scatter_nd_sub(tf.reshape(x, [rows, size]), at, amount), x.shape)
+
+
+def _probability(logits: Tensor, lse: Tensor) -> Tensor:
+  return exp(subtract(cast(logits, lse.dtype), lse))
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, dim: str, z_loss: float = 0.0) -> Tensor:
+  """Returns the negative log-likelihood of labels: the logits' shape without `dim`.
+
+  A negative label counts for nothing: loss 0, gradient 0. One that is too large gives NaN.
+
+  Args:
+    logits: floats; half floats are computed in, and give, float32.
+    labels: integers, rows of `dim`, with all other dimensions of the logits.
+    dim: the name of the classes.
+    z_loss: adds z_loss * logsumexp(logits)**2, which keeps logits from drifting.
+
+  Raises:
+    ShapeError: logits lack `dim`, or labels do not have all other dimensions.
+    DTypeError: logits are not floats, or labels not integers.
+  """
+  return apply_all(CrossEntropy(dim, float(z_loss)), logits, labels)[0]

@@ -1,0 +1,252 @@
+"""Random numbers that do not depend on the layout: a hash of (key, global index).
+
+    with mtf.seed(run_seed, step):                  # ints, or scalar int32 tensors
+      x = mtf.dropout(x, 0.1)                       # key: run_seed, step and "encoder/dropout"
+
+Any slice of any dimension, on any device, eager, recorded, recomputed or compiled, finds the same
+bits (see `bits`). The key is an input, so a new step is no new trace. Numbers depend on the order
+of a tensor's dimensions, and not on their names or sizes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, PlanError
+from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.mesh import Mesh
+from meshtf.names import Shape, ShapeLike, dtype_name, is_floating, is_integer
+from meshtf.ops.arithmetic import add, multiply
+from meshtf.ops.bits import (
+  by_packets,
+  element_sums,
+  index_words,
+  mix,
+  mix_high,
+  random_key,
+  upper_bits,
+)
+from meshtf.ops.choosing import cast
+from meshtf.ops.reduce import require_floating
+from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.seeds import Seed, seeds_of
+from meshtf.ops.select import argmax
+
+# Bits of a number in [0, 1) that the type holds exactly, so that none is rounded up to 1.
+_DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
+
+
+@dataclasses.dataclass(frozen=True)
+class Random(Op):
+  """standard numbers of a kind * scale + shift; inputs: the seeds.
+
+  Kinds: uniform in [0, 1), integers in [0, scale), normal, truncated (normal, within two standard
+  deviations), gumbel.
+  """
+
+  kind: str
+  shape: Shape
+  dtype: str
+  salt: int
+  scale: float = 1.0
+  shift: float = 0.0
+
+  samples = (
+      Sample(("uniform", Shape("b:4;d:8"), "float32", 7), ("int",), gradient=False),
+      Sample(("uniform", Shape("b:3;c:5"), "float32", 7, 2.0, -1.0), ("int", "int"),
+             gradient=False),
+      Sample(("uniform", Shape("d:8"), "bfloat16", 1), ("int",), gradient=False),
+      Sample(("uniform", Shape(""), "float64", 7), ("int",), gradient=False),
+      Sample(("integers", Shape("b:4;c:2;d:6"), "int32", 7, 10, -3), ("int",), gradient=False),
+      Sample(("normal", Shape("d:6;b:4"), "float32", 7), ("int",), gradient=False),
+      Sample(("normal", Shape("c:3;b:4;d:5"), "float32", 9, 0.1, 1.0), ("int",), gradient=False),
+      Sample(("truncated", Shape("b:4;d:6"), "float32", 7), ("int",), gradient=False),
+      Sample(("gumbel", Shape("b:3;d:8"), "float32", 7), ("int",), gradient=False))
+
+  def out(self, *seeds: Spec) -> tuple[Spec, ...]:
+    return (Spec(self.shape, self.dtype),)
+
+  def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
+    key = random_key(self.salt, seeds)
+    a, b = element_sums(index_words(at, self.shape.names, key))
+    y = tf.reshape(_KINDS[self.kind](self, a, b), at.outputs[0].sizes)
+    if self.scale != 1 and self.kind != "integers":
+      y = y * tf.constant(self.scale, y.dtype)
+    if self.shift:
+      y = y + tf.constant(self.shift, y.dtype)
+    return (tf.cast(y, self.dtype),)
+
+  def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
+    return [None] * len(seeds)
+
+  def flops(self, *seeds: Spec) -> int:
+    return 12 * self.shape.size
+
+
+def _uniform(op: Random, a: Any, b: Any) -> Any:
+  digits = _DIGITS[op.dtype]
+  wide = tf.float64 if op.dtype == "float64" else tf.float32
+  return tf.cast(upper_bits(mix(a, b), digits), wide) * tf.constant(2.0 ** -digits, wide)
+
+
+def _integers(op: Random, a: Any, b: Any) -> Any:
+  product = tf.cast(mix(a, b), tf.uint64) * tf.constant(int(op.scale), tf.uint64)
+  return tf.cast(tf.bitwise.right_shift(product, tf.constant(32, tf.uint64)), op.dtype)
+
+
+def _normal(op: Random, a: Any, b: Any) -> Any:
+  """Box and Muller: equal to 1e-6 op by op and under XLA, where erfinv differs by 2e-3."""
+  def polar(first: Any, second: Any) -> Any:
+    radius = tf.sqrt(-2.0 * tf.math.log((_float(first, 24) + 1.0) * 2.0 ** -24))
+    return radius * tf.cos(_float(second, 24) * (2 * math.pi * 2.0 ** -24))
+  return by_packets(polar, mix(a, b), mix(b, a))
+
+
+def _truncated(op: Random, a: Any, b: Any) -> Any:
+  inside = math.erf(math.sqrt(2))            # the mass within two standard deviations
+  def quantile(bits: Any) -> Any:            # of the midpoints of 2**23 equal parts of (-1, 1)
+    return tf.math.erfinv((_float(bits, 23) + 0.5) * (inside * 2.0 ** -22) - inside) * math.sqrt(2)
+  return by_packets(quantile, mix(a, b))
+
+
+def _gumbel(op: Random, a: Any, b: Any) -> Any:
+  def double_log(bits: Any) -> Any:          # small numbers, the upper tail, keep all their digits
+    return -tf.math.log(-tf.math.log1p((_float(bits, 31) + 0.5) * -(2.0 ** -31)))
+  return by_packets(double_log, mix(a, b))
+
+
+def _float(bits: Any, count: int) -> Any:
+  return tf.cast(upper_bits(bits, count), tf.float32)
+
+
+_KINDS = {"uniform": _uniform, "integers": _integers, "normal": _normal, "truncated": _truncated,
+          "gumbel": _gumbel}
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout(Op):
+  """x / (1 - rate) or, with the probability `rate`, 0; one mask along the names of `broadcast`."""
+
+  rate: float
+  salt: int
+  broadcast: tuple[str, ...] = ()
+
+  linear = "each"
+  samples = (Sample((0.4, 7), ("b:4;d:6", "int")), Sample((0.4, 7), ("d:5;b:3", "int", "int")),
+             Sample((0.5, 7, ("b",)), ("b:4;c:2;d:6", "int")),
+             Sample((0.5, 7, ("c", "d")), ("b:8;c:2;d:3", "int")))
+
+  def out(self, x: Spec, *seeds: Spec) -> tuple[Spec, ...]:
+    require_dim(x.shape, *self.broadcast)
+    require_floating(x, "dropout")
+    return (x,)
+
+  def local(self, at: At, x: Any, *seeds: Any) -> tuple[Any, ...]:
+    names = [n for n in at.inputs[0].names if n not in self.broadcast]
+    bits = mix_high(*element_sums(index_words(at, names, random_key(self.salt, seeds))))
+    kept = bits >= tf.constant(min(round(self.rate * 2**32), 2**32 - 1), tf.uint32)
+    mask = tf.cast(kept, x.dtype) * tf.constant(1 / (1 - self.rate), x.dtype)
+    return (x * tf.reshape(mask, [at.size(n) if n in names else 1 for n in at.inputs[0].names]),)
+
+  def gradient(self, dy: Any, y: Any, x: Any, *seeds: Any) -> list[Any]:
+    return [apply(self, dy, *seeds)] + [None] * len(seeds)
+
+  def flops(self, x: Spec, *seeds: Spec) -> int:
+    return 12 * x.shape.size
+
+
+def _draw(mesh: Mesh | None, kind: str, shape: ShapeLike, dtype: Any, scale: float, shift: float,
+          seed: Seed, name: str) -> Tensor:
+  seeds, salt = seeds_of(mesh, seed, name)
+  return apply(Random(kind, Shape(shape), dtype, salt, scale, shift), *seeds, mesh=mesh)
+
+
+def random_uniform(mesh: Mesh | None, shape: ShapeLike, minval: float = 0, maxval: float = 1,
+                   dtype: Any = "float32", seed: Seed = None, name: str = "random_uniform"
+                   ) -> Tensor:
+  """Returns numbers from [minval, maxval), floats or integers.
+
+  Args:
+    mesh: where they are made.
+    shape: the named shape.
+    minval: the smallest.
+    maxval: above all others; for integers at most minval + 2**32.
+    dtype: any type of floats or integers.
+    seed: int or scalar int32 tensor, or several; default: those of `with mtf.seed(...)`.
+    name: tells two random ops of one module apart.
+
+  Raises:
+    PlanError: no seed, or two ops of one name under one seed.
+    DTypeError: bool or complex numbers, or an empty range of integers.
+  """
+  dtype = dtype_name(dtype)
+  if is_integer(dtype):
+    if not 0 < maxval - minval <= 2**32:
+      raise DTypeError(f"there are no integers in [{minval}, {maxval}), or more than 2**32.")
+    return _draw(mesh, "integers", shape, dtype, maxval - minval, minval, seed, name)
+  if not is_floating(dtype):
+    raise DTypeError(f"random_uniform makes floats or integers, not {dtype}.")
+  return _draw(mesh, "uniform", shape, dtype, maxval - minval, minval, seed, name)
+
+
+def random_normal(mesh: Mesh | None, shape: ShapeLike, mean: float = 0.0, stddev: float = 1.0,
+                  dtype: Any = "float32", seed: Seed = None, name: str = "random_normal") -> Tensor:
+  """Returns normal numbers; arguments and errors as in `random_uniform`."""
+  return _draw(mesh, "normal", shape, _floating(dtype), stddev, mean, seed, name)
+
+
+def truncated_normal(mesh: Mesh | None, shape: ShapeLike, mean: float = 0.0, stddev: float = 1.0,
+                     dtype: Any = "float32", seed: Seed = None, name: str = "truncated_normal"
+                     ) -> Tensor:
+  """Returns normal numbers within two standard deviations; otherwise as `random_normal`."""
+  return _draw(mesh, "truncated", shape, _floating(dtype), stddev, mean, seed, name)
+
+
+def _floating(dtype: Any) -> str:
+  dtype = dtype_name(dtype)
+  if not is_floating(dtype):
+    raise DTypeError(f"normal numbers are floats, not {dtype}.")
+  return dtype
+
+
+def categorical(logits: Tensor, dim: str, temperature: Any = 1.0, seed: Seed = None,
+                name: str = "categorical") -> Tensor:
+  """Returns draws from softmax(logits / temperature) along `dim`: int32 without `dim`.
+
+  Args:
+    logits: floats.
+    dim: the name of the classes.
+    temperature: a number or a tensor; at 0 the result is argmax(logits).
+    seed: as in `random_uniform`.
+    name: as in `random_uniform`.
+  """
+  require_dim(logits.shape, dim)
+  noise = _draw(logits.mesh, "gumbel", logits.shape, "float32", 1.0, 0.0, seed, name)
+  return argmax(add(cast(logits, "float32"), multiply(noise, temperature)), dim)
+
+
+def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), name: str = "dropout"
+            ) -> Tensor:
+  """Returns x with a share `rate` of its elements 0 and the others divided by 1 - rate.
+
+  Args:
+    x: floats.
+    rate: the probability of 0, in [0, 1); x itself at 0.
+    seed: as in `random_uniform`.
+    broadcast: names along which all elements share one mask.
+    name: as in `random_uniform`.
+
+  Raises:
+    PlanError: a rate that is none, no seed, or two ops of one name under one seed.
+    ShapeError: x lacks a name of `broadcast`.
+  """
+  if not 0 <= rate < 1:
+    raise PlanError(f"a dropout rate is at least 0 and below 1, not {rate}.")
+  if rate == 0:
+    return x
+  seeds, salt = seeds_of(x.mesh, seed, name)
+  return apply(Dropout(float(rate), salt, names_of(broadcast)), x, *seeds)

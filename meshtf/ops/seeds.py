@@ -1,0 +1,76 @@
+"""Seeds in force: what a random op's numbers depend on besides its name and their place.
+
+    with mtf.seed(run_seed, step):         # the step as an argument of the mtf.function
+      h = mtf.dropout(h, 0.1)              # seeds run_seed and step, salt hash("encoder/dropout")
+
+Names, never counters: adding a layer changes no other layer's numbers, and a block that is computed
+again finds its own. So two random ops of one path under one seed are an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Tensor, context, current
+from meshtf.mesh import Mesh
+from meshtf.ops.state import full
+
+Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
+
+
+@contextlib.contextmanager
+def seed(*values: Any) -> Iterator[None]:
+  """Sets the seeds of the random ops in a `with` block: ints, or scalar int32 tensors.
+
+  Raises:
+    PlanError: no value, or one that is no 32-bit integer.
+  """
+  if not values:
+    raise PlanError("mtf.seed() needs at least one value, such as mtf.seed(run_seed, step).")
+  with context(seeds=tuple(map(_checked, values)), seeded=set()):
+    yield
+
+
+def _checked(value: Any) -> Any:
+  if not isinstance(value, Tensor) and hasattr(value, "read"):
+    value = value.read()                             # a variable, such as a step counter
+  if isinstance(value, Tensor):
+    if value.shape.names or value.dtype != "int32":
+      raise PlanError(explain_error("a seed is a scalar of int32.", tensor=repr(value),
+                                    way_out='Convert it: mtf.cast(x, "int32").'))
+    return value
+  try:
+    number = operator.index(value)
+  except TypeError:
+    raise PlanError(f"a seed is an integer or a scalar int32 tensor, not {value!r}.") from None
+  if not -2**31 <= number < 2**32:
+    raise PlanError(explain_error(f"the seed {number} does not fit in 32 bits.",
+                                  way_out="Give two: mtf.seed(value >> 32, value & 0xffffffff)."))
+  return number - 2**32 if number >= 2**31 else number
+
+
+def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> tuple[list[Any], int]:
+  """Returns the seeds of a random op as tensors, and its salt: a hash of its path of names."""
+  path = "/".join((*current().path, name))
+  if seed is not None:
+    values = [_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,))]
+  elif current().seeds is None:
+    raise PlanError(explain_error(
+        f"{path!r} needs a seed, and none is in force.",
+        way_out="Write it inside of `with mtf.seed(run_seed, step):` (inside of the mtf.function, "
+                "with the step as an argument), or pass seed=."))
+  else:
+    values = list(current().seeds)
+    if path in current().seeded:
+      raise PlanError(explain_error(
+          f"two random ops are called {path!r} under one seed: they would draw the same numbers.",
+          way_out="Give one of them another name=, or put each into its own "
+                  "`with mtf.seed(run_seed, step, i):`."))
+    current().seeded.add(path)
+  tensors = [v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values]
+  return tensors, zlib.crc32(path.encode())

@@ -1,0 +1,162 @@
+"""Softmax and log-softmax: one fused kernel where the dimension is whole.
+
+Where it is cut, each slice tells its largest element and its sum of exponentials, two numbers a
+row, and keeps its exponentials, so that each element is exponentiated once:
+
+    told    m, s = max(x), sum(exp(x - m))            of each slice
+    whole   M, S = max(m), sum(s * exp(m - M))        over the slices
+    y       exp(x - m) * (exp(m - M) / S)
+
+Half floats are computed in float32 and rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.ops.arithmetic import add, multiply, subtract
+from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, widen
+from meshtf.ops.reshape import require_dim
+from meshtf.ops.unary import exp, negative
+
+Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+_SAMPLES = (Sample(("d",), ("b:4;d:6",)), Sample(("b",), ("b:4;d:6",)),
+            Sample(("d",), ("ties c:2;d:4;b:3",)), Sample(("d",), ("d:5;b:3",)))
+_GRAD_SAMPLES = (Sample(("d",), ("b:4;d:6", "b:4;d:6")), Sample(("b",), ("b:4;d:6", "b:4;d:6")),
+                 Sample(("d",), ("d:5;b:3", "d:5;b:3")))
+
+
+class _Along:
+  """Shapes and roles of the four ops: all inputs are alike, and slices of `dim` share."""
+
+  dim: str
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    require_dim(xs[0].shape, self.dim)
+    require_floating(xs[0], type(self).__name__.lower())
+    return (xs[0],)
+
+  def shared(self, factor: str) -> bool:
+    return factor == self.dim
+
+  def flops(self, *xs: Spec) -> int:
+    return 4 * xs[0].shape.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Softmax(_Along, Op):
+  """exp(x) / sum(exp(x)) along `dim`."""
+
+  dim: str
+
+  samples = _SAMPLES
+
+  def share(self, at: At, x: Any) -> Shared:
+    x, axis = widen(x), at.axis(0, self.dim)
+    top = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)   # a slice of -inf only
+    e = tf.exp(x - top)
+    return (top, tf.reduce_sum(e, axis, keepdims=True)), (e, top)
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    if at.told is None:
+      return (tf.cast(_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
+    tops, sums = at.told
+    e, top = at.kept
+    highest = tf.reduce_max(tops, 0)
+    total = tf.reduce_sum(sums * tf.exp(tops - highest), 0)
+    return (tf.cast(e * (tf.exp(top - highest) / total), x.dtype),)
+
+  def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    return [apply(SoftmaxGrad(self.dim), dy, y)]
+
+
+def _softmax(x: Any, axis: int) -> Any:
+  if axis == len(x.shape) - 1:
+    return tf.nn.softmax(x)
+  e = tf.exp(x - tf.reduce_max(x, axis, keepdims=True))     # tf.nn.softmax would transpose twice
+  return e / tf.reduce_sum(e, axis, keepdims=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class SoftmaxGrad(_Along, Op):
+  """(dy - sum(dy * y)) * y."""
+
+  dim: str
+
+  samples = _GRAD_SAMPLES
+
+  def share(self, at: At, dy: Any, y: Any) -> Shared:
+    return (tf.reduce_sum(widen(dy) * widen(y), at.axis(0, self.dim), keepdims=True),), ()
+
+  def local(self, at: At, dy: Any, y: Any) -> tuple[Any, ...]:
+    total = self.share(at, dy, y)[0][0] if at.told is None else tf.reduce_sum(at.told[0], 0)
+    return (tf.cast((widen(dy) - total) * widen(y), dy.dtype),)
+
+  def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
+    by_y = add(multiply(dz, subtract(dy, reduce_sum(multiply(dy, y), self.dim))),
+               negative(multiply(dy, reduce_sum(multiply(dz, y), self.dim))))
+    return [apply(self, dz, y), by_y]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSoftmax(_Along, Op):
+  """x - log(sum(exp(x))) along `dim`."""
+
+  dim: str
+
+  samples = _SAMPLES
+
+  def share(self, at: At, x: Any) -> Shared:
+    axis = at.axis(0, self.dim)
+    return (tf.expand_dims(log_sum_exp(widen(x), [axis]), axis),), ()
+
+  def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    axis = at.axis(0, self.dim)
+    if at.told is None and axis == len(x.shape) - 1:
+      return (tf.cast(tf.nn.log_softmax(widen(x)), x.dtype),)
+    total = self.share(at, x)[0][0] if at.told is None else log_sum_exp(at.told[0], [0])
+    return (tf.cast(widen(x) - total, x.dtype),)
+
+  def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+    return [apply(LogSoftmaxGrad(self.dim), dy, y)]
+
+
+@dataclasses.dataclass(frozen=True)
+class LogSoftmaxGrad(_Along, Op):
+  """dy - exp(y) * sum(dy)."""
+
+  dim: str
+
+  samples = _GRAD_SAMPLES
+
+  def share(self, at: At, dy: Any, y: Any) -> Shared:
+    return (tf.reduce_sum(widen(dy), at.axis(0, self.dim), keepdims=True),), ()
+
+  def local(self, at: At, dy: Any, y: Any) -> tuple[Any, ...]:
+    total = self.share(at, dy, y)[0][0] if at.told is None else tf.reduce_sum(at.told[0], 0)
+    return (tf.cast(widen(dy) - tf.exp(widen(y)) * total, dy.dtype),)
+
+  def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
+    weighted = multiply(dz, exp(y))
+    by_dy = subtract(dz, reduce_sum(weighted, self.dim))
+    return [by_dy, negative(multiply(weighted, reduce_sum(dy, self.dim)))]
+
+
+def softmax(x: Tensor, dim: str) -> Tensor:
+  """Returns exp(x) / sum(exp(x)) along `dim`.
+
+  Raises:
+    ShapeError: x lacks `dim`.
+    DTypeError: x is not of floats.
+  """
+  return apply(Softmax(dim), x)
+
+
+def log_softmax(x: Tensor, dim: str) -> Tensor:
+  """Returns the logarithm of softmax(x) along `dim`. Raises what `softmax` does."""
+  return apply(LogSoftmax(dim), x)
