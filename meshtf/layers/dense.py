@@ -1,0 +1,45 @@
+"""A dense layer: some dimensions are summed away against a kernel, new ones come in.
+
+    wi = Dense(mesh, "d_model:512", "d_ff:2048")             # kernel [d_model d_ff], bias [d_ff]
+    h = mtf.relu(wi(x))                                      # [batch d_model] -> [batch d_ff]
+
+    wo = Dense(mesh, "heads:8;key:64", "d_model:512")        # several dimensions go at once
+"""
+
+from __future__ import annotations
+
+from meshtf.graph import Tensor
+from meshtf.layers.initializers import Initializer, variance_scaling, zeros
+from meshtf.mesh import Mesh
+from meshtf.module import Module
+from meshtf.names import Shape, ShapeLike
+from meshtf.ops.einsum import einsum
+from meshtf.runtime.variables import Variable
+
+
+class Dense(Module):
+  """x[..., reduced_dims] · kernel[reduced_dims, new_dims] + bias[new_dims].
+
+  Args:
+    mesh: where the variables lie.
+    reduced_dims: the dimensions of the input that are summed away, such as "d_model:512".
+    new_dims: the dimensions that come in, such as "heads:8;key:64".
+    use_bias: whether a bias, at first zero, is added.
+    kernel_initializer: default: normal with variance 1 / size of `reduced_dims`.
+    name: the last part of the path of its variables.
+  """
+
+  def __init__(self, mesh: Mesh, reduced_dims: ShapeLike, new_dims: ShapeLike,
+               use_bias: bool = True, kernel_initializer: Initializer | None = None,
+               name: str = "dense") -> None:
+    super().__init__(name)
+    self.reduced_dims, self.new_dims = Shape(reduced_dims), Shape(new_dims)
+    first = kernel_initializer or variance_scaling(";".join(self.reduced_dims.names))
+    with self.scope():
+      self.kernel = Variable(mesh, self.reduced_dims + self.new_dims, first, name="kernel")
+      self.bias = Variable(mesh, self.new_dims, zeros, name="bias") if use_bias else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    """Returns [..., new_dims] for x[..., reduced_dims]."""
+    y = einsum([x, self.kernel], x.shape.without(*self.reduced_dims.names) + self.new_dims)
+    return y if self.bias is None else y + self.bias

@@ -1,0 +1,94 @@
+"""First values of variables: functions of (mesh, shape, name), the same under every layout.
+
+Random ones draw with the seed of the mesh and the name of the variable, so two variables differ, a
+run repeats, and no value depends on the order in which variables are made or on how they are cut.
+
+    w = mtf.Variable(mesh, "d_model:512;d_ff:2048", variance_scaling("d_model"), name="w")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Literal, TypeAlias
+
+from meshtf.graph import Tensor
+from meshtf.mesh import Mesh
+from meshtf.names import Shape
+from meshtf.ops.random import random_normal, random_uniform, truncated_normal
+from meshtf.ops.reshape import names_of
+from meshtf.ops.state import full
+
+Initializer: TypeAlias = Callable[[Mesh, Shape, str], Tensor]
+Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg"]
+Distribution: TypeAlias = Literal["normal", "truncated_normal", "uniform"]
+
+# The standard deviation of a standard normal cut off at two of its standard deviations.
+_TRUNCATED_STDDEV = 0.87962566103423978
+
+
+def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+  """An initializer that gives zeros."""
+  return full(mesh, shape, 0.0)
+
+
+def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+  """An initializer that gives ones."""
+  return full(mesh, shape, 1.0)
+
+
+def constant(value: float) -> Initializer:
+  """Returns an initializer that gives one value."""
+  return lambda mesh, shape, name: full(mesh, shape, value)
+
+
+def normal(stddev: float = 1.0) -> Initializer:
+  """Returns an initializer that draws from a normal distribution around zero."""
+  def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    return random_normal(mesh, shape, seed=mesh.seed, name=name) * stddev
+  return draw
+
+
+def truncated(stddev: float = 1.0) -> Initializer:
+  """Returns an initializer that draws normal numbers again beyond two of their deviations.
+
+  Args:
+    stddev: the standard deviation of what comes out, after truncation.
+  """
+  def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    unit = truncated_normal(mesh, shape, seed=mesh.seed, name=name)
+    return unit * (stddev / _TRUNCATED_STDDEV)
+  return draw
+
+
+def uniform(limit: float = 1.0) -> Initializer:
+  """Returns an initializer that draws evenly from -limit to limit."""
+  def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    return random_uniform(mesh, shape, seed=mesh.seed, name=name) * (2.0 * limit) - limit
+  return draw
+
+
+def variance_scaling(reduced_dims: str, scale: float = 1.0, mode: Mode = "fan_in",
+                     distribution: Distribution = "normal", expert_dims: str = "") -> Initializer:
+  """Returns an initializer whose variance is scale / fan, the fan being told by names.
+
+  Args:
+    reduced_dims: the names that the kernel's einsum sums over; their sizes make up the fan in.
+    scale: what the variance is multiplied by.
+    mode: the fan to divide by: that of `reduced_dims`, that of all other names, or their mean.
+    distribution: what to draw from.
+    expert_dims: names that count in neither fan, since each of their rows is a kernel of its own.
+  """
+  def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    stddev = math.sqrt(scale / _fan(shape, reduced_dims, expert_dims, mode))
+    if distribution == "uniform":
+      return uniform(math.sqrt(3.0) * stddev)(mesh, shape, name)
+    return (normal if distribution == "normal" else truncated)(stddev)(mesh, shape, name)
+  return draw
+
+
+def _fan(shape: Shape, reduced_dims: str, expert_dims: str, mode: Mode) -> float:
+  kernel = shape.without(*names_of(expert_dims))
+  fan_in = kernel.only(names_of(reduced_dims)).size
+  fan_out = kernel.without(*names_of(reduced_dims)).size
+  return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]

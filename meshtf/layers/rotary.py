@@ -1,0 +1,55 @@
+"""Rotary positions: each pair of numbers of a head turns with its position.
+
+    turn = rotary_angles(mesh, "length:128", "key:64")
+    q, k = rotate(q, "key", turn), rotate(k, "key", turn)
+
+Then q · k depends on how far apart two positions are, and on nothing else of where they are (Su et
+al., 2021). Number i of the first half is paired with number i of the second. The angles are made
+once and used by all layers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from meshtf.errors import ShapeError
+from meshtf.graph import Tensor
+from meshtf.mesh import Mesh
+from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.ops.indexing import range as range_
+from meshtf.ops.slicing import concat, split
+from meshtf.ops.unary import cos, exp, sin
+
+
+class Angles(NamedTuple):
+  """Cosine and sine of each position's angles: [length, half of key] each."""
+
+  cos: Tensor
+  sin: Tensor
+
+
+def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
+                  longest: float = 10000.0) -> Angles:
+  """Returns position * longest**(-2 i / key) as cosines and sines. Raises ShapeError if key is odd.
+
+  Args:
+    mesh: where the tensors lie.
+    length_dim: the positions, such as "length:128".
+    key_dim: the size of a head, such as "key:64".
+    longest: the slowest pair turns once in about 2 * pi * longest positions.
+  """
+  ((name, size),) = ((d.name, d.size) for d in Shape(key_dim))
+  if size % 2:
+    raise ShapeError(f"rotary positions turn pairs: {name}:{size} must have an even size.")
+  half = Dimension(name, size // 2)
+  slower = exp(range_(mesh, half, "float32") * (-2.0 * math.log(longest) / size))
+  angles = range_(mesh, length_dim, "float32") * slower
+  return Angles(cos(angles), sin(angles))
+
+
+def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
+  """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
+  first, second = split(x, key_dim, 2)
+  return concat([first * angles.cos - second * angles.sin,
+                 second * angles.cos + first * angles.sin], key_dim)

@@ -1,0 +1,16 @@
+"""Optimizers: updates of variables, written on named dimensions alone.
+
+    rate = mtf.optimizers.warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
+    optimizer = mtf.optimizers.AdamW(model.trainable_variables, rate, weight_decay=0.1)
+    grads, norm = mtf.optimizers.clip_by_global_norm(grads, 1.0)
+    optimizer.apply(grads, model.trainable_variables, step)
+"""
+
+from meshtf.optimizers.adam import Adam, AdamW
+from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
+from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.schedules import Schedule, warmup_cosine, warmup_inverse_sqrt
+from meshtf.optimizers.sgd import SGD
+
+__all__ = ["Adam", "AdamW", "Optimizer", "SGD", "Schedule", "clip_by_global_norm", "global_norm",
+           "warmup_cosine", "warmup_inverse_sqrt"]

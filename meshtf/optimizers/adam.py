@@ -1,0 +1,82 @@
+"""Adam and AdamW.
+
+    m = beta_1 * m + (1 - beta_1) * grad              v = beta_2 * v + (1 - beta_2) * grad**2
+    variable -= rate * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)
+
+AdamW takes rate * weight_decay * variable away before, from matrices only unless told otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from meshtf.graph import Tensor, apply_all
+from meshtf.ops.pointwise import cast
+from meshtf.ops.unary import exp, sqrt
+from meshtf.ops.update import AdamUpdate, Decay
+from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.schedules import Rate
+from meshtf.runtime.variables import Variable
+
+
+class Adam(Optimizer):
+  """Adam (Kingma and Ba, 2015), in the form that Keras computes.
+
+  Args:
+    variables: those that will be updated.
+    learning_rate: a number, or a schedule.
+    beta_1: how much of the mean of gradients stays at each step.
+    beta_2: how much of the mean of their squares stays.
+    epsilon: what is added to the root of that mean.
+    name: the first part of the names of the slots.
+  """
+
+  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
+               beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
+               name: str = "adam") -> None:
+    super().__init__(variables, learning_rate, ["m", "v"], name)
+    self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+
+  def corrected(self, rate: Tensor, step: Tensor) -> Tensor:
+    """Returns the rate, larger by as much as slots that began at zero are too small."""
+    t = cast(step, "float32") + 1.0
+    return rate * sqrt(1.0 - _power(self.beta_2, t)) / (1.0 - _power(self.beta_1, t))
+
+  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable], rate: Tensor,
+             step: Tensor) -> None:
+    """Updates a variable and its slots in place."""
+    op = AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
+    apply_all(op, grad, cast(self.corrected(rate, step), grad.dtype))
+
+
+class AdamW(Adam):
+  """Adam with weight decay that does not pass through the slots (Loshchilov and Hutter, 2019).
+
+  Args:
+    variables: those that will be updated.
+    learning_rate: a number, or a schedule.
+    weight_decay: the share of a variable, times the rate, that is taken away at each step.
+    beta_1: how much of the mean of gradients stays at each step.
+    beta_2: how much of the mean of their squares stays.
+    epsilon: what is added to the root of that mean.
+    decays: which variables are decayed; default: those of two and more dimensions.
+    name: the first part of the names of the slots.
+  """
+
+  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
+               weight_decay: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999,
+               epsilon: float = 1e-8, decays: Callable[[Variable], bool] | None = None,
+               name: str = "adam") -> None:
+    super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
+    self.weight_decay = weight_decay
+    self.decays = decays or (lambda variable: len(variable.shape) > 1)
+
+  def prepare(self, variable: Variable, rate: Tensor) -> None:
+    """Takes the decay of a variable away."""
+    if self.weight_decay and self.decays(variable):
+      apply_all(Decay(variable), cast(rate * self.weight_decay, variable.dtype))
+
+
+def _power(base: float, exponent: Tensor) -> Tensor:
+  return exp(exponent * math.log(base))

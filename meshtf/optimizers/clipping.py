@@ -1,0 +1,36 @@
+"""Clipping of gradients by the norm that all of them have together.
+
+    grads, norm = clip_by_global_norm(grads, 1.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshtf.errors import PlanError
+from meshtf.graph import Tensor
+from meshtf.ops.arithmetic import maximum
+from meshtf.ops.pointwise import cast
+from meshtf.ops.reduce import reduce_sum
+from meshtf.ops.unary import sqrt, square
+
+
+def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
+  """Returns the square root of the sum of all squares, a scalar. Raises PlanError: all are None."""
+  squares = [reduce_sum(square(cast(x, "float32"))) for x in tensors if x is not None]
+  if not squares:
+    raise PlanError("there is no tensor to take the norm of: every gradient is None, so the loss "
+                    "depends on none of the variables.")
+  total = squares[0]
+  for more in squares[1:]:
+    total = total + more
+  return sqrt(total)
+
+
+def clip_by_global_norm(grads: Sequence[Tensor | None], clip_norm: float
+                        ) -> tuple[list[Tensor | None], Tensor]:
+  """Returns the gradients, made shorter together so that their norm is at most `clip_norm`, and
+  the norm that they had. Missing ones stay None."""
+  norm = global_norm(grads)
+  factor = clip_norm / maximum(norm, clip_norm)
+  return [None if x is None else x * cast(factor, x.dtype) for x in grads], norm

@@ -1,0 +1,42 @@
+"""Stochastic gradient descent, with or without momentum.
+
+    variable -= rate * grad                                           (no momentum)
+    velocity = momentum * velocity + grad
+    variable -= rate * velocity                                       (momentum)
+    variable -= rate * (grad + momentum * velocity)                   (Nesterov)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from meshtf.graph import Tensor, apply_all
+from meshtf.ops.pointwise import cast
+from meshtf.ops.update import DescentUpdate, MomentumUpdate
+from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.schedules import Rate
+from meshtf.runtime.variables import Variable
+
+
+class SGD(Optimizer):
+  """Stochastic gradient descent.
+
+  Args:
+    variables: those that will be updated.
+    learning_rate: a number, or a schedule.
+    momentum: how much of the last update goes on; 0 keeps no slot.
+    nesterov: whether the momentum looks one update ahead.
+    name: the first part of the names of the slots.
+  """
+
+  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.01,
+               momentum: float = 0.0, nesterov: bool = False, name: str = "sgd") -> None:
+    super().__init__(variables, learning_rate, ["velocity"] if momentum else [], name)
+    self.momentum, self.nesterov = momentum, nesterov
+
+  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable], rate: Tensor,
+             step: Tensor) -> None:
+    """Updates a variable and its velocity in place."""
+    op = (MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
+          if self.momentum else DescentUpdate(variable))
+    apply_all(op, grad, cast(rate, grad.dtype))
