@@ -142,10 +142,10 @@ class ClipGrad(Op):
 def where(condition: Any, x: Any, y: Any) -> Tensor:
   """Returns x where the condition holds and y elsewhere; x and y may be numbers."""
   branches = [b for b in (x, y) if not is_scalar(b)]
-  numbers = [plain(b) if is_scalar(b) else None for b in (x, y)]
+  first, second = numbers = [plain(b) if is_scalar(b) else None for b in (x, y)]
   # Two numbers: the type is the wider one's.
   dtype = "" if branches else dtype_name(max(map(type, numbers), key=[bool, int, float].index))
-  return apply(Where(*numbers, dtype), condition, *branches)
+  return apply(Where(first, second, dtype), condition, *branches)
 
 
 def cast(x: Any, dtype: Any) -> Tensor:

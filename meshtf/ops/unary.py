@@ -47,7 +47,7 @@ _TABLE: dict[str, Function] = {
     "silu": Function(silu_kernel, "x"),
     "softplus": Function(tf.math.softplus, "x"),
     "erf": Function(tf.math.erf,
-                    lambda dy, y, x: dy * (exp(-square(x)) * (2 / math.sqrt(math.pi)))),
+                    lambda dy, y, x: dy * exp(negative(square(x))) * (2 / math.sqrt(math.pi))),
     "sin": Function(tf.sin, lambda dy, y, x: dy * cos(x)),
     "cos": Function(tf.cos, lambda dy, y, x: -(dy * sin(x))),
     "abs": Function(tf.abs, lambda dy, y, x: dy * sign(x), takes="number"),
