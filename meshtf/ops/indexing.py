@@ -21,6 +21,7 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name, is_integer
+from meshtf.ops.choosing import cast
 from meshtf.ops.reshape import Names, arrange, names_of, require_dim, single_dim, transpose
 
 
@@ -132,7 +133,8 @@ class OneHot(Op):
   dtype: str = "float32"
   samples = (Sample((Dimension("v", 8),), ("int b:4",), gradient=False),
              Sample((Dimension("v", 4), "int32"), ("int b:4;c:3",), gradient=False),
-             Sample((Dimension("v", 6), "bfloat16"), ("int b:2;c:2",), gradient=False))
+             Sample((Dimension("v", 6), "bfloat16"), ("int b:2;c:2",), gradient=False),
+             Sample((Dimension("v", 8), "bool"), ("int b:3",), gradient=False))
 
   def out(self, ids: Spec) -> tuple[Spec, ...]:
     _check_ids(ids, self.dim.name)
@@ -141,7 +143,9 @@ class OneHot(Op):
   def local(self, at: At, ids: Any) -> tuple[Any, ...]:
     if at.parts(self.dim.name) > 1:
       ids = tf.cast(ids, tf.int64) - tf.cast(at.offset(self.dim.name), tf.int64)
-    return (tf.one_hot(_indices(ids), at.size(self.dim.name), dtype=tf.as_dtype(self.dtype)),)
+    # TensorFlow's own 1 and 0 do not convert to bool.
+    on = (True, False) if self.dtype == "bool" else (None, None)
+    return (tf.one_hot(_indices(ids), at.size(self.dim.name), *on, dtype=tf.as_dtype(self.dtype)),)
 
   def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> list[Tensor | None]:
     return [None]
@@ -215,6 +219,8 @@ def gather(table: Tensor, ids: Tensor, dim: str, zero_negative: bool = False) ->
     ShapeError: the table lacks `dim`, ids have it, or a shared name has two sizes.
     DTypeError: ids are no integers.
   """
+  if table.dtype == "bool":         # rows of other slices are added as zeros: bool has no sum
+    return cast(gather(cast(table, "int8"), ids, dim, zero_negative), "bool")
   return apply(Gather(dim, zero_negative), table, ids)
 
 

@@ -33,6 +33,11 @@ def test_gather(table, ids, names, dtype):
   np.testing.assert_array_equal(y.numpy(), table.numpy()[IDS])
 
 
+def test_gather_of_truth_values(table, ids):
+  y = mtf.gather(table > 0.0, ids, "v")
+  np.testing.assert_array_equal(y.numpy(), table.numpy()[IDS] > 0)
+
+
 @pytest.mark.parametrize("names", ["b;v", "v;b"])
 @pytest.mark.parametrize("order", ["b;n", "n;b"])
 def test_names_of_both_are_batch_dimensions(mesh, ids, rng, names, order):

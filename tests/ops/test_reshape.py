@@ -43,7 +43,7 @@ def test_what_changes_nothing_returns_its_argument(x):
 
 
 @pytest.mark.parametrize("pairs, words", [
-    (("c", "d"), 'no dimension "c" in [[]a:4 b:6]'),
+    (("c", "d"), r'no dimension "c" in \[a:4 b:6\]'),
     (("a", "b"), "stands twice"),
     (("a;b", "c"), "a new name for each old one")])
 def test_rename_refuses(x, pairs, words):
