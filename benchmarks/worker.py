@@ -1,0 +1,142 @@
+"""One case in a process of its own: it starts, tells what starting cost, then steps on request.
+
+Started by `lm_step` with a case as JSON. It answers with one line of JSON on standard output: first
+what the start cost, then the answer to each line of standard input:
+
+    {"steps": 3}      ->  seconds of wall time and of processor time of each of three more steps
+    {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
+
+The clock starts after TensorFlow's import with the data ready, and stops when the first loss is
+there. Memory is the highest resident set until after the third step, less that before the start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.cases import Case
+from benchmarks.lm_plain import Config
+
+_BATCHES = 4
+
+
+def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
+  """Returns tokens and labels `[batch, length]`: each token is mostly told by the one before."""
+  rng = np.random.default_rng(0)
+  follows = rng.permutation(config.vocab)
+  tokens = np.empty([_BATCHES, config.batch, config.length + 1], np.int32)
+  tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
+  for i in range(config.length):
+    told = rng.random(tokens.shape[:2]) < 0.9
+    other = rng.integers(0, config.vocab, told.shape)
+    tokens[..., i + 1] = np.where(told, follows[tokens[..., i]], other)
+  return [(np.ascontiguousarray(t[:, :-1]), np.ascontiguousarray(t[:, 1:])) for t in tokens]
+
+
+def fixed_values(config: Config) -> dict[str, np.ndarray]:
+  """Returns values of all variables, the same for every case."""
+  rng = np.random.default_rng(1)
+  values = {}
+  for name, shape in config.shapes().items():
+    draw = rng.standard_normal(shape, np.float32)
+    values[name] = (1 + 0.1 * draw if name.endswith("scale") else
+                    draw * (0.5 * config.fan_in(name) ** -0.5))
+  return values
+
+
+def build(case: Case) -> tuple[Any, Any]:
+  """Returns a model with `assign`, and a function of tokens and labels that takes one step."""
+  if case.grid:
+    from benchmarks.lm_mesh import MeshLM  # here: importing meshtf is part of starting it
+
+    model: Any = MeshLM(case)
+    return model, model.train_step(case.jit)
+  from benchmarks.lm_plain import PlainLM
+  model = PlainLM(case.config)
+  return model, model.train_step(case.jit)
+
+
+class Runner:
+  """A case that has been built, and how it is made to step."""
+
+  def __init__(self, case: Case):
+    self.case, self.config = case, case.config
+    self.batches = batches(case.config)
+    _reset_peak()
+    before = _memory("VmRSS")
+    start, processor = time.perf_counter(), time.process_time()
+    self.model, self.step = build(case)
+    self.count = 0
+    self.one()
+    self.start = {"first": time.perf_counter() - start,
+                  "first_cpu": time.process_time() - processor}
+    for _ in range(2):
+      self.one()
+    self.start["memory"] = _memory("VmHWM") - before
+
+  def one(self) -> float:
+    """Takes one step and returns its loss, which waits for it."""
+    tokens, labels = self.batches[self.count % _BATCHES]
+    self.count += 1
+    return float(self.step(tokens, labels).numpy())
+
+  def steps(self, number: int) -> dict[str, list[float]]:
+    """Takes steps and returns what each of them took."""
+    wall, cpu = [], []
+    for _ in range(number):
+      start, processor = time.perf_counter(), time.process_time()
+      self.one()
+      wall.append(time.perf_counter() - start)
+      cpu.append(time.process_time() - processor)
+    return {"wall": wall, "cpu": cpu}
+
+  def losses(self, number: int) -> dict[str, list[float]]:
+    """Returns the losses of steps from fixed variables."""
+    self.model.assign(fixed_values(self.config))
+    own, self.count = self.step, 0
+    if not self.case.grid and self.config.dropout:    # it times masks that are faster for it
+      self.step = self.model.train_step(self.case.jit, masks="hash")
+    losses = [self.one() for _ in range(number)]
+    self.step = own
+    return {"losses": losses}
+
+
+def _memory(field: str) -> float:
+  """Returns a line of this process's status, in MB; Linux only, elsewhere 0."""
+  try:
+    with open("/proc/self/status") as status:
+      return next(int(line.split()[1]) for line in status if line.startswith(field)) / 1024
+  except OSError:
+    return 0.0
+
+
+def _reset_peak() -> None:
+  """Lets the highest resident set start from the one of now."""
+  try:
+    with open("/proc/self/clear_refs", "w") as clear:
+      clear.write("5")
+  except OSError:
+    pass                  # then the peak of the imports counts too, alike for all
+
+
+def main() -> None:
+  """Serves one case until standard input ends."""
+  answers = os.fdopen(os.dup(1), "w")
+  os.dup2(2, 1)           # whatever prints goes to standard error
+  runner = Runner(Case.load(sys.argv[1]))
+  print(json.dumps(runner.start), file=answers, flush=True)
+  for line in sys.stdin:
+    (request, number), = json.loads(line).items()
+    print(json.dumps(getattr(runner, request)(number)), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+  assert tf.__version__   # imported before the clock starts
+  main()
