@@ -43,11 +43,11 @@ class Adam(Optimizer):
     t = cast(step, "float32") + 1.0
     return rate * sqrt(1.0 - _power(self.beta_2, t)) / (1.0 - _power(self.beta_1, t))
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable], rate: Tensor,
-             step: Tensor) -> None:
+  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
+             rate: Tensor) -> None:
     """Updates a variable and its slots in place."""
     op = AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
-    apply_all(op, grad, cast(self.corrected(rate, step), grad.dtype))
+    apply_all(op, grad, cast(rate, grad.dtype))
 
 
 class AdamW(Adam):
@@ -72,10 +72,11 @@ class AdamW(Adam):
     self.weight_decay = weight_decay
     self.decays = decays or (lambda variable: len(variable.shape) > 1)
 
-  def prepare(self, variable: Variable, rate: Tensor) -> None:
-    """Takes the decay of a variable away."""
-    if self.weight_decay and self.decays(variable):
-      apply_all(Decay(variable), cast(rate * self.weight_decay, variable.dtype))
+  def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
+    """Takes away what decays."""
+    share = rate * self.weight_decay
+    for variable in filter(self.decays, variables):
+      apply_all(Decay(variable), cast(share, variable.dtype))
 
 
 def _power(base: float, exponent: Tensor) -> Tensor:

@@ -60,11 +60,12 @@ class Optimizer(Module):
             f"{type(self).__name__} was not made for variable {variable.name!r}.",
             it_knows=", ".join(self.slots) or "none",
             way_out="Make the optimizer from all the variables that it is to update."))
+    pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
     rate = self.rate_at(step)
-    for grad, variable in zip(grads, variables, strict=True):
-      if grad is not None:
-        self.prepare(variable, rate)
-        self.update(variable, grad, self.slots[variable.name], rate, step)
+    self.prepare([v for _, v in pairs], rate)
+    corrected = self.corrected(rate, step)
+    for grad, variable in pairs:
+      self.update(variable, grad, self.slots[variable.name], corrected)
 
   def rate_at(self, step: Tensor) -> Tensor:
     """Returns the learning rate at a step: a scalar."""
@@ -72,11 +73,15 @@ class Optimizer(Module):
       return self.learning_rate(step)
     return full(step.mesh, "", self.learning_rate)
 
-  def prepare(self, variable: Variable, rate: Tensor) -> None:
-    """Does what comes before a variable's update: nothing, unless a subclass has more to do."""
+  def corrected(self, rate: Tensor, step: Tensor) -> Tensor:
+    """Returns the rate that updates of a step take: the learning rate, unless there is a bias."""
+    return rate
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable], rate: Tensor,
-             step: Tensor) -> None:
+  def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
+    """Does what comes before the updates of a step: nothing, unless a subclass has more to do."""
+
+  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
+             rate: Tensor) -> None:
     """Gives a variable and its slots their next values."""
     raise NotImplementedError
 

@@ -34,8 +34,8 @@ class SGD(Optimizer):
     super().__init__(variables, learning_rate, ["velocity"] if momentum else [], name)
     self.momentum, self.nesterov = momentum, nesterov
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable], rate: Tensor,
-             step: Tensor) -> None:
+  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
+             rate: Tensor) -> None:
     """Updates a variable and its velocity in place."""
     op = (MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
           if self.momentum else DescentUpdate(variable))

@@ -1,0 +1,76 @@
+"""A decoder-only Transformer language model, written once for every layout.
+
+    mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model; vocab:model")
+    model = LanguageModel(mesh, d_model=128, blocks=3)
+    logits = model(tokens)                    # int32 [batch length] -> [batch length vocab]
+    loss = model.loss(tokens, targets, training=True)
+
+The layout says what lies where; nothing in this file does.
+"""
+
+from __future__ import annotations
+
+import gin
+
+import meshtf as mtf
+from transformer.layers import Block, Sizes
+
+
+@gin.configurable
+class LanguageModel(mtf.Module):
+  """Embedding, blocks, a norm, and logits for the token that comes next.
+
+  Args:
+    mesh: where the variables lie.
+    vocab: how many different tokens there are.
+    d_model: the size of the stream that runs through all blocks.
+    d_ff: the size inside of the feed-forward halves.
+    heads: the number of attention heads.
+    d_kv: the size of a head.
+    blocks: the number of blocks.
+    activation: gelu, relu, silu, or gated: geglu, reglu, swiglu.
+    dropout: the share that is dropped in training.
+    tied: whether logits are products with the embedding's rows, instead of a kernel of their own.
+    z_loss: weight of the squared logsumexp in the training loss.
+  """
+
+  def __init__(self, mesh: mtf.Mesh, vocab: int = 256, d_model: int = 128, d_ff: int = 512,
+               heads: int = 4, d_kv: int = 32, blocks: int = 3, activation: str = "gelu",
+               dropout: float = 0.0, tied: bool = False, z_loss: float = 1e-4) -> None:
+    super().__init__("language_model")
+    self.mesh, self.z_loss = mesh, z_loss
+    self.sizes = sizes = Sizes(vocab, d_model, d_ff, heads, d_kv, blocks)
+    rows, width = sizes.dim("vocab"), sizes.dim("d_model")
+    with self.scope():
+      self.embedding = mtf.layers.Embedding(mesh, rows, width,
+                                            mtf.layers.initializers.normal(0.5))
+      self.dropout = mtf.layers.Dropout(dropout)
+      self.blocks = [Block(mesh, sizes, activation, dropout, name=f"block_{i}")
+                     for i in range(blocks)]
+      self.norm = mtf.layers.RMSNorm(mesh, width, name="norm")
+      self.logits = None if tied else mtf.layers.Dense(mesh, width, rows, use_bias=False,
+                                                       name="logits")
+
+  def __call__(self, tokens: mtf.Tensor, training: bool = False) -> mtf.Tensor:
+    """Returns logits [batch length vocab] for int32 tokens [batch length]."""
+    length = tokens.shape.dim("length")
+    bias = mtf.layers.causal_bias(self.mesh, length, mtf.Dimension("memory_length", length.size))
+    angles = mtf.layers.rotary_angles(self.mesh, length, self.sizes.dim("d_kv"))
+    x = self.dropout(self.embedding(tokens), training)
+    for block in self.blocks:
+      x = block(x, bias, angles, training)
+    x = self.norm(x)
+    if self.logits is not None:
+      return self.logits(x)
+    return self.embedding.attend(x * self.sizes.d_model ** -0.5)
+
+  def loss(self, tokens: mtf.Tensor, targets: mtf.Tensor, training: bool = False) -> mtf.Tensor:
+    """Returns the mean of -ln p(target), and in training the z-loss besides: a scalar.
+
+    Args:
+      tokens: int32 [batch length].
+      targets: the token after each of them, int32 [batch length].
+      training: whether to drop, and to add the z-loss.
+    """
+    z_loss = self.z_loss if training else 0.0
+    return mtf.layers.softmax_cross_entropy(self(tokens, training), targets, "vocab", z_loss)

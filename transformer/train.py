@@ -1,0 +1,68 @@
+"""Trains a language model, or goes on training it.
+
+    python -m transformer.train                                      # configs/lm_stdlib.gin
+    python -m transformer.train --gin_file=tensor_parallel.gin
+    python -m transformer.train --gin_param='Mesh.axes = "data:8"' --model_dir=runs/data_8
+
+The same command again goes on from the last checkpoint in `model_dir`. No configurable lives here:
+gin would see a module that is run with -m twice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")     # before TensorFlow is imported
+
+import gin
+from absl import app, flags
+
+import meshtf as mtf
+from transformer import config_files, data, training
+
+_GIN_FILE = flags.DEFINE_multi_string(
+    "gin_file", ["lm_stdlib.gin"], "Configuration: a path, or the name of a file in configs/; the "
+    "settings of later ones win.")
+_GIN_PARAM = flags.DEFINE_multi_string(
+    "gin_param", [], 'One more setting, such as \'Mesh.axes = "data:8"\'.')
+_MODEL_DIR = flags.DEFINE_string(
+    "model_dir", None, "Where checkpoints and metrics are; default: runs/ and the name of the last "
+    "gin_file.")
+
+
+class ConfigError(ValueError):
+  """A configuration that gin cannot read."""
+
+
+def main(argv: Sequence[str]) -> None:
+  """Reads flags and configuration, and trains."""
+  if len(argv) > 1:
+    _leave(f"{argv[1]!r} is not a flag: all settings are flags, such as --gin_file=lm_stdlib.gin.")
+  model_dir = _MODEL_DIR.value or str(Path("runs", Path(_GIN_FILE.value[-1]).stem))
+  try:
+    configure(_GIN_FILE.value, _GIN_PARAM.value)
+    training.train(model_dir)
+  except (mtf.MeshtfError, data.CorpusError, ConfigError) as error:
+    _leave(f"{type(error).__name__}: {error}")
+
+
+def configure(files: Sequence[str], params: Sequence[str]) -> None:
+  """Gives gin the settings of files and of single lines. Raises ConfigError, saying where it is."""
+  gin.add_config_file_search_path(config_files.config_folder())
+  try:
+    gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files], list(params))
+  except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
+    where = f" (one of --gin_param={' '.join(params)})" if "bindings string" in str(error) else ""
+    raise ConfigError(f"{error}{where}") from None
+
+
+def _leave(message: str) -> None:
+  print(message, file=sys.stderr)
+  sys.exit(1)
+
+
+if __name__ == "__main__":
+  app.run(main)

@@ -1,0 +1,145 @@
+"""The training loop: a model, an optimizer and a corpus on a mesh, and a folder to go on from.
+
+    mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model")
+    train("runs/lm", corpus=python_library(), mesh=mesh, steps=500)
+
+`Trainer` is one compiled step and the variables that a checkpoint holds; `train` is what the
+command `python -m transformer.train` runs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import gin
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from transformer import configurables, data, metrics, reports
+from transformer.evaluation import Evaluation
+from transformer.model import LanguageModel
+from transformer.sampling import sample
+
+__all__ = ["Trainer", "configurables", "train"]
+
+
+class Trainer:
+  """A model and its optimizer, one step of training, and where they are saved.
+
+  Args:
+    model: what learns.
+    optimizer: called with the variables; returns their optimizer.
+    seed: of dropout.
+    clip_norm: the greatest norm of all gradients together.
+    jit: whether XLA compiles the local work.
+  """
+
+  def __init__(self, model: LanguageModel,
+               optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
+               seed: int = 0, clip_norm: float = 1.0, jit: bool = False) -> None:
+    variables = model.trainable_variables
+    self.model, self.optimizer, self.steps_done = model, optimizer(variables), 0
+
+    @mtf.function(mesh=model.mesh, jit=jit, tokens="batch;length", targets="batch;length", step="")
+    def step_fn(tokens: mtf.Tensor, targets: mtf.Tensor,
+                step: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
+      with mtf.seed(seed, step):
+        loss = model.loss(tokens, targets, training=True)
+      grads, norm = mtf.optimizers.clip_by_global_norm(mtf.gradients([loss], variables), clip_norm)
+      self.optimizer.apply(grads, variables, step)
+      return loss, norm
+
+    self._step = step_fn
+
+  def step(self, tokens: np.ndarray, targets: np.ndarray) -> tuple[mtf.Tensor, mtf.Tensor]:
+    """Learns from int32 [batch length]; returns the loss and the norm of the gradients before."""
+    loss, norm = self._step(tokens, targets, np.int32(self.steps_done))
+    self.steps_done += 1
+    return loss, norm
+
+  @property
+  def variables(self) -> dict[str, mtf.Variable]:
+    """All that a checkpoint holds, by name."""
+    return {v.name: v for v in (*self.model.variables, *self.optimizer.variables)}
+
+  def save(self, folder: str | Path) -> str:
+    """Writes a checkpoint and returns its path."""
+    return mtf.checkpoint.save(str(folder), self.steps_done, self.variables,
+                               extra={"steps_done": self.steps_done})
+
+  def restore(self, folder: str | Path) -> bool:
+    """Goes on from the latest checkpoint of a folder; returns whether there is one.
+
+    Raises:
+      CheckpointError: it is one of another model or optimizer.
+    """
+    found = mtf.checkpoint.latest(str(folder))
+    if found is not None:
+      mtf.checkpoint.restore(found[1], self.variables)
+      self.steps_done = found[0]
+    return found is not None
+
+
+@gin.configurable
+def train(model_dir: str, corpus: data.Corpus = gin.REQUIRED, mesh: mtf.Mesh = gin.REQUIRED,
+          model: Callable[..., LanguageModel] = LanguageModel,
+          optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
+          steps: int = 500, batch: int = 16, length: int = 128, seed: int = 0,
+          clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
+          save_every: int = 200) -> None:
+  """Trains until `steps` steps are done in all, and tells how good the model is before and after.
+
+  Args:
+    model_dir: where checkpoints, metrics and configuration are; a run goes on from what is there.
+    corpus: what to learn from, and what is held out.
+    mesh: the positions, and the layout on them.
+    model: called with the mesh.
+    optimizer: called with the model's variables.
+    steps: how many steps there are, counted over all runs in this folder.
+    batch: windows in a step.
+    length: bytes in a window.
+    seed: of the order of the text and of dropout; that of first values is the mesh's.
+    clip_norm: the greatest norm of all gradients together.
+    jit: whether XLA compiles the local work.
+    report_every: steps between two lines of progress.
+    save_every: steps between two checkpoints.
+  """
+  began = time.monotonic()
+  trainer = Trainer(model(mesh), optimizer, seed, clip_norm, jit)
+  evaluation = Evaluation(trainer.model, corpus.held_out, length, batch)
+  trainer.restore(model_dir)
+  first = trainer.steps_done
+  reports.introduce(trainer.model, corpus, model_dir, first)
+  reports.write_config(model_dir)
+  before = evaluation()
+  print(f"held-out bits per byte before: {before:.3f}", flush=True)
+  batches = data.batches(corpus.train, batch, length, seed, first).take(max(steps - first, 0))
+  with metrics.Metrics(model_dir, first) as log:
+    log.write(first, bits_per_byte=before)
+    _loop(trainer, batches, log, metrics.Progress(steps, batch * length), model_dir, report_every,
+          save_every)
+    after = evaluation()
+    log.write(trainer.steps_done, bits_per_byte=after)
+  print(f"\n{sample(trainer.model, length)}\n")
+  reports.write_config(model_dir)
+  reports.summarize(corpus, evaluation, length, model_dir, (first, before),
+                    (trainer.steps_done, after), time.monotonic() - began)
+
+
+def _loop(trainer: Trainer, batches: tf.data.Dataset, log: metrics.Metrics,
+          progress: metrics.Progress, model_dir: str, report_every: int, save_every: int) -> None:
+  """Takes a step for each batch; reports and saves now and then, and after the last one."""
+  first = trainer.steps_done
+  last = first + int(batches.cardinality())
+  for tokens, targets in batches:
+    loss, norm = trainer.step(tokens, targets)
+    step = trainer.steps_done
+    if step % report_every == 0 or step in (first + 1, last):
+      rate = progress.report(step, float(loss))
+      log.write(step, loss=float(loss), gradient_norm=float(norm),
+                **({} if rate is None else {"tokens_per_second": rate}))
+    if step % save_every == 0 or step == last:
+      trainer.save(model_dir)
