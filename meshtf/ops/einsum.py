@@ -18,6 +18,7 @@ from meshtf.errors import DTypeError, ShapeError, near_misses
 from meshtf.graph import OPERATORS, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape
 from meshtf.names.parse import parse_pairs
+from meshtf.ops.contract import contract
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,9 +58,12 @@ class Einsum(Op):
     return Role.MAP if factor in self.names else Role.SUM
 
   def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    names = [s.names for s in at.inputs]
+    if len(xs) == 2 and all(n in self.names or (n in names[0] and n in names[1])
+                            for x in names for n in x):
+      return (contract(xs[0], names[0], xs[1], names[1], self.names),)
     letters: dict[str, str] = {}
-    terms = ["".join(letters.setdefault(n, chr(97 + len(letters))) for n in s.names)
-             for s in at.inputs]
+    terms = ["".join(letters.setdefault(n, chr(97 + len(letters))) for n in x) for x in names]
     output = "".join(letters[n] for n in self.names)
     return (tf.einsum(",".join(terms) + "->" + output, *xs),)
 
