@@ -1,13 +1,12 @@
-"""Parts of tensors, and tensors put together: slice, pad, concat, split, stack, unstack.
+"""Parts of tensors, and tensors put end to end: slice, pad, concat, split.
 
     y = mtf.slice(x, "length", 1, 7)                     # rows 1..7 of [batch, length:8]
     y = mtf.pad(y, "length", 0, 1)                       # and a row of zeros behind them
     q, k, v = mtf.split(x, "d", 3)
     x = mtf.concat([q, k, v], "d")
-    s = mtf.stack([x, y], "pair")                        # [pair:2 batch length]
 
 Where the dimension is cut, slice, pad and concat say which rows a slice reads (windows), and only
-rows that a device lacks are moved; split, stack and unstack take it whole.
+rows that a device lacks are moved; split takes it whole.
 """
 
 from __future__ import annotations
@@ -19,11 +18,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, apply_all
-from meshtf.graph.op import Window
-from meshtf.names import Dimension, Shape, is_floating
+from meshtf.errors import DTypeError, ShapeError
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply, apply_all
+from meshtf.names import is_floating
 from meshtf.ops.reshape import arrange, require_dim, transpose
+from meshtf.ops.stacking import fill_gaps, require_alike, stack, unstack
+
+__all__ = ["concat", "pad", "slice", "split", "stack", "unstack"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,7 @@ class Concat(Op):
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     for x in xs:
       require_dim(x.shape, self.dim)
-    _require_alike(xs, "concat", self.dim)
+    require_alike(xs, "concat", self.dim)
     return (Spec(xs[0].shape.resize(self.dim, sum(self.sizes)), xs[0].dtype),)
 
   def space(self, *xs: Spec) -> dict[str, int]:
@@ -172,81 +173,11 @@ class Split(Op):
     return tuple(tf.split(x, self.sizes, at.axis(0, self.dim)))
 
   def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
-    return [transpose(concat(_no_gaps(dy, y), self.dim), x.shape)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Stack(Op):
-  """Tensors side by side along a new dimension at position `axis`."""
-
-  dim: str
-  axis: int = 0
-  linear = "joint"
-  samples = (Sample(("n",), ("a:4;b:3", "b:3;a:4")), Sample(("n", 2), ("a:4;b:2",) * 4),
-             Sample(("n", 1), ("int a:4", "int a:4", "int a:4")))
-
-  def out(self, *xs: Spec) -> tuple[Spec, ...]:
-    _require_alike(xs, "stack", self.dim)
-    dims = list(xs[0].shape)
-    dims.insert(self.axis, Dimension(self.dim, len(xs)))
-    return (Spec(Shape(dims), xs[0].dtype),)
-
-  def role(self, factor: str) -> Role:
-    return Role.WHOLE if factor == self.dim else Role.MAP
-
-  def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
-    names = at.inputs[0].names
-    return (tf.stack([arrange(x, s.names, names) for x, s in zip(xs, at.inputs)], self.axis),)
-
-  def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
-    return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Unstack(Op):
-  """All rows of one dimension, as a tensor each."""
-
-  dim: str
-  linear = "joint"
-  samples = (Sample(("n",), ("n:3;a:4",)), Sample(("n",), ("a:4;n:2;b:3",)),
-             Sample(("n",), ("int a:2;n:4",)))
-
-  def out(self, x: Spec) -> tuple[Spec, ...]:
-    require_dim(x.shape, self.dim)
-    return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
-
-  def role(self, factor: str) -> Role:
-    return Role.WHOLE if factor == self.dim else Role.MAP
-
-  def local(self, at: At, x: Any) -> tuple[Any, ...]:
-    return tuple(tf.unstack(x, axis=at.axis(0, self.dim)))
-
-  def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
-    many = isinstance(y, tuple)
-    parts = _no_gaps(dy, y) if many else [dy]
-    return [transpose(stack(parts, self.dim, x.shape.index(self.dim)), x.shape)]
+    return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
 
 
 def _shifted(by: int) -> Window:
   return Window(lambda a: a + by, lambda b: b + by)
-
-
-def _no_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
-  """Returns cotangents, with zeros where nothing flows back."""
-  return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
-
-
-def _require_alike(xs: Sequence[Spec], what: str, dim: str) -> None:
-  """Refuses tensors that differ in more than `dim` or the order of names."""
-  first = xs[0]
-  for x in xs[1:]:
-    if set(x.shape.without(dim)) != set(first.shape.without(dim)):
-      raise ShapeError(f'{what} along "{dim}" takes tensors that have all other dimensions in '
-                       f"common, not {first.shape!r} and {x.shape!r}.")
-    if x.dtype != first.dtype:
-      raise DTypeError(explain_error(
-          f"{what} takes tensors of one data type, not {first.dtype} and {x.dtype}.",
-          way_out=f'Convert one of them: mtf.cast(x, "{first.dtype}").'))
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
@@ -295,24 +226,3 @@ def split(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]
       raise ShapeError(f"{x.shape.dim(dim)!r} cannot be split into {sizes} equal pieces.")
     sizes = [x.shape[dim] // sizes] * sizes
   return (x,) if list(sizes) == [x.shape[dim]] else apply_all(Split(dim, tuple(sizes)), x)
-
-
-def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
-  """Returns tensors side by side along a new dimension `dim` at position `axis`.
-
-  Raises:
-    ShapeError: there are no tensors, their dimensions differ, or they have `dim` already.
-    DTypeError: their data types differ.
-  """
-  if not xs:
-    raise ShapeError("stack takes at least one tensor.")
-  return apply(Stack(dim, axis % (len(xs[0].shape) + 1)), *xs)
-
-
-def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
-  """Returns the rows of `dim`, as a tensor each.
-
-  Raises:
-    ShapeError: x lacks `dim`.
-  """
-  return apply_all(Unstack(dim), x)
