@@ -28,7 +28,7 @@ $(VENV)/.test: $(VENV)/.run
 
 $(VENV)/.run: setup.py
 	@echo "Setting up $(VENV): TensorFlow is some 600 MB, so the first time takes minutes."
-	@set -e; for python in $(PYTHON) python3.11 python3.12 python3.13 python3.10 python3; do \
+	@set -e; for python in $(or $(PYTHON),python3.11 python3.12 python3.13 python3.10 python3); do \
 	  if $$python -c 'import ensurepip, sys; assert (3, 10) <= sys.version_info < (3, 14)' \
 	     2>/dev/null; then $$python -m venv $(VENV); exit 0; fi; done; \
 	echo "No Python 3.10 to 3.13 with the module venv was found (on Debian: apt install" \
