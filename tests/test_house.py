@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("meshtf", "transformer", "examples", "benchmarks")
-# Whoever imports stands above what it imports; equals never see each other, such as ops and partition.
+# Whoever imports stands above what it imports; equals, such as ops and partition, never meet.
 RANKS = {"errors": 0, "names": 1, "mesh": 2, "graph": 3, "ops": 4, "partition": 4, "runtime": 5,
          "function": 6, "module": 6, "layers": 7, "optimizers": 8, "pipeline": 8, "testing": 9,
          "__init__": 9, "__main__": 10}
@@ -46,7 +46,7 @@ def here(path: Path, node: ast.AST | None = None) -> str:
 
 
 def imports(path: Path) -> Iterator[tuple[ast.AST, str]]:
-  """Yields every module that a file imports, wherever in the file: `a.b` for `from a.b import c`."""
+  """Yields every module that a file imports, anywhere in it: `a.b` for `from a.b import c`."""
   for node in ast.walk(tree(path)):
     if isinstance(node, ast.Import):
       yield from ((node, alias.name) for alias in node.names)

@@ -1,4 +1,4 @@
-"""The wheel: two names at its top, every gin file inside, and nothing asked for without a reason."""
+"""The wheel: two names at its top, every gin file inside, and little asked for."""
 
 from __future__ import annotations
 

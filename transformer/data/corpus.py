@@ -1,7 +1,7 @@
 """A corpus: the bytes of many text files, each file wholly in training or wholly held out.
 
 The side a file is on depends on a hash of its relative name and on nothing else, so adding a file
-moves no other. Every file ends with one zero byte, `END`, from which a model learns where texts end.
+moves no other. Every file ends with one zero byte, `END`, which tells a model where texts end.
 
 >>> [held_out_by_name(name, share=0.5) for name in ("ast.py", "bisect.py", "email/utils.py")]
 [True, False, True]
@@ -95,7 +95,7 @@ def _read(files: Iterable[Path], root: Path, share: float, place: str) -> Corpus
   texts = {name: texts[name] for name in sorted(texts) if texts[name]}
   if not texts:
     raise CorpusError(f"there is no text to learn from.\n  looked in    {place}\n"
-                      '  Give other files, in a gin file: data.text_files.pattern = "books/**/*.txt".')
+                      '  Give other files, in gin: data.text_files.pattern = "books/**/*.txt".')
   held_out = {name for name in texts if held_out_by_name(name, share)}
   train = [name for name in texts if name not in held_out]
   if train and held_out:
