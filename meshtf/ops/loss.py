@@ -26,7 +26,7 @@ from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
 from meshtf.ops.normalize import wide
 from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, widen
-from meshtf.ops.reshape import arrange, require_dim
+from meshtf.ops.reshape import arrange, require_dim, transpose
 from meshtf.ops.unary import exp
 
 
@@ -130,7 +130,7 @@ class CrossEntropyGrad(Op):
     return (tf.cast(dx, logits.dtype),)
 
   def gradient(self, dz: Any, z: Any, dloss: Any, logits: Any, labels: Any, lse: Any) -> list[Any]:
-    dz = cast(dz, lse.dtype)
+    dz, labels = cast(dz, lse.dtype), transpose(labels, lse.shape)
     counted = where(labels >= 0, dloss, 0.0)
     slope = add(multiply(lse, 2 * self.z_loss), 1.0)
     weighted = multiply(dz, _probability(logits, lse))

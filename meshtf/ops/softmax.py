@@ -5,7 +5,7 @@ row, and keeps its exponentials, so that each element is exponentiated once:
 
     told    m, s = max(x), sum(exp(x - m))            of each slice
     whole   M, S = max(m), sum(s * exp(m - M))        over the slices
-    y       exp(x - m) * (exp(m - M) / S)
+    y       exp(x - m) * (exp(m - M) / S)             log: (x - m) + ((m - M) - log(S))
 
 Half floats are computed in float32 and rounded once, at the end.
 """
@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.ops.arithmetic import add, multiply, subtract
-from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, widen
+from meshtf.ops.reduce import reduce_sum, require_floating, widen
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import exp, negative
 
@@ -58,8 +58,8 @@ class Softmax(_Along, Op):
 
   def share(self, at: At, x: Any) -> Shared:
     x, axis = widen(x), at.axis(0, self.dim)
-    top = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)   # a slice of -inf only
-    e = tf.exp(x - top)
+    below, top = _below(x, axis)
+    e = tf.exp(below)
     return (top, tf.reduce_sum(e, axis, keepdims=True)), (e, top)
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
@@ -73,13 +73,6 @@ class Softmax(_Along, Op):
 
   def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
     return [apply(SoftmaxGrad(self.dim), dy, y)]
-
-
-def _softmax(x: Any, axis: int) -> Any:
-  if axis == len(x.shape) - 1:
-    return tf.nn.softmax(x)
-  e = tf.exp(x - tf.reduce_max(x, axis, keepdims=True))     # tf.nn.softmax would transpose twice
-  return e / tf.reduce_sum(e, axis, keepdims=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,15 +105,18 @@ class LogSoftmax(_Along, Op):
   samples = _SAMPLES
 
   def share(self, at: At, x: Any) -> Shared:
-    axis = at.axis(0, self.dim)
-    return (tf.expand_dims(log_sum_exp(widen(x), [axis]), axis),), ()
+    x, axis = widen(x), at.axis(0, self.dim)
+    below, top = _below(x, axis)
+    return (top, tf.reduce_sum(tf.exp(below), axis, keepdims=True)), (below, top)
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
-    axis = at.axis(0, self.dim)
-    if at.told is None and axis == len(x.shape) - 1:
-      return (tf.cast(tf.nn.log_softmax(widen(x)), x.dtype),)
-    total = self.share(at, x)[0][0] if at.told is None else log_sum_exp(at.told[0], [0])
-    return (tf.cast(widen(x) - total, x.dtype),)
+    if at.told is None:
+      return (tf.cast(_log_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
+    tops, sums = at.told
+    below, top = at.kept
+    highest = tf.reduce_max(tops, 0)
+    total = tf.reduce_sum(sums * tf.exp(tops - highest), 0)
+    return (tf.cast(below + ((top - highest) - tf.math.log(total)), x.dtype),)
 
   def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
     return [apply(LogSoftmaxGrad(self.dim), dy, y)]
@@ -145,6 +141,26 @@ class LogSoftmaxGrad(_Along, Op):
     weighted = multiply(dz, exp(y))
     by_dy = subtract(dz, reduce_sum(weighted, self.dim))
     return [by_dy, negative(multiply(weighted, reduce_sum(dy, self.dim)))]
+
+
+def _below(x: Any, axis: int) -> tuple[Any, Any]:
+  """Returns how far x is below its largest, and the largest; finite where all are -inf."""
+  top = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
+  return x - top, top
+
+
+def _softmax(x: Any, axis: int) -> Any:
+  if axis == len(x.shape) - 1:
+    return tf.nn.softmax(x)
+  e = tf.exp(_below(x, axis)[0])                            # tf.nn.softmax would transpose twice
+  return e / tf.reduce_sum(e, axis, keepdims=True)
+
+
+def _log_softmax(x: Any, axis: int) -> Any:
+  if axis == len(x.shape) - 1:
+    return tf.nn.log_softmax(x)
+  below, _ = _below(x, axis)
+  return below - tf.math.log(tf.reduce_sum(tf.exp(below), axis, keepdims=True))
 
 
 def softmax(x: Tensor, dim: str) -> Tensor:

@@ -1,0 +1,84 @@
+"""Cross entropy: labels that count for nothing, z-loss, half floats, second derivatives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf.ops.loss import cross_entropy
+
+LABELS = np.array([3, 0, 2, 1], "int32")
+
+
+@pytest.fixture(params=["", "v:x", "b:x"])
+def mesh(request):
+  return mtf.Mesh("x:2", layout=request.param)
+
+
+def numbers():
+  return np.random.default_rng(0).normal(0, 3, (4, 6)).astype("float32")
+
+
+def plain(x, labels=LABELS):
+  return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, x)
+
+
+@pytest.mark.parametrize("dims", ["b;v", "v;b"])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_values_and_gradient(mesh, dims, dtype):
+  x = mtf.transpose(mtf.import_tensor(mesh, numbers(), "b;v"), dims)
+  loss = cross_entropy(x, mtf.import_tensor(mesh, LABELS.astype(dtype), "b"), "v")
+  np.testing.assert_allclose(loss.numpy(), plain(numbers()).numpy(), rtol=1e-5)
+  (dx,) = mtf.gradients([loss], [x])
+  wanted = tf.nn.softmax(numbers()) - tf.one_hot(LABELS, 6)
+  np.testing.assert_allclose(mtf.transpose(dx, "b;v").numpy(), wanted.numpy(), atol=1e-5)
+
+
+def test_negative_labels_count_for_nothing_and_large_ones_are_nan(mesh):
+  x = mtf.import_tensor(mesh, numbers(), "b;v")
+  loss = cross_entropy(x, mtf.import_tensor(mesh, np.array([3, -1, 6, -7], "int32"), "b"), "v", 0.1)
+  assert (np.isnan(loss.numpy()) == [False, False, True, False]).all()
+  assert loss.numpy()[1] == loss.numpy()[3] == 0
+  (dx,) = mtf.gradients([loss], [x])
+  assert (dx.numpy()[[1, 3]] == 0).all()
+
+
+def test_half_floats_give_a_float32_loss(mesh):
+  x = mtf.import_tensor(mesh, numbers(), "b;v", dtype="bfloat16")
+  loss = cross_entropy(x, mtf.import_tensor(mesh, LABELS, "b"), "v")
+  assert loss.dtype == "float32"
+  np.testing.assert_allclose(loss.numpy(), plain(x.numpy().astype("float32")).numpy(), rtol=1e-5)
+  (dx,) = mtf.gradients([loss], [x])
+  assert dx.dtype == "bfloat16"
+
+
+def test_z_loss_and_second_derivatives(mesh):
+  x = mtf.import_tensor(mesh, numbers(), "b;v")
+  labels = mtf.import_tensor(mesh, LABELS, "b")
+  (dx,) = mtf.gradients([mtf.square(cross_entropy(x, labels, "v", z_loss=0.1))], [x])
+  (ddx,) = mtf.gradients([mtf.square(dx)], [x])
+  v = tf.constant(numbers())
+  one_hot = tf.one_hot(LABELS, 6)
+  with tf.GradientTape() as outer:
+    outer.watch(v)
+    with tf.GradientTape() as inner:
+      inner.watch(v)
+      lse = tf.reduce_logsumexp(v, 1)
+      y = tf.square(lse - tf.reduce_sum(v * one_hot, 1) + 0.1 * lse ** 2)
+    first = inner.gradient(y, v)
+    y = tf.square(first)
+  np.testing.assert_allclose(dx.numpy(), first.numpy(), rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(ddx.numpy(), outer.gradient(y, v).numpy(), rtol=1e-3, atol=1e-2)
+
+
+def test_what_is_refused(mesh):
+  x = mtf.import_tensor(mesh, numbers(), "b;v")
+  labels = mtf.import_tensor(mesh, LABELS, "b")
+  with pytest.raises(mtf.ShapeError, match='no dimension "vocab"'):
+    cross_entropy(x, labels, "vocab")
+  with pytest.raises(mtf.ShapeError, match=r"needs labels of \[b:4\], in any order, not \[c:4\]"):
+    cross_entropy(x, mtf.rename(labels, "b", "c"), "v")
+  with pytest.raises(mtf.DTypeError, match="labels are integers"):
+    cross_entropy(x, mtf.cast(labels, "float32"), "v")

@@ -1,0 +1,60 @@
+"""Softmax and log-softmax: large logits, masks, half floats, second derivatives, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+
+INF = np.inf
+LOGITS = np.array([[1e4, 0, -1e4, 1e4], [-INF, -INF, 0, 1], [3, -INF, -INF, -INF], [0, 0, 0, 0]],
+                  "float32")
+
+
+@pytest.fixture(params=["", "d:x", "b:x"])
+def mesh(request):
+  return mtf.Mesh("x:2", layout=request.param)
+
+
+@pytest.mark.parametrize("dims", ["b;d", "d;b"])
+def test_large_logits_and_masks(mesh, dims):
+  x = mtf.transpose(mtf.import_tensor(mesh, LOGITS, "b;d"), dims)
+  for ours, theirs in ((mtf.softmax, tf.nn.softmax), (mtf.log_softmax, tf.nn.log_softmax)):
+    y = mtf.transpose(ours(x, "d"), "b;d")
+    np.testing.assert_allclose(y.numpy(), theirs(LOGITS).numpy(), rtol=1e-5)
+
+
+def test_half_floats_are_rounded_once(mesh):
+  x = mtf.import_tensor(mesh, LOGITS[:, :4].clip(-9, 9), "b;d", dtype="bfloat16")
+  y = mtf.softmax(x, "d")
+  assert y.dtype == "bfloat16"
+  wanted = tf.cast(tf.nn.softmax(x.numpy().astype("float32")), tf.bfloat16)
+  np.testing.assert_allclose(y.numpy().astype("float32"), wanted.numpy().astype("float32"),
+                             rtol=1e-2)
+
+
+@pytest.mark.parametrize("ours, theirs", [(mtf.softmax, tf.nn.softmax),
+                                          (mtf.log_softmax, tf.nn.log_softmax)])
+def test_second_derivatives(mesh, ours, theirs):
+  array = np.random.default_rng(0).normal(size=(4, 4)).astype("float32")
+  x = mtf.import_tensor(mesh, array, "b;d")
+  (dx,) = mtf.gradients([mtf.square(ours(x, "d"))], [x])
+  (ddx,) = mtf.gradients([mtf.square(dx)], [x])
+  v = tf.constant(array)
+  with tf.GradientTape() as outer:
+    outer.watch(v)
+    with tf.GradientTape() as inner:
+      inner.watch(v)
+      y = tf.square(theirs(v))
+    y = tf.square(inner.gradient(y, v))
+  np.testing.assert_allclose(ddx.numpy(), outer.gradient(y, v).numpy(), rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_refused(mesh):
+  x = mtf.import_tensor(mesh, LOGITS, "b;d")
+  with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
+    mtf.softmax(x, "e")
+  with pytest.raises(mtf.DTypeError, match="softmax does not take int32"):
+    mtf.softmax(mtf.cast(x, "int32"), "d")
