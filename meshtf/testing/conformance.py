@@ -21,7 +21,7 @@ from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
 from meshtf.testing.samples import MESHES, generator
 
-LEGAL, ILLEGAL = 100, 30       # layouts of one sample on one mesh, at most
+LIMIT = 100       # legal layouts of one sample on one mesh, and as many illegal ones, at most
 
 
 def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
@@ -64,15 +64,15 @@ def check_sample(op_class: type[Op], index: int, seed: int = 0, meshes: Sequence
 
 
 def _layouts(case: Expected, report: Report, meshes: Sequence[str]) -> Iterator[tuple[str, Rules]]:
-  """Returns all layouts to try, legal or not, and counts the legal ones that are left out."""
+  """Returns all layouts to try, legal or not, and counts those left out."""
   rng = generator(report.seed, "layouts", report.op)
   for axes in meshes:
     sizes = Mesh(axes).axes
     every = all_layouts(case.dims, list(sizes))
     legal = [rules for rules in every if is_legal(case.shapes, sizes, rules)]
     illegal = [rules for rules in every if not is_legal(case.shapes, sizes, rules)]
-    report.left_out += max(0, len(legal) - LEGAL)
-    yield from ((axes, rules) for rules in pick(legal, LEGAL, rng) + pick(illegal, ILLEGAL, rng))
+    report.left_out += max(0, len(legal) - LIMIT) + max(0, len(illegal) - LIMIT)
+    yield from ((axes, rules) for rules in pick(legal, LIMIT, rng) + pick(illegal, LIMIT, rng))
 
 
 def _try_layout(case: Expected, mesh: Mesh, report: Report) -> None:

@@ -1,7 +1,9 @@
 """Inputs as partial results: the same value, spread unequally over the positions along an axis.
 
 A planner or a rule that takes a partial sum for the sum must be found out, so the weights differ
-(0.75, and the rest in equal shares), and rules that hold only for equal shares fail as well.
+(0.75, and the rest in equal shares), and rules that hold only for equal shares fail as well. The
+maximum of x and y is still that of their weighted parts, so in one variant the parts also differ by
+amounts that cancel in the sum, other ones for each element and input ("uneven").
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
     able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
     for chosen in [[i] for i in able] + ([able] if len(able) > 1 else []):
       yield f"inputs {chosen} partial on {axis}", _replace(xs, chosen, [axis], "sum")
-  everywhere = [i for i, x in enumerate(xs) if all(can_be_partial(x, a) for a in axes)]
-  if len(axes) > 1 and everywhere:
-    yield f"inputs {everywhere} partial on all axes", _replace(xs, everywhere, axes, "sum")
+  everywhere = [i for i, x in enumerate(xs) if axes and all(can_be_partial(x, a) for a in axes)]
+  if everywhere:
+    uneven = _replace(xs, everywhere, axes, "sum", uneven=True)
+    yield f"inputs {everywhere} uneven partial on all axes", uneven
   kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])] if axes else []
   for kind, axis in kinds:
     able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
@@ -37,17 +40,32 @@ def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
       yield f"inputs {able} {kind} partial on {axis}", _replace(xs, able, [axis], kind)
 
 
-def as_partial(x: Tensor, axis: str, kind: Kind = "sum") -> Tensor:
-  """Returns `x`, whole along `axis`, as an unfinished result along it."""
+def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Tensor:
+  """Returns `x`, whole along `axis`, as an unfinished result along it.
+
+  Args:
+    x: an eager tensor.
+    axis: an axis of its mesh.
+    kind: how the parts make up the value.
+    uneven: the number of a pattern of amounts that cancel in a sum; 0: none.
+  """
   mesh, held = x.mesh, x.held
   assert mesh is not None and held is not None
   place, size = mesh.axis_index[axis], mesh.axes[axis]
-  values = [_share(v, coord[place], size, kind)
+  values = [_share(v, coord[place], size, kind) + _pattern(v, coord[place], uneven)
             for v, coord in zip(held.values, mesh.coords, strict=True)]
   placement = tuple(Pending(kind) if i == place else s for i, s in enumerate(held.placement))
   y = Tensor(x.node, x.index, x.spec)
   y.held = Held(placement, values)
   return y
+
+
+def _pattern(value: Any, coord: int, number: int) -> Any:
+  """Returns multiples of 0.75, as "ties" are, that cancel between the first two positions."""
+  if not number or coord > 1:
+    return tf.zeros([], value.dtype)
+  places = tf.reshape(tf.range(int(np.prod(value.shape))), value.shape)
+  return tf.cast((places * number + number) % 5 - 2, value.dtype) * (0.75 if coord else -0.75)
 
 
 def _share(value: Any, coord: int, size: int, kind: Kind) -> Any:
@@ -65,9 +83,10 @@ def can_be_partial(x: Tensor, axis: str) -> bool:
   return is_floating(x.dtype) and x.held.placement[x.mesh.axis_index[axis]] == Whole
 
 
-def _replace(xs: Sequence[Tensor], chosen: list[int], axes: list[str], kind: Kind) -> list[Tensor]:
+def _replace(xs: Sequence[Tensor], chosen: list[int], axes: list[str], kind: Kind,
+             uneven: bool = False) -> list[Tensor]:
   out = list(xs)
   for i in chosen:
     for axis in axes:
-      out[i] = as_partial(out[i], axis, kind)
+      out[i] = as_partial(out[i], axis, kind, i + 1 if uneven else 0)
   return out

@@ -75,21 +75,24 @@ def expected(op_class: type[Op], sample: Sample, seed: int) -> Expected:
   rng = generator(seed, op_class.__name__, repr(sample))
   case = Expected(op_class(*sample.attributes), draw_all(sample, rng), [], [], None, [])
   one = Mesh("")
-  with tf.GradientTape() as tape:
+  with tf.GradientTape(persistent=True) as tape:
     xs = case.inputs(one)
     watched = [_watch(tape, x) for x in xs]
     ys = apply_all(case.op, *xs, mesh=one)
     values = [_value(y) for y in ys]
     case.outputs = [(value.numpy(), y.shape) for y, value in zip(ys, values, strict=True)]
     case.cotangents = [_random_like(array, rng) for array, _ in case.outputs]
-    total = tf.add_n([tf.reduce_sum(tf.cast(v * d, tf.float64))
-                      for v, d in zip(values, case.cotangents, strict=True) if d is not None]
-                     or [tf.constant(0.0, tf.float64)])
+    totals = [None if d is None else tf.reduce_sum(v * d)
+              for v, d in zip(values, case.cotangents, strict=True)]
   case.problems += _problems(ys, case.outputs)
-  differentiable = any(w is not None for w in watched) and any(
-      d is not None for d in case.cotangents)
-  if sample.gradient and differentiable:
-    _compare_with_tape(case, xs, ys, tape.gradient(total, [w for w in watched if w is not None]))
+  floats = [w for w in watched if w is not None]
+  several = [k for k, total in enumerate(totals) if total is not None]
+  if sample.gradient and floats and several:
+    # All cotangents at once, and where there are several outputs each one alone, too.
+    for kept in [several, *([k] for k in several if len(several) > 1)]:
+      theirs = tape.gradient([totals[k] for k in kept], floats)
+      found = _compare_with_tape(case, xs, ys, kept, theirs)
+      case.gradients = found if case.gradients is None else case.gradients
   return case
 
 
@@ -123,11 +126,12 @@ def _problems(ys: Sequence[Tensor], outputs: Sequence[tuple[Any, Shape]]) -> lis
   return found
 
 
-def _compare_with_tape(case: Expected, xs: list[Tensor], ys: Sequence[Tensor], tape: list[Any]
-                       ) -> None:
+def _compare_with_tape(case: Expected, xs: list[Tensor], ys: Sequence[Tensor], kept: list[int],
+                       tape: list[Any]) -> list[Any]:
+  """Returns the rule's gradients for cotangents of outputs `kept`; notes where the tape differs."""
   assert xs[0].mesh is not None
-  found = case.backward(ys, xs, case.cotangents_on(xs[0].mesh))
-  case.gradients = [None if g is None else _value(g).numpy() for g in found]
+  dys = [dy if k in kept else None for k, dy in enumerate(case.cotangents_on(xs[0].mesh))]
+  found = case.backward(ys, xs, dys)
   theirs = iter(tape)
   for i, (x, mine, (array, shape)) in enumerate(zip(xs, found, case.arrays, strict=True)):
     if not is_floating(x.dtype):
@@ -139,4 +143,5 @@ def _compare_with_tape(case: Expected, xs: list[Tensor], ys: Sequence[Tensor], t
     else:
       problem = "" if same(np.zeros_like(want), want, case.rounding) else "none, the tape has one"
     if problem:
-      case.problems.append(f"gradient rule against the tape, input {i}: {problem}")
+      case.problems.append(f"gradient rule against the tape, outputs {kept}, input {i}: {problem}")
+  return [None if g is None else _value(g).numpy() for g in found]

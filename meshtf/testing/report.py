@@ -19,7 +19,7 @@ class Report:
   seed: int
   cases: int = 0        # combinations of sample, mesh, layout and partial inputs that were compared
   refused: int = 0      # illegal layouts, answered by LayoutError as they must be
-  left_out: int = 0     # legal layouts that were not drawn
+  left_out: int = 0     # layouts that were not drawn
   failures: list[str] = dataclasses.field(default_factory=list)
 
   def add(self, other: Report) -> None:
