@@ -11,6 +11,7 @@ gin would see a module that is run with -m twice.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,7 +47,10 @@ def main(argv: Sequence[str]) -> None:
     configure(_GIN_FILE.value, _GIN_PARAM.value)
     training.train(model_dir)
   except (mtf.MeshtfError, data.CorpusError, ConfigError) as error:
-    _leave(f"{type(error).__name__}: {error}")
+    text = re.sub(r"\n  In call to configurable .*", "", str(error))     # gin's, of no use here
+    _leave(f"{type(error).__name__}: {text}")
+  except KeyboardInterrupt:
+    _leave(f"\nInterrupted. The same command goes on from the last checkpoint in {model_dir}.")
 
 
 def configure(files: Sequence[str], params: Sequence[str]) -> None:
@@ -55,8 +59,7 @@ def configure(files: Sequence[str], params: Sequence[str]) -> None:
   try:
     gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files], list(params))
   except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
-    where = f" (one of --gin_param={' '.join(params)})" if "bindings string" in str(error) else ""
-    raise ConfigError(f"{error}{where}") from None
+    raise ConfigError(str(error).replace("bindings string", "--gin_param")) from None
 
 
 def _leave(message: str) -> None:

@@ -67,7 +67,7 @@ class Trainer:
 
   def save(self, folder: str | Path) -> str:
     """Writes a checkpoint and returns its path."""
-    return mtf.checkpoint.save(str(folder), self.steps_done, self.variables,
+    return mtf.save_checkpoint(str(folder), self.steps_done, self.variables,
                                extra={"steps_done": self.steps_done})
 
   def restore(self, folder: str | Path) -> bool:
@@ -76,9 +76,9 @@ class Trainer:
     Raises:
       CheckpointError: it is one of another model or optimizer.
     """
-    found = mtf.checkpoint.latest(str(folder))
+    found = mtf.latest_checkpoint(str(folder))
     if found is not None:
-      mtf.checkpoint.restore(found[1], self.variables)
+      mtf.restore_checkpoint(found[1], self.variables)
       self.steps_done = found[0]
     return found is not None
 

@@ -1,0 +1,55 @@
+"""First values: the distributions that were asked for, and the same numbers under every layout."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.layers import initializers
+
+SHAPE = "d_model:64;d_ff:128"
+
+
+def drawn(initializer, shape=SHAPE, name="w", **mesh):
+  return mtf.Variable(mtf.Mesh(mesh.pop("axes", ""), **mesh), shape, initializer, name).numpy()
+
+
+@pytest.mark.parametrize("initializer, value", [
+    (initializers.zeros, 0.0), (initializers.ones, 1.0), (initializers.constant(-2.5), -2.5)])
+def test_constants(initializer, value):
+  np.testing.assert_array_equal(drawn(initializer), np.full((64, 128), value, "float32"))
+
+
+@pytest.mark.parametrize("initializer, stddev, limit", [
+    (initializers.normal(0.5), 0.5, np.inf),
+    (initializers.truncated(0.5), 0.5, 2 * 0.5 / 0.8796),
+    (initializers.uniform(0.3), 0.3 / np.sqrt(3), 0.3),
+    (initializers.variance_scaling("d_model"), 1 / np.sqrt(64), np.inf),
+    (initializers.variance_scaling("d_model", mode="fan_out"), 1 / np.sqrt(128), np.inf),
+    (initializers.variance_scaling("d_model", 2.0, "fan_avg", "uniform"), np.sqrt(2 / 96), 0.26),
+    (initializers.variance_scaling("d_ff", distribution="truncated_normal"), 1 / np.sqrt(128), 0.21)])
+def test_distributions(initializer, stddev, limit):
+  numbers = drawn(initializer)
+  assert numbers.std() == pytest.approx(stddev, rel=0.04)      # 8192 numbers: 5 sigma
+  assert abs(numbers.mean()) < 0.05 * stddev
+  assert abs(numbers).max() <= limit * 1.001
+
+
+def test_expert_dimensions_count_in_no_fan():
+  initializer = initializers.variance_scaling("d_model", mode="fan_avg", expert_dims="experts")
+  numbers = drawn(initializer, "experts:8;d_model:16;d_ff:16")
+  assert numbers.std() == pytest.approx(0.25, rel=0.08)
+
+
+def test_every_layout_draws_the_same_numbers():
+  want = drawn(initializers.normal())
+  for axes, layout in (("data:2;model:2", "d_model:data;d_ff:model"), ("model:4", "d_ff:model")):
+    np.testing.assert_array_equal(drawn(initializers.normal(), axes=axes, layout=layout), want)
+
+
+def test_names_and_seeds_make_numbers_differ():
+  first = drawn(initializers.normal())
+  assert (first != drawn(initializers.normal(), name="v")).all(axis=1).any()
+  assert (first != drawn(initializers.normal(), seed=1)).all(axis=1).any()
+  np.testing.assert_array_equal(first, drawn(initializers.normal()))
