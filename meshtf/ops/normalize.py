@@ -112,7 +112,7 @@ class NormalizeGrad(Op):
     if at.told is None:
       told, (dy, y) = self.share(at, dy, y, inverse)
     else:
-      told, (dy, y) = [tf.reduce_mean(t, 0) for t in at.told], at.kept
+      told, (dy, y) = tuple(tf.reduce_mean(t, 0) for t in at.told), at.kept
     away = y * told[-1]
     away = away + told[0] if self.center else away
     inverse = tf.expand_dims(inverse, at.axis(0, self.dim))

@@ -57,20 +57,26 @@ def _checked(value: Any) -> Any:
 def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> tuple[list[Any], int]:
   """Returns the seeds of a random op as tensors, and its salt: a hash of its path of names."""
   path = "/".join((*current().path, name))
-  if seed is not None:
-    values = [_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,))]
-  elif current().seeds is None:
+  if seed is None:
+    values = _in_force(path)
+  else:
+    values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
+  tensors = [v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values]
+  return tensors, zlib.crc32(path.encode())
+
+
+def _in_force(path: str) -> tuple[Any, ...]:
+  """Returns the seeds of `with mtf.seed(...)`, once for each path."""
+  seeds, seeded = current().seeds, current().seeded
+  if seeds is None:
     raise PlanError(explain_error(
         f"{path!r} needs a seed, and none is in force.",
         way_out="Write it inside of `with mtf.seed(run_seed, step):` (inside of the mtf.function, "
                 "with the step as an argument), or pass seed=."))
-  else:
-    values = list(current().seeds)
-    if path in current().seeded:
-      raise PlanError(explain_error(
-          f"two random ops are called {path!r} under one seed: they would draw the same numbers.",
-          way_out="Give one of them another name=, or put each into its own "
-                  "`with mtf.seed(run_seed, step, i):`."))
-    current().seeded.add(path)
-  tensors = [v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values]
-  return tensors, zlib.crc32(path.encode())
+  if path in seeded:
+    raise PlanError(explain_error(
+        f"two random ops are called {path!r} under one seed: they would draw the same numbers.",
+        way_out="Give one of them another name=, or put each into its own "
+                "`with mtf.seed(run_seed, step, i):`."))
+  seeded.add(path)
+  return seeds
