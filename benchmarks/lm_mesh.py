@@ -22,6 +22,8 @@ class MeshLM:
 
   def __init__(self, case: Case):
     c = case.config
+    if case.devices:
+      mtf.logical_devices(8)
     self.mesh = mtf.Mesh(case.mesh, layout=case.layout, devices=case.devices)
     self.model = LanguageModel(self.mesh, vocab=c.vocab, d_model=c.d_model, d_ff=c.d_ff,
                                heads=c.heads, d_kv=c.key, blocks=c.layers, dropout=c.dropout,
