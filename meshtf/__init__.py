@@ -5,6 +5,7 @@
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
+from meshtf import layers, optimizers
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
                            MeshtfError, ParseError, PlanError, ShapeError)
 from meshtf.function import function
@@ -18,19 +19,27 @@ from meshtf.ops.arithmetic import (add, divide, equal, floordiv, floormod, great
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum
+from meshtf.ops.loss import cross_entropy
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where
+from meshtf.ops.random import (categorical, dropout, random_normal, random_uniform,
+                               truncated_normal)
 from meshtf.ops.reduce import (broadcast, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
                                reduce_mean, reduce_min, reduce_sum)
 from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
 from meshtf.ops.scanning import cumsum
+from meshtf.ops.seeds import seed
 from meshtf.ops.select import argmax, top_k
-from meshtf.ops.slicing import concat, pad, slice, split, stack, unstack
+from meshtf.ops.slicing import concat, pad, slice, split
 from meshtf.ops.softmax import log_softmax, softmax
+from meshtf.ops.stacking import stack, unstack
 from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like
 from meshtf.ops.unary import (abs, cos, erf, exp, floor, gelu, is_finite, log, log1p, logical_not,
                               negative, reciprocal, relu, round, rsqrt, sigmoid, sign, silu, sin,
                               softplus, sqrt, square, tanh)
+from meshtf.runtime.checkpoint import latest as latest_checkpoint
+from meshtf.runtime.checkpoint import restore as restore_checkpoint
+from meshtf.runtime.checkpoint import save as save_checkpoint
 from meshtf.runtime.devices import logical_devices
 from meshtf.runtime.stores import constant, import_tensor
 from meshtf.runtime.variables import Variable

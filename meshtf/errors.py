@@ -54,7 +54,7 @@ class LayoutWarning(UserWarning):
   """A layout that is legal but most likely not what was meant."""
 
 
-def explain_error(headline: str, way_out: str = "", **facts: object) -> str:
+def explain_error(headline: str, way_out: object = "", **facts: object) -> str:
   """Returns a message: a headline, one aligned line for each fact, and the way out."""
   width = max([8, *(len(name) + 1 for name in facts)])
   lines = [headline]

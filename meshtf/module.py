@@ -49,12 +49,12 @@ class Module(tf.Module):
       yield
 
   @property
-  def variables(self) -> tuple[Variable, ...]:  # type: ignore[override]
+  def variables(self) -> tuple[Variable, ...]:
     """All variables of this module and those inside it."""
     return tuple(self._flatten(predicate=lambda x: isinstance(x, Variable), expand_composites=False))
 
   @property
-  def trainable_variables(self) -> tuple[Variable, ...]:  # type: ignore[override]
+  def trainable_variables(self) -> tuple[Variable, ...]:
     """The variables that optimizers update."""
     return tuple(v for v in self.variables if v.trainable)
 

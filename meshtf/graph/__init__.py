@@ -11,10 +11,10 @@ from meshtf.graph.apply import Executor, apply, apply_all, current_executor, exe
 from meshtf.graph.context import Context, context, current
 from meshtf.graph.gradients import gradients
 from meshtf.graph.op import At, Op, Role, Sample, Spec, Store, Window
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.record import Graph, Group
 from meshtf.graph.tensor import Held, Node, Source, Tensor
 
-__all__ = ["At", "Context", "Executor", "Graph", "Group", "Held", "Node", "OPERATORS", "Op", "Role",
+__all__ = ["At", "Context", "Executor", "Graph", "Group", "Held", "Node", "OPERATORS", "Op", "Operators", "Role",
            "Sample", "Source", "Spec", "Store", "Tensor", "Window", "apply", "apply_all", "context",
            "current", "current_executor", "executing", "gradients"]

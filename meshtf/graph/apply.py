@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from meshtf.errors import MeshtfError, explain_error
+from meshtf.errors import MeshtfError, PlanError, explain_error
 from meshtf.graph.check import check_layout, common_mesh
 from meshtf.graph.context import current
 from meshtf.graph.op import Op, Spec
@@ -82,7 +82,7 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
   if found is not None:
     return found.outputs
   source = around.primals[0].node.source if around.primals else Source.here()
-  tensors = tuple(x if isinstance(x, Tensor) else x.tensor() for x in inputs)
+  tensors = tuple(_as_tensor(x, source) for x in inputs)
   mesh = common_mesh(tensors, mesh or executor.mesh, source)
   specs = _out(op, tensors, source)
   if mesh is not None and not around.primals and op.effect is None:
@@ -93,6 +93,16 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
     node.group.nodes.append(node)
   executor.run(node)
   return node.outputs
+
+
+def _as_tensor(x: Any, source: Source) -> Tensor:
+  if isinstance(x, Tensor):
+    return x
+  if hasattr(x, "tensor"):
+    return x.tensor()
+  raise PlanError(explain_error(
+      f"an op takes tensors and variables of meshtf, not {type(x).__name__}.", **{"from": source},
+      way_out='Give an array its names first: mtf.import_tensor(mesh, array, "batch;d_model").'))
 
 
 def _out(op: Op, inputs: tuple[Tensor, ...], source: Source) -> tuple[Spec, ...]:

@@ -10,13 +10,14 @@ A recorded tensor is a promise; an eager one also holds a value on each position
 from __future__ import annotations
 
 import itertools
+import os
 import sys
 from typing import Any, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.operators import OPERATORS
+from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 
@@ -32,14 +33,19 @@ class Source(NamedTuple):
   line: int
 
   def __str__(self) -> str:
-    return f"{_PACKAGE[0]}tf.{self.function}, {self.file}:{self.line}"
+    near = os.path.relpath(self.file)
+    return f"mtf.{self.function}, {self.file if near.startswith('..') else near}:{self.line}"
 
   @staticmethod
   def here() -> Source:
     """Returns the innermost line outside of meshtf."""
     frame, function = sys._getframe(1), ""
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-      function, frame = frame.f_code.co_name, frame.f_back
+      function = frame.f_code.co_name
+      if function in ("__init__", "__call__"):
+        function = type(frame.f_locals.get("self")).__name__
+      function = function.strip("_")                    # x + y is mtf.add
+      frame = frame.f_back
     return Source(function, frame.f_code.co_filename, frame.f_lineno)
 
 
@@ -71,7 +77,7 @@ class Held(NamedTuple):
   values: list[Any]
 
 
-class Tensor:
+class Tensor(Operators):
   """A tensor with named dimensions on a mesh."""
 
   __slots__ = ("node", "index", "spec", "held", "__weakref__")
@@ -126,6 +132,12 @@ class Tensor:
   def __iter__(self) -> Any:
     raise TypeError("a tensor with named dimensions is not iterated: use mtf.unstack(x, dim).")
 
+  def __eq__(self, other: Any) -> Any:
+    return OPERATORS["equal"](self, other)
+
+  def __ne__(self, other: Any) -> Any:
+    return OPERATORS["not_equal"](self, other)
+
   def __repr__(self) -> str:
     what = f"{self.dtype} {self.shape!r}"
     if self.held is None:
@@ -134,26 +146,3 @@ class Tensor:
 
   __hash__ = object.__hash__
 
-
-def _binary(name: str, swapped: bool = False) -> Any:
-  def method(self: Tensor, other: Any) -> Tensor:
-    return OPERATORS[name](other, self) if swapped else OPERATORS[name](self, other)
-  return method
-
-
-def _unary(name: str) -> Any:
-  def method(self: Tensor) -> Tensor:
-    return OPERATORS[name](self)
-  return method
-
-
-for _dunder, _name in {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
-                       "floordiv": "floordiv", "mod": "floormod", "pow": "pow",
-                       "and": "logical_and", "or": "logical_or", "xor": "logical_xor"}.items():
-  setattr(Tensor, f"__{_dunder}__", _binary(_name))
-  setattr(Tensor, f"__r{_dunder}__", _binary(_name, swapped=True))
-for _dunder, _name in {"lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
-                       "eq": "equal", "ne": "not_equal"}.items():
-  setattr(Tensor, f"__{_dunder}__", _binary(_name))
-for _dunder, _name in {"neg": "negative", "abs": "abs", "invert": "logical_not"}.items():
-  setattr(Tensor, f"__{_dunder}__", _unary(_name))

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply, apply_all, context
 from meshtf.graph.record import Group
-from meshtf.names import Shape, ShapeLike, dtype_name, is_floating
+from meshtf.names import Shape, dtype_name, is_floating
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +96,8 @@ def stop_gradient(x: Any) -> Tensor:
   return apply(StopGradient(), x)
 
 
-def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: ShapeLike | None = None,
-              dtypes: object = None, cut: str | Sequence[str] = ()) -> Any:
+def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: Any = None,
+              dtypes: Any = None, cut: str | Sequence[str] = ()) -> Any:
   """Returns fn's result on each slice: your own TensorFlow function as an op.
 
   Args:

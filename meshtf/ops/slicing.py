@@ -22,9 +22,9 @@ from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply, apply_all
 from meshtf.names import is_floating
 from meshtf.ops.reshape import arrange, require_dim, transpose
-from meshtf.ops.stacking import fill_gaps, require_alike, stack, unstack
+from meshtf.ops.stacking import fill_gaps, require_alike
 
-__all__ = ["concat", "pad", "slice", "split", "stack", "unstack"]
+__all__ = ["concat", "pad", "slice", "split"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,7 +61,7 @@ def _cut(axis: str, before: State, after: State) -> Move:
 def _leaving(axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
              ) -> dict[str, str]:
   """Returns {axis: dim} of cuts that `after` does not have, or has below another axis."""
-  found = {}
+  found: dict[str, str] = {}
   for dim in {s.dim for s in before.values() if isinstance(s, Split)}:
     old = [a for a in axes if before[a] == Split(dim)]
     new = [a for a in axes if after[a] == Split(dim)]

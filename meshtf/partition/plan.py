@@ -114,7 +114,7 @@ class _Planner:
 
   def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
     i = self.mesh.axis_index[axis]
-    wanted = [w[i].dim for w in self.wishes if isinstance(w[i], Split)]
+    wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Split)]
     held = [self.op.factor(s.dim) for s in states if isinstance(s, Split)]
     choices = [f for f in dict.fromkeys(wanted + held) if self._can_cut(f, axis)]
     if len(choices) < 2:
@@ -168,4 +168,4 @@ class _Planner:
     role = self.op.role(factor)
     if role is Role.MAP:
       return Split(factor) if factor in y.shape else Whole
-    return Whole if role is Role.SAME else Pending(role.value)  # type: ignore[arg-type]
+    return Whole if role is Role.SAME else Pending(role.value)

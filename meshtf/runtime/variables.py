@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import PlanError, ShapeError, explain_error
-from meshtf.graph import (Graph, Source, Spec, Tensor, apply, apply_all, context, current,
+from meshtf.graph import (Graph, Operators, Source, Spec, Tensor, apply, apply_all, context, current,
                           current_executor, executing)
 from meshtf.graph.check import check_layout
 from meshtf.mesh import Mesh, Placement
@@ -29,7 +29,7 @@ from meshtf.runtime.stores import import_tensor, slice_keys
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
 
-class Variable(tf.Module):
+class Variable(Operators, tf.Module):
   """A named tensor that stays between calls.
 
   Args:
@@ -148,17 +148,3 @@ class Variable(tf.Module):
 
   def __repr__(self) -> str:
     return f"<mtf.Variable {self.path!r} {self.dtype} {self.shape!r} {self.placement}>"
-
-
-
-def _through_tensor(method: str) -> Any:
-  def call(self: Variable, *args: Any) -> Any:
-    return getattr(self.tensor(), method)(*args)
-  return call
-
-
-for _operator in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"):
-  for _method in (f"__{_operator}__", f"__r{_operator}__"):
-    setattr(Variable, _method, _through_tensor(_method))
-for _method in ("__neg__", "__abs__", "__lt__", "__le__", "__gt__", "__ge__"):
-  setattr(Variable, _method, _through_tensor(_method))

@@ -17,7 +17,7 @@ from meshtf.testing.compare import difference
 from meshtf.testing.conformance import check_op, check_sample
 from meshtf.testing.programs import check_program
 from meshtf.testing.report import Report
-from meshtf.testing.samples import MESHES, registered_ops
+from meshtf.testing.samples import MESHES, label, registered_ops
 
-__all__ = ["MESHES", "Report", "check_op", "check_program", "check_sample", "difference",
+__all__ = ["MESHES", "Report", "check_op", "check_program", "check_sample", "difference", "label",
            "registered_ops"]

@@ -1,7 +1,7 @@
 """The eager suite: every sample under every layout, with whole and partial inputs.
 
     report = check_sample(RowsOf, 0)
-    print(report)       # rowsof: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
+    print(report)       # models.RowsOf: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
 
 An illegal layout must be refused with a LayoutError; it counts as refused, never as passed.
 """
@@ -19,7 +19,7 @@ from meshtf.testing.layouts import Rules, all_layouts, is_legal, pick, spell
 from meshtf.testing.partial import as_partial, can_be_partial, variants
 from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
-from meshtf.testing.samples import MESHES, generator
+from meshtf.testing.samples import MESHES, generator, label
 
 LIMIT = 100       # legal layouts of one sample on one mesh, and as many illegal ones, at most
 
@@ -34,7 +34,7 @@ def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
     meshes: axes and sizes of each mesh.
     fail_fast: whether to stop at the first failure.
   """
-  report = Report(op_class.__name__, seed)
+  report = Report(label(op_class), seed)
   for i in range(len(op_class.samples)):
     report.add(check_sample(op_class, i, seed, meshes, fail_fast))
     if fail_fast and report.failures:
@@ -45,7 +45,7 @@ def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
 def check_sample(op_class: type[Op], index: int, seed: int = 0, meshes: Sequence[str] = MESHES,
                  fail_fast: bool = False) -> Report:
   """Runs one sample of an op eagerly and returns what was found; arguments as of `check_op`."""
-  report = Report(op_class.__name__, seed)
+  report = Report(label(op_class), seed)
   sample = op_class.samples[index]
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", LayoutWarning)        # odd layouts are what is tried here
@@ -137,7 +137,8 @@ def _partial_cotangents(case: Expected, xs: Sequence[Tensor], mesh: Mesh, where:
     able = [k for k, dy in enumerate(dys) if dy is not None and can_be_partial(dy, axis)]
     if able:
       report.cases += 1
-      partial = [as_partial(dy, axis) if k in able else dy for k, dy in enumerate(dys)]
+      partial = [dy if dy is None or k not in able else as_partial(dy, axis)
+                 for k, dy in enumerate(dys)]
       problem = _backward(case, apply_all(case.op, *xs, mesh=mesh), xs, partial)
       if problem:
         report.failures.append(f"{where} cotangents partial on {axis}: {problem}")

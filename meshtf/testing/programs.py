@@ -23,7 +23,7 @@ from meshtf.testing.layouts import Rules, all_layouts, is_legal, pick, spell
 from meshtf.testing.partial import variants
 from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
-from meshtf.testing.samples import MESHES, generator
+from meshtf.testing.samples import MESHES, generator, label
 
 LAYOUTS, CANDIDATES = 6, 400         # chosen, and looked at, for one op on one mesh
 
@@ -38,7 +38,7 @@ def check_program(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MES
     meshes: axes and sizes of each mesh.
     fail_fast: whether to stop at the first failure.
   """
-  report = Report(op_class.__name__, seed)
+  report = Report(label(op_class), seed)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", LayoutWarning)
     cases = [expected(op_class, sample, seed) for sample in op_class.samples]
@@ -113,7 +113,8 @@ def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
   """Returns outputs, then gradients, of one case after the other, from one program."""
 
   def program(*flat: Tensor) -> list[Tensor]:
-    given, out = iter(flat), []
+    given = iter(flat)
+    out: list[Tensor] = []
     for case, some, dys in zip(cases, inputs, cotangents, strict=True):
       xs = [next(given) for _ in some]
       weights = [None if dy is None else next(given) for dy in dys]

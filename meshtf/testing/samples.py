@@ -29,11 +29,16 @@ _KINDS = ("int", "bool", "ties", "positive")
 
 
 def registered_ops() -> list[type[Op]]:
-  """Returns every op of the library, in the order of their names."""
+  """Returns every op of the library, in the order of their labels."""
   for module in pkgutil.walk_packages(meshtf.ops.__path__, meshtf.ops.__name__ + "."):
     importlib.import_module(module.name)
   found = {op for op in _subclasses(Op) if op.__module__.startswith(meshtf.ops.__name__)}
-  return sorted(found, key=lambda op: op.__name__)
+  return sorted(found, key=label)
+
+
+def label(op: type[Op]) -> str:
+  """Returns module and name of an op, such as "indexing.Gather"."""
+  return f"{op.__module__.rpartition('.')[2]}.{op.__name__}"
 
 
 def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
