@@ -19,7 +19,8 @@ from transformer.evaluation import Evaluation
 from transformer.model import LanguageModel
 
 
-def introduce(model: LanguageModel, corpus: data.Corpus, model_dir: str, step: int) -> None:
+def introduce(model: LanguageModel, corpus: data.Corpus, model_dir: str, step: int,
+              steps: int) -> None:
   """Prints what is about to learn from what, and where."""
   mesh, size = model.mesh, sum(math.prod(v.shape.sizes) for v in model.variables)
   print(f"corpus   {corpus}\n"
@@ -27,6 +28,9 @@ def introduce(model: LanguageModel, corpus: data.Corpus, model_dir: str, step: i
         f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
         f"folder   {model_dir}, " + (f"going on from step {step}" if step else "a new run"),
         flush=True)
+  if step >= steps:
+    print(f"All {steps} steps are done: there is nothing left to do but to look at the result.\n"
+          "To go on, ask for more steps; to begin again, take another model_dir.", flush=True)
 
 
 def write_config(model_dir: str) -> None:

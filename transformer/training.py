@@ -112,7 +112,7 @@ def train(model_dir: str, corpus: data.Corpus = gin.REQUIRED, mesh: mtf.Mesh = g
   evaluation = Evaluation(trainer.model, corpus.held_out, length, batch)
   trainer.restore(model_dir)
   first = trainer.steps_done
-  reports.introduce(trainer.model, corpus, model_dir, first)
+  reports.introduce(trainer.model, corpus, model_dir, first, steps)
   reports.write_config(model_dir)
   before = evaluation()
   print(f"held-out bits per byte before: {before:.3f}", flush=True)

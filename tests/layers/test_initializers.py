@@ -28,7 +28,7 @@ def test_constants(initializer, value):
     (initializers.variance_scaling("d_model"), 1 / np.sqrt(64), np.inf),
     (initializers.variance_scaling("d_model", mode="fan_out"), 1 / np.sqrt(128), np.inf),
     (initializers.variance_scaling("d_model", 2.0, "fan_avg", "uniform"), np.sqrt(2 / 96), 0.26),
-    (initializers.variance_scaling("d_ff", distribution="truncated_normal"), 1 / np.sqrt(128), 0.21)])
+    (initializers.variance_scaling("d_ff", 2.0, "fan_in", "truncated_normal"), 0.125, 0.29)])
 def test_distributions(initializer, stddev, limit):
   numbers = drawn(initializer)
   assert numbers.std() == pytest.approx(stddev, rel=0.04)      # 8192 numbers: 5 sigma

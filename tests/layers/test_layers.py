@@ -45,7 +45,8 @@ def test_norms(mesh, rng):
   norm.scale.assign(scale)
   norm.bias.assign(bias)
   centred = x - x.mean(-1, keepdims=True)
-  close(norm(named), centred / np.sqrt((centred ** 2).mean(-1, keepdims=True) + 1e-6) * scale + bias)
+  stddev = np.sqrt((centred ** 2).mean(-1, keepdims=True) + 1e-6)
+  close(norm(named), centred / stddev * scale + bias)
   rms = layers.RMSNorm(mesh, "d_model:8")
   rms.scale.assign(scale)
   close(rms(named), x / np.sqrt((x ** 2).mean(-1, keepdims=True) + 1e-6) * scale)
@@ -70,7 +71,8 @@ def test_attention(mesh, rng, causal, cross):
   x = rng.normal(size=(2, 4, 8)).astype("float32")
   memory = rng.normal(size=(2, 8, 8)).astype("float32") if cross else x
   attention = layers.MultiHeadAttention(mesh, "d_model:8", "heads:4", "key:4")
-  w = {name: getattr(attention, name).kernel.numpy() for name in ("query", "key", "value", "output")}
+  w = {part: getattr(attention, part).kernel.numpy()
+       for part in ("query", "key", "value", "output")}
   q = np.einsum("bld,dhk->blhk", x, w["query"])
   k, v = (np.einsum("bmd,dhk->bmhk", memory, w[name]) for name in ("key", "value"))
   mask = np.tri(4, dtype=bool) if causal else np.ones((4, memory.shape[1]), bool)
@@ -84,8 +86,8 @@ def test_attention(mesh, rng, causal, cross):
 def test_rotary_scores_depend_on_distance_alone(mesh, rng):
   q, k = rng.normal(size=(2, 1, 8)).astype("float32")
   angles = layers.rotary_angles(mesh, "length:8", "key:8")
-  turned = [layers.rotate(mtf.import_tensor(mesh, np.repeat(x, 8, 0), "length:8;key:8"), "key", angles)
-            for x in (q, k)]
+  named = [mtf.import_tensor(mesh, np.repeat(x, 8, 0), "length:8;key:8") for x in (q, k)]
+  turned = [layers.rotate(x, "key", angles) for x in named]
   scores = np.einsum("lk,mk->lm", *(x.numpy() for x in turned))
   for distance in range(8):
     diagonal = np.diagonal(scores, distance)
