@@ -21,7 +21,7 @@ from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
 from meshtf.testing.samples import MESHES, generator, label
 
-LIMIT = 100       # legal layouts of one sample on one mesh, and as many illegal ones, at most
+LEGAL, ILLEGAL = 100, 300       # layouts of one sample on one mesh, at most
 
 
 def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
@@ -71,8 +71,8 @@ def _layouts(case: Expected, report: Report, meshes: Sequence[str]) -> Iterator[
     every = all_layouts(case.dims, list(sizes))
     legal = [rules for rules in every if is_legal(case.shapes, sizes, rules)]
     illegal = [rules for rules in every if not is_legal(case.shapes, sizes, rules)]
-    report.left_out += max(0, len(legal) - LIMIT) + max(0, len(illegal) - LIMIT)
-    yield from ((axes, rules) for rules in pick(legal, LIMIT, rng) + pick(illegal, LIMIT, rng))
+    report.left_out += max(0, len(legal) - LEGAL) + max(0, len(illegal) - ILLEGAL)
+    yield from ((axes, rules) for rules in pick(legal, LEGAL, rng) + pick(illegal, ILLEGAL, rng))
 
 
 def _try_layout(case: Expected, mesh: Mesh, report: Report) -> None:

@@ -38,5 +38,5 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def _words(count):
-  return (f"{count['cases']} cases, {count['refused']} illegal layouts refused, "
-          f"{count['left_out']} layouts left out")
+  refused = f"{count['refused']} illegal layouts refused, " if count["refused"] else ""
+  return f"{count['cases']} cases, {refused}{count['left_out']} layouts left out"

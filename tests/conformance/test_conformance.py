@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from meshtf.testing import check_program, check_sample, registered_ops
+from meshtf.testing import check_program, check_sample, label, registered_ops
 
 OPS = [op for op in registered_ops() if op.samples]
-SAMPLES = [pytest.param(op, i, id=f"{op.__name__}-{i}")
+SAMPLES = [pytest.param(op, i, id=f"{label(op)}-{i}")
            for op in OPS for i in range(len(op.samples))]
 
 
 def test_every_op_has_samples():
-  silent = [op.__name__ for op in registered_ops() if not op.samples and op.effect is None]
+  silent = [label(op) for op in registered_ops() if not op.samples and op.effect is None]
   assert not silent, f"ops without samples: {silent}"
 
 
@@ -21,6 +21,6 @@ def test_eager(op, index, seed, record):
   record("eager", check_sample(op, index, seed))
 
 
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.__name__)
+@pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record):
   record("mtf.function", check_program(op, seed))
