@@ -137,6 +137,8 @@ class Op:
   # May unfinished sums flow through? "each": one unfinished input at a time; "joint": all at once.
   # May be a property where it depends on an attribute.
   linear: ClassVar[Literal["each", "joint"] | None] = None
+  # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes of a program.
+  outlined: ClassVar[bool] = False
   effect: ClassVar[Literal["read", "write"] | None] = None
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:

@@ -22,9 +22,9 @@ from meshtf.graph import At
 _PACKET = 16      # floats in the widest vector register
 
 
-def random_key(salt: int, seeds: Sequence[Any]) -> Any:
-  """Returns the key, uint32 [2, 1], of a salt and scalar int32 seeds."""
-  key = tf.constant([[salt], [salt ^ 0x9E3779B9]], tf.uint32)
+def random_key(seeds: Sequence[Any]) -> Any:
+  """Returns the key, uint32 [2, 1], of scalar int32 seeds."""
+  key = tf.constant([[0], [0x9E3779B9]], tf.uint32)
   for seed in seeds:
     key = _avalanche(key + tf.bitcast(seed, tf.uint32)) ^ _number(0x85EBCA6B)
   return _avalanche(key)

@@ -30,6 +30,7 @@ from meshtf.ops.bits import (
   random_key,
   upper_bits,
 )
+from meshtf.ops.broadcasting import align
 from meshtf.ops.choosing import cast
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import Names, names_of, require_dim
@@ -51,27 +52,26 @@ class Random(Op):
   kind: str
   shape: Shape
   dtype: str
-  salt: int
   scale: float = 1.0
   shift: float = 0.0
 
+  outlined = True
   samples = (
-      Sample(("uniform", Shape("b:4;d:8"), "float32", 7), ("int",), gradient=False),
-      Sample(("uniform", Shape("b:3;c:5"), "float32", 7, 2.0, -1.0), ("int", "int"),
-             gradient=False),
-      Sample(("uniform", Shape("d:8"), "bfloat16", 1), ("int",), gradient=False),
-      Sample(("uniform", Shape(""), "float64", 7), ("int",), gradient=False),
-      Sample(("integers", Shape("b:4;c:2;d:6"), "int32", 7, 10, -3), ("int",), gradient=False),
-      Sample(("normal", Shape("d:6;b:4"), "float32", 7), ("int",), gradient=False),
-      Sample(("normal", Shape("c:3;b:4;d:5"), "float32", 9, 0.1, 1.0), ("int",), gradient=False),
-      Sample(("truncated", Shape("b:4;d:6"), "float32", 7), ("int",), gradient=False),
-      Sample(("gumbel", Shape("b:3;d:8"), "float32", 7), ("int",), gradient=False))
+      Sample(("uniform", Shape("b:4;d:8"), "float32"), ("int",), gradient=False),
+      Sample(("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0), ("int", "int"), gradient=False),
+      Sample(("uniform", Shape("d:8"), "bfloat16"), ("int",), gradient=False),
+      Sample(("uniform", Shape(""), "float64"), ("int",), gradient=False),
+      Sample(("integers", Shape("b:4;c:2;d:6"), "int32", 10, -3), ("int",), gradient=False),
+      Sample(("normal", Shape("d:6;b:4"), "float32"), ("int",), gradient=False),
+      Sample(("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0), ("int",), gradient=False),
+      Sample(("truncated", Shape("b:4;d:6"), "float32"), ("int",), gradient=False),
+      Sample(("gumbel", Shape("b:3;d:8"), "float32"), ("int",), gradient=False))
 
   def out(self, *seeds: Spec) -> tuple[Spec, ...]:
     return (Spec(self.shape, self.dtype),)
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
-    key = random_key(self.salt, seeds)
+    key = random_key(seeds)
     a, b = element_sums(index_words(at, self.shape.names, key))
     y = tf.reshape(_KINDS[self.kind](self, a, b), at.outputs[0].sizes)
     if self.scale != 1 and self.kind != "integers":
@@ -128,41 +128,57 @@ _KINDS = {"uniform": _uniform, "integers": _integers, "normal": _normal, "trunca
 
 
 @dataclasses.dataclass(frozen=True)
-class Dropout(Op):
-  """x / (1 - rate) or, with the probability `rate`, 0; one mask along the names of `broadcast`."""
+class DropoutMask(Op):
+  """True with the probability 1 - rate; inputs: the seeds."""
 
   rate: float
-  salt: int
-  broadcast: tuple[str, ...] = ()
+  shape: Shape
+
+  outlined = True
+  samples = (Sample((0.4, Shape("b:4;d:6")), ("int",), gradient=False),
+             Sample((0.5, Shape("d:5;b:3")), ("int", "int"), gradient=False),
+             Sample((0.1, Shape("b:8;c:2;d:3")), ("int",), gradient=False))
+
+  def out(self, *seeds: Spec) -> tuple[Spec, ...]:
+    return (Spec(self.shape, "bool"),)
+
+  def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
+    bits = mix_high(*element_sums(index_words(at, self.shape.names, random_key(seeds))))
+    kept = bits >= tf.constant(min(round(self.rate * 2**32), 2**32 - 1), tf.uint32)
+    return (tf.reshape(kept, at.outputs[0].sizes),)
+
+  def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
+    return [None] * len(seeds)
+
+  def flops(self, *seeds: Spec) -> int:
+    return 12 * self.shape.size
+
+
+@dataclasses.dataclass(frozen=True)
+class Dropout(Op):
+  """x * scale where the mask is true, else 0; the mask may lack names of x."""
+
+  scale: float
 
   linear = "each"
-  samples = (Sample((0.4, 7), ("b:4;d:6", "int")), Sample((0.4, 7), ("d:5;b:3", "int", "int")),
-             Sample((0.5, 7, ("b",)), ("b:4;c:2;d:6", "int")),
-             Sample((0.5, 7, ("c", "d")), ("b:8;c:2;d:3", "int")))
+  samples = (Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")), Sample((1.5,), ("d:5;b:3", "bool b:3")),
+             Sample((2.0,), ("b:4;c:2;d:6", "bool c:2;d:6")))
 
-  def out(self, x: Spec, *seeds: Spec) -> tuple[Spec, ...]:
-    require_dim(x.shape, *self.broadcast)
-    require_floating(x, "dropout")
+  def out(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
     return (x,)
 
-  def local(self, at: At, x: Any, *seeds: Any) -> tuple[Any, ...]:
-    names = [n for n in at.inputs[0].names if n not in self.broadcast]
-    bits = mix_high(*element_sums(index_words(at, names, random_key(self.salt, seeds))))
-    kept = bits >= tf.constant(min(round(self.rate * 2**32), 2**32 - 1), tf.uint32)
-    mask = tf.cast(kept, x.dtype) * tf.constant(1 / (1 - self.rate), x.dtype)
-    return (x * tf.reshape(mask, [at.size(n) if n in names else 1 for n in at.inputs[0].names]),)
+  def local(self, at: At, x: Any, mask: Any) -> tuple[Any, ...]:
+    kept = align(mask, at.inputs[1], at.inputs[0])
+    return (tf.where(kept, x * tf.constant(self.scale, x.dtype), tf.zeros([], x.dtype)),)
 
-  def gradient(self, dy: Any, y: Any, x: Any, *seeds: Any) -> list[Any]:
-    return [apply(self, dy, *seeds)] + [None] * len(seeds)
-
-  def flops(self, x: Spec, *seeds: Spec) -> int:
-    return 12 * x.shape.size
+  def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> list[Any]:
+    return [apply(self, dy, mask), None]
 
 
 def _draw(mesh: Mesh | None, kind: str, shape: ShapeLike, dtype: Any, scale: float, shift: float,
           seed: Seed, name: str) -> Tensor:
-  seeds, salt = seeds_of(mesh, seed, name)
-  return apply(Random(kind, Shape(shape), dtype, salt, scale, shift), *seeds, mesh=mesh)
+  return apply(Random(kind, Shape(shape), dtype, scale, shift), *seeds_of(mesh, seed, name),
+               mesh=mesh)
 
 
 def random_uniform(mesh: Mesh | None, shape: ShapeLike, minval: float = 0, maxval: float = 1,
@@ -248,5 +264,8 @@ def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), na
     raise PlanError(f"a dropout rate is at least 0 and below 1, not {rate}.")
   if rate == 0:
     return x
-  seeds, salt = seeds_of(x.mesh, seed, name)
-  return apply(Dropout(float(rate), salt, names_of(broadcast)), x, *seeds)
+  require_floating(x.spec, "dropout")
+  require_dim(x.shape, *names_of(broadcast))
+  shape = x.shape.without(*names_of(broadcast))
+  mask = apply(DropoutMask(float(rate), shape), *seeds_of(x.mesh, seed, name), mesh=x.mesh)
+  return apply(Dropout(1 / (1 - rate)), x, mask)

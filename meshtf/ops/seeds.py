@@ -37,8 +37,8 @@ def seed(*values: Any) -> Iterator[None]:
 
 
 def _checked(value: Any) -> Any:
-  if not isinstance(value, Tensor) and hasattr(value, "read"):
-    value = value.read()                             # a variable, such as a step counter
+  if not isinstance(value, Tensor) and hasattr(value, "tensor"):
+    value = value.tensor()                             # a variable, such as a step counter
   if isinstance(value, Tensor):
     if value.shape.names or value.dtype != "int32":
       raise PlanError(explain_error("a seed is a scalar of int32.", tensor=repr(value),
@@ -54,15 +54,18 @@ def _checked(value: Any) -> Any:
   return number - 2**32 if number >= 2**31 else number
 
 
-def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> tuple[list[Any], int]:
-  """Returns the seeds of a random op as tensors, and its salt: a hash of its path of names."""
+def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
+  """Returns the inputs of a random op: the seeds, and a hash of its path of names.
+
+  The path is an input like the seeds, so that ops of one shape are equal and traced once.
+  """
   path = "/".join((*current().path, name))
   if seed is None:
     values = _in_force(path)
   else:
     values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
-  tensors = [v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values]
-  return tensors, zlib.crc32(path.encode())
+  salt = _checked(zlib.crc32(path.encode()))
+  return [v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in (salt, *values)]
 
 
 def _in_force(path: str) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ same outputs.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -37,13 +38,19 @@ class Here:
 
   def __init__(self, node: Node, plan: NodePlan, mesh: Mesh, coords: Coordinates,
                xs: tuple[Any, ...]) -> None:
-    self._node, self._plan, self._mesh, self._coords = node, plan, mesh, coords
+    self._node, self._plan, self._mesh, self.coordinates = node, plan, mesh, coords
     self._sizes = dict(plan.sizes)
     self.inputs = tuple(Shape(map(Dimension, x.shape.names, t.shape))
                         for x, t in zip(node.inputs, xs))
     self.outputs = tuple(local_shape(y.shape, p, mesh) for y, p in zip(node.outputs, plan.results))
     self.told: tuple[Any, ...] | None = None
     self.kept: tuple[Any, ...] = ()
+
+  def inside(self, coords: Mapping[str, Any]) -> Here:
+    """Returns the same place with other tensors for its coordinates."""
+    here = copy.copy(self)
+    here.coordinates = Coordinates(coords)
+    return here
 
   def whole(self, factor: str) -> int:
     """Returns the rows of all slices together."""
@@ -61,7 +68,7 @@ class Here:
     """Returns the number of this slice; 0 where the factor is not cut."""
     index: Any = 0
     for axis in self._plan.axes_of(factor):
-      here = self._coords[axis]
+      here = self.coordinates[axis]
       index = here if isinstance(index, int) else index * self._mesh.axes[axis] + here
     return index
 

@@ -56,7 +56,9 @@ class Compiled:
     left = list(flat)
     for store in self.stores:
       store.fill(left)
-    placed = Placed(self.mesh, self.segments, lambda segment, mesh: Traced(segment, mesh, self.jit))
+    outlined: dict[Any, Any] = {}
+    placed = Placed(self.mesh, self.segments,
+                    lambda segment, mesh: Traced(segment, mesh, self.jit, outlined))
     out = []
     for slices in placed.run(self.program.results):
       different, pattern = distinct(slices)

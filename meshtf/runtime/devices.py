@@ -26,6 +26,8 @@ def logical_devices(number: int) -> None:
     MeshError: TensorFlow has started already.
   """
   cpu = tf.config.list_physical_devices("CPU")[0]
+  if len(tf.config.get_logical_device_configuration(cpu) or ()) >= number:
+    return
   try:
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
   except RuntimeError:
@@ -67,8 +69,7 @@ def _logical(spec: str, mesh: Mesh) -> list[str]:
         f"devices={spec!r} does not fit a mesh of {mesh.size} positions.", mesh=mesh,
         way_out=f'Write devices="logical:{mesh.size}", give a list of device names, or None to use '
                 "the hardware at hand."))
-  if len(tf.config.list_logical_devices("CPU")) < mesh.size:
-    logical_devices(mesh.size)
+  logical_devices(mesh.size)
   return [f"/device:CPU:{i}" for i in range(mesh.size)]
 
 

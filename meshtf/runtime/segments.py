@@ -27,15 +27,15 @@ def run_directly(segment: Segment, mesh: Mesh) -> Caller:
   """Returns a caller that runs the ops one by one, for eager mode."""
   def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
     coordinates = Coordinates(coords)
-    return _run(segment, mesh, coordinates, values, jit=False), coordinates.used
+    return _run(segment, mesh, coordinates, values), coordinates.used
   return call
 
 
 class Traced:
   """A caller that traces a segment at its first call, as a TensorFlow function."""
 
-  def __init__(self, segment: Segment, mesh: Mesh, jit: bool) -> None:
-    self.segment, self.mesh, self.jit = segment, mesh, jit
+  def __init__(self, segment: Segment, mesh: Mesh, jit: bool, outlined: dict[Any, Any]) -> None:
+    self.segment, self.mesh, self.jit, self.outlined = segment, mesh, jit, outlined
     self.function: Any = None
     self.used: set[str] = set()
     self.structure: Any = None
@@ -56,7 +56,7 @@ class Traced:
     def body(*args: Any) -> list[Any]:
       coordinates = Coordinates(dict(zip(axes, args[len(specs):])))
       ys = _run(self.segment, self.mesh, coordinates,
-                tf.nest.pack_sequence_as(values, args[:len(specs)]), self.jit)
+                tf.nest.pack_sequence_as(values, args[:len(specs)]), self.jit, self.outlined)
       self.used, self.structure = coordinates.used, tf.nest.map_structure(lambda y: 0, ys)
       return tf.nest.flatten(ys)
 
@@ -87,33 +87,51 @@ def call_function(function: Any, args: Sequence[Any]) -> Flat:
   return list(ys)
 
 
-def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: bool) -> Flat:
+def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: bool = False,
+         outlined: dict[Any, Any] | None = None) -> Flat:
   env: dict[Value, Any] = dict(zip(segment.ins, values))
   for compute in segment.computes:
-    _run_one(compute, mesh, coords, env, jit)
+    xs = [env[v] for v in compute.ins]
+    after = [env[compute.after]] if compute.after is not None else []
+    if after and xs and jit:
+      xs = optimization_barrier([*xs, *after])[:-1]
+    with tf.control_dependencies(after):
+      xs = [tf.identity(x) for x in xs] if after else xs
+      at = Here(compute.node, compute.plan, mesh, coords, tuple(xs))
+      if compute.told is not None and compute.kept is not None:
+        at.told, at.kept = env[compute.told], env[compute.kept]
+      env.update(zip(compute.outs, _one(compute, at, xs, outlined)))
   return [env[v] for v in segment.outs]
 
 
-def _run_one(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Value, Any],
-             jit: bool) -> None:
+def _one(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any] | None) -> Sequence[Any]:
+  """Runs one op's `share` or `local`."""
   op = compute.node.op
-  xs = tuple(env[v] for v in compute.ins)
-  after = [env[compute.after]] if compute.after is not None else []
-  if after and xs and jit:
-    xs = tuple(optimization_barrier([*xs, *after])[:-1])
-  with tf.control_dependencies(after):
-    if after:
-      xs = tuple(map(tf.identity, xs))
-    at = Here(compute.node, compute.plan, mesh, coords, xs)
-    if compute.sharing:
-      told, kept = op.share(at, *xs)
-      env[compute.outs[0]], env[compute.outs[1]] = tuple(told), tuple(kept)
-      return
-    if compute.told is not None:
-      at.told, at.kept = env[compute.told], env[compute.kept]  # type: ignore[index]
-    ys = op.local(at, *xs)
+  if compute.sharing:
+    told, kept = op.share(at, *xs)
+    return tuple(told), tuple(kept)
+  if op.outlined and outlined is not None:
+    return _outlined(compute, at, xs, outlined)
+  ys = op.local(at, *xs)
   _check(compute, at, ys)
-  env.update(zip(compute.outs, ys))
+  return ys
+
+
+def _outlined(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any]) -> Sequence[Any]:
+  """Calls an op's `local` as a function that all equal nodes share."""
+  axes = [axis for axis, _ in compute.plan.cut]
+  coords = [at.coordinates[axis] for axis in axes]
+  key = (compute.node.op, compute.plan, at.inputs)
+  if key not in outlined:
+    def body(*args: Any) -> list[Any]:
+      inside = at.inside(dict(zip(axes, args[len(xs):])))
+      ys = compute.node.op.local(inside, *args[:len(xs)])
+      _check(compute, inside, ys)
+      return list(ys)
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
+    outlined[key] = tf.function(body, autograph=False, experimental_attributes={"_noinline": True}
+                                ).get_concrete_function(*specs)
+  return call_function(outlined[key], [*xs, *coords])
 
 
 def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:

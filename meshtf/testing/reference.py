@@ -50,7 +50,7 @@ class Expected:
 
   def tolerance(self, partial: bool = False) -> float:
     """How far outputs may be off: random numbers not at all, whatever the layout."""
-    return 0.0 if hasattr(self.op, "salt") and not partial else self.rounding
+    return 0.0 if self.op.outlined and not partial else self.rounding
 
   def inputs(self, mesh: Mesh) -> list[Tensor]:
     """Returns the inputs on a mesh."""
