@@ -40,7 +40,8 @@ def corpus(rng):
 
 def train(folder, corpus, steps, axes="", layout="", **changes):
   settings = {"model": MODEL, "batch": 4, "length": 16, "report_every": 1, "save_every": 3}
-  training.train(str(folder), corpus=corpus, mesh=mtf.Mesh(axes, layout), steps=steps, **settings | changes)
+  mesh = mtf.Mesh(axes, layout)
+  training.train(str(folder), corpus=corpus, mesh=mesh, steps=steps, **settings | changes)
   return [line["loss"] for line in metrics.read(folder) if "loss" in line]
 
 
