@@ -114,8 +114,6 @@ class Function:
       raise MeshError(explain_error(
           f"nothing in {self._fn.__name__} tells on which mesh it runs.",
           way_out="Write @mtf.function(mesh=mesh, ...), or pass or use a tensor or variable."))
-    for store in call.stores:
-      store.mesh = graph.mesh
     graph.settle_mesh()
     flat = tf.nest.flatten(returned)
     results = [self._result(y) for y in flat if hasattr(y, "spec")]

@@ -88,8 +88,7 @@ class Store(Protocol):
   @property
   def placement(self) -> Placement: ...
 
-  @property
-  def mesh(self) -> Mesh | None: ...
+  mesh: Mesh | None
 
   def read(self) -> list[Any]:
     """Returns one TensorFlow tensor for each position; equal slices may be one object."""

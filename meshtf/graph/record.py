@@ -50,6 +50,8 @@ class Graph:
     """Gives nodes that were made before the mesh was known their mesh. Raises LayoutError."""
     assert self.mesh is not None
     for node in self.nodes:
+      for store in node.op.stores if node.op.effect == "read" else ():
+        store.mesh = store.mesh or self.mesh
       if node.mesh is None:
         node.mesh = self.mesh
         if not node.primals:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Tensor, context, current
 from meshtf.mesh import Mesh
-from meshtf.ops.state import full
+from meshtf.ops.state import full, number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 
@@ -64,8 +64,8 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
     values = _in_force(path)
   else:
     values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
-  salt = _checked(zlib.crc32(path.encode()))
-  return [v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in (salt, *values)]
+  salt = number(mesh, _checked(zlib.crc32(path.encode())), "int32")
+  return [salt, *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values)]
 
 
 def _in_force(path: str) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import OPERATORS, Op, Sample, Spec, Store, Tensor, apply
-from meshtf.mesh import Mesh
+from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 
 Number = Union[bool, int, float]
@@ -77,6 +77,36 @@ class Fill(Op):
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     return []
+
+
+class NumberStore:
+  """A number that is an input of the program instead of a part of it, so that ops that differ in
+  nothing else are equal, and are traced once."""
+
+  name = "a number"
+
+  def __init__(self, value: Number, dtype: str, mesh: Mesh | None) -> None:
+    self.value, self.mesh = value, mesh
+    self.spec = Spec(Shape(), dtype)
+
+  @property
+  def placement(self) -> Placement:
+    assert self.mesh is not None
+    return self.mesh.whole
+
+  def read(self) -> list[Any]:
+    """Returns the number, for each position."""
+    assert self.mesh is not None
+    return [tf.constant(self.value, tf.as_dtype(self.spec.dtype))] * self.mesh.size
+
+  def slices(self) -> Sequence[Any]:
+    """A number is not written."""
+    raise NotImplementedError
+
+
+def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
+  """Returns a scalar that is an input of the program: another value is no other op."""
+  return apply(Read(NumberStore(value, dtype, mesh)), mesh=mesh)
 
 
 def full(mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32") -> Tensor:

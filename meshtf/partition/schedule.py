@@ -11,7 +11,7 @@ one computes. Loads and moves run as early as they can, so unrelated moves end u
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from meshtf.partition.program import Compute, Load, Program, Put, Step, Value
 
@@ -24,6 +24,19 @@ class Segment:
   computes: list[Compute]
   ins: list[Value] = dataclasses.field(default_factory=list)
   outs: list[Value] = dataclasses.field(default_factory=list)
+
+
+  def key(self) -> Hashable:
+    """Returns what makes two segments the same program: ops, plans, and how values meet."""
+    number = {v: i for i, v in enumerate(self.ins)}
+    lines = []
+    for c in self.computes:
+      reads = tuple(number[v] for v in _inputs(c))
+      for v in c.outs:
+        number[v] = len(number)
+      specs = tuple(x.spec for x in c.node.inputs)
+      lines.append((c.node.op, c.plan, specs, reads, c.sharing, c.told is None, c.after is None))
+    return tuple(lines), tuple(number[v] for v in self.outs)
 
 
 def schedule(program: Program) -> list[Segment]:

@@ -17,7 +17,7 @@ from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import build, schedule
 from meshtf.runtime.placed import Placed
-from meshtf.runtime.segments import PLAIN_CONFIG, Traced
+from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
 from meshtf.runtime.stores import distinct
 
 
@@ -56,9 +56,7 @@ class Compiled:
     left = list(flat)
     for store in self.stores:
       store.fill(left)
-    outlined: dict[Any, Any] = {}
-    placed = Placed(self.mesh, self.segments,
-                    lambda segment, mesh: Traced(segment, mesh, self.jit, outlined))
+    placed = Placed(self.mesh, self.segments, Tracer(self.jit))
     out = []
     for slices in placed.run(self.program.results):
       different, pattern = distinct(slices)

@@ -38,7 +38,7 @@ class Traced:
     self.segment, self.mesh, self.jit, self.outlined = segment, mesh, jit, outlined
     self.function: Any = None
     self.used: set[str] = set()
-    self.structure: Any = None
+    self.structure: Any = None      # of the outputs; the inputs' is the same for equal segments
 
   def __call__(self, coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
     flat = tf.nest.flatten(values)
@@ -64,6 +64,25 @@ class Traced:
     function = tf.function(body, autograph=False, jit_compile=self.jit or None,
                            experimental_attributes=attributes)
     self.function = function.get_concrete_function(*specs, *[scalar] * len(axes))
+
+
+class Tracer:
+  """Makes callers that trace; equal segments, such as those of equal layers, share one."""
+
+  def __init__(self, jit: bool) -> None:
+    self.jit = jit
+    self._outlined: dict[Any, Any] = {}
+    self._traced: dict[Any, Traced] = {}
+
+  def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
+    key = segment.key()
+    try:
+      hash(key)
+    except TypeError:                # an op with an attribute that cannot be compared
+      key = id(segment)
+    if key not in self._traced:
+      self._traced[key] = Traced(segment, mesh, self.jit, self._outlined)
+    return self._traced[key]
 
 
 def _config() -> bytes:

@@ -22,9 +22,9 @@ from meshtf.graph.check import check_layout
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.ops.state import Read, Write, transpose_like
-from meshtf.runtime.devices import devices_of
-from meshtf.runtime.eager import bring
-from meshtf.runtime.stores import import_tensor, slice_keys
+from meshtf.runtime.devices import devices_of, share_memory
+from meshtf.runtime.eager import bring, export
+from meshtf.runtime.stores import import_tensor, slice_keys, slices_of
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
@@ -131,12 +131,7 @@ class Variable(Operators, tf.Module):
     return tuple(slice(*span) for span in from_to.values())
 
   def _make_slices(self, initializer: Initializer, layout: Any) -> list[tf.Variable]:
-    with context(layout=layout, path=()), executing():
-      value = initializer(self.mesh, self.shape, self.path)
-    if value.shape != self.shape or value.dtype != self.dtype:
-      raise ShapeError(f"the initializer of variable {self.path!r} gave {value.dtype} "
-                       f"{value.shape!r}, not {self.dtype} {self.shape!r}.")
-    slices = bring(value, self.placement)
+    slices = self._first_slices(initializer, layout)
     done: dict[Any, tf.Variable] = {}
     out = []
     for device, key, x in zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh), slices):
@@ -145,6 +140,22 @@ class Variable(Operators, tf.Module):
           done[device, key] = tf.Variable(x, trainable=self.trainable, name=self.path)
       out.append(done[device, key])
     return out
+
+  def _first_slices(self, initializer: Initializer, layout: Any) -> list[Any]:
+    """Returns each position's slice of the first value; values do not depend on the mesh.
+
+    Where all devices see one memory, the whole is drawn at once and cut: one draw instead of many.
+    """
+    together = share_memory(devices_of(self.mesh))
+    mesh = Mesh("", seed=self.mesh.seed) if together else self.mesh
+    with context(layout=None if together else layout, path=()), executing():
+      value = initializer(mesh, self.shape, self.path)
+    if value.shape != self.shape or value.dtype != self.dtype:
+      raise ShapeError(f"the initializer of variable {self.path!r} gave {value.dtype} "
+                       f"{value.shape!r}, not {self.dtype} {self.shape!r}.")
+    if value.mesh is self.mesh:
+      return bring(value, self.placement)
+    return slices_of(export(value), self.spec, self.placement, self.mesh)
 
   def __repr__(self) -> str:
     return f"<mtf.Variable {self.path!r} {self.dtype} {self.shape!r} {self.placement}>"

@@ -86,7 +86,7 @@ def _try_layout(case: Expected, mesh: Mesh, report: Report) -> None:
     for how, inputs in variants(xs):
       report.cases += 1
       ys = apply_all(case.op, *inputs, mesh=mesh)
-      problem = _forward(case, ys, case.tolerance(partial=bool(how)))
+      problem = _forward(case, ys, case.tolerance)
       problem = problem or _backward(case, ys, inputs, case.cotangents_on(mesh))
       if problem:
         report.failures.append(f"{where} {how}: {problem}")

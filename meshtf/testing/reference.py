@@ -48,9 +48,11 @@ class Expected:
     arrays = [array for array, _ in (*self.arrays, *self.outputs)]
     return max([TOLERANCE.get(array.dtype.name, 0.0) for array in arrays])
 
-  def tolerance(self, partial: bool = False) -> float:
-    """How far outputs may be off: random numbers not at all, whatever the layout."""
-    return 0.0 if self.op.outlined and not partial else self.rounding
+  @property
+  def tolerance(self) -> float:
+    """How far outputs may be off: not at all where no floats come in, as with random numbers."""
+    floating = any(is_floating(array.dtype.name) for array, _ in self.arrays)
+    return self.rounding if floating else 0.0
 
   def inputs(self, mesh: Mesh) -> list[Tensor]:
     """Returns the inputs on a mesh."""
