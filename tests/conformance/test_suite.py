@@ -1,0 +1,114 @@
+"""The suite itself: it passes an op as users write them, and finds lies in it and in the core."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+import tensorflow as tf
+
+from meshtf.graph import Op, Sample
+from meshtf.graph.op import Window
+from meshtf.mesh import Pending
+from meshtf.ops.indexing import OneHot
+from meshtf.ops.softmax import Softmax
+from meshtf.partition import plan
+from meshtf.runtime import placed
+from meshtf.testing import check_op, check_program
+
+
+@dataclasses.dataclass(frozen=True)
+class NeighbourMin(Op):
+  """The least of each element and its two neighbours in the last dimension: an op of a user."""
+
+  dim: str
+  samples = (Sample(("d",), ("positive b:2;d:8",), gradient=False),
+             Sample(("d",), ("positive b:3;d:6",), gradient=False))
+
+  def out(self, x):
+    return (x,)
+
+  def needs(self, i, dim):
+    return Window(lambda a: a - 1, lambda b: b + 1) if dim == self.dim else None
+
+  def fill(self, i):
+    return float("inf")
+
+  def local(self, at, x):
+    if at.parts(self.dim) == 1:          # as a fused kernel would, which pads by itself
+      x = tf.pad(x, [[0, 0], [1, 1]], constant_values=float("inf"))
+    else:
+      x = at.window(0, self.dim, x)
+    return (tf.minimum(tf.minimum(x[:, :-2], x[:, 1:-1]), x[:, 2:]),)
+
+
+class NoFill(NeighbourMin):
+  """Takes zeros from outside."""
+
+  def fill(self, i):
+    return 0.0
+
+
+class NoWindow(NeighbourMin):
+  """Knows no neighbours."""
+
+  def needs(self, i, dim):
+    return None
+
+
+class ShortWindow(NeighbourMin):
+  """Misses the last neighbour."""
+
+  def needs(self, i, dim):
+    return Window(lambda a: a - 1, lambda b: b) if dim == self.dim else None
+
+
+class LateWindow(NeighbourMin):
+  """Reads its rows one too late."""
+
+  def needs(self, i, dim):
+    return Window(lambda a: a, lambda b: b + 2) if dim == self.dim else None
+
+
+@pytest.mark.parametrize("check", [check_op, check_program])
+@pytest.mark.parametrize("broken", [NoFill, NoWindow, ShortWindow, LateWindow])
+def test_a_broken_window_is_found(broken, check, seed):
+  report = check(broken, seed, fail_fast=True)
+  assert report.failures, report
+  with pytest.raises(AssertionError, match="layout .*d:"):
+    report.require()
+
+
+def test_the_op_of_a_user_passes(seed):
+  assert check_op(NeighbourMin, seed).require().refused
+  check_program(NeighbourMin, seed).require()
+
+
+def test_an_illegal_layout_that_is_accepted_is_found(seed, monkeypatch):
+  # The package's `apply` is the function; the module of that name is meant.
+  monkeypatch.setattr(sys.modules["meshtf.graph.apply"], "check_layout", lambda *args: None)
+  report = check_op(OneHot, seed, meshes=["x:2;y:2"])
+  assert any("was not refused" in text for text in report.failures), report
+
+
+def test_a_sum_that_is_never_finished_is_found(seed, monkeypatch):
+  class Lazy:
+    def __init__(self, real):
+      self.real = real
+
+    def __getattr__(self, name):
+      return getattr(self.real, name)
+
+    def all_reduce(self, xs, devices, reduction):
+      return xs
+
+  real = placed.collectives_for
+  monkeypatch.setattr(placed, "collectives_for", lambda devices: Lazy(real(devices)))
+  assert check_op(Softmax, seed, fail_fast=True).failures
+
+
+def test_a_planner_that_keeps_partial_sums_too_long_is_found(seed, monkeypatch):
+  monkeypatch.setattr(plan._Planner, "_stays_pending", lambda self, states: any(
+      isinstance(state, Pending) for state in states))
+  assert check_op(Softmax, seed, fail_fast=True).failures
