@@ -61,7 +61,7 @@ class Module(tf.Module):
 
 def _within_path(call: Any) -> Any:
   @functools.wraps(call)
-  def wrapped(self: Module, *args: Any, **kwargs: Any) -> Any:
+  def __call__(self: Module, *args: Any, **kwargs: Any) -> Any:
     with self.scope():
       return call(self, *args, **kwargs)
-  return wrapped
+  return __call__

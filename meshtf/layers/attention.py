@@ -78,17 +78,17 @@ class MultiHeadAttention(Module):
       training: whether attention weights are dropped.
     """
     memory = x if memory is None else memory
-    q, k = self.query(x) * (1.0 / math.sqrt(self.key_dim.size)), self.key(memory)
+    q = self._by_head(self.query, x) * (1.0 / math.sqrt(self.key_dim.size))
+    k, v = self._by_head(self.key, memory), self._by_head(self.value, memory)
     if angles is not None:
       q, k = (rotate(y, self.key_dim.names[0], angles) for y in (q, k))
-    k = rename(k, self.length_dim, self.memory_dim)
-    v = rename(self.value(memory), self.length_dim, self.memory_dim)
-    scores = einsum([q, k], self._scores(q.shape, k.shape))
+    k, v = (rename(y, self.length_dim, self.memory_dim) for y in (k, v))
+    scores = einsum([q, k], q.shape.without(*self.key_dim.names) + k.shape.only([self.memory_dim]))
     weights = softmax(scores if bias is None else scores + bias, self.memory_dim)
-    seen = einsum([self.dropout(weights, training), v], q.shape)
-    return self.output(seen)
+    return self.output(einsum([self.dropout(weights, training), v], q.shape), x.shape.names)
 
-  def _scores(self, q: Shape, k: Shape) -> Shape:
-    rest = q.without(self.length_dim, *self.heads.names)
-    heads = self.heads.without(*self.key_dim.names)
-    return rest + heads + q.only([self.length_dim]) + k.only([self.memory_dim])
+  def _by_head(self, dense: Dense, x: Tensor) -> Tensor:
+    """Returns [batch heads length key]: products of one head's positions need no transpose then."""
+    rest = x.shape.without(self.length_dim, *dense.reduced_dims.names).names
+    heads = self.heads.without(*self.key_dim.names).names
+    return dense(x, (*rest, *heads, self.length_dim, *self.key_dim.names))

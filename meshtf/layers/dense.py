@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
 from meshtf.mesh import Mesh
@@ -39,7 +41,8 @@ class Dense(Module):
       self.kernel = Variable(mesh, self.reduced_dims + self.new_dims, first, name="kernel")
       self.bias = Variable(mesh, self.new_dims, zeros, name="bias") if use_bias else None
 
-  def __call__(self, x: Tensor) -> Tensor:
-    """Returns [..., new_dims] for x[..., reduced_dims]."""
-    y = einsum([x, self.kernel], x.shape.without(*self.reduced_dims.names) + self.new_dims)
+  def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
+    """Returns [..., new_dims] for x[..., reduced_dims]; the names in another `order` if given."""
+    names = (x.shape.without(*self.reduced_dims.names) + self.new_dims).names
+    y = einsum([x, self.kernel], order or names)
     return y if self.bias is None else y + self.bias

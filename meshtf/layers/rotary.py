@@ -23,7 +23,7 @@ from meshtf.ops.unary import cos, exp, sin
 
 
 class Angles(NamedTuple):
-  """Cosine and sine of each position's angles: [length, half of key] each."""
+  """Cosine and signed sine of each position's angles: [length, key] each."""
 
   cos: Tensor
   sin: Tensor
@@ -31,7 +31,7 @@ class Angles(NamedTuple):
 
 def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
                   longest: float = 10000.0) -> Angles:
-  """Returns position * longest**(-2 i / key) as cosines and sines. Raises ShapeError if key is odd.
+  """Returns the angles position * longest**(-2 i / key), for both of a pair. Raises ShapeError if key is odd.
 
   Args:
     mesh: where the tensors lie.
@@ -45,11 +45,11 @@ def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
   half = Dimension(name, size // 2)
   slower = exp(range_(mesh, half, "float32") * (-2.0 * math.log(longest) / size))
   angles = range_(mesh, length_dim, "float32") * slower
-  return Angles(cos(angles), sin(angles))
+  sines = sin(angles)
+  return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
 
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
   """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
   first, second = split(x, key_dim, 2)
-  return concat([first * angles.cos - second * angles.sin,
-                 second * angles.cos + first * angles.sin], key_dim)
+  return x * angles.cos + concat([second, first], key_dim) * angles.sin

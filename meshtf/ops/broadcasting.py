@@ -19,6 +19,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Spec, Tensor
 from meshtf.names import Shape, is_integer
+from meshtf.ops.constants import reshape, transpose
 
 
 def align(x: Any, shape: Shape, out: Shape) -> Any:
@@ -26,10 +27,10 @@ def align(x: Any, shape: Shape, out: Shape) -> Any:
   names, order = shape.names, out.names
   present = [n for n in order if n in shape]
   if tuple(present) != names:
-    x = tf.transpose(x, [shape.index(n) for n in present])
+    x = transpose(x, [shape.index(n) for n in present])
   if tuple(present) == order[len(order) - len(present):]:
     return x
-  return tf.reshape(x, [shape.get(n) for n in order[out.index(present[0]):]])
+  return reshape(x, [shape.get(n) for n in order[out.index(present[0]):]])
 
 
 def join(*shapes: Shape) -> Shape:

@@ -15,6 +15,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.ops.constants import reshape, transpose
+
 Names = tuple[str, ...]
 
 
@@ -40,10 +42,16 @@ def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names) -> Any:
     summed = [n for n in y_names if n in summed]
   a, flip_a = _matrix(x, x_names, batch, x_free, summed, sizes)
   b, flip_b = _matrix(y, y_names, batch, summed, y_free, sizes)
-  product = tf.matmul(a, b, transpose_a=flip_a, transpose_b=flip_b)
+  product = _product(a, b, flip_a, flip_b)
   made = (*batch, *x_free, *y_free)
-  product = tf.reshape(product, [sizes[n] for n in made])
-  return product if made == out else tf.transpose(product, [made.index(n) for n in out])
+  product = reshape(product, [sizes[n] for n in made])
+  return product if made == out else transpose(product, [made.index(n) for n in out])
+
+
+def _product(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
+  if len(a.shape) == 2:
+    return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
+  return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=flip_a, adj_y=flip_b)
 
 
 def _matrix(x: Any, names: Names, batch: list[str], rows: list[str], columns: list[str],
@@ -52,11 +60,11 @@ def _matrix(x: Any, names: Names, batch: list[str], rows: list[str], columns: li
   flipped = _ends(names, batch, rows, columns)
   if flipped is None:
     order, flipped = [*batch, *rows, *columns], False
-    x = tf.transpose(x, [names.index(n) for n in order])
+    x = transpose(x, [names.index(n) for n in order])
   first, second = (columns, rows) if flipped else (rows, columns)
   shape = [sizes[n] for n in batch]
   shape += [math.prod(sizes[n] for n in group) for group in (first, second)]
-  return (x if x.shape == shape else tf.reshape(x, shape)), flipped
+  return reshape(x, shape), flipped
 
 
 def _ends(names: Names, batch: list[str], rows: list[str], columns: list[str]) -> bool | None:
@@ -79,15 +87,15 @@ def _aligned(x: Any, names: Names, out: Names) -> Any:
   """Returns x with its axes where broadcasting to `out` finds them."""
   order = [n for n in out if n in names]
   if tuple(order) != names:
-    x = tf.transpose(x, [names.index(n) for n in order])
+    x = transpose(x, [names.index(n) for n in order])
   if tuple(order) == out[len(out) - len(order):]:
     return x
   sizes = dict(zip(order, x.shape))
-  return tf.reshape(x, [sizes.get(n, 1) for n in out])
+  return reshape(x, [sizes.get(n, 1) for n in out])
 
 
 def _dot(x: Any, x_names: Names, y: Any, y_names: Names, summed: list[str], out: Names) -> Any:
   """Returns inner products of rows: a product and a sum, no matrices."""
   z = tf.reduce_sum(x * _aligned(y, y_names, x_names), [x_names.index(n) for n in summed])
   rest = [n for n in x_names if n not in summed]
-  return z if tuple(rest) == out else tf.transpose(z, [rest.index(n) for n in out])
+  return z if tuple(rest) == out else transpose(z, [rest.index(n) for n in out])

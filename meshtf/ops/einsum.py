@@ -15,10 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, near_misses
-from meshtf.graph import OPERATORS, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape
 from meshtf.names.parse import parse_pairs
 from meshtf.ops.contract import contract
+from meshtf.ops.reduce import broadcast
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,33 +75,6 @@ class Einsum(Op):
     return 2 * math.prod({d.name: d.size for x in xs for d in x.shape}.values()) * max(1, len(xs) - 1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Broadcast(Op):
-  """The input repeated along the dimensions that only the output has."""
-
-  shape: Shape
-  linear = "joint"
-  samples = (Sample((Shape("b:4;h:8"),), ("h:8",)), Sample((Shape("b:4;h:8;k:3"),), ("b:4;k:3",)),
-             Sample((Shape("b:4;h:8"),), ("h:8;b:4",)), Sample((Shape("b:4"),), ("",)))
-
-  def out(self, *xs: Spec) -> tuple[Spec, ...]:
-    for d in xs[0].shape:
-      if self.shape.get(d.name, d.size) != d.size or d.name not in self.shape:
-        raise ShapeError(f'"{d.name}" of size {d.size} does not fit {self.shape!r}.')
-    return (Spec(self.shape, xs[0].dtype),)
-
-  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
-    (x,), names = xs, at.inputs[0].names
-    order = [n for n in self.shape.names if n in names]
-    if tuple(order) != names:
-      x = tf.transpose(x, [names.index(n) for n in order])
-    x = tf.reshape(x, [at.inputs[0].get(n) for n in self.shape.names])
-    return (tf.broadcast_to(x, at.outputs[0].sizes),)
-
-  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-    return [einsum([dy], xs[0].shape.names)]
-
-
 def einsum(xs: Sequence[Any], output_shape: str | Shape | Sequence[str]) -> Tensor:
   """Returns the product of tensors, summed over all names that the output lacks.
 
@@ -124,12 +98,6 @@ def matmul(x: Any, y: Any) -> Tensor:
   return einsum([x, y], [n for n in (*x.shape.names, *y.shape.names) if n not in joint])
 
 
-def broadcast(x: Any, shape: Any) -> Tensor:
-  """Returns x repeated along the dimensions that only `shape` has."""
-  shape = Shape(shape)
-  return x if x.shape == shape and isinstance(x, Tensor) else apply(Broadcast(shape), x)
-
-
 def _names(output: str | Shape | Sequence[str]) -> tuple[str, ...]:
   if isinstance(output, str):
     return tuple(name for name, _ in parse_pairs(output, what="shape", values=False))
@@ -143,5 +111,3 @@ def _towards(x: Tensor, factors: list[Any]) -> Tensor:
   dx = einsum(factors, have)
   return dx if len(have) == len(x.shape) else broadcast(dx, x.shape)
 
-
-OPERATORS["einsum"] = einsum

@@ -91,6 +91,7 @@ class NumberStore:
 
   @property
   def placement(self) -> Placement:
+    """The same everywhere."""
     assert self.mesh is not None
     return self.mesh.whole
 

@@ -1,0 +1,45 @@
+"""Shapes and permutations as TensorFlow constants, each made once in a graph.
+
+A traced segment of a Transformer has hundreds of reshapes to a handful of shapes; every constant is
+an op, and ops are what tracing costs.
+
+>>> import tensorflow as tf
+>>> reshape(tf.zeros([2, 3]), [6]).shape
+TensorShape([6])
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+_made: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = weakref.WeakKeyDictionary()
+
+
+def integers(numbers: Sequence[int]) -> Any:
+  """Returns int32 numbers as a constant of the graph being traced."""
+  key = tuple(numbers)
+  if tf.executing_eagerly():
+    return tf.constant(key, tf.int32)
+  made = _made.setdefault(tf.compat.v1.get_default_graph(), {})
+  if key not in made:
+    with tf.control_dependencies(None):
+      made[key] = tf.constant(key, tf.int32, [len(key)])
+  return made[key]
+
+
+def reshape(x: Any, sizes: Sequence[int]) -> Any:
+  """Returns x with other sizes; x itself if it has them."""
+  if x.shape == sizes:
+    return x
+  return tf.raw_ops.Reshape(tensor=x, shape=integers(sizes))
+
+
+def transpose(x: Any, order: Sequence[int]) -> Any:
+  """Returns x with its axes in another order; x itself if that is the same."""
+  if list(order) == sorted(order):
+    return x
+  return tf.raw_ops.Transpose(x=x, perm=integers(order))
