@@ -35,10 +35,9 @@ def philox_mask(shape: Sequence[int], rate: float, seed: tf.Tensor, path: str) -
 
 def hash_mask(shape: Sequence[int], rate: float, seed: tf.Tensor, path: str) -> tf.Tensor:
   """Returns the mask of meshtf's dropout op of this path under `mtf.seed(0, step)`."""
-  salt = zlib.crc32(path.encode())
-  key = tf.constant([[salt], [salt ^ 0x9E3779B9]], tf.uint32)
-  for value in (tf.constant(0), tf.cast(seed, tf.int32)):
-    key = _mix(key + tf.bitcast(value, tf.uint32)) ^ _word(0x85EBCA6B)
+  key = tf.constant([[0], [0x9E3779B9]], tf.uint32)
+  for value in (_word(zlib.crc32(path.encode())), _word(0), tf.cast(seed, tf.uint32)):
+    key = _mix(key + value) ^ _word(0x85EBCA6B)
   key = _mix(key)
   salts = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
   a = b = _word(0)
