@@ -7,7 +7,8 @@
 VENV := .venv
 TESTS ?=
 WORKERS ?= 2
-export TF_CPP_MIN_LOG_LEVEL ?= 2
+export TF_CPP_MIN_LOG_LEVEL ?= 3
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
 .PHONY: train train-long test clean
 

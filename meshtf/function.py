@@ -7,7 +7,7 @@
 
     step(array)        # traced, planned and run; run alone from the second call on
 
-It is traced again only when names, shapes, data types, the mesh, the layout or Python values change.
+It is traced again only when names, shapes, data types, mesh, layout or Python values change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import LayoutError, LayoutWarning, MeshError, PlanError, explain_error
-from meshtf.graph import Graph, Source, Spec, Tensor, apply, context, current, current_executor, executing
+from meshtf.graph import Graph, Spec, Tensor, apply, context, current, current_executor, executing
 from meshtf.graph.apply import set_eager_executor
 from meshtf.mesh import Mesh
 from meshtf.ops.state import Read
@@ -41,7 +41,7 @@ def function(fn: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, 
     fn: the function; without it, a decorator is returned.
     mesh: where it runs; needed only if no argument and no variable in it tells.
     jit: whether XLA compiles the local work. Pays off where a program runs for long.
-    **names: the dimensions of arguments that are arrays, such as x="batch;d_model" (x="": a scalar).
+    **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a scalar).
 
   Returns:
     A callable that takes Tensors, the named arrays and Python values, in any nesting, and returns
@@ -174,8 +174,9 @@ class _Call:
       self.key += (name, leaf if leaf.__hash__ is not None else id(leaf), type(leaf))
       return lambda: leaf
     if leaf.held is None:
-      raise PlanError(explain_error("a recorded tensor cannot be passed to a function from outside.",
-                                    tensor=repr(leaf), **{"made by": leaf.node.source}))
+      raise PlanError(explain_error(
+          "a recorded tensor cannot be passed to a function from outside.",
+          tensor=repr(leaf), **{"made by": leaf.node.source}))
     if self.mesh is not None and leaf.mesh is not self.mesh:
       raise MeshError(explain_error(
           "the arguments of one function lie on two meshes.", argument=name,
@@ -203,7 +204,8 @@ def warn_of_unmatched_rules(mesh: Mesh) -> None:
     text = explain_error(
         f'the layout has a rule for dimension "{name}", which the program never has.',
         layout=mesh.layout, dimensions=", ".join(sorted(mesh.seen_dims)),
-        way_out=(f"Did you mean {close}?" if close else "Delete the rule, or look for a misspelling."))
+        way_out=(f"Did you mean {close}?" if close
+                 else "Delete the rule, or look for a misspelling."))
     if mesh.strict:
       raise LayoutError(text)
     warnings.warn(text, LayoutWarning, stacklevel=5)

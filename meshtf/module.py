@@ -31,7 +31,7 @@ def scope(name: str) -> Iterator[None]:
 
 
 class Module(tf.Module):
-  """A tf.Module whose variables are mtf Variables; its name is part of the path of what it makes."""
+  """A tf.Module whose variables are mtf Variables; its name is in the path of what it makes."""
 
   def __init__(self, name: str | None = None) -> None:
     super().__init__(name=None)
@@ -40,7 +40,7 @@ class Module(tf.Module):
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
     if "__call__" in cls.__dict__:
-      setattr(cls, "__call__", _within_path(cls.__dict__["__call__"]))
+      cls.__call__ = _within_path(cls.__dict__["__call__"])
 
   @contextlib.contextmanager
   def scope(self) -> Iterator[None]:
@@ -51,7 +51,8 @@ class Module(tf.Module):
   @property
   def variables(self) -> tuple[Variable, ...]:
     """All variables of this module and those inside it."""
-    return tuple(self._flatten(predicate=lambda x: isinstance(x, Variable), expand_composites=False))
+    return tuple(self._flatten(predicate=lambda x: isinstance(x, Variable),
+                               expand_composites=False))
 
   @property
   def trainable_variables(self) -> tuple[Variable, ...]:

@@ -15,6 +15,6 @@ from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.record import Graph, Group
 from meshtf.graph.tensor import Held, Node, Source, Tensor
 
-__all__ = ["At", "Context", "Executor", "Graph", "Group", "Held", "Node", "OPERATORS", "Op", "Operators", "Role",
-           "Sample", "Source", "Spec", "Store", "Tensor", "Window", "apply", "apply_all", "context",
-           "current", "current_executor", "executing", "gradients"]
+__all__ = ["At", "Context", "Executor", "Graph", "Group", "Held", "Node", "OPERATORS", "Op",
+           "Operators", "Role", "Sample", "Source", "Spec", "Store", "Tensor", "Window", "apply",
+           "apply_all", "context", "current", "current_executor", "executing", "gradients"]

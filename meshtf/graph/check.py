@@ -26,8 +26,8 @@ def common_mesh(inputs: Sequence[Tensor], mesh: Mesh | None, source: Source) -> 
           "one op cannot take tensors of two meshes.",
           meshes=f"{mesh!r} and {x.mesh!r}", tensors=" ".join(repr(t.shape) for t in inputs),
           **{"from": source},
-          way_out="Make both tensors on one Mesh object (meshes are compared by identity), or bring "
-                  "one over: mtf.import_tensor(mesh, x.numpy(), x.shape)."))
+          way_out="Make both tensors on one Mesh object (meshes are compared by identity), or "
+                  "bring one over: mtf.import_tensor(mesh, x.numpy(), x.shape)."))
   return mesh
 
 

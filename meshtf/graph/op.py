@@ -2,8 +2,8 @@
 
 An op is a frozen dataclass whose fields are its attributes. Its *factors* are the names of its
 iteration space: the names of its outputs, and those of its inputs that are summed or used up.
-Everything else in the library (layouts, communication, both runtimes, the conformance suite) follows
-from what stands here, so adding an op touches one file. A whole op:
+Everything else in the library (layouts, communication, both runtimes, the conformance suite)
+follows from what stands here, so adding an op touches one file. A whole op:
 
     @dataclasses.dataclass(frozen=True)
     class RowsOf(Op):

@@ -63,7 +63,7 @@ class Node:
     self.mesh = mesh
     self.source = source
     self.layout = around.layout       # the region's layout; None: the mesh's
-    self.primals: tuple[Tensor, ...] = around.primals   # made by a gradient rule: takes their states
+    self.primals: tuple[Tensor, ...] = around.primals    # of a gradient rule: takes their states
     self.group = around.group         # nodes of one group are computed again for the backward pass
     self.after: Tensor | None = around.after            # does not run before this tensor is there
     self.owner = owner          # the executor that ran it

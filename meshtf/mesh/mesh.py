@@ -140,10 +140,11 @@ class Mesh:
           close = near_misses(axis, self.axes)
           self.note(f"layout rule {name}:{axis}: the mesh {self!r} has no axis {axis!r}, which "
                     f"counts as size 1." + (f" Did you mean {close}?" if close else ""))
-    if not (self.devices is None or isinstance(self.devices, str)) and len(self.devices) != self.size:
+    devices = self.devices
+    if not (devices is None or isinstance(devices, str)) and len(devices) != self.size:
       raise MeshError(explain_error(
-          f"the mesh has {self.size} positions, but {len(self.devices)} devices were given.",
-          mesh=self, devices=", ".join(self.devices),
+          f"the mesh has {self.size} positions, but {len(devices)} devices were given.",
+          mesh=self, devices=", ".join(devices),
           way_out="Give one device for each position (the last axis runs fastest), or devices=None "
                   "to map all positions to the hardware at hand."))
 

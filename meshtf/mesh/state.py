@@ -17,7 +17,7 @@ Whole
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, TypeAlias, Union
+from typing import Literal, TypeAlias
 
 Kind: TypeAlias = Literal["sum", "max", "min"]
 
@@ -45,7 +45,7 @@ class _Whole:
 
 
 Whole = _Whole()
-State: TypeAlias = Union[Split, Pending, _Whole]
+State: TypeAlias = Split | Pending | _Whole
 Placement: TypeAlias = tuple[State, ...]
 
 

@@ -25,7 +25,8 @@ def dtype_name(dtype: object) -> str:
   else:
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or repr(dtype)
   if name not in _BYTES:
-    raise DTypeError(f"{name!r} is not a data type that meshtf knows; it knows {', '.join(_BYTES)}.")
+    raise DTypeError(
+        f"{name!r} is not a data type that meshtf knows; it knows {', '.join(_BYTES)}.")
   return name
 
 

@@ -18,7 +18,8 @@ from meshtf.errors import ShapeError
 from meshtf.names.dimension import Dimension
 from meshtf.names.parse import parse_pairs
 
-ShapeLike: TypeAlias = Union["Shape", str, Dimension, Iterable[Dimension], Iterable[tuple[str, int]]]
+ShapeLike: TypeAlias = Union["Shape", str, Dimension, Iterable[Dimension],
+                             Iterable[tuple[str, int]]]
 
 
 class Shape:

@@ -14,7 +14,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Spec, Tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any
 
 import tensorflow as tf
 
@@ -17,7 +17,7 @@ from meshtf.graph import OPERATORS, Op, Sample, Spec, Store, Tensor, apply
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 
-Number = Union[bool, int, float]
+Number = bool | int | float
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Optimizers' updates: one fused TensorFlow op for each slice, in place.
 
-An update written in arithmetic reads and writes the variable's memory about a dozen times; fused, it
-takes a quarter of the time.
+An update written in arithmetic reads and writes the variable's memory about a dozen times; fused,
+it takes a quarter of the time.
 
     apply_all(AdamUpdate(w, m, v, 0.9, 0.999, 1e-8), dw, rate)
 """
@@ -32,8 +32,8 @@ class Update(Op):
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     want = self.variable.spec
     if xs[0].shape != want.shape:
-      raise ShapeError(f"a gradient of {xs[0].shape!r} does not fit variable {self.variable.name!r} "
-                       f"of {want.shape!r}.")
+      raise ShapeError(f"a gradient of {xs[0].shape!r} does not fit variable "
+                       f"{self.variable.name!r} of {want.shape!r}.")
     for x in xs:
       if x.dtype != want.dtype:
         raise DTypeError(f"variable {self.variable.name!r} is {want.dtype}; an update of {x.dtype} "

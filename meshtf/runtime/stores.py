@@ -58,7 +58,8 @@ class SlicesStore:
 
   def __init__(self, name: str, spec: Spec, mesh: Mesh, placement: Placement,
                pattern: tuple[int, ...]) -> None:
-    self.name, self.spec, self.mesh, self.placement = name, spec, mesh, placement
+    self.name, self.spec, self.placement = name, spec, placement
+    self.mesh: Mesh | None = mesh
     self.pattern = pattern                  # position -> number of its slice
     self.different: list[Any] = []
 
