@@ -6,6 +6,9 @@ one computes. Loads and moves run as early as they can, so unrelated moves end u
 
     level 0   Load x, w      segment: everything up to the first move
     level 1   moves          segment: what needs them
+
+Where several positions share one device (`apart=True`), work that is the same along some axes of the
+mesh is kept apart from work that is not, so that the runtime can do it once for all of them.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable
 
+from meshtf.mesh import Mesh, Whole
 from meshtf.partition.program import Compute, Load, Program, Put, Step, Value
 
 
@@ -39,9 +43,9 @@ class Segment:
     return tuple(lines), tuple(number[v] for v in self.outs)
 
 
-def schedule(program: Program) -> list[Segment]:
+def schedule(program: Program, apart: bool = False) -> list[Segment]:
   """Returns the segments of a program in order, with what goes in and out of each."""
-  levels = _Levels()
+  levels = _Levels(program.mesh, apart)
   for step in program.steps:
     levels.add(step)
   segments = levels.finish()
@@ -52,9 +56,11 @@ def schedule(program: Program) -> list[Segment]:
 class _Levels:
   """Assigns each step to a level."""
 
-  def __init__(self) -> None:
+  def __init__(self, mesh: Mesh, apart: bool) -> None:
+    self.mesh, self.apart = mesh, apart
     self.before: list[list[Step]] = [[]]
-    self.computes: list[list[Compute]] = [[]]
+    self.computes: list[list[tuple[Hashable, list[Compute]]]] = [[]]   # by the axes they vary along
+    self.part: dict[Value, int] = {}         # which of a level's lists computes a value
     self.ready: dict[Value, int] = {}        # the first level before whose segment a value exists
     self.made: dict[Value, int] = {}         # the level whose segment computes it
     self.written: dict[object, int] = {}
@@ -64,7 +70,7 @@ class _Levels:
       level = max([len(self.computes) - 1, *(self._at_hand(v) for v in _inputs(step))])
       self._grow_before(level)
       self.computes.extend([] for _ in range(level + 1 - len(self.computes)))
-      self.computes[level].append(step)
+      self._place(step, level)
       self.made.update(dict.fromkeys(step.outs, level))
       return
     level = max([0, *(self._before_a_segment(v) for v in _sources(step))])
@@ -76,6 +82,25 @@ class _Levels:
       self.ready[step.out] = level
     self._grow_before(level)
     self.before[level].append(step)
+
+  def _place(self, step: Compute, level: int) -> None:
+    """Adds a computation to the first list of its level that varies along the same axes."""
+    lists, along = self.computes[level], self._varies(step)
+    first = max([0, *(self.part[v] for v in _inputs(step) if self.made.get(v) == level)])
+    fits = (i for i in range(first, len(lists)) if lists[i][0] == along)
+    index = next(fits, len(lists))
+    if index == len(lists):
+      lists.append((along, []))
+    lists[index][1].append(step)
+    self.part.update(dict.fromkeys(step.outs, index))
+
+  def _varies(self, step: Compute) -> Hashable:
+    """Returns the axes along which positions compute different things."""
+    if not self.apart:
+      return ()
+    cut = {axis for axis, _ in step.plan.cut}
+    return tuple(axis for i, axis in enumerate(self.mesh.axes)
+                 if axis in cut or any(v.placement[i] != Whole for v in step.ins))
 
   def _before_a_segment(self, value: Value) -> int:
     """Returns the first level before whose segment a step can use a value."""
@@ -91,7 +116,11 @@ class _Levels:
   def finish(self) -> list[Segment]:
     """Returns the levels as segments without borders."""
     self.computes.extend([] for _ in range(len(self.before) - len(self.computes)))
-    return [Segment(before, computes) for before, computes in zip(self.before, self.computes)]
+    segments = []
+    for before, lists in zip(self.before, self.computes):
+      segments += [Segment([], computes) for _, computes in lists] or [Segment([], [])]
+      segments[-max(1, len(lists))].before = before
+    return segments
 
 
 def _inputs(step: Compute) -> list[Value]:

@@ -16,6 +16,7 @@ from meshtf.graph.context import Context
 from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import build, schedule
+from meshtf.runtime.devices import devices_of
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
 from meshtf.runtime.stores import distinct
@@ -36,7 +37,8 @@ class Compiled:
                mesh: Mesh, jit: bool) -> None:
     self.mesh, self.stores, self.jit = mesh, stores, jit
     self.program = build(nodes, results, mesh)
-    self.segments = schedule(self.program)
+    devices = devices_of(mesh)
+    self.segments = schedule(self.program, apart=len(set(devices)) < len(devices))
     self.specs = [r.spec for r in results]
     self.patterns: list[tuple[int, ...]] = []
     self.function: Any = None

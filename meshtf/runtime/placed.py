@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.mesh import Mesh, Pending, Split
+from meshtf.mesh import Mesh, Pending, Split, Whole
 from meshtf.partition import Load, MoveStep, Put, Segment, Tell, Value, WindowStep
 from meshtf.runtime.at import take_rows
 from meshtf.runtime.collectives import collectives_for
@@ -85,7 +85,16 @@ class Placed:
         done[key] = tuple(ys)
       made.append(done[key])
     for k, value in enumerate(segment.outs):
-      self.values[value] = [ys[k] for ys in made]
+      self.values[value] = self._shared(value, [ys[k] for ys in made])
+
+  def _shared(self, value: Value, slices: Slices) -> Slices:
+    """Returns slices with one tensor for all positions of a device that hold the same."""
+    if value.spec is None or len(self.devices) == len(set(self.devices)):
+      return slices
+    first: dict[Any, Any] = {}
+    return [first.setdefault((device, *(0 if s == Whole else c
+                                        for s, c in zip(value.placement, coord))), x)
+            for device, coord, x in zip(self.devices, self.mesh.coords, slices)]
 
   def _constant(self, number: int) -> Any:
     if number not in self._constants:
