@@ -31,13 +31,16 @@ class Angles(NamedTuple):
 
 def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
                   longest: float = 10000.0) -> Angles:
-  """Returns the angles position * longest**(-2 i / key), for both of a pair. Raises ShapeError if key is odd.
+  """Returns the angles position * longest**(-2 i / key), for both of a pair.
 
   Args:
     mesh: where the tensors lie.
     length_dim: the positions, such as "length:128".
     key_dim: the size of a head, such as "key:64".
     longest: the slowest pair turns once in about 2 * pi * longest positions.
+
+  Raises:
+    ShapeError: the size of a head is odd.
   """
   ((name, size),) = ((d.name, d.size) for d in Shape(key_dim))
   if size % 2:

@@ -4,7 +4,8 @@ Names fall into four groups: batch (both inputs and the output), summed (both in
 input and the output). Without batch names it is one 2-D product, which TensorFlow runs up to twice
 as fast as a batch of small ones; transposes are made only where the order of names asks for them.
 
-    contract(x, ("batch", "length", "d"), w, ("d", "heads", "key"), ("batch", "length", "heads", "key"))
+    contract(x, ("batch", "length", "d"), w, ("d", "heads", "key"),
+             ("batch", "length", "heads", "key"))
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names) -> Any:
     x, x_names, x_free, y, y_names, y_free = y, y_names, y_free, x, x_names, x_free
     summed = [n for n in x_names if n in summed]
   x_free, y_free = _in_order(x_free, out), _in_order(y_free, out)
-  if _ends(y_names, batch, summed, y_free) is None and _ends(x_names, batch, x_free, summed) is None:
+  if (_ends(y_names, batch, summed, y_free) is None
+      and _ends(x_names, batch, x_free, summed) is None):
     summed = [n for n in y_names if n in summed]
   a, flip_a = _matrix(x, x_names, batch, x_free, summed, sizes)
   b, flip_b = _matrix(y, y_names, batch, summed, y_free, sizes)

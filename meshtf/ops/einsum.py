@@ -28,7 +28,8 @@ class Einsum(Op):
 
   names: tuple[str, ...]
   linear = "each"
-  samples = (Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")), Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
+  samples = (Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),
+             Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
              Sample((("h", "o"),), ("b:4;h:8", "b:4;o:8")), Sample((("h",),), ("b:4;h:8",)),
              Sample((("b", "o"),), ("b:4;h:3", "h:3;o:5")), Sample(((),), ("b:4", "b:4")),
              Sample((("b", "n", "m"),), ("b:2;n:4;k:2", "b:2;m:4;k:2")),
@@ -72,7 +73,8 @@ class Einsum(Op):
     return [_towards(x, [dy, *xs[:i], *xs[i + 1:]]) for i, x in enumerate(xs)]
 
   def flops(self, *xs: Spec) -> int:
-    return 2 * math.prod({d.name: d.size for x in xs for d in x.shape}.values()) * max(1, len(xs) - 1)
+    sizes = {d.name: d.size for x in xs for d in x.shape}
+    return 2 * math.prod(sizes.values()) * max(1, len(xs) - 1)
 
 
 def einsum(xs: Sequence[Any], output_shape: str | Shape | Sequence[str]) -> Tensor:

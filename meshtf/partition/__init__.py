@@ -9,8 +9,17 @@
 
 from meshtf.partition.moves import Move, moves
 from meshtf.partition.plan import NodePlan, plan_node
-from meshtf.partition.program import (Compute, Load, MoveStep, Program, Put, Tell, Value,
-                                      WindowStep, build)
+from meshtf.partition.program import (
+  Compute,
+  Load,
+  MoveStep,
+  Program,
+  Put,
+  Tell,
+  Value,
+  WindowStep,
+  build,
+)
 from meshtf.partition.schedule import Segment, schedule
 
 __all__ = ["Compute", "Load", "Move", "MoveStep", "NodePlan", "Program", "Put", "Segment", "Tell",

@@ -5,9 +5,9 @@
     Split(e)         all_gather     all_to_all, - if e=d   never
     Pending          all_reduce     reduce_scatter         -
 
-A dimension over several axes is joined minor axis first and cut major axis first; cuts of dimensions
-that no join touches go before the joins, since they make what is joined smaller; only the trailing
-axes that differ are touched.
+A dimension over several axes is joined minor axis first and cut major axis first; cuts of
+dimensions that no join touches go before the joins, since they make what is joined smaller; only
+the trailing axes that differ are touched.
 
 >>> from meshtf.mesh import Pending, Split, Whole
 >>> [m.kind for m in moves(("data", "model"), (Split("batch"), Pending("sum")),

@@ -8,9 +8,9 @@ Axis by axis, in the order of the mesh:
     bytes   else, of the factors that an input is cut by and the one wanted by the output, cut the
             one that moves the fewest bytes, the output's move included; at ties the wanted one
 
-A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis cuts it (unless
-the layout says so). Outputs are then moved to the wanted placement, except that unfinished sums
-stay unfinished where Whole is wanted.
+A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis cuts it
+(unless the layout says so). Outputs are then moved to the wanted placement, except that unfinished
+sums stay unfinished where Whole is wanted.
 
     matmul x[batch, k] w[k, n], both cut by k along "model"  ->  free: k; output Pending("sum")
 """
@@ -98,7 +98,8 @@ class _Planner:
   def _stays_pending(self, states: list[State]) -> bool:
     pending = [x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Pending)]
     linear = self.op.linear
-    if not pending or linear is None or any(s.kind != "sum" for s in states if isinstance(s, Pending)):
+    sums = all(s.kind == "sum" for s in states if isinstance(s, Pending))
+    if not pending or linear is None or not sums:
       return False
     if sum(y.shape.size for y in self.outs) > max(pending) * max(1, len(self.outs)):
       return False

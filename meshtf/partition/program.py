@@ -1,7 +1,7 @@
 """A program: a graph with its communication made explicit, for any number of devices.
 
-`build` walks the nodes in order, plans each, and writes steps on values. A `Value` is a tensor in one
-placement, the same thing on every device but for offsets. Equal moves are made once: a tensor's
+`build` walks the nodes in order, plans each, and writes steps on values. A `Value` is a tensor in
+one placement, the same thing on every device but for offsets. Equal moves are made once: a tensor's
 versions are kept by placement, and a wanted one is made from the version that moves fewest bytes.
 
     Load w          Load x
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any, Union
+from typing import Any
 
 from meshtf.graph import Node, Op, Spec, Store, Tensor, Window
 from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
@@ -98,7 +98,7 @@ class Compute:
   after: Value | None = None         # does not run before this value is there
 
 
-Step = Union[Load, Put, MoveStep, WindowStep, Tell, Compute]
+Step = Load | Put | MoveStep | WindowStep | Tell | Compute
 
 
 @dataclasses.dataclass(eq=False)

@@ -1,8 +1,8 @@
 """What `local` sees of its place: the `At` of the op contract, inside a segment.
 
-Coordinates come in as scalar tensors, so that one trace serves every device; `Coordinates` remembers
-which were asked for, since a segment that asked for none gives every device with equal inputs the
-same outputs.
+Coordinates come in as scalar tensors, so that one trace serves every device; `Coordinates`
+remembers which were asked for, since a segment that asked for none gives every device with equal
+inputs the same outputs.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ restores what it needs. Each checkpoint is a folder, written under another name 
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -70,14 +71,16 @@ def restore(path: str, variables: Mapping[str, Variable]) -> dict[str, Any]:
     raise CheckpointError(f"the checkpoint {path} cannot be read: {error}") from None
   _compare(path, shapes, variables)
   for name, variable in variables.items():
-    dtype, sizes = tf.as_dtype(variable.dtype), variable.shape.sizes
-
-    def read(region: tuple[slice, ...]) -> Any:
-      return tf.raw_ops.RestoreV2(prefix=prefix, tensor_names=[name], dtypes=[dtype],
-                                  shape_and_slices=[_slice_spec(sizes, region)])[0]
-    variable.load(read)
+    variable.load(functools.partial(_read, prefix, name, variable))
   with open(os.path.join(path, "extra.json")) as file:
     return json.load(file)
+
+
+def _read(prefix: str, name: str, variable: Variable, region: tuple[slice, ...]) -> Any:
+  """Reads one region of what was saved under a name."""
+  return tf.raw_ops.RestoreV2(
+      prefix=prefix, tensor_names=[name], dtypes=[tf.as_dtype(variable.dtype)],
+      shape_and_slices=[_slice_spec(variable.shape.sizes, region)])[0]
 
 
 def _all(directory: str) -> list[tuple[int, str]]:

@@ -28,8 +28,9 @@ def logical_devices(number: int) -> None:
   cpu = tf.config.list_physical_devices("CPU")[0]
   if len(tf.config.get_logical_device_configuration(cpu) or ()) >= number:
     return
+  logical = [tf.config.LogicalDeviceConfiguration()] * number
   try:
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * number)
+    tf.config.set_logical_device_configuration(cpu, logical)
   except RuntimeError:
     have = len(tf.config.list_logical_devices("CPU"))
     if have < number:

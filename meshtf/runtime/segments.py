@@ -1,8 +1,8 @@
 """Segments: local work that every device runs, traced once for all of them.
 
 A segment is a pure function of (values, coordinates) to a flat list of tensors. It is never inlined
-and is called on each device with that device's slices, so tracing costs O(ops), not O(ops x devices).
-Calls with equal inputs on one device are made once and their results are shared.
+and is called on each device with that device's slices, so tracing costs O(ops), not O(ops x
+devices). Calls with equal inputs on one device are made once and their results are shared.
 """
 
 from __future__ import annotations
@@ -97,9 +97,10 @@ PLAIN_CONFIG = _config()
 
 
 def call_function(function: Any, args: Sequence[Any]) -> Flat:
-  """Calls a concrete function without captures, by the op itself: 40 microseconds an argument less."""
-  ys = tf.raw_ops.PartitionedCall(args=list(args), Tout=[y.dtype for y in function.outputs],
-                                  f=function, config="", config_proto=PLAIN_CONFIG, executor_type="")
+  """Calls a concrete function without captures, by the op itself: 40 us an argument less."""
+  ys = tf.raw_ops.PartitionedCall(
+      args=list(args), Tout=[y.dtype for y in function.outputs], f=function, config="",
+      config_proto=PLAIN_CONFIG, executor_type="")
   if not tf.executing_eagerly():
     for y, o in zip(ys, function.outputs):
       y.set_shape(o.shape)
@@ -160,4 +161,5 @@ def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
       raise PlanError(explain_error(
           f"{compute.node.op.title}.local gave {y.dtype.name} {tuple(y.shape)} where its `out` "
           f"announces {spec.dtype} {want!r}.", **{"from": compute.node.source},
-          inputs=" ".join(map(repr, at.inputs)), way_out="Mend the op: `local` and `out` must agree."))
+          inputs=" ".join(map(repr, at.inputs)),
+          way_out="Mend the op: `local` and `out` must agree."))

@@ -9,15 +9,26 @@ the same slice share it, and it is updated once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import PlanError, ShapeError, explain_error
-from meshtf.graph import (Graph, Operators, Source, Spec, Tensor, apply, apply_all, context, current,
-                          current_executor, executing)
+from meshtf.graph import (
+  Graph,
+  Operators,
+  Source,
+  Spec,
+  Tensor,
+  apply,
+  apply_all,
+  context,
+  current,
+  current_executor,
+  executing,
+)
 from meshtf.graph.check import check_layout
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
@@ -51,7 +62,8 @@ class Variable(Operators, tf.Module):
     if isinstance(current_executor(), Graph):
       raise PlanError(explain_error(
           f"variable {name!r} is made inside a mtf.function.", **{"from": Source.here()},
-          way_out="Make variables before the function is called, most often in a module's __init__."))
+          way_out="Make variables before the function is called, most often in a module's "
+                  "__init__."))
     around = current()
     layout = mesh.variable_layout if around.layout is None else around.layout
     self.mesh = mesh
@@ -98,7 +110,7 @@ class Variable(Operators, tf.Module):
   def regions(self) -> list[tuple[tuple[slice, ...], tf.Variable]]:
     """Returns the different slices, each with the region of the whole that it is."""
     keys = slice_keys(self.placement, self.mesh)
-    found = {key: variable for key, variable in zip(keys, self._slices)}
+    found = dict(zip(keys, self._slices))
     return [(self._region(key), variable) for key, variable in found.items()]
 
   def read(self) -> list[Any]:

@@ -1,7 +1,8 @@
 """Collectives over one group of devices, as plain TensorFlow ops between them.
 
-Each takes the group's tensors and devices in order and returns the group's results. `alias` computes
-once and shares, where devices see one memory; `ring` passes pieces around, where they do not.
+Each takes the group's tensors and devices in order and returns the group's results. `alias`
+computes once and shares, where devices see one memory; `ring` passes pieces around, where they do
+not.
 
     totals = collectives_for(devices).all_reduce(parts, devices, "sum")
 """

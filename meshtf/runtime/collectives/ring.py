@@ -20,7 +20,7 @@ __all__ = ["all_gather", "all_reduce", "all_to_all", "reduce_scatter"]
 
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
-  """Returns the reduced tensor on each device: a reduce_scatter and an all_gather of flat pieces."""
+  """Returns the reduced tensor on each device: reduce_scatter and all_gather of flat pieces."""
   shape, number = xs[0].shape, len(xs)
   size = shape.num_elements()
   padded = -(-size // number) * number
