@@ -1,14 +1,15 @@
 """The schedule: which computations form a segment, and what runs between segments.
 
-Between two moves all devices run the same program: a *segment*. Computations keep the order in which
-they were recorded: one starts a new segment only if it needs a move of something that the present
-one computes. Loads and moves run as early as they can, so unrelated moves end up side by side.
+Between two moves all devices run the same program: a *segment*. Computations keep the order in
+which they were recorded: one starts a new segment only if it needs a move of something that the
+present one computes. Loads and moves run as early as they can, so unrelated moves end up side by
+side.
 
     level 0   Load x, w      segment: everything up to the first move
     level 1   moves          segment: what needs them
 
-Where several positions share one device (`apart=True`), work that is the same along some axes of the
-mesh is kept apart from work that is not, so that the runtime can do it once for all of them.
+Where several positions share one device (`apart=True`), work that is the same along some axes of
+the mesh is kept apart from work that is not, so that the runtime can do it once for all of them.
 """
 
 from __future__ import annotations
