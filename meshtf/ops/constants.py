@@ -11,23 +11,32 @@ TensorShape([6])
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-_made: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = weakref.WeakKeyDictionary()
+_made: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def integers(numbers: Sequence[int]) -> Any:
   """Returns int32 numbers as a constant of the graph being traced."""
   key = tuple(numbers)
+  return _once(key, lambda: tf.constant(key, tf.int32, [len(key)]))
+
+
+def scalar(value: float, dtype: Any, device: str) -> Any:
+  """Returns a number as a constant of the graph being traced, on the device in force."""
+  return _once((value, dtype, device), lambda: tf.constant(value, dtype))
+
+
+def _once(key: Any, make: Callable[[], Any]) -> Any:
   if tf.executing_eagerly():
-    return tf.constant(key, tf.int32)
+    return make()
   made = _made.setdefault(tf.compat.v1.get_default_graph(), {})
   if key not in made:
     with tf.control_dependencies(None):
-      made[key] = tf.constant(key, tf.int32, [len(key)])
+      made[key] = make()
   return made[key]
 
 

@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import Op, Spec, Store
+from meshtf.ops.constants import scalar
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +58,12 @@ class AdamUpdate(Update):
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     gradient, rate = xs
-    dtype = gradient.dtype
+    none, beta_1, beta_2, epsilon = (scalar(x, gradient.dtype, slices[0].device) for x in (
+        0.0, self.beta_1, self.beta_2, self.epsilon))
     tf.raw_ops.ResourceApplyAdam(
         var=slices[0].handle, m=slices[1].handle, v=slices[2].handle, grad=gradient, lr=rate,
-        beta1_power=tf.zeros([], dtype), beta2_power=tf.zeros([], dtype),     # corrected already
-        beta1=tf.cast(self.beta_1, dtype), beta2=tf.cast(self.beta_2, dtype),
-        epsilon=tf.cast(self.epsilon, dtype))
+        beta1_power=none, beta2_power=none,          # the rate has the correction in it
+        beta1=beta_1, beta2=beta_2, epsilon=epsilon)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,7 @@ class MomentumUpdate(Update):
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     tf.raw_ops.ResourceApplyMomentum(
         var=slices[0].handle, accum=slices[1].handle, grad=xs[0], lr=xs[1],
-        momentum=tf.cast(self.momentum, xs[0].dtype), use_nesterov=self.nesterov)
+        momentum=scalar(self.momentum, xs[0].dtype, slices[0].device), use_nesterov=self.nesterov)
 
 
 @dataclasses.dataclass(frozen=True)
