@@ -1,0 +1,124 @@
+"""What README.md, docs/ and examples/ say is run, and what they name is there.
+
+A block of Python in README.md is run, and prints, or raises, what the block of text after it says.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import runpy
+from pathlib import Path
+
+import gin
+import pytest
+
+from meshtf.testing import check_op
+from transformer.config_files import find_config
+from transformer.train import configure
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, kind: str) -> list[str]:
+  """Returns the fenced blocks of a kind."""
+  return [body for name, body in FENCE.findall(text) if name == kind]
+
+
+def printed(code: str, names: dict, capsys) -> str:
+  """Runs a block and returns what it prints, or the error that it raises."""
+  try:
+    exec(compile(code, "mlp.py", "exec"), names)
+  except Exception as error:
+    return f"{type(error).__name__}: {error}\n"
+  return capsys.readouterr().out
+
+
+def test_code_in_the_readme_does_what_it_says(capsys, monkeypatch):
+  monkeypatch.syspath_prepend(ROOT)
+  names, found = {}, FENCE.findall(README)
+  for (kind, code), (after, text) in zip(found, found[1:]):
+    if kind == "python":
+      assert after == "text"
+      assert printed(code, names, capsys) == text
+
+
+def test_the_first_example_is_short():
+  assert len(ast.unparse(ast.parse(blocks(README, "python")[0])).splitlines()) <= 25
+
+
+def run_example(name: str, capsys) -> list[str]:
+  """Runs an example as a program and returns the lines that it prints."""
+  runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+  return capsys.readouterr().out.splitlines()
+
+
+def test_every_layout_of_the_example_has_the_same_losses(capsys):
+  lines = run_example("mlp_layouts", capsys)
+  assert len(lines) == 5
+  assert len({re.search(r"losses ([\d. ]+)", line).group(1) for line in lines}) == 1
+  assert len({line.partition("w1:")[2] for line in lines}) == 5
+
+
+def test_an_op_of_ones_own_holds_under_every_layout(capsys):
+  lines = run_example("own_op", capsys)
+  assert len(lines) == 5
+  assert len({tuple(re.findall(r"\d+\.\d+", line)) for line in lines}) == 1
+  check_op(runpy.run_path(str(ROOT / "examples" / "own_op.py"))["Distance"]).require()
+
+
+def test_checkpoints_know_no_layout(capsys):
+  lines = run_example("checkpoints", capsys)
+  assert [line.count("equal: True") for line in lines] == [0, 1, 1]
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_short_and_say_how_they_are_run(name):
+  text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+  assert len(text.splitlines()) <= 60
+  assert f"python -m examples.{name}" in text
+
+
+def test_every_example_is_run_here():
+  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints"}
+
+
+def test_commands_name_targets_files_and_settings_that_are_there():
+  targets = re.findall(r"^(\S+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+  assert set(re.findall(r"\bmake (train-long|[a-z]+)\b", README)) <= set(targets)
+  for name in re.findall(r"--gin_file=([\w.]+)", README):
+    find_config(name)
+  try:
+    for setting in re.findall(r"--gin_param='([^']+)'", README):
+      configure(["lm_stdlib.gin"], [setting])
+      gin.clear_config()
+  finally:
+    gin.clear_config()
+  for module in re.findall(r"python -m ([\w.]+)", README):
+    assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), module
+
+
+@pytest.mark.parametrize("text", [README, DESIGN], ids=["README.md", "design.md"])
+def test_files_that_are_named_are_there(text):
+  for name in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text):
+    places = [ROOT / name, ROOT / "meshtf" / name]
+    assert any(place.exists() for place in places) or name.startswith("runs/"), name
+  for name in re.findall(r"\]\(([^)#:]+)\)", text):
+    assert (ROOT / "docs" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_the_map_of_the_tree_is_true():
+  tree = README.partition("## Where things are")[2]
+  inside = re.findall(r"^      ((?:\S+[/.]\S* +)+)", tree, re.MULTILINE)
+  for name in " ".join(inside).split():
+    assert (ROOT / "meshtf" / name).exists(), name
+  for name in re.findall(r"^    (\S+/)", tree, re.MULTILINE):
+    assert (ROOT / name).is_dir(), name
+
+
+def test_no_figure_is_left_out():
+  assert not re.findall(r"\b(?:TRAIN_LONG|DEFAULT_RUN|BENCHMARK)_[A-Z]+\b", README)
