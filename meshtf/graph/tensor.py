@@ -25,6 +25,10 @@ _PACKAGE = __name__.partition(".")[0]
 _serial = itertools.count()
 
 
+def _package(frame: Any) -> str:
+  return frame.f_globals.get("__name__", "").partition(".")[0]
+
+
 class Source(NamedTuple):
   """Where a node was made: the function of meshtf that was called, and the line that called it."""
 
@@ -40,8 +44,8 @@ class Source(NamedTuple):
   def here() -> Source:
     """Returns the innermost line outside of meshtf."""
     frame, function = sys._getframe(1), ""
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == _PACKAGE:
-      function = frame.f_code.co_name
+    while frame.f_back and _package(frame) in (_PACKAGE, "tensorflow"):
+      function = frame.f_code.co_name if _package(frame) == _PACKAGE else function
       if function in ("__init__", "__call__"):
         function = type(frame.f_locals.get("self")).__name__
       function = function.strip("_")                    # x + y is mtf.add
@@ -114,6 +118,11 @@ class Tensor(Operators):
 
   def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
     return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+  def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
+    """Keeps TensorFlow from dropping the names: `tf_array * tensor` ends in an error of meshtf."""
+    raise TypeError(f"{self.dtype} {self.shape!r} has named dimensions: TensorFlow ops take "
+                    "x.numpy(); or write mtf.slicewise.")
 
   def __float__(self) -> float:
     return float(self.numpy())
