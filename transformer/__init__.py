@@ -3,5 +3,6 @@
     data          bytes to learn from: a corpus, batches for training, windows for evaluation
     baselines     what a byte bigram and gzip make of the same bytes
     metrics       a JSON lines file, TensorBoard events, a line of progress
+    interrupts    Ctrl-C between two steps
     config_files  finds the gin files, in a checkout and installed
 """

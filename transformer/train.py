@@ -50,7 +50,10 @@ def main(argv: Sequence[str]) -> None:
     text = re.sub(r"\n  In call to configurable .*", "", str(error))     # gin's, of no use here
     _leave(f"{type(error).__name__}: {text}")
   except KeyboardInterrupt:
-    _leave(f"\nInterrupted. The same command goes on from the last checkpoint in {model_dir}.")
+    found = mtf.latest_checkpoint(model_dir)
+    _leave("\nInterrupted. The same command " + (
+        f"goes on from step {found[0]}, saved in {model_dir}." if found else
+        f"begins anew: {model_dir} has no checkpoint yet."))
 
 
 def configure(files: Sequence[str], params: Sequence[str]) -> None:

@@ -20,6 +20,7 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer import configurables, data, metrics, reports
 from transformer.evaluation import Evaluation
+from transformer.interrupts import interrupts_between_steps
 from transformer.model import LanguageModel
 from transformer.sampling import sample
 
@@ -115,7 +116,8 @@ def train(model_dir: str, corpus: data.Corpus = gin.REQUIRED, mesh: mtf.Mesh = g
   reports.introduce(trainer.model, corpus, model_dir, first, steps)
   reports.write_config(model_dir)
   before = evaluation()
-  print(f"held-out bits per byte before: {before:.3f}", flush=True)
+  print(f"held-out bits per byte before: {before:.3f} (8 is a blind guess). The loss below is in "
+        "nats: 0.693 is one bit.", flush=True)
   batches = data.batches(corpus.train, batch, length, seed, first).take(max(steps - first, 0))
   with metrics.Metrics(model_dir, first) as log:
     log.write(first, bits_per_byte=before)
@@ -131,15 +133,22 @@ def train(model_dir: str, corpus: data.Corpus = gin.REQUIRED, mesh: mtf.Mesh = g
 
 def _loop(trainer: Trainer, batches: tf.data.Dataset, log: metrics.Metrics,
           progress: metrics.Progress, model_dir: str, report_every: int, save_every: int) -> None:
-  """Takes a step for each batch; reports and saves now and then, and after the last one."""
+  """Takes a step for each batch; reports and saves now and then, and after the last one.
+
+  Raises:
+    KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
+  """
   first = trainer.steps_done
   last = first + int(batches.cardinality())
-  for tokens, targets in batches:
-    loss, norm = trainer.step(tokens, targets)
-    step = trainer.steps_done
-    if step % report_every == 0 or step in (first + 1, last):
-      rate = progress.report(step, float(loss))
-      log.write(step, loss=float(loss), gradient_norm=float(norm),
-                **({} if rate is None else {"tokens_per_second": rate}))
-    if step % save_every == 0 or step == last:
-      trainer.save(model_dir)
+  with interrupts_between_steps() as asked:
+    for tokens, targets in batches:
+      loss, norm = trainer.step(tokens, targets)
+      step = trainer.steps_done
+      if step % report_every == 0 or step in (first + 1, last) or asked():
+        rate = progress.report(step, float(loss))
+        log.write(step, loss=float(loss), gradient_norm=float(norm),
+                  **({} if rate is None else {"tokens_per_second": rate}))
+      if step % save_every == 0 or step == last or asked():
+        trainer.save(model_dir)
+      if asked():
+        raise KeyboardInterrupt

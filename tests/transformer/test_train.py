@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,25 @@ def test_a_finished_run_trains_no_more(tmp_path, corpus, capsys):
   train(tmp_path, corpus, 2)
   assert "nothing left to do" in capsys.readouterr().out
   assert [line["step"] for line in metrics.read(tmp_path) if "loss" in line] == [1, 2]
+
+
+def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
+  real = training.Trainer.step
+
+  def step(trainer, *batch):
+    if trainer.steps_done == 1:
+      signal.raise_signal(signal.SIGINT)
+    return real(trainer, *batch)
+
+  before = signal.getsignal(signal.SIGINT)
+  monkeypatch.setattr(training.Trainer, "step", step)
+  with pytest.raises(KeyboardInterrupt):
+    train(tmp_path, corpus, 5)
+  assert "Stopping after this step" in capsys.readouterr().err
+  assert signal.getsignal(signal.SIGINT) is before
+  monkeypatch.undo()
+  assert len(train(tmp_path, corpus, 3)) == 3
+  assert "going on from step 2" in capsys.readouterr().out
 
 
 def test_a_folder_of_another_model_is_refused(tmp_path, corpus):
