@@ -33,7 +33,7 @@ def train(mesh: mtf.Mesh, title: str) -> None:
   x = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
   losses = [float(step(x)) for _ in range(3)]
   slices = [f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slices()[0].shape)]
-  moves = Counter(s.move.kind for s in step.lower(x).program.steps if hasattr(s, "move"))
+  moves = Counter(move.split()[0] for move in step.lower(x).moves)
   print(f"{title:<13} losses {' '.join(f'{loss:.3f}' for loss in losses)}   "
         f"w1: {', '.join(slices)}   {dict(moves)}")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 
 import gin
-from absl import app, flags
+from absl import app, flags, logging
 
 import meshtf as mtf
 from transformer import config_files, data, training
@@ -59,10 +59,14 @@ def main(argv: Sequence[str]) -> None:
 def configure(files: Sequence[str], params: Sequence[str]) -> None:
   """Gives gin the settings of files and of single lines. Raises ConfigError, saying where it is."""
   gin.add_config_file_search_path(config_files.config_folder())
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.FATAL)     # gin logs an error where it looks for an include first
   try:
     gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files], list(params))
   except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
     raise ConfigError(str(error).replace("bindings string", "--gin_param")) from None
+  finally:
+    logging.set_verbosity(verbosity)
 
 
 def _leave(message: str) -> None:
