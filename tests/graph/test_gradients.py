@@ -1,0 +1,96 @@
+"""Gradients by the library's own rules: what is connected, what adds up, what stays legal."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+
+
+@pytest.fixture(params=[("", ""), ("data:2;model:2", "batch:data;d:model")],
+                ids=["one device", "four positions"])
+def mesh(request):
+  return mtf.Mesh(*request.param)
+
+
+def vector(mesh, *values):
+  return mtf.import_tensor(mesh, np.array(values, "float32"), "d")
+
+
+def test_cotangents_of_all_uses_add_up(mesh):
+  x = vector(mesh, 1, 2)
+  dx, = mtf.gradients([x * x + x, 3.0 * x], [x])
+  assert dx.numpy().tolist() == [2 + 1 + 3, 4 + 1 + 3]
+
+
+def test_unconnected_is_none(mesh):
+  x, other = vector(mesh, 1, 2), vector(mesh, 3, 4)
+  dx, none, stopped = mtf.gradients([x * mtf.stop_gradient(other)], [x, vector(mesh, 5, 6), other])
+  assert dx.numpy().tolist() == [3, 4] and none is None and stopped is None
+
+
+def test_of_itself_and_of_something_in_between(mesh):
+  x = vector(mesh, 1, 2)
+  y = mtf.exp(x)
+  dy, dx = mtf.gradients([y * y], [y, x])
+  np.testing.assert_allclose(dy.numpy(), 2 * np.exp([1, 2]), rtol=1e-6)
+  np.testing.assert_allclose(dx.numpy(), 2 * np.exp([2, 4]), rtol=1e-6)
+  assert mtf.gradients([x], [x])[0].numpy().tolist() == [1, 1]
+
+
+def test_given_cotangents(mesh):
+  x = vector(mesh, 1, 2)
+  dx, = mtf.gradients([x * 2.0, x * 3.0], [x], grad_ys=[vector(mesh, 10, 20), None])
+  assert dx.numpy().tolist() == [23, 43]
+
+
+def test_of_variables_by_all_their_reads(mesh):
+  v = mtf.Variable(mesh, "d:2", lambda mesh, s, name: mtf.ones(mesh, s), "v")
+
+  def f():
+    y = mtf.reduce_sum(v * 2.0 + v * v)
+    return mtf.gradients([y], [v])[0]
+  assert f().numpy().tolist() == [4, 4]
+  assert mtf.function(f, mesh=mesh)().numpy().tolist() == [4, 4]
+
+
+def test_of_broadcast_inputs_are_sums(mesh):
+  x = mtf.ones(mesh, "batch:4;d:2")
+  b = vector(mesh, 1, 2)
+  db, = mtf.gradients([x * b], [b])
+  assert db.shape == b.shape and db.numpy().tolist() == [4, 4]
+
+
+def test_second_order(mesh):
+  x = vector(mesh, 2, 3)
+  first, = mtf.gradients([x * x * x], [x])
+  assert mtf.gradients([first], [x])[0].numpy().tolist() == [12, 18]
+
+
+def test_an_op_without_a_gradient(mesh):
+  @dataclasses.dataclass(frozen=True)
+  class Double(mtf.Op):
+    def out(self, x):
+      return (x,)
+
+    def local(self, at, x):
+      return (x * 2,)
+  x = vector(mesh, 1, 2)
+  y = mtf.apply(Double(), x)
+  with pytest.raises(mtf.PlanError, match=r"(?s)double has no gradient.*test_gradients\.py:\d+.*"
+                     r"\[d:2\].*mtf\.stop_gradient"):
+    mtf.gradients([y], [x])
+
+
+def test_cotangents_lie_where_their_primals_lie():
+  mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model")
+  x = mtf.import_tensor(mesh, np.ones((4, 2), "float32"), "batch;d")
+  w = vector(mesh, 1, 2)
+  dx, dw = mtf.gradients([mtf.reduce_sum(mtf.einsum([x, w], "batch"))], [x, w])
+  assert dx.held.placement == x.held.placement
+  assert mtf.function(lambda x, w: mtf.gradients([x * w], [w])[0])(x, w).held.placement == (
+      w.held.placement)
+  np.testing.assert_array_equal(dw.numpy(), [4, 4])

@@ -1,0 +1,134 @@
+"""The table of moves: every pair of placements carried out in numpy, and what each move costs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from meshtf.mesh import Mesh, Pending, Split, Whole
+from meshtf.names import Shape
+from meshtf.partition import moves
+from meshtf.partition.cost import bytes_received, local_shape, local_size
+
+A, B, SUM = Split("a"), Split("b"), Pending("sum")
+REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(xs, 0)}
+
+
+def slices(x, mesh, placement):
+  """Returns every position's slice of x[a, b], cut along the axes of the mesh in order."""
+  out = []
+  for coord in mesh.coords:
+    y = x
+    for state, c, parts in zip(placement, coord, mesh.axes.values(), strict=True):
+      if isinstance(state, Split):
+        y = np.split(y, parts, "ab".index(state.dim))[c]
+    out.append(y)
+  return out
+
+
+def parts_of(x, mesh, placement, rng):
+  """Returns slices whose reductions over the pending axes are the slices of x."""
+  have = slices(x, mesh, placement)
+  for i, state in enumerate(placement):
+    if not isinstance(state, Pending):
+      continue
+    for group in mesh.groups(list(mesh.axes)[i]):
+      if state.kind == "sum":
+        extra = rng.integers(-9, 9, (len(group) - 1, *have[group[0]].shape))
+        for p, e in zip(group, [*extra, -extra.sum(0)], strict=True):
+          have[p] = (have[p] if p == group[0] else 0) + e
+      else:                          # the extreme stands on one of them, the others lie behind
+        sign = -1 if state.kind == "max" else 1
+        for k, p in enumerate(group):
+          have[p] = have[p] + sign * k
+  return have
+
+
+def carry_out(move, xs, mesh):
+  """Returns the slices after a move: what its name says, in numpy."""
+  i, out = mesh.axis_index[move.axis], list(xs)
+  join = "ab".index(move.before.dim) if isinstance(move.before, Split) else None
+  cut = "ab".index(move.after.dim) if isinstance(move.after, Split) else None
+  for group in mesh.groups(move.axis):
+    held = [xs[p] for p in group]
+    if move.kind in ("all_reduce", "reduce_scatter"):
+      whole = REDUCE[move.before.kind](held)
+    elif move.kind in ("all_gather", "all_to_all"):
+      whole = np.concatenate(held, join)
+    for p in group:
+      y = xs[p] if move.kind == "slice" else whole
+      c = mesh.coords[p][i]
+      out[p] = y if cut is None else np.split(y, len(group), cut)[c]
+  return out
+
+
+def legal(old, new):
+  """Whether the table has an entry: nothing becomes an unfinished sum."""
+  return all(not isinstance(n, Pending) or n == o for o, n in zip(old, new, strict=True))
+
+
+@pytest.mark.parametrize("before, after, kinds", [
+    (Whole, Whole, []), (Whole, A, ["slice"]),
+    (A, Whole, ["all_gather"]), (A, A, []), (A, B, ["all_to_all"]),
+    (SUM, Whole, ["all_reduce"]), (SUM, A, ["reduce_scatter"]), (SUM, SUM, []),
+    (Pending("max"), Whole, ["all_reduce"]), (Pending("min"), B, ["reduce_scatter"])])
+def test_the_table_along_one_axis(before, after, kinds):
+  found = moves(("data",), (before,), (after,))
+  assert [m.kind for m in found] == kinds
+  assert [(m.axis, m.before, m.after) for m in found] == [("data", before, after)] * len(kinds)
+
+
+@pytest.mark.parametrize("axes", ["data:2;model:3", "data:2;model:2;stage:2"])
+def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
+  mesh = Mesh(axes)
+  x = rng.integers(-99, 99, (8, 8) if len(mesh.axes) > 2 else (36, 36))
+  states = (Whole, A, B) if len(mesh.axes) > 2 else (Whole, A, B, SUM, Pending("max"))
+  pairs = 0
+  for old in itertools.product(states, repeat=len(mesh.axes)):
+    xs = parts_of(x, mesh, old, rng)
+    for new in itertools.product(states, repeat=len(mesh.axes)):
+      kinds = {s.kind for s in old if isinstance(s, Pending)}
+      if not legal(old, new) or len(kinds) > 1:
+        continue               # sums of maxima have no order: no op makes them
+      ys, placement = xs, list(old)
+      for move in moves(tuple(mesh.axes), old, new):
+        i = mesh.axis_index[move.axis]
+        assert placement[i] == move.before
+        placement[i] = move.after
+        ys = carry_out(move, ys, mesh)
+      assert tuple(placement) == new
+      if not any(isinstance(s, Pending) for s in new):
+        for y, want in zip(ys, slices(x, mesh, new), strict=True):
+          np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
+      pairs += 1
+  assert pairs > 200
+
+
+@pytest.mark.parametrize("old, new, want", [
+    # only the axes that differ move
+    ((A, SUM), (A, Whole), ["all_reduce model"]),
+    ((A, Whole), (A, B), ["slice model"]),
+    # minor axis first when a dimension over two axes is joined, major first when it is cut
+    ((A, A), (Whole, Whole), ["all_gather model", "all_gather data"]),
+    ((Whole, Whole), (A, A), ["slice data", "slice model"]),
+    ((A, A), (A, Whole), ["all_gather model"]),
+    ((SUM, SUM), (A, A), ["reduce_scatter data", "reduce_scatter model"]),
+    # what is cut anyway is cut before the join, which has less to move then
+    ((A, Whole), (Whole, B), ["slice model", "all_gather data"]),
+    ((A, SUM), (Whole, B), ["reduce_scatter model", "all_gather data"]),
+    ((A, B), (B, A), None)])
+def test_the_order_of_moves(old, new, want):
+  found = [f"{m.kind} {m.axis}" for m in moves(("data", "model"), old, new)]
+  assert found == want if want is not None else 2 <= len(found) <= 4
+
+
+def test_what_moves_cost():
+  mesh = Mesh("data:4;model:2")
+  shape = Shape("a:8;b:6")
+  assert local_shape(shape, (A, B), mesh) == Shape("a:2;b:3")
+  assert local_shape(shape, (A, A), mesh) == Shape("a:1;b:6")
+  assert local_size(shape, (A, SUM), mesh) == 12
+  assert [bytes_received(kind, 80, 4) for kind in (
+      "slice", "all_gather", "reduce_scatter", "all_to_all", "all_reduce")] == [0, 240, 60, 60, 120]

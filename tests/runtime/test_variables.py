@@ -1,0 +1,126 @@
+"""Variables: which slices there are, who shares them, and that each is written once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf.mesh import Split, Whole
+from meshtf.ops.state import Write
+
+
+def counting(mesh, shape, name):
+  """An initializer whose values tell rows and slices apart."""
+  values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
+  return mtf.import_tensor(mesh, values, shape)
+
+
+def nodes(compiled, kind):
+  """Returns the nodes of a kind in a program's own graph, without those in segments."""
+  return [n for n in compiled.function.graph.as_graph_def().node if n.op == kind]
+
+
+@pytest.mark.parametrize("shape, devices, different", [
+    ("d_model:4", None, 1), ("d_model:4;d_ff:4", None, 2), ("vocab:8;d_ff:4", None, 8),
+    ("d_model:4", "logical:8", 8), ("vocab:8;d_ff:4", "logical:8", 8),
+    ("d_model:4;d_ff:4", ["CPU:0"] * 4 + ["CPU:1"] * 4, 4),
+    ("vocab:8", ["CPU:0", "CPU:1"] * 4, 8)])
+def test_one_tf_variable_for_each_different_slice_and_device(shape, devices, different):
+  mesh = mtf.Mesh("data:4;model:2", "d_ff:model", variable_layout="vocab:data", devices=devices)
+  v = mtf.Variable(mesh, shape, counting, "v")
+  assert len(v.slices()) == 8
+  assert len({id(s) for s in v.slices()}) == different
+  assert all(isinstance(s, tf.Variable) for s in v.slices())
+  np.testing.assert_array_equal(v.numpy().ravel(), np.arange(v.shape.size))
+
+
+def test_slices_lie_on_their_devices():
+  mesh = mtf.Mesh("model:4", "d_ff:model", devices=[f"CPU:{i}" for i in (1, 2, 3, 4)])
+  v = mtf.Variable(mesh, "d_ff:8", counting, "v")
+  assert [s.device[-6:] for s in v.slices()] == [":CPU:1", ":CPU:2", ":CPU:3", ":CPU:4"]
+  assert [s.numpy().tolist() for s in v.slices()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+
+
+def test_where_variables_lie():
+  mesh = mtf.Mesh("data:2;model:2", "d_ff:model", variable_layout="d_model:data")
+  v = mtf.Variable(mesh, "d_model:4;d_ff:4", counting, "v")
+  assert v.placement == (Split("d_model"), Split("d_ff"))
+  assert mtf.Variable(mesh, "d_head:4", counting, "u").placement == (Whole, Whole)
+  assert (v.shape, v.dtype, v.name) == (mtf.Shape("d_model:4;d_ff:4"), "float32", "v")
+
+
+@pytest.mark.parametrize("devices, writes", [(None, 1), ("logical:8", 8)])
+def test_a_replicated_update_runs_once_on_shared_storage(devices, writes):
+  mesh = mtf.Mesh("data:8", "batch:data", devices=devices)
+  v = mtf.Variable(mesh, "d:4", counting, "v")
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    v.assign(v - mtf.reduce_sum(x, "batch"))
+  step(np.ones((8, 4), "float32"))
+  assert v.numpy().tolist() == [-8, -7, -6, -5]
+  compiled = step.lower(np.ones((8, 4), "float32"))
+  assert len(nodes(compiled, "AssignVariableOp")) == writes
+  assert step.traces == 1
+
+
+def test_eager_updates_run_once_too(monkeypatch):
+  calls = []
+  update = Write.update
+  monkeypatch.setattr(Write, "update", lambda *args: calls.append(1) or update(*args))
+  mesh = mtf.Mesh("data:4;model:2", "d_ff:model")
+  v = mtf.Variable(mesh, "d_ff:4", counting, "v")
+  v.assign(v + 1.0)
+  assert len(calls) == 2 and v.numpy().tolist() == [1, 2, 3, 4]
+
+
+def test_equal_work_of_positions_is_in_the_graph_once():
+  mesh = mtf.Mesh("data:8", "batch:data")
+  v = mtf.Variable(mesh, "d:4", counting, "v")
+  f = mtf.function(lambda: v.assign(mtf.tanh(v)), mesh=mtf.Mesh("") and mesh)
+  with pytest.warns(mtf.LayoutWarning):          # there is no batch here
+    f()
+  assert len(nodes(f.lower(), "PartitionedCall")) == 1
+
+
+def test_assign_takes_any_order_of_names_and_arrays():
+  mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")
+  v = mtf.Variable(mesh, "a:2;b:4", counting, "v")
+  x = np.arange(8, dtype="float32").reshape(4, 2) * 10
+  v.assign(mtf.import_tensor(mesh, x, "b;a"))
+  np.testing.assert_array_equal(v.numpy(), x.T)
+  v.assign(np.zeros((2, 4)))                     # float64: taken as the variable's type
+  assert not v.numpy().any()
+  v.assign(mtf.ones(mesh, "a:2;b:4") * v + 3.0)
+  assert (v.numpy() == 3).all()
+
+
+def test_variables_have_operators():
+  mesh = mtf.Mesh("data:2", "a:data")
+  v = mtf.Variable(mesh, "a:4", counting, "v")
+  np.testing.assert_array_equal((2.0 * v - v / 2.0).numpy(), 1.5 * np.arange(4))
+  assert (-v).shape == v.shape and (v > 1.0).numpy().tolist() == [False, False, True, True]
+
+
+def test_first_values_do_not_depend_on_the_mesh():
+  def init(mesh, shape, name):
+    return mtf.random_normal(mesh, shape, seed=mesh.seed, name=name)
+  values = [mtf.Variable(mtf.Mesh(axes, "a:data;b:model", devices=devices, seed=5), "a:4;b:6", init,
+                         "w").numpy()
+            for axes, devices in (("", None), ("data:4;model:2", None), ("model:2", "logical:2"))]
+  np.testing.assert_array_equal(values[0], values[1])
+  np.testing.assert_array_equal(values[0], values[2])
+  assert len(np.unique(values[0])) == 24
+
+
+def test_variables_of_other_types():
+  mesh = mtf.Mesh("data:2", "a:data")
+  v = mtf.Variable(mesh, "a:4", lambda mesh, s, name: mtf.range(mesh, "a:4", "int32"), "n", "int32",
+                   trainable=False)
+  v.assign(v + 1)
+  assert v.numpy().tolist() == [1, 2, 3, 4] and v.numpy().dtype == np.int32
+  half = mtf.Variable(mesh, "", lambda mesh, s, name: mtf.full(mesh, s, 1.5, "bfloat16"), "h",
+                      "bfloat16")
+  assert float(half.numpy()) == 1.5
