@@ -9,8 +9,8 @@ Axis by axis, in the order of the mesh:
             one that moves the fewest bytes, the output's move included; at ties the wanted one
 
 A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis cuts it
-(unless the layout says so). Outputs are then moved to the wanted placement, except that unfinished
-sums stay unfinished where Whole is wanted.
+(unless the layout says so). Outputs are then moved to the wanted placement; but where Whole is
+wanted they stay cut or unfinished until an op needs them whole: w * w of a cut variable is cut.
 
     matmul x[batch, k] w[k, n], both cut by k along "model"  ->  free: k; output Pending("sum")
 """
@@ -90,8 +90,7 @@ class _Planner:
     targets = tuple(tuple(self._target(x, s, axis) for s, axis in zip(states, self.axes))
                     for x, states in zip(self.ins, self.states))
     results = tuple(tuple(self._result(y, axis) for axis in self.axes) for y in self.outs)
-    finals = tuple(tuple(r if isinstance(r, Pending) and w == Whole else w
-                         for r, w in zip(result, wish))
+    finals = tuple(tuple(r if w == Whole else w for r, w in zip(result, wish))
                    for result, wish in zip(results, self.wishes))
     return NodePlan(targets, results, finals, tuple(self.cut.items()), tuple(self.sizes.items()))
 

@@ -58,7 +58,8 @@ class Compiled:
   def moves(self) -> list[str]:
     """All communication of one call, such as "all_reduce over model of [batch:64 d_model:16]"."""
     steps = (s for s in self.program.steps if isinstance(s, MoveStep) and s.move.kind != "slice")
-    return [f"{s.move.kind} over {s.move.axis} of {s.src.spec.shape!r}" for s in steps if s.src.spec]
+    return [f"{s.move.kind} over {s.move.axis} of {s.src.spec.shape!r}" for s in steps
+            if s.src.spec]
 
   def _body(self, *flat: Any) -> list[Any]:
     left = list(flat)
