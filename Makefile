@@ -3,6 +3,7 @@
 #   make train        trains the default model on this machine
 #   make train-long   the same for longer
 #   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
+#   make quick        the same without the slow tests
 
 VENV := .venv
 TESTS ?=
@@ -10,7 +11,7 @@ WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test clean
+.PHONY: train train-long test quick clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -21,7 +22,10 @@ train-long: $(VENV)/.run
 test: $(VENV)/.test
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(VENV)/bin/python -m pytest -n $(WORKERS) $(TESTS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)
+
+quick: TESTS += -m 'not slow'
+quick: test
 
 $(VENV)/.test: $(VENV)/.run
 	$(VENV)/bin/python -m pip install --quiet -e '.[test]'

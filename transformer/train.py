@@ -16,13 +16,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
-
 import gin
 from absl import app, flags, logging
 
-import meshtf as mtf
-from transformer import config_files, data, training
+from transformer.quiet import quiet_start
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
+with quiet_start():
+  import meshtf as mtf
+  from transformer import config_files, data, training
 
 _GIN_FILE = flags.DEFINE_multi_string(
     "gin_file", ["lm_stdlib.gin"], "Configuration: a path, or the name of a file in configs/; the "
