@@ -40,8 +40,8 @@ def moves(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
   before, after = dict(zip(axes, old)), dict(zip(axes, new))
   leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
   swap = {a for a in leave if a in enter and _alone(a, leave, enter)}
-  joined = {leave[a] for a in leave}
-  early = [a for a in axes if a in enter and a not in leave and enter[a] not in joined]
+  waiting = {*leave.values(), *(enter[a] for a in leave if a in enter)}   # for a join to be over
+  early = [a for a in axes if a in enter and enter[a] not in waiting]
   late = [a for a in axes if a in enter and a not in swap and a not in early]
   reduced = [a for a in axes if isinstance(before[a], Pending) and after[a] == Whole]
   steps = [_cut(a, before[a], after[a]) for a in early]
