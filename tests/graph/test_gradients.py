@@ -9,6 +9,9 @@ import pytest
 
 import meshtf as mtf
 
+# A layout has rules for more than one small function uses.
+pytestmark = pytest.mark.filterwarnings("ignore::meshtf.errors.LayoutWarning")
+
 
 @pytest.fixture(params=[("", ""), ("data:2;model:2", "batch:data;d:model")],
                 ids=["one device", "four positions"])

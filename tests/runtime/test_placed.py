@@ -111,13 +111,6 @@ def test_work_lies_on_the_devices_of_the_mesh():
   assert [n.device[-6:] for n in calls] == [":CPU:3", ":CPU:5"]
 
 
-def test_results_of_functions_stay_on_their_devices():
-  mesh = mtf.Mesh("data:2", "batch:data", devices=["CPU:3", "CPU:5"])
-  x = mtf.import_tensor(mesh, np.arange(4, dtype="float32"), "batch")
-  y = mtf.function(mtf.exp)(x)
-  assert [v.device[-6:] for v in y.held.values] == [":CPU:3", ":CPU:5"]
-
-
 def test_positions_that_hold_the_same_on_one_device_compute_once():
   mesh = mtf.Mesh("data:4;model:2", "batch:data")
   x = mtf.import_tensor(mesh, np.arange(8, dtype="float32"), "batch")
