@@ -20,8 +20,8 @@ from meshtf.ops.constants import scalar
 
 
 @dataclasses.dataclass(frozen=True)
-class Update(Op):
-  """Base of updates: inputs are a gradient with the variable's names, in its order, and scalars."""
+class Change(Op):
+  """Base of ops that change a variable in place."""
 
   variable: Store
   effect = "write"
@@ -29,6 +29,14 @@ class Update(Op):
   @property
   def stores(self) -> tuple[Store, ...]:
     return (self.variable,)
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Update(Change):
+  """Base of updates: inputs are a gradient with the variable's names, in its order, and scalars."""
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     want = self.variable.spec
@@ -93,18 +101,8 @@ class MomentumUpdate(Update):
 
 
 @dataclasses.dataclass(frozen=True)
-class Decay(Op):
+class Decay(Change):
   """Takes a share of a variable away; input: the share."""
-
-  variable: Store
-  effect = "write"
-
-  @property
-  def stores(self) -> tuple[Store, ...]:
-    return (self.variable,)
-
-  def out(self, *xs: Spec) -> tuple[Spec, ...]:
-    return ()
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     slices[0].assign(slices[0] * (1 - xs[0]), read_value=False)
