@@ -10,30 +10,14 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from tests.refusals import line_of, ones, refuses
 
 HERE = r"test_errors\.py:\d+"
-
-
-def ones(mesh, shape, name):
-  """An initializer."""
-  return mtf.ones(mesh, shape)
 
 
 @pytest.fixture
 def mesh():
   return mtf.Mesh("data:2;model:2", "batch:data;heads:model;d_ff:model")
-
-
-def refuses(error, *words):
-  """Expects an error whose message has all words (regular expressions), in their order."""
-  return pytest.raises(error, match="(?s)" + ".*".join(words))
-
-
-def line_of(message):
-  """Returns the source line that a message points at."""
-  number = int(re.search(r"test_errors\.py:(\d+)", message).group(1))
-  with open(__file__, encoding="utf-8") as file:
-    return file.read().split("\n")[number - 1]
 
 
 # Layouts
@@ -47,7 +31,7 @@ def test_two_dimensions_on_one_axis(mesh):
                r"layout +batch:data; heads:model; d_ff:model",
                r"mtf\.rename\(x, \"d_ff\"") as error:
     mtf.einsum([x, wq, wi], "batch;heads;d_ff")
-  assert 'mtf.einsum([x, wq, wi], "batch;heads;d_ff")' in line_of(str(error.value))
+  assert 'mtf.einsum([x, wq, wi], "batch;heads;d_ff")' in line_of(str(error.value), __file__)
   layout, marks = re.search(r"( +layout .*)\n( +\^.*)\n", str(error.value)).groups()
   marked = "".join(c for c, m in zip(layout, marks.ljust(len(layout))) if m == "^")
   assert marked == "heads:model" + "d_ff:model"
@@ -58,7 +42,7 @@ def test_a_size_that_the_axis_does_not_divide(mesh):
                r"tensor +\[batch:7 d:3\]", HERE, "mesh +data:2;model:2", "layout +batch:data",
                "multiple of 2 .next: 8.", r"mtf\.rename\(x, \"batch\"") as error:
     mtf.zeros(mesh, "batch:7;d:3")
-  assert "mtf.zeros" in line_of(str(error.value))
+  assert "mtf.zeros" in line_of(str(error.value), __file__)
 
 
 def test_arrays_and_variables_that_the_layout_cannot_hold(mesh):
@@ -76,7 +60,7 @@ def test_inside_of_a_function_the_line_is_the_users_own(mesh):
     return mtf.ones(mesh, "heads:4;d_ff:8")
   with refuses(mtf.LayoutError, '"model"', r"mtf\.ones", HERE) as error:
     f()
-  assert "return mtf.ones" in line_of(str(error.value))
+  assert "return mtf.ones" in line_of(str(error.value), __file__)
 
 
 @pytest.mark.parametrize("dims, sizes, words", [
@@ -154,7 +138,7 @@ def test_data_types_that_clash(mesh):
   with refuses(mtf.DTypeError, "float32 and int32", r"mtf\.cast", r"float32 \[d:4\].*int32 \[d:4\]",
                HERE) as error:
     mtf.multiply(x, n)
-  assert "mtf.multiply(x, n)" in line_of(str(error.value))
+  assert "mtf.multiply(x, n)" in line_of(str(error.value), __file__)
   with refuses(mtf.DTypeError, "float32 and int32", r"mtf\.cast", HERE):
     mtf.einsum([x, n], "d")
 

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from tests.refusals import line_of, ones, refuses
 
 HERE = r"test_errors_of_programs\.py:\d+"
-
-
-def ones(mesh, shape, name):
-  """An initializer."""
-  return mtf.ones(mesh, shape)
 
 
 @pytest.fixture
 def mesh():
   return mtf.Mesh("data:2;model:2", "batch:data;heads:model;d_ff:model")
-
-
-def refuses(error, *words):
-  """Expects an error whose message has all words (regular expressions), in their order."""
-  return pytest.raises(error, match="(?s)" + ".*".join(words))
-
-
-def line_of(message):
-  """Returns the source line that a message points at."""
-  number = int(re.search(r"test_errors_of_programs\.py:(\d+)", message).group(1))
-  with open(__file__, encoding="utf-8") as file:
-    return file.read().split("\n")[number - 1]
 
 
 # Recording
@@ -45,7 +27,7 @@ def test_python_cannot_ask_a_recorded_tensor(mesh):
   with refuses(mtf.PlanError, "truth of a recorded tensor", r"bool \[\]", r"mtf\.greater", HERE,
                r"mtf\.where") as error:
     branch(1.0)
-  assert "mtf.greater(x, 0.0)" in line_of(str(error.value))
+  assert "mtf.greater(x, 0.0)" in line_of(str(error.value), __file__)
   with refuses(mtf.PlanError, "no value yet", r"float32 \[\]", "made by", "Return it from"):
     mtf.function(lambda x: float(x * 2.0), mesh=mesh, x="")(1.0)
   with pytest.raises(TypeError, match=r"mtf\.unstack"):
