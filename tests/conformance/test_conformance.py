@@ -16,11 +16,13 @@ def test_every_op_has_samples():
   assert not silent, f"ops without samples: {silent}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op, index", SAMPLES)
 def test_eager(op, index, seed, record):
   record("eager", check_sample(op, index, seed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record):
   record("mtf.function", check_program(op, seed))

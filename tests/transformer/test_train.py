@@ -170,6 +170,7 @@ def test_a_file_that_is_not_there_is_named():
     configure(["nope.gin"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flag, complaint", [
     ("--gin_param=LanguageModel.d_modle=64", "ConfigError: Configurable 'LanguageModel' doesn't"),
     ('--gin_param=data.python_library.folder="/nope"', "CorpusError: there is no text"),
