@@ -110,15 +110,14 @@ class Function:
       bound = self._signature.bind_partial()
       bound.arguments.update(arguments)
       returned = self._fn(*bound.args, **bound.kwargs)
+      flat = tf.nest.flatten(returned)
+      results = [self._result(y) for y in flat if hasattr(y, "spec")]     # variables are read here
     if graph.mesh is None:
       raise MeshError(explain_error(
           f"nothing in {self._fn.__name__} tells on which mesh it runs.",
           way_out="Write @mtf.function(mesh=mesh, ...), or pass or use a tensor or variable."))
-    graph.settle_mesh()
-    flat = tf.nest.flatten(returned)
-    results = [self._result(y) for y in flat if hasattr(y, "spec")]
     compiled = Compiled(graph.nodes, results, call.stores, graph.mesh, self._jit)
-    warn_of_unmatched_rules(graph.mesh)
+    warn_of_unmatched_rules(graph.mesh, any(n.op.effect == "write" for n in graph.nodes))
     marks = [_RESULT if hasattr(y, "spec") else y for y in flat]
     return compiled, tf.nest.pack_sequence_as(returned, marks)
 
@@ -144,7 +143,7 @@ class _Call:
     self._makers: dict[str, Callable[[], Any]] = {}
 
   def add_array(self, name: str, value: Any, dims: str) -> None:
-    if isinstance(value, Tensor):
+    if value is None or isinstance(value, Tensor) or hasattr(value, "tensor"):
       self.add_structure(name, value)
       return
     source = f"argument {name!r}"
@@ -152,6 +151,8 @@ class _Call:
     spec = Spec(named_shape(array, dims, source), array.dtype.name)
     store = ArrayStore(name, spec, self.mesh, current().layout, source)
     self._add(store, (name, spec), [array])
+    if self.mesh is not None:
+      _ = store.placement                   # refuses what the layout cannot hold
     self._makers[name] = lambda: apply(Read(store), mesh=store.mesh)
 
   def add_structure(self, name: str, value: Any) -> None:
@@ -171,7 +172,7 @@ class _Call:
           f"argument {name!r} is an array without named dimensions.", array=list(leaf.shape),
           way_out=f'Name them: @mtf.function({name}="batch;...").'))
     if not isinstance(leaf, Tensor):
-      self.key += (name, leaf if leaf.__hash__ is not None else id(leaf), type(leaf))
+      self.key += (name, _static(leaf), type(leaf))
       return lambda: leaf
     if leaf.held is None:
       raise PlanError(explain_error(
@@ -195,12 +196,35 @@ class _Call:
     self.flat += tensors
 
 
-def warn_of_unmatched_rules(mesh: Mesh) -> None:
-  """Warns of layout rules whose dimension no program had so far. Raises LayoutError if strict."""
+class _Itself:
+  """A Python value that cannot be hashed: equal to itself alone, and kept while its trace is."""
+
+  def __init__(self, value: Any) -> None:
+    self.value = value
+
+  def __hash__(self) -> int:
+    return id(self.value)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, _Itself) and self.value is other.value
+
+
+def _static(value: Any) -> Any:
+  """Returns what stands for a Python value in a key: 0.0 and -0.0 are two, nan is one."""
+  if isinstance(value, float):
+    return repr(value)
+  return value if value.__hash__ is not None else _Itself(value)
+
+
+def warn_of_unmatched_rules(mesh: Mesh, writes: bool) -> None:
+  """Warns of layout rules whose dimension no program had so far. Raises LayoutError if strict.
+
+  A program that writes nothing is perhaps but a small part of what the layout is for: of such a one
+  only rules are told that look like misspellings.
+  """
   for name, close in mesh.unmatched_rules().items():
-    if name in mesh.warned_rules:
+    if name in mesh.warned_rules or not (writes or close):
       continue
-    mesh.warned_rules.add(name)
     text = explain_error(
         f'the layout has a rule for dimension "{name}", which the program never has.',
         layout=mesh.layout, dimensions=", ".join(sorted(mesh.seen_dims)),
@@ -208,4 +232,5 @@ def warn_of_unmatched_rules(mesh: Mesh) -> None:
                  else "Delete the rule, or look for a misspelling."))
     if mesh.strict:
       raise LayoutError(text)
+    mesh.warned_rules.add(name)
     warnings.warn(text, LayoutWarning, stacklevel=5)

@@ -37,8 +37,9 @@ class Graph:
 
   def run(self, node: Node) -> None:
     """Records a node."""
-    if self.mesh is None:
+    if self.mesh is None and node.mesh is not None:
       self.mesh = node.mesh
+      self.settle_mesh()
     if node.op.effect == "read":
       self._reads[node.op.stores[0]] = node
     elif node.op.effect == "write":
@@ -51,7 +52,9 @@ class Graph:
     assert self.mesh is not None
     for node in self.nodes:
       for store in node.op.stores if node.op.effect == "read" else ():
-        store.mesh = store.mesh or self.mesh
+        if store.mesh is None:
+          store.mesh = self.mesh
+          _ = store.placement               # refuses an argument that the layout cannot hold
       if node.mesh is None:
         node.mesh = self.mesh
         if not node.primals:

@@ -23,6 +23,12 @@ from meshtf.names import Shape
 
 _PACKAGE = __name__.partition(".")[0]
 _serial = itertools.count()
+_NAMES = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
+          "floordiv": "floordiv", "mod": "floormod", "pow": "pow", "and": "logical_and",
+          "or": "logical_or", "xor": "logical_xor", "lt": "less", "le": "less_equal",
+          "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
+          "neg": "negative", "abs": "abs", "invert": "logical_not"}
+_OPERATORS = {f"__{r}{k}__": v for k, v in _NAMES.items() for r in ("", "r")}
 
 
 def _package(frame: Any) -> str:
@@ -48,7 +54,7 @@ class Source(NamedTuple):
       function = frame.f_code.co_name if _package(frame) == _PACKAGE else function
       if function in ("__init__", "__call__"):
         function = type(frame.f_locals.get("self")).__name__
-      function = function.strip("_")                    # x + y is mtf.add
+      function = _OPERATORS.get(function, function)         # x + y is mtf.add
       frame = frame.f_back
     return Source(function, frame.f_code.co_filename, frame.f_lineno)
 

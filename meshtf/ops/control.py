@@ -34,6 +34,10 @@ class StopGradient(Op):
     return [None]
 
 
+def _bounded_product(x: Any, w: Any) -> Any:
+  return tf.tanh(x @ w)
+
+
 @dataclasses.dataclass(frozen=True)
 class Slicewise(Op):
   """A user's TensorFlow function, run on each slice."""
@@ -44,7 +48,9 @@ class Slicewise(Op):
   samples = (Sample((tf.math.softsign, (Spec(Shape("b:4;h:8"), "float32"),), frozenset(("b", "h"))),
                     ("b:4;h:8",)),
              Sample((tf.linalg.matvec, (Spec(Shape("b:4;h:8"), "float32"),), frozenset("b")),
-                    ("b:4;h:8;k:3", "b:4;k:3")))
+                    ("b:4;h:8;k:3", "b:4;k:3")),
+             Sample((_bounded_product, (Spec(Shape("b:4;o:6"), "float32"),), frozenset(("b", "o"))),
+                    ("b:4;h:8", "h:8;o:6")))
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     return self.outs
@@ -79,7 +85,13 @@ class SlicewiseGrad(Op):
     return tuple(x for x in self.ins if is_floating(x.dtype))
 
   def role(self, factor: str) -> Role:
-    return Role.MAP if factor in self.cut else Role.WHOLE
+    if factor not in self.cut:
+      return Role.WHOLE
+    floats = [x.shape for x in self.ins if is_floating(x.dtype)]
+    if all(factor in shape for shape in floats):
+      return Role.MAP
+    # An input without this name meets all its rows: its gradient is a sum over them.
+    return Role.WHOLE if any(factor in shape for shape in floats) else Role.SUM
 
   def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
     inputs, dys = xs[:len(self.ins)], xs[len(self.ins):]

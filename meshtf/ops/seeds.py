@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Tensor, context, current
+from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
 from meshtf.ops.state import full, number
 
@@ -74,11 +74,13 @@ def _in_force(path: str) -> tuple[Any, ...]:
   if seeds is None:
     raise PlanError(explain_error(
         f"{path!r} needs a seed, and none is in force.",
+        **{"from": Source.here()},
         way_out="Write it inside of `with mtf.seed(run_seed, step):` (inside of the mtf.function, "
                 "with the step as an argument), or pass seed=."))
   if path in seeded:
     raise PlanError(explain_error(
         f"two random ops are called {path!r} under one seed: they would draw the same numbers.",
+        **{"from": Source.here()},
         way_out="Give one of them another name=, or put each into its own "
                 "`with mtf.seed(run_seed, step, i):`."))
   seeded.add(path)

@@ -14,6 +14,7 @@ A slot is a variable of its variable's shape, so it is cut and saved just as tha
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from meshtf.errors import PlanError, explain_error
@@ -39,6 +40,11 @@ class Optimizer(Module):
                slot_names: Sequence[str], name: str) -> None:
     super().__init__(name)
     self.learning_rate = learning_rate
+    twice = [n for n, k in Counter(v.name for v in variables).items() if k > 1]
+    if twice:
+      raise PlanError(explain_error(
+          f"two variables are called {twice[0]!r}: slots and checkpoints go by name.",
+          way_out="Give one of the modules around them another name=."))
     with self.scope():
       self.slots = {v.name: {slot: _slot(v, slot) for slot in slot_names} for v in variables}
 

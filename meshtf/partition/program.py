@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Op, Spec, Store, Tensor, Window
 from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
@@ -159,7 +160,10 @@ class _Builder:
     """Returns where a tensor is, loading one that was made outside of the graph."""
     if tensor not in self.states:
       if tensor.held is None:
-        raise KeyError(f"{tensor!r} was made by no node of this program: {tensor.node.source}")
+        raise PlanError(explain_error(
+            "a recorded tensor is used outside of the mtf.function that made it.",
+            tensor=repr(tensor), **{"made by": tensor.node.source},
+            way_out="Return it from that function."))
       self._load(tensor, _HeldStore(tensor), tensor.held.placement)
     return self.states[tensor]
 
@@ -209,10 +213,6 @@ class _Builder:
     self.versions[tensor] = {placement: value}
     self.states[tensor] = placement
 
-  def _move_to(self, tensor: Tensor, placement: Placement, node: Node) -> None:
-    self.bring(tensor, placement, node)
-    self.states[tensor] = placement
-
   def _compute(self, node: Node) -> None:
     ins = tuple(x.spec for x in node.inputs)
     outs = tuple(y.spec for y in node.outputs)
@@ -226,8 +226,7 @@ class _Builder:
     self.steps.append(Compute(node, plan, values, results, told=told, kept=kept, after=after))
     for y, value, final in zip(node.outputs, results, plan.finals):
       self.versions[y] = {value.placement: value}
-      self.states[y] = value.placement
-      self._move_to(y, final, node)
+      self.states[y] = final             # moved there when something needs it there
 
   def _share(self, node: Node, plan: NodePlan, values: tuple[Value, ...], after: Value | None
              ) -> tuple[Value | None, Value | None]:
@@ -267,9 +266,15 @@ class _Builder:
                         "does not divide it."))
     return placement
 
+  def _state_or_wish(self, primal: Tensor) -> Placement:
+    """Where a primal is; where it would have been, if nothing but its gradient needs it."""
+    if primal in self.states or primal.held is not None:
+      return self.state(primal)
+    return self.mesh.place(primal.shape, primal.node.layout)[0]
+
   def _like(self, primal: Tensor, y: Tensor) -> Placement:
     """The primal's placement, for a tensor with some of its names."""
-    states = self.state(primal)
+    states = self._state_or_wish(primal)
     return tuple(s if isinstance(s, Split) and s.dim in y.shape
                  and y.shape[s.dim] % self.mesh.axes[axis] == 0 else Whole
                  for axis, s in zip(self.axes, states))

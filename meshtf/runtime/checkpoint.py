@@ -48,7 +48,8 @@ def save(directory: str, step: int, variables: Mapping[str, Variable],
   shutil.rmtree(path, ignore_errors=True)
   os.rename(unfinished, path)
   for _, old in _all(directory)[:-keep]:
-    shutil.rmtree(old)
+    if old != path:
+      shutil.rmtree(old)
   return path
 
 
@@ -66,10 +67,10 @@ def restore(path: str, variables: Mapping[str, Variable]) -> dict[str, Any]:
   """
   prefix = os.path.join(path, _FILE)
   try:
-    shapes = tf.train.load_checkpoint(prefix).get_variable_to_shape_map()
+    reader = tf.train.load_checkpoint(prefix)
   except (ValueError, tf.errors.OpError) as error:
     raise CheckpointError(f"the checkpoint {path} cannot be read: {error}") from None
-  _compare(path, shapes, variables)
+  _compare(path, reader, variables)
   for name, variable in variables.items():
     variable.load(functools.partial(_read, prefix, name, variable))
   with open(os.path.join(path, "extra.json")) as file:
@@ -97,11 +98,14 @@ def _slice_spec(sizes: tuple[int, ...], region: tuple[slice, ...]) -> str:
   return " ".join(map(str, sizes)) + " " + spans
 
 
-def _compare(path: str, shapes: Mapping[str, list[int]], variables: Mapping[str, Variable]) -> None:
+def _compare(path: str, reader: Any, variables: Mapping[str, Variable]) -> None:
+  shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
   missing = [n for n in variables if n not in shapes]
   unknown = [n for n in shapes if n not in variables]
   differ = [f"{n}: {tuple(shapes[n])} saved, {v.shape!r} now" for n, v in variables.items()
             if n in shapes and tuple(shapes[n]) != v.shape.sizes]
+  differ += [f"{n}: {dtypes[n].name} saved, {v.dtype} now" for n, v in variables.items()
+             if n in shapes and dtypes[n].name != v.dtype]
   if missing or unknown or differ:
     close = [f"{n} (close: {c})" for n in missing if (c := near_misses(n, unknown))]
     raise CheckpointError(explain_error(

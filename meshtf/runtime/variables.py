@@ -70,8 +70,7 @@ class Variable(Operators, tf.Module):
     self.spec = Spec(Shape(shape), dtype_name(dtype))
     self.path = "/".join((*around.path, name))
     self.trainable = trainable
-    check_layout([self.spec], mesh, layout, f"mtf.Variable {self.path!r}, {Source.here()}",
-                 what="variable")
+    check_layout([self.spec], mesh, layout, f"{self.path!r}, {Source.here()}", what="variable")
     self.placement: Placement = mesh.place(self.spec.shape, layout)[0]
     self._slices = self._make_slices(initializer, layout)
 
@@ -98,7 +97,7 @@ class Variable(Operators, tf.Module):
     """Gives the variable a new value: a Tensor of the same names, in any order, or an array."""
     if not isinstance(value, Tensor):
       value = import_tensor(self.mesh, value, self.shape, dtype=self.dtype)
-    apply_all(Write(self), transpose_like(value, self.shape))
+    apply_all(Write(self), transpose_like(value, self.shape), mesh=self.mesh)
 
   def numpy(self) -> Any:
     """Returns the whole value as a numpy array."""
