@@ -54,14 +54,22 @@ def schedule(program: Program, apart: bool = False) -> list[Segment]:
   return segments
 
 
+@dataclasses.dataclass(eq=False)
+class _Part:
+  """Computations of one level that vary along the same axes of the mesh."""
+
+  along: tuple[str, ...]
+  computes: list[Compute]
+
+
 class _Levels:
   """Assigns each step to a level."""
 
   def __init__(self, mesh: Mesh, apart: bool) -> None:
     self.mesh, self.apart = mesh, apart
     self.before: list[list[Step]] = [[]]
-    self.computes: list[list[tuple[Hashable, list[Compute]]]] = [[]]   # by the axes they vary along
-    self.part: dict[Value, int] = {}         # which of a level's lists computes a value
+    self.computes: list[list[_Part]] = [[]]
+    self.part: dict[Value, _Part] = {}       # which of a level's lists computes a value
     self.ready: dict[Value, int] = {}        # the first level before whose segment a value exists
     self.made: dict[Value, int] = {}         # the level whose segment computes it
     self.written: dict[object, int] = {}
@@ -85,17 +93,23 @@ class _Levels:
     self.before[level].append(step)
 
   def _place(self, step: Compute, level: int) -> None:
-    """Adds a computation to the first list of its level that varies along the same axes."""
-    lists, along = self.computes[level], self._varies(step)
-    first = max([0, *(self.part[v] for v in _inputs(step) if self.made.get(v) == level)])
-    fits = (i for i in range(first, len(lists)) if lists[i][0] == along)
-    index = next(fits, len(lists))
-    if index == len(lists):
-      lists.append((along, []))
-    lists[index][1].append(step)
-    self.part.update(dict.fromkeys(step.outs, index))
+    """Adds a computation to a list of its level that varies along the same axes.
 
-  def _varies(self, step: Compute) -> Hashable:
+    A new list comes before those that vary along more axes, which are likely to need it.
+    """
+    lists, along = self.computes[level], self._varies(step)
+    needed = [self.part[v] for v in _inputs(step) if self.made.get(v) == level]
+    first = max([0, *(i for i, part in enumerate(lists) if any(part is n for n in needed))])
+    found = next((part for part in lists[first:] if part.along == along), None)
+    if found is None:
+      found = _Part(along, [])
+      after = first + 1 if needed else 0
+      wider = (i for i in range(after, len(lists)) if len(lists[i].along) > len(along))
+      lists.insert(next(wider, len(lists)), found)
+    found.computes.append(step)
+    self.part.update(dict.fromkeys(step.outs, found))
+
+  def _varies(self, step: Compute) -> tuple[str, ...]:
     """Returns the axes along which positions compute different things."""
     if not self.apart:
       return ()
@@ -119,7 +133,7 @@ class _Levels:
     self.computes.extend([] for _ in range(len(self.before) - len(self.computes)))
     segments = []
     for before, lists in zip(self.before, self.computes):
-      segments += [Segment([], computes) for _, computes in lists] or [Segment([], [])]
+      segments += [Segment([], part.computes) for part in lists] or [Segment([], [])]
       segments[-max(1, len(lists))].before = before
     return segments
 
