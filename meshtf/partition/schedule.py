@@ -30,7 +30,6 @@ class Segment:
   ins: list[Value] = dataclasses.field(default_factory=list)
   outs: list[Value] = dataclasses.field(default_factory=list)
 
-
   def key(self) -> Hashable:
     """Returns what makes two segments the same program: ops, plans, and how values meet."""
     number = {v: i for i, v in enumerate(self.ins)}
