@@ -1,0 +1,17 @@
+"""Forecasts: what a program will do on a mesh and what it will cost, before it runs.
+
+    facts       the data
+    totals      sums, and equal stretches of ops
+    table       as text, and as JSON
+    page        as one HTML page
+    forecast    the facts, which print and save themselves
+    analysis    a planned program -> a forecast
+    memory      what is alive when
+    phases      forward, backward, update
+"""
+
+from meshtf.forecast.analysis import forecast
+from meshtf.forecast.facts import Done, Held, Memory, Moved, Placed
+from meshtf.forecast.forecast import Forecast
+
+__all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "forecast"]

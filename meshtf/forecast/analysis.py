@@ -1,0 +1,181 @@
+"""A planned program becomes a forecast: every op, its moves, and what they cost.
+
+No devices and no TensorFlow: a program says what one position does, whatever their number, so the
+forecast for 2,048 positions takes as long as that for eight.
+
+    forecast("train_step", graph.nodes, results, mesh)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from meshtf.errors import MeshtfError
+from meshtf.forecast.facts import Done, Held, Memory, Moved, Phase, Placed
+from meshtf.forecast.forecast import Forecast
+from meshtf.forecast.memory import peaks
+from meshtf.forecast.phases import phases
+from meshtf.graph import Node, Spec, Store, Tensor
+from meshtf.mesh import Mesh, Pending, Placement, Split, State, Whole
+from meshtf.partition import Compute, Load, MoveStep, Program, Put, Tell, Value, WindowStep, build
+from meshtf.partition.cost import bytes_received, local_bytes, local_shape, rows_received
+
+
+def forecast(name: str, nodes: Sequence[Node], results: Sequence[Tensor] | None, mesh: Mesh,
+             error: MeshtfError | None = None) -> Forecast:
+  """Returns what a recorded function will do and cost.
+
+  Args:
+    name: of the function.
+    nodes: what was recorded.
+    results: what it returns; None: it was refused on the way, and all that was recorded is shown.
+    mesh: where it runs.
+    error: why it was refused.
+  """
+  program = build(nodes, results or [], mesh, prune=results is not None)
+  found = _Analysis(program, phases(nodes, results or []))
+  for step in program.steps:
+    found.add(step)
+  notes = (*mesh.notes, *(f"layout rule {rule}: no dimension of this program is called so."
+                          + (f" Did you mean {close}?" if close else "")
+                          for rule, close in mesh.unmatched_rules().items()))
+  return Forecast(
+      name, tuple(mesh.axes.items()), repr(mesh.layout), repr(mesh.variable_layout),
+      repr(mesh.optimizer_layout), tuple(found.ops), tuple(found.moves.pop(None, ())),
+      tuple(found.variables()), found.memory(program), notes,
+      None if error is None else f"{type(error).__name__}: {error}")
+
+
+class _Analysis:
+  """Walks the steps of a program."""
+
+  def __init__(self, program: Program, phase: dict[Node, Phase]) -> None:
+    self.mesh, self.phase = program.mesh, phase
+    self.ops: list[Done] = []
+    self.moves: dict[Node | None, list[Moved]] = {}       # not yet told by an op
+    self.maker: dict[Value, Node] = {}
+    self.stores: dict[Store, None] = {}
+    self.slots: set[Store] = set()
+    self.gradients: dict[Store, list[Value]] = {}         # of each parameter, in its placements
+    self.versions: dict[Value, list[Value]] = {}          # the list in `gradients` with a value
+    self._placed: dict[tuple[Spec, Placement], Placed] = {}
+
+  def add(self, step: object) -> None:
+    """Takes account of one step."""
+    if isinstance(step, Load):
+      self.stores[step.store] = None
+    elif isinstance(step, MoveStep):
+      self._move(step)
+    elif isinstance(step, WindowStep):
+      self._window(step)
+    elif isinstance(step, Tell):
+      self._tell(step)
+    elif isinstance(step, Put):
+      self._put(step)
+    elif isinstance(step, Compute) and not step.sharing:
+      self._compute(step)
+
+  def variables(self) -> list[Held]:
+    """Returns the variables that the program reads or writes."""
+    return [Held(s.name, self._at(s.spec, s.placement),
+                 "parameter" if s.kind == "parameter" else
+                 "optimizer state" if s in self.slots else "other")
+            for s in self.stores if s.kind in ("parameter", "state")]
+
+  def memory(self, program: Program) -> Memory:
+    """Returns the bytes that one position holds."""
+    held = dict.fromkeys(("parameter", "optimizer state", "other"), 0.0)
+    for variable in self.variables():
+      held[variable.role] += variable.tensor.bytes
+    arguments = sum(self._at(s.spec, s.placement).bytes for s in self.stores
+                    if s.kind == "argument")
+    gradients = {min(versions, key=lambda v: self._value(v).bytes)
+                 for versions in self.gradients.values()}
+    most = peaks(program, gradients)
+    return Memory(held["parameter"], held["optimizer state"], held["other"], arguments,
+                  sum(self._value(v).bytes for v in gradients), most.activations,
+                  sum(held.values()) + arguments + most.everything)
+
+  def _at(self, spec: Spec, placement: Placement) -> Placed:
+    key = spec, placement
+    if key not in self._placed:
+      local = local_shape(spec.shape, placement, self.mesh)
+      self._placed[key] = Placed(
+          tuple((d.name, d.size) for d in spec.shape), spec.dtype, tuple(map(_word, placement)),
+          local.sizes, local_bytes(spec, placement, self.mesh))
+    return self._placed[key]
+
+  def _value(self, value: Value) -> Placed:
+    assert value.spec is not None
+    return self._at(value.spec, value.placement)
+
+  def _move(self, step: MoveStep) -> None:
+    before, after = self._value(step.src), self._value(step.out)
+    received = bytes_received(step.move.kind, before.bytes, self.mesh.axes[step.move.axis])
+    maker = self.maker.get(step.src)
+    self._moved(step.node, maker if isinstance(step.move.before, Pending) else step.node,
+                (step.move.kind, step.move.axis, before, after, received))
+    if maker is not None:
+      self.maker[step.out] = maker
+    if step.src in self.versions:
+      self.versions[step.out] = self.versions[step.src]
+      self.versions[step.out].append(step.out)
+
+  def _window(self, step: WindowStep) -> None:
+    before, parts = self._value(step.src), self.mesh.axes[step.axis]
+    rows = dict(zip((n for n, _ in before.shape), before.local))[step.dim]
+    share = rows_received(step.window, step.factor_size, rows, parts) / rows
+    self._moved(step.node, step.node, ("window", step.axis, before, before, before.bytes * share))
+
+  def _tell(self, step: Tell) -> None:
+    told = step.tells(self.mesh)
+    others = step.slices(self.mesh) - 1
+    size = sum(local_bytes(t, self.mesh.whole, self.mesh) for t in told)
+    largest = self._at(max(told, key=lambda t: t.shape.size), self.mesh.whole)
+    self._moved(step.node, step.node,
+                ("tell", "+".join(step.axes), largest, largest, size * others))
+
+  def _moved(self, node: Node | None, origin: Node | None,
+             move: tuple[str, str, Placed, Placed, float]) -> None:
+    """Keeps a move, for the node that it is made for; its phase is that of `origin`."""
+    phase = self.phase.get(origin, "forward") if origin is not None else "forward"
+    self.moves.setdefault(node, []).append(Moved(*move, phase=phase))
+
+  def _put(self, step: Put) -> None:
+    self.stores.update(dict.fromkeys(step.op.stores))
+    first, *beside = step.op.stores
+    self.slots.update(beside)
+    if first.kind == "state" and self.phase[step.node] != "forward":
+      self.slots.add(first)
+    self._done(step.node, (self._at(first.spec, first.placement),), 0.0, 1)
+
+  def _compute(self, step: Compute) -> None:
+    self.maker.update(dict.fromkeys(step.outs, step.node))
+    for store in (x.node.op.stores[0] for x in step.node.primals if x.node.op.effect == "read"):
+      if store.kind == "parameter":              # the last one is the sum of all
+        for v in (v for v in step.outs if _like(v.spec, store.spec)):
+          self.gradients[store] = self.versions[v] = [v]
+    cut = {axis for axis, _ in step.plan.cut}
+    same = [axis for i, axis in enumerate(self.mesh.axes)
+            if axis not in cut and all(v.placement[i] == Whole for v in step.ins)]
+    parts = math.prod(self.mesh.axes[a] for a in cut)
+    flops = step.node.op.flops(*(x.spec for x in step.node.inputs)) / parts
+    self._done(step.node, tuple(map(self._value, step.outs)), flops,
+               math.prod(self.mesh.axes[a] for a in same))
+
+  def _done(self, node: Node, outputs: tuple[Placed, ...], flops: float, repeated: int) -> None:
+    source = node.source
+    self.ops.append(Done(len(self.ops), node.op.title, source.function, source.file, source.line,
+                         self.phase[node], outputs, tuple(self.moves.pop(node, ())), flops,
+                         repeated))
+
+
+def _like(spec: Spec | None, other: Spec) -> bool:
+  return spec is not None and set(spec.shape) == set(other.shape)
+
+
+def _word(state: State) -> str:
+  if isinstance(state, Split):
+    return state.dim
+  return state.kind if isinstance(state, Pending) else "whole"

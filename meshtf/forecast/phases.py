@@ -1,0 +1,39 @@
+"""The phase of each op: forward, backward, or update.
+
+What gradient rules make is backward; what depends on it, or serves nothing but updates, is update.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from meshtf.forecast.facts import Phase
+from meshtf.graph import Node, Tensor
+
+
+def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
+  """Returns the phase of each node."""
+  found: dict[Node, Phase] = {}
+  for node in nodes:
+    found[node] = _phase(node, found)
+  _serves_updates_alone(nodes, {t.node for t in results}, found)
+  return found
+
+
+def _phase(node: Node, before: dict[Node, Phase]) -> Phase:
+  if node.primals:
+    return "backward"
+  trains = node.op.effect == "write" and node.op.stores[0].kind == "parameter"
+  if trains or any(before.get(x.node, "forward") != "forward" for x in node.inputs):
+    return "update"
+  return "forward"
+
+
+def _serves_updates_alone(nodes: Sequence[Node], kept: set[Node], found: dict[Node, Phase]) -> None:
+  """Makes update what only updates use, such as a learning rate."""
+  users: dict[Node, set[Phase]] = {}
+  for node in reversed(nodes):
+    if found[node] == "forward" and node not in kept and users.get(node) == {"update"}:
+      found[node] = "update"
+    for x in node.inputs:
+      users.setdefault(x.node, set()).add(found[node])

@@ -1,0 +1,78 @@
+"""What the commands share: the flags that name a configuration, and how they leave without one.
+
+    def main(argv):
+      with command.leaving_plainly():          # errors are told without a traceback
+        command.configure_by_flags(argv)       # gin has what --gin_file and --gin_param say
+        ...
+
+`transformer.train` and `python -m meshtf explain` so read the same configuration in the same way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+import gin
+from absl import flags, logging
+
+import meshtf as mtf
+from transformer import config_files, data
+
+GIN_FILE = flags.DEFINE_multi_string(
+    "gin_file", ["lm_stdlib.gin"], "Configuration: a path, or the name of a file in configs/; the "
+    "settings of later ones win.")
+GIN_PARAM = flags.DEFINE_multi_string(
+    "gin_param", [], 'One more setting, such as \'Mesh.axes = "data:8"\'.')
+
+
+class ConfigError(ValueError):
+  """A configuration that gin cannot read, or that leaves out what is needed."""
+
+
+def configure(files: Sequence[str], params: Sequence[str]) -> None:
+  """Gives gin the settings of files and of single lines. Raises ConfigError, saying where it is."""
+  gin.add_config_file_search_path(config_files.config_folder())
+  verbosity = logging.get_verbosity()
+  logging.set_verbosity(logging.FATAL)     # gin logs an error where it looks for an include first
+  try:
+    gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files], list(params))
+  except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
+    raise ConfigError(str(error).replace("bindings string", "--gin_param")) from None
+  finally:
+    logging.set_verbosity(verbosity)
+
+
+def configure_by_flags(argv: Sequence[str], *more: str) -> None:
+  """Gives gin the settings of the flags, and then some more.
+
+  Raises:
+    ConfigError: an argument is no flag, or gin cannot read a setting.
+  """
+  if len(argv) > 1:
+    raise ConfigError(f"{argv[1]!r} is not a flag: all settings are flags, such as "
+                      "--gin_file=lm_stdlib.gin.")
+  configure(GIN_FILE.value, [*GIN_PARAM.value, *more])
+
+
+@contextlib.contextmanager
+def leaving_plainly() -> Iterator[None]:
+  """Ends the program with a message, and no traceback, for errors that are the user's to mend."""
+  try:
+    yield
+  except (mtf.MeshtfError, data.CorpusError, ConfigError) as error:
+    text = re.sub(r"\n  In call to configurable .*", "", str(error))     # gin's, of no use here
+    leave(f"{type(error).__name__}: {text}")
+  except RuntimeError as error:
+    if "Required bindings" not in str(error):        # gin's, for a setting that has no default
+      raise
+    leave(f"ConfigError: {str(error).splitlines()[0]}.\n  Bind it in a gin file or by --gin_param.")
+
+
+def leave(message: str) -> NoReturn:
+  """Ends the program with a message."""
+  print(message, file=sys.stderr)
+  sys.exit(1)
