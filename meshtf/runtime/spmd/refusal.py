@@ -1,0 +1,27 @@
+"""Why TensorFlow does not run an SPMD program on the devices of a mesh.
+
+    raise refusal(mesh)
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.mesh import Mesh
+from meshtf.runtime.devices import devices_of
+
+_WHY = {"CPU": "TensorFlow compiles XLA's collectives on CPUs, but cannot run them.",
+        "GPU": "Running XLA's collectives from TensorFlow has not been tried on GPUs.",
+        "TPU": "Running XLA's collectives from TensorFlow has not been tried on TPUs."}
+
+
+def refusal(mesh: Mesh) -> PlanError:
+  """Returns the error for a call with runtime="spmd" on the devices of a mesh."""
+  devices = devices_of(mesh)
+  kinds = dict.fromkeys(tf.DeviceSpec.from_string(d).device_type for d in devices)
+  return PlanError(explain_error(
+      'runtime="spmd" does not run here. ' + " ".join(_WHY.get(k, "") for k in kinds).strip(),
+      mesh=repr(mesh), devices=", ".join(dict.fromkeys(devices)),
+      way_out='Take runtime="placed", which runs on all of these, or hand the program to a PJRT '
+              "host: mtf.export(fn, ...).save(folder)."))
