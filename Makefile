@@ -4,6 +4,7 @@
 #   make train-long   the same for longer
 #   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
 #   make quick        the same without the slow tests
+#   make gallery      writes docs/layouts.md and its pictures anew
 
 VENV := .venv
 TESTS ?=
@@ -11,7 +12,7 @@ WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick clean
+.PHONY: train train-long test quick gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -26,6 +27,9 @@ test: $(VENV)/.test
 
 quick: TESTS += -m 'not slow'
 quick: test
+
+gallery: $(VENV)/.run
+	$(VENV)/bin/python -m benchmarks.gallery
 
 $(VENV)/.test: $(VENV)/.run
 	$(VENV)/bin/python -m pip install --quiet -e '.[test]'

@@ -12,12 +12,18 @@ from setuptools import find_packages, setup
 EXTRAS = {
     # From TensorFlow 2.21 on, `tf.summary.scalar` writes events only where TensorBoard is there.
     "tensorboard": ["tensorboard>=2.20"],
+    # Runs exported StableHLO modules over many CPU devices, without jax. Python 3.10 has none that
+    # is new enough, and 0.11 may change what jaxlib keeps to itself and jax.
+    "pjrt": ["jaxlib>=0.7.2,<0.11; python_version >= '3.11'"],
+    # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports it.
+    "jax": ["jax>=0.7.2,<0.11; python_version >= '3.11'"],
     "test": [
         "pytest>=8.1",           # runs the tests and the doctests
         "pytest-xdist>=3.5",     # on more than one core
         "ruff>=0.5",             # lint
         "mypy>=1.10",            # types
         "setuptools>=70.1",      # builds the wheel whose contents a test looks at
+        "jaxlib>=0.7.2,<0.11; python_version >= '3.11'",     # runs what the SPMD runtime exports
         "tensorboard>=2.20",     # the events that the metrics write are read back
     ],
 }
@@ -39,5 +45,6 @@ setup(
     extras_require=EXTRAS,
     packages=[*find_packages(include=["meshtf*", "transformer*"]), "transformer.configs"],
     package_dir={"transformer.configs": "configs"},
-    package_data={"meshtf": ["py.typed"], "transformer.configs": ["**/*.gin"]},
+    package_data={"meshtf": ["py.typed", "forecast/*.html"],
+                  "transformer.configs": ["**/*.gin"]},
 )

@@ -33,6 +33,7 @@ class Case:
   grid: str = ""                # "": plain TensorFlow; else a mesh, such as "4x2"
   devices: str | None = None    # None: one device with shared storage; or "logical:8"
   jit: bool = False
+  runtime: str = "placed"       # of meshtf; or "spmd", its exported module; or "jax"
 
   @property
   def mesh(self) -> str:
@@ -46,6 +47,10 @@ class Case:
   def name(self) -> str:
     if not self.grid:
       return "plain TensorFlow"
+    if self.runtime == "jax":
+      return f"JAX {self.grid}, NamedSharding"
+    if self.runtime == "spmd":
+      return f"meshtf {self.grid}, exported module"
     where = "8 logical devices" if self.devices else "one device"
     return f"meshtf {self.grid}, {where}"
 
@@ -61,6 +66,14 @@ class Case:
   def load(cls, text: str) -> Case:
     values = json.loads(text)
     return cls(**values | {"config": Config(**values["config"])})
+
+
+def spmd_cases(config: Config, grids: Iterable[str], with_jax: bool) -> Iterator[list[Case]]:
+  """Yields for each mesh the model in JAX, the exported module, and meshtf's placed runtime."""
+  for grid in grids:
+    runtimes = ["jax", "spmd"] if with_jax else ["spmd"]
+    group = [Case(config, grid, jit=True, runtime=runtime) for runtime in runtimes]
+    yield [*group, Case(config, grid, devices="logical:8")]
 
 
 def cases(config: Config, modes: Iterable[str], dropouts: Iterable[float],

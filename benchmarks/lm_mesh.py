@@ -43,6 +43,16 @@ class MeshLM:
 
   def train_step(self, jit: bool = False) -> Callable[[Any, Any], Any]:
     """Returns a function of tokens and labels that updates the variables and returns the loss."""
+    train = self.recorded(jit)
+
+    def step(tokens: Any, labels: Any) -> Any:
+      self.step += 1
+      return train(tokens, labels, np.int32(self.step - 1))
+
+    return step
+
+  def recorded(self, jit: bool = False) -> Any:
+    """Returns the `mtf.function` of tokens, labels and the number of the step."""
 
     @mtf.function(mesh=self.mesh, jit=jit, tokens="batch;length", labels="batch;length", step="")
     def train(tokens: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
@@ -52,8 +62,4 @@ class MeshLM:
       self.optimizer.apply(mtf.gradients([loss], variables), variables, step)
       return loss
 
-    def step(tokens: Any, labels: Any) -> Any:
-      self.step += 1
-      return train(tokens, labels, np.int32(self.step - 1))
-
-    return step
+    return train

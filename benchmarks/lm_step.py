@@ -12,16 +12,14 @@ Ratios of step time are medians of the ratios within a round.
 from __future__ import annotations
 
 import json
-import os
 import statistics
-import subprocess
 import sys
-from typing import Any
 
 from absl import app, flags
 
-from benchmarks.cases import CONFIGS, Case, cases
-from benchmarks.report import Row, agreement, table
+from benchmarks.cases import CONFIGS, cases
+from benchmarks.report import agreement, table
+from benchmarks.rounds import measure
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("size", "quick", list(CONFIGS), "How large a model.")
@@ -34,68 +32,13 @@ flags.DEFINE_integer("losses", 5, "How many steps the losses are compared over."
 flags.DEFINE_string("json", None, "A file to write all numbers to.")
 
 
-class Process:
-  """A worker with one case, which has taken its first steps."""
-
-  def __init__(self, case: Case):
-    self.process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.worker", case.dump()], text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ)
-    self.case = case
-    self.start = self._answer()
-
-  def ask(self, request: str, number: int) -> Any:
-    """Returns the worker's answer to a request."""
-    assert self.process.stdin
-    print(json.dumps({request: number}), file=self.process.stdin, flush=True)
-    return self._answer()
-
-  def stop(self) -> None:
-    """Ends the worker."""
-    assert self.process.stdin
-    self.process.stdin.close()
-    self.process.wait()
-
-  def _answer(self) -> Any:
-    assert self.process.stdout
-    line = self.process.stdout.readline()
-    if not line:
-      raise RuntimeError(f"the worker for {self.case.name!r} ended; its error stands above.")
-    return json.loads(line)
-
-
-def measure(group: list[Case]) -> list[Row]:
-  """Returns a row for each case of a group, the first being what the others are compared with."""
-  starts: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
-  for _ in range(FLAGS.starts - 1):
-    for case in group:
-      process = Process(case)
-      starts[case].append(process.start)
-      process.stop()
-  workers = [Process(case) for case in group]
-  try:
-    losses = [w.ask("losses", FLAGS.losses)["losses"] for w in workers]
-    rounds = [[w.ask("steps", 1) for w in workers] for _ in range(FLAGS.rounds)]
-  finally:
-    for worker in workers:
-      worker.stop()
-  rows = []
-  for i, worker in enumerate(workers):
-    every = [*starts[worker.case], worker.start]
-    rows.append(Row(worker.case.name, worker.case.group, losses[i],
-                    {what: [r[i][what][0] for r in rounds] for what in ("wall", "cpu")},
-                    {what: min(s[what] for s in every) for what in worker.start}))
-  return rows
-
-
 def main(argv: list[str]) -> None:
   """Measures, prints, and fails if losses disagree."""
   del argv
   groups = cases(CONFIGS[FLAGS.size], FLAGS.modes, map(float, FLAGS.dropouts), FLAGS.only)
   measured, wrong = [], []
   for group in groups:
-    rows = measure(group)
+    rows = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
     print(f"\n{table(rows)}", flush=True)
     wrong += agreement(rows)
     measured += rows

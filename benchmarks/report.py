@@ -6,8 +6,6 @@ import dataclasses
 import statistics
 from typing import Any
 
-_TOLERANCE = 1e-4
-
 
 @dataclasses.dataclass(frozen=True)
 class Row:
@@ -17,32 +15,37 @@ class Row:
   group: str
   losses: list[float]
   step: dict[str, list[float]]      # seconds of each step: wall and cpu, in turn with the others'
-  start: dict[str, float]           # first, first_cpu: seconds; memory: MB
+  start: dict[str, float]           # first, compile and both with _cpu: seconds; memory: MB
 
   def numbers(self) -> dict[str, Any]:
     """Returns everything, for a file."""
     return dataclasses.asdict(self)
 
 
-def table(rows: list[Row]) -> str:
-  """Returns a table; the first row is what the others are divided by."""
+def table(rows: list[Row], begin: str = "first") -> str:
+  """Returns a table; the first row is what the others are divided by.
+
+  Args:
+    rows: of one group.
+    begin: which part of the start is told: "first" is all, "compile" what came after building.
+  """
   plain = rows[0]
-  head = (f"{plain.group:34}{'step':>9}{'ratio':>7}{'cpu':>6}{'first':>9}{'ratio':>7}{'cpu':>6}"
+  head = (f"{plain.group:34}{'step':>9}{'ratio':>7}{'cpu':>6}{begin:>9}{'ratio':>7}{'cpu':>6}"
           f"{'memory':>10}{'ratio':>7}{'loss off by':>13}")
-  return "\n".join([head, *(_line(row, plain) for row in rows)])
+  return "\n".join([head, *(_line(row, plain, begin) for row in rows)])
 
 
-def _line(row: Row, plain: Row) -> str:
+def _line(row: Row, plain: Row, begin: str) -> str:
   start, base = row.start, plain.start
   return (f"{row.name:34}{statistics.median(row.step['wall']) * 1e3:6.0f} ms"
-          f"{_ratio(row, plain, 'wall'):7.2f}{_ratio(row, plain, 'cpu'):6.2f}"
-          f"{start['first']:7.2f} s{start['first'] / base['first']:7.2f}"
-          f"{start['first_cpu'] / base['first_cpu']:6.2f}"
+          f"{ratio(row, plain, 'wall'):7.2f}{ratio(row, plain, 'cpu'):6.2f}"
+          f"{start[begin]:7.2f} s{start[begin] / base[begin]:7.2f}"
+          f"{start[begin + '_cpu'] / base[begin + '_cpu']:6.2f}"
           f"{start['memory']:7.0f} MB{start['memory'] / max(base['memory'], 1):7.2f}"
           f"{apart(row.losses, plain.losses):13.1e}")
 
 
-def _ratio(row: Row, plain: Row, what: str) -> float:
+def ratio(row: Row, plain: Row, what: str) -> float:
   """Returns the median of the ratios within a round: steps that were taken one after the other."""
   return statistics.median(x / y for x, y in zip(row.step[what], plain.step[what], strict=True))
 
@@ -52,7 +55,7 @@ def apart(losses: list[float], others: list[float]) -> float:
   return max(abs(x - y) / abs(y) for x, y in zip(losses, others, strict=True))
 
 
-def agreement(rows: list[Row]) -> list[str]:
-  """Returns what disagrees in a group of rows, in words."""
+def agreement(rows: list[Row], tolerance: float = 1e-4) -> list[str]:
+  """Returns what disagrees in a group of rows, in words; tolerance is relative."""
   return [f"  {row.group}: {row.name}: {row.losses}, {rows[0].name}: {rows[0].losses}"
-          for row in rows if not apart(row.losses, rows[0].losses) < _TOLERANCE]
+          for row in rows if not apart(row.losses, rows[0].losses) < tolerance]

@@ -5,10 +5,12 @@
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
+from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
 from meshtf import layers, optimizers
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
                            MeshtfError, ParseError, PlanError, ShapeError)
-from meshtf.function import function
+from meshtf.forecast import Forecast
+from meshtf.function import explain, export, function
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, Window, apply, apply_all, gradients
 from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
 from meshtf.module import Module, scope
@@ -19,6 +21,7 @@ from meshtf.ops.arithmetic import (add, divide, equal, floordiv, floormod, great
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum
+from meshtf.ops.laying import layout, replicate, shard, split
 from meshtf.ops.loss import cross_entropy
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where
@@ -30,7 +33,7 @@ from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
 from meshtf.ops.scanning import cumsum
 from meshtf.ops.seeds import seed
 from meshtf.ops.select import argmax, top_k
-from meshtf.ops.slicing import concat, pad, slice, split
+from meshtf.ops.slicing import chunk, concat, pad, slice
 from meshtf.ops.softmax import log_softmax, softmax
 from meshtf.ops.stacking import stack, unstack
 from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like
@@ -41,5 +44,6 @@ from meshtf.runtime.checkpoint import latest as latest_checkpoint
 from meshtf.runtime.checkpoint import restore as restore_checkpoint
 from meshtf.runtime.checkpoint import save as save_checkpoint
 from meshtf.runtime.devices import logical_devices
+from meshtf.runtime.spmd import Export
 from meshtf.runtime.stores import constant, import_tensor
 from meshtf.runtime.variables import Variable

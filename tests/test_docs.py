@@ -6,20 +6,28 @@ A block of Python in README.md is run, and prints, or raises, what the block of 
 from __future__ import annotations
 
 import ast
+import json
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import gin
+import numpy as np
 import pytest
+from absl import flags
+from absl.testing import flagsaver
 
 from meshtf.testing import check_op
+from transformer import explain, reports, training
+from transformer.command import configure
 from transformer.config_files import find_config
-from transformer.train import configure
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+LAYOUTS = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
+SPMD = (ROOT / "docs" / "spmd.md").read_text(encoding="utf-8")
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -45,6 +53,25 @@ def test_code_in_the_readme_does_what_it_says(capsys, monkeypatch):
     if kind == "python":
       assert after == "text"
       assert printed(code, names, capsys) == text
+
+
+def test_a_plan_in_the_readme_is_what_explain_prints(capsys):
+  found = re.findall(r"```sh\n\S+ -m meshtf (explain .*)\n```\n\n```text\n(.*?)\n\.\.\.\n```",
+                     README, re.DOTALL)
+  assert found
+  for command, text in found:
+    with flagsaver.flagsaver(), pytest.raises(SystemExit) as left:
+      explain.main(flags.FLAGS(command.split()))
+    gin.clear_config()
+    assert left.value.code == 0
+    assert capsys.readouterr().out.startswith(text)
+
+
+def test_a_run_costs_what_the_readme_says():
+  configure(["lm_stdlib.gin"], ['Mesh.devices = "abstract"'])
+  forecast = training.Run(None).explain()
+  gin.clear_config()
+  assert f"step     {reports.cost(forecast)}\n" in README
 
 
 def test_the_first_example_is_short():
@@ -76,6 +103,25 @@ def test_checkpoints_know_no_layout(capsys):
   assert [line.count("equal: True") for line in lines] == [0, 1, 1]
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
+def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
+  configure(["lm_stdlib.gin", "layouts/fsdp.gin"],
+            ["LanguageModel.d_model = 16", "LanguageModel.d_ff = 32", "LanguageModel.blocks = 1",
+             "LanguageModel.dropout = 0.1", "train.batch = 8", "train.length = 8"])
+  trainer = training.Run(None).trainer
+  gin.clear_config()
+  trainer.export(8, 8).save(str(tmp_path / "step"))
+  monkeypatch.setattr(sys, "argv", ["pjrt_host", str(tmp_path / "step"), "3"])
+  lines = run_example("pjrt_host", capsys)
+  found = [float(re.search(r"loss ([\d.]+)", line).group(1)) for line in lines]
+  text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8).astype(np.int32)
+  for step, loss in enumerate(found):
+    rows = text[np.random.default_rng(step).integers(0, len(text) - 8, (8, 1)) + np.arange(9)]
+    assert float(trainer.step(rows[:, :-1], rows[:, 1:])[0]) == pytest.approx(loss, abs=2e-4)
+  assert len(found) == 3
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_short_and_say_how_they_are_run(name):
   text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
@@ -84,13 +130,13 @@ def test_examples_are_short_and_say_how_they_are_run(name):
 
 
 def test_every_example_is_run_here():
-  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints"}
+  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "two_regions", "pjrt_host"}
 
 
 def test_commands_name_targets_files_and_settings_that_are_there():
   targets = re.findall(r"^(\S+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
   assert set(re.findall(r"\bmake (train-long|[a-z]+)\b", README)) <= set(targets)
-  for name in re.findall(r"--gin_file=([\w.]+)", README):
+  for name in re.findall(r"--gin_file=([\w./]+)", README + LAYOUTS + SPMD):
     find_config(name)
   try:
     for setting in re.findall(r"--gin_param='([^']+)'", README):
@@ -98,11 +144,13 @@ def test_commands_name_targets_files_and_settings_that_are_there():
       gin.clear_config()
   finally:
     gin.clear_config()
-  for module in re.findall(r"python -m ([\w.]+)", README):
-    assert (ROOT / (module.replace(".", "/") + ".py")).is_file(), module
+  for module in re.findall(r"python -m ([\w.]+)", README + SPMD):
+    path = ROOT / module.replace(".", "/")
+    assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
-@pytest.mark.parametrize("text", [README, DESIGN], ids=["README.md", "design.md"])
+@pytest.mark.parametrize("text", [README, DESIGN, LAYOUTS, SPMD],
+                         ids=["README.md", "design.md", "layouts.md", "spmd.md"])
 def test_files_that_are_named_are_there(text):
   for name in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text):
     places = [ROOT / name, ROOT / "meshtf" / name]

@@ -4,6 +4,5 @@
     baselines     what a byte bigram and gzip make of the same bytes
     metrics       a JSON lines file, TensorBoard events, a line of progress
     interrupts    Ctrl-C between two steps
-    quiet         TensorFlow's start without its chatter
     config_files  finds the gin files, in a checkout and installed
 """

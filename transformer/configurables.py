@@ -12,5 +12,6 @@ import gin
 import meshtf as mtf
 
 for _part in (mtf.Mesh, mtf.optimizers.SGD, mtf.optimizers.Adam, mtf.optimizers.AdamW,
-              mtf.optimizers.warmup_cosine, mtf.optimizers.warmup_inverse_sqrt):
+              mtf.optimizers.Adafactor, mtf.optimizers.warmup_cosine,
+              mtf.optimizers.warmup_inverse_sqrt):
   gin.external_configurable(_part)

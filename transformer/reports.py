@@ -14,23 +14,34 @@ from pathlib import Path
 
 import gin
 
+import meshtf as mtf
 from transformer import baselines, data, metrics
 from transformer.evaluation import Evaluation
 from transformer.model import LanguageModel
 
 
 def introduce(model: LanguageModel, corpus: data.Corpus, model_dir: str, step: int,
-              steps: int) -> None:
-  """Prints what is about to learn from what, and where."""
+              steps: int, forecast: mtf.Forecast) -> None:
+  """Prints what is about to learn from what, and where, and what a step will cost."""
   mesh, size = model.mesh, sum(math.prod(v.shape.sizes) for v in model.variables)
   print(f"corpus   {corpus}\n"
         f"model    {size:,} parameters in {len(model.variables)} variables; {model.sizes}\n"
         f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
+        f"step     {cost(forecast)}\n"
         f"folder   {model_dir}, " + (f"going on from step {step}" if step else "a new run"),
         flush=True)
   if step >= steps:
     print(f"All {steps} steps are done: there is nothing left to do but to look at the result.\n"
           "To go on, ask for more steps; to begin again, take another model_dir.", flush=True)
+
+
+def cost(forecast: mtf.Forecast) -> str:
+  """Returns one line: what a step costs a position of the mesh, or why it is refused."""
+  if forecast.error is not None:
+    return forecast.error.partition("\n")[0]
+  return (f"on each position {forecast.memory.peak / 2**20:,.1f} MiB of memory, "
+          f"{forecast.bytes_moved() / 2**20:,.1f} MiB received, "
+          f"{forecast.flops() / 1e9:,.2f} GFLOP")
 
 
 def write_config(model_dir: str) -> None:

@@ -1,10 +1,14 @@
 """The training loop: a model, an optimizer and a corpus on a mesh, and a folder to go on from.
 
     mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model")
-    train("runs/lm", corpus=python_library(), mesh=mesh, steps=500)
+    run = Run(corpus=python_library(), mesh=mesh, steps=500)
+    print(run.explain())           # what a step will cost
+    run.export().save("step")      # a step as a StableHLO module
+    run.train("runs/lm")
 
-`Trainer` is one compiled step and the variables that a checkpoint holds; `train` is what the
-command `python -m transformer.train` runs.
+`Trainer` is one compiled step and the variables that a checkpoint holds. `Run` is what gin's
+settings of `train` make: `python -m transformer.train` trains it, `python -m meshtf explain` says
+what its steps will cost, and `python -m meshtf export` writes one as a module.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import gin
 import numpy as np
@@ -24,7 +29,7 @@ from transformer.interrupts import interrupts_between_steps
 from transformer.model import LanguageModel
 from transformer.sampling import sample
 
-__all__ = ["Trainer", "configurables", "train"]
+__all__ = ["Run", "Trainer", "configurables", "train"]
 
 
 class Trainer:
@@ -45,21 +50,31 @@ class Trainer:
     self.model, self.optimizer, self.steps_done = model, optimizer(variables), 0
 
     @mtf.function(mesh=model.mesh, jit=jit, tokens="batch;length", targets="batch;length", step="")
-    def step_fn(tokens: mtf.Tensor, targets: mtf.Tensor,
-                step: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
+    def training_step(tokens: mtf.Tensor, targets: mtf.Tensor,
+                      step: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
       with mtf.seed(seed, step):
         loss = model.loss(tokens, targets, training=True)
       grads, norm = mtf.optimizers.clip_by_global_norm(mtf.gradients([loss], variables), clip_norm)
       self.optimizer.apply(grads, variables, step)
       return loss, norm
 
-    self._step = step_fn
+    self._step = training_step
 
   def step(self, tokens: np.ndarray, targets: np.ndarray) -> tuple[mtf.Tensor, mtf.Tensor]:
     """Learns from int32 [batch length]; returns the loss and the norm of the gradients before."""
     loss, norm = self._step(tokens, targets, np.int32(self.steps_done))
     self.steps_done += 1
     return loss, norm
+
+  def explain(self, batch: int, length: int) -> mtf.Forecast:
+    """Returns what a step on [batch length] tokens does and costs; nothing runs."""
+    text = tf.TensorSpec([batch, length], tf.int32)
+    return mtf.explain(self._step, text, text, np.int32(0))
+
+  def export(self, batch: int, length: int) -> mtf.Export:
+    """Returns a step on [batch length] tokens as a StableHLO module; nothing runs."""
+    text = tf.TensorSpec([batch, length], tf.int32)
+    return mtf.export(self._step, text, text, np.int32(0))
 
   @property
   def variables(self) -> dict[str, mtf.Variable]:
@@ -84,22 +99,22 @@ class Trainer:
     return found is not None
 
 
-@gin.configurable
-def train(model_dir: str, corpus: data.Corpus = gin.REQUIRED, mesh: mtf.Mesh = gin.REQUIRED,
-          model: Callable[..., LanguageModel] = LanguageModel,
-          optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
-          steps: int = 500, batch: int = 16, length: int = 128, seed: int = 0,
-          clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
-          save_every: int = 200) -> None:
-  """Trains until `steps` steps are done in all, and tells how good the model is before and after.
+def train(model_dir: str, **settings: Any) -> None:
+  """Trains the `Run` of these settings, and of gin's, in a folder."""
+  Run(**settings).train(model_dir)
+
+
+@gin.configurable("train")
+class Run:
+  """A run of training, until `steps` steps are done in all.
 
   Args:
-    model_dir: where checkpoints, metrics and configuration are; a run goes on from what is there.
-    corpus: what to learn from, and what is held out.
+    corpus: what to learn from, and what is held out; None, if the run is only to be explained. (An
+      argument without its name is not looked up by gin: `Run(None)` reads no text.)
     mesh: the positions, and the layout on them.
     model: called with the mesh.
     optimizer: called with the model's variables.
-    steps: how many steps there are, counted over all runs in this folder.
+    steps: how many steps there are, counted over all runs in a folder.
     batch: windows in a step.
     length: bytes in a window.
     seed: of the order of the text and of dropout; that of first values is the mesh's.
@@ -108,27 +123,50 @@ def train(model_dir: str, corpus: data.Corpus = gin.REQUIRED, mesh: mtf.Mesh = g
     report_every: steps between two lines of progress.
     save_every: steps between two checkpoints.
   """
-  began = time.monotonic()
-  trainer = Trainer(model(mesh), optimizer, seed, clip_norm, jit)
-  evaluation = Evaluation(trainer.model, corpus.held_out, length, batch)
-  trainer.restore(model_dir)
-  first = trainer.steps_done
-  reports.introduce(trainer.model, corpus, model_dir, first, steps)
-  reports.write_config(model_dir)
-  before = evaluation()
-  print(f"held-out bits per byte before: {before:.3f} (8 is a blind guess). The loss below is in "
-        "nats: 0.693 is one bit.", flush=True)
-  batches = data.batches(corpus.train, batch, length, seed, first).take(max(steps - first, 0))
-  with metrics.Metrics(model_dir, first) as log:
-    log.write(first, bits_per_byte=before)
-    _loop(trainer, batches, log, metrics.Progress(steps, batch * length), model_dir, report_every,
-          save_every)
-    after = evaluation()
-    log.write(trainer.steps_done, bits_per_byte=after)
-  print(f"\n{sample(trainer.model, length)}\n")
-  reports.write_config(model_dir)
-  reports.summarize(corpus, evaluation, length, model_dir, (first, before),
-                    (trainer.steps_done, after), time.monotonic() - began)
+
+  def __init__(self, corpus: data.Corpus | None = gin.REQUIRED, mesh: mtf.Mesh = gin.REQUIRED,
+               model: Callable[..., LanguageModel] = LanguageModel,
+               optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
+               steps: int = 500, batch: int = 16, length: int = 128, seed: int = 0,
+               clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
+               save_every: int = 200) -> None:
+    self.trainer = Trainer(model(mesh), optimizer, seed, clip_norm, jit)
+    self.corpus, self.steps, self.batch, self.length, self.seed = corpus, steps, batch, length, seed
+    self.report_every, self.save_every = report_every, save_every
+
+  def explain(self) -> mtf.Forecast:
+    """Returns what a step does and costs, before any runs."""
+    return self.trainer.explain(self.batch, self.length)
+
+  def export(self) -> mtf.Export:
+    """Returns a step as a StableHLO module of one replica."""
+    return self.trainer.export(self.batch, self.length)
+
+  def train(self, model_dir: str) -> None:
+    """Goes on from what is in a folder; tells how good the model is before and after."""
+    began = time.monotonic()
+    assert self.corpus is not None, "a run without a corpus is there to be explained"
+    trainer, corpus = self.trainer, self.corpus
+    evaluation = Evaluation(trainer.model, corpus.held_out, self.length, self.batch)
+    trainer.restore(model_dir)
+    first = trainer.steps_done
+    reports.introduce(trainer.model, corpus, model_dir, first, self.steps, self.explain())
+    reports.write_config(model_dir)
+    before = evaluation()
+    print(f"held-out bits per byte before: {before:.3f} (8 is a blind guess). The loss below is in "
+          "nats: 0.693 is one bit.", flush=True)
+    batches = data.batches(corpus.train, self.batch, self.length, self.seed, first)
+    with metrics.Metrics(model_dir, first) as log:
+      log.write(first, bits_per_byte=before)
+      _loop(trainer, batches.take(max(self.steps - first, 0)), log,
+            metrics.Progress(self.steps, self.batch * self.length), model_dir, self.report_every,
+            self.save_every)
+      after = evaluation()
+      log.write(trainer.steps_done, bits_per_byte=after)
+    print(f"\n{sample(trainer.model, self.length)}\n")
+    reports.write_config(model_dir)
+    reports.summarize(corpus, evaluation, self.length, model_dir, (first, before),
+                      (trainer.steps_done, after), time.monotonic() - began)
 
 
 def _loop(trainer: Trainer, batches: tf.data.Dataset, log: metrics.Metrics,

@@ -81,12 +81,12 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
   found = executor.find(op) if op.effect == "read" else None
   if found is not None:
     return found.outputs
-  source = around.primals[0].node.source if around.primals else Source.here()
+  source = around.primals[-1].node.source if around.primals else Source.here()
   tensors = tuple(_as_tensor(x, source) for x in inputs)
   mesh = common_mesh(tensors, mesh or executor.mesh, source)
   specs = _out(op, tensors, source)
   if mesh is not None and not around.primals and op.effect is None:
-    check_layout(specs, mesh, around.layout, source)
+    check_layout(specs, mesh, mesh.layout_in(around.region), source)
   node = Node(op, tensors, mesh, source, around, executor)
   node.outputs = tuple(Tensor(node, i, spec) for i, spec in enumerate(specs))
   if node.group is not None and op.effect is None:

@@ -31,13 +31,13 @@ def common_mesh(inputs: Sequence[Tensor], mesh: Mesh | None, source: Source) -> 
   return mesh
 
 
-def check_layout(specs: Sequence[Spec], mesh: Mesh, layout: Layout | None, source: object,
+def check_layout(specs: Sequence[Spec], mesh: Mesh, layout: Layout, source: object,
                  what: str = "tensor") -> None:
   """Refuses shapes that the layout cannot hold. Raises LayoutError."""
   mesh.seen_dims.update(name for spec in specs for name in spec.shape.names)
   for spec in specs:
     for clash in mesh.place(spec.shape, layout)[1]:
-      raise LayoutError(_message(clash, spec, mesh, layout or mesh.layout, source, what))
+      raise LayoutError(_message(clash, spec, mesh, layout, source, what))
 
 
 def _message(clash: Clash, spec: Spec, mesh: Mesh, layout: Layout, source: object,

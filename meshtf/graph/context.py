@@ -1,7 +1,7 @@
 """What is in force where an op is made: layout, name path, seeds, gradient, recomputation.
 
-    with context(layout=Layout("heads:model")):
-      ...                       # nodes made here carry that layout
+    with context(region=Layout.changes("heads:model; batch:")):
+      ...                       # here heads are cut along `model`, and the batch is not cut
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from meshtf.mesh import Layout
+from meshtf.mesh import EVERYWHERE, Layout
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
   """What a node takes from the code around it."""
 
-  layout: Layout | None = None           # None: the mesh's
+  region: Layout = EVERYWHERE            # changes of the mesh's layout
   path: tuple[str, ...] = ()             # names of the modules around, for seeds and variables
   seeds: tuple[Any, ...] | None = None   # of random ops; None: none was given
   seeded: Any = None                     # names of random ops met under these seeds

@@ -88,6 +88,10 @@ class Store(Protocol):
   @property
   def placement(self) -> Placement: ...
 
+  @property
+  def kind(self) -> Literal["parameter", "state", "argument", "number"]:
+    """What it is; "state" is a variable that is not trained."""
+
   mesh: Mesh | None
 
   def read(self) -> list[Any]:
@@ -138,6 +142,8 @@ class Op:
   linear: ClassVar[Literal["each", "joint"] | None] = None
   # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes of a program.
   outlined: ClassVar[bool] = False
+  # Whether inputs and outputs are brought where the layout says at once, not when it is needed.
+  settled: ClassVar[bool] = False
   effect: ClassVar[Literal["read", "write"] | None] = None
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
@@ -173,6 +179,11 @@ class Op:
     """Returns (told, kept): what this slice tells all others, and what it keeps for `local`."""
     raise NotImplementedError
 
+  def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+    """Returns what `share` tells, for inputs of these local shapes; dimensions of 1 may be left
+    out. A forecast counts bytes by it, without running anything."""
+    raise NotImplementedError
+
   def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
     """Runs the TensorFlow ops of one device, as if there were no mesh."""
     raise NotImplementedError
@@ -192,6 +203,10 @@ class Op:
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     """Writes one device's slices of the stores, in place; each slice is written once."""
     raise NotImplementedError
+
+  def scratch(self, *xs: Spec) -> tuple[Spec, ...]:
+    """Returns what `local` holds for a while beside inputs and outputs of these local shapes."""
+    return ()
 
   def flops(self, *xs: Spec) -> int:
     """Returns the floating-point operations on whole tensors; default: one per output element."""

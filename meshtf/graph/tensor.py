@@ -18,7 +18,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS, Operators
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import Shape
 
 _PACKAGE = __name__.partition(".")[0]
@@ -62,7 +62,7 @@ class Source(NamedTuple):
 class Node:
   """One application of an op."""
 
-  __slots__ = ("op", "inputs", "outputs", "mesh", "layout", "source", "primals", "group", "after",
+  __slots__ = ("op", "inputs", "outputs", "mesh", "region", "source", "primals", "group", "after",
                "owner", "serial")
 
   def __init__(self, op: Op, inputs: tuple[Tensor, ...], mesh: Mesh | None, source: Source,
@@ -72,12 +72,18 @@ class Node:
     self.outputs: tuple[Tensor, ...] = ()
     self.mesh = mesh
     self.source = source
-    self.layout = around.layout       # the region's layout; None: the mesh's
+    self.region = around.region       # changes of the mesh's layout
     self.primals: tuple[Tensor, ...] = around.primals    # of a gradient rule: takes their states
     self.group = around.group         # nodes of one group are computed again for the backward pass
     self.after: Tensor | None = around.after            # does not run before this tensor is there
     self.owner = owner          # the executor that ran it
     self.serial = next(_serial)
+
+  @property
+  def layout(self) -> Layout:
+    """The rules for what it makes."""
+    assert self.mesh is not None
+    return self.mesh.layout_in(self.region)
 
 
 class Held(NamedTuple):
@@ -157,7 +163,8 @@ class Tensor(Operators):
     what = f"{self.dtype} {self.shape!r}"
     if self.held is None:
       return f"<mtf.Tensor {what}>"
-    return f"<mtf.Tensor {what} {self.held.placement}\n{self.numpy()}>"
+    value = f"\n{self.numpy()}" if self.held.values else ""       # none on an abstract mesh
+    return f"<mtf.Tensor {what} {self.held.placement}{value}>"
 
   __hash__ = object.__hash__
 

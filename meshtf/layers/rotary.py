@@ -18,7 +18,7 @@ from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.indexing import range as range_
-from meshtf.ops.slicing import concat, split
+from meshtf.ops.slicing import chunk, concat
 from meshtf.ops.unary import cos, exp, sin
 
 
@@ -54,5 +54,5 @@ def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
   """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
-  first, second = split(x, key_dim, 2)
+  first, second = chunk(x, key_dim, 2)
   return x * angles.cos + concat([second, first], key_dim) * angles.sin

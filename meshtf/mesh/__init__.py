@@ -7,7 +7,8 @@
 """
 
 from meshtf.mesh.layout import Layout, LayoutLike
-from meshtf.mesh.mesh import Mesh
+from meshtf.mesh.mesh import EVERYWHERE, Mesh
 from meshtf.mesh.state import Pending, Placement, Split, State, Whole
 
-__all__ = ["Layout", "LayoutLike", "Mesh", "Pending", "Placement", "Split", "State", "Whole"]
+__all__ = ["EVERYWHERE", "Layout", "LayoutLike", "Mesh", "Pending", "Placement", "Split", "State",
+           "Whole"]

@@ -7,6 +7,11 @@
 >>> layout.override("d_ff:; heads:model")
 batch:data; heads:model
 
+Changes of rules are a `Layout` too, in which "heads:" takes a rule away, and "*:" all of them:
+
+>>> layout.override(Layout.changes("*:; length:data"))
+length:data
+
 A rule is stored as a tuple of axes ("batch:data+model" is one dimension over two axes, the mesh's
 order being major to minor), which the planner and the moves carry; a `Mesh` still refuses more than
 one.
@@ -46,12 +51,37 @@ class Layout:
     """Returns the rules as (dimension name, axes)."""
     return iter(self._rules.items())
 
-  def override(self, rules: LayoutLike) -> Layout:
-    """Returns this layout with some rules replaced; "heads:" takes a rule away."""
+  @staticmethod
+  def changes(rules: LayoutLike) -> Layout:
+    """Returns rules that `override` others: "heads:" takes one away, "*:" all of them."""
     if isinstance(rules, str):
-      rules = parse_pairs(rules, what="layout", values=False)
-    merged = self._rules | dict(_pairs(rules))
-    return Layout([(name, "+".join(axes)) for name, axes in merged.items() if axes])
+      rules = parse_pairs(rules, what="change of layout", values=False)
+    return Layout(rules)
+
+  def override(self, rules: LayoutLike) -> Layout:
+    """Returns this layout after changes, such as "d_ff:; heads:model"."""
+    return self._from({n: axes for n, axes in self._changed(rules).items() if axes})
+
+  def then(self, rules: LayoutLike) -> Layout:
+    """Returns one change that does what this one and then another do."""
+    return self._from(self._changed(rules))
+
+  def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
+    changes = dict(Layout.changes(rules).items())
+    return changes if "*" in changes else self._rules | changes
+
+  @staticmethod
+  def _from(rules: Mapping[str, tuple[str, ...]]) -> Layout:
+    return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
+
+  def check_axes(self, **came: object) -> None:
+    """Refuses a dimension over several axes. Raises ParseError, with what came in its message."""
+    for name, axes in self.items():
+      if len(axes) > 1:
+        raise ParseError(explain_error(
+            f"dimension {name!r} is laid out over {len(axes)} axes at once.",
+            rule=f"{name}:{'+'.join(axes)}", **came,
+            way_out="One dimension over several axes is not supported yet: name one axis."))
 
   def __eq__(self, other: object) -> bool:
     return isinstance(other, Layout) and self._rules == other._rules
@@ -68,6 +98,10 @@ def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
     return list(rules.items())
   if isinstance(rules, str):
     rules = parse_pairs(rules, what="layout")
-  elif isinstance(rules, Mapping):
-    rules = rules.items()
-  return [(name, tuple(axis for axis in value.split("+") if axis)) for name, value in rules]
+  try:
+    pairs = list(rules.items() if isinstance(rules, Mapping) else rules)
+    return [(name, tuple(axis for axis in value.split("+") if axis)) for name, value in pairs]
+  except (TypeError, ValueError, AttributeError):
+    raise ParseError(explain_error(
+        f"a layout is not made of {rules!r}.",
+        way_out='Write it as "batch:data; d_ff:model", or as {"batch": "data"}.')) from None

@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from absl import logging
 
@@ -26,6 +26,9 @@ from meshtf.errors import MeshError, ParseError, explain_error, near_misses
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.state import Placement, Split, State, Whole
 from meshtf.names import Shape, parse_pairs
+
+What: TypeAlias = Literal["tensor", "variable", "slot"]
+EVERYWHERE = Layout()      # no changes: the rules of the mesh
 
 
 class Clash(NamedTuple):
@@ -43,24 +46,37 @@ class Mesh:
   Args:
     axes: names and sizes, such as "data:4;model:2"; "" is a mesh of one position.
     layout: which dimension is cut along which axis, for all tensors but variables.
-    variable_layout: further rules for variables and what belongs to them (FSDP).
-    devices: None (all CPU positions on one CPU, else a GPU each), "logical:8", or a list with one
-      device name for each position.
+    variable_layout: further rules for variables and what belongs to them (FSDP, ZeRO-3).
+    optimizer_layout: further rules for what optimizers keep beside the variables (ZeRO-1).
+    keep_gathered: whether a variable that is made whole for the forward pass stays so until the
+      backward pass needs it; else it is freed and gathered again.
+    devices: None (all CPU positions on one CPU, else a GPU each), "logical:8" (logical devices of
+      one CPU), "separate:8" (these as if each had a memory of its own), a list with one device name
+      for each position, or "abstract": none, for programs that are only explained.
+    within_host: an axis, or several, along which positions lie on one host, whatever the order of
+      the axes; it matters where devices are a list of names over several hosts.
     strict: whether warnings about the layout are errors.
     seed: the seed from which the initial values of variables are drawn.
 
   Raises:
-    MeshError: the number of devices is not the mesh's size.
+    MeshError: the number of devices is not the mesh's size, or `within_host` names no axis.
     ParseError: a string cannot be read, or a rule names several axes.
   """
 
   def __init__(self, axes: str, layout: LayoutLike = (), variable_layout: LayoutLike = (),
-               devices: str | Sequence[str] | None = None, strict: bool = False,
+               optimizer_layout: LayoutLike = (), keep_gathered: bool = False,
+               devices: str | Sequence[str] | None = None,
+               within_host: str | Sequence[str] = (), strict: bool = False,
                seed: int = 0) -> None:
     self.axes = {name: _size(name, size, axes) for name, size in parse_pairs(axes, what="mesh")}
     self.layout = Layout(layout)
-    self.variable_layout = self.layout.override(variable_layout)
+    self._variable_rules = Layout.changes(variable_layout)
+    self._optimizer_rules = Layout.changes(optimizer_layout)
+    self._layouts: dict[tuple[Layout, str], Layout] = {}
+    self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
+    self.keep_gathered = keep_gathered
     self.devices = devices
+    self.within_host = (within_host,) if isinstance(within_host, str) else tuple(within_host)
     self.strict = strict
     self.seed = seed
     self.notes: list[str] = []          # what is legal but worth knowing; explain prints them
@@ -85,12 +101,46 @@ class Mesh:
 
   def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
     """Returns the positions that differ only along `axes`, in the order of their coordinates."""
-    along = [self.axis_index[a] for a in axes]
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for position, coord in enumerate(self.coords):
-      key = tuple(-1 if i in along else c for i, c in enumerate(coord))
-      groups.setdefault(key, []).append(position)
-    return tuple(map(tuple, groups.values()))
+    if axes not in self._groups:
+      along = [self.axis_index[a] for a in axes]
+      groups: dict[tuple[int, ...], list[int]] = {}
+      for position, coord in enumerate(self.coords):
+        key = tuple(-1 if i in along else c for i, c in enumerate(coord))
+        groups.setdefault(key, []).append(position)
+      self._groups[axes] = tuple(map(tuple, groups.values()))
+    return self._groups[axes]
+
+  def layout_in(self, region: Layout = EVERYWHERE, what: What = "tensor") -> Layout:
+    """Returns the rules for what lies in a region whose changes of the layout are `region`."""
+    key = region, what
+    if key not in self._layouts:
+      self._check_rules(region)
+      layout = self.layout.override(region)
+      if what != "tensor":
+        layout = layout.override(self._variable_rules)
+      self._layouts[key] = layout.override(self._optimizer_rules) if what == "slot" else layout
+    return self._layouts[key]
+
+  @property
+  def variable_layout(self) -> Layout:
+    """The rules for variables."""
+    return self.layout_in(what="variable")
+
+  @property
+  def optimizer_layout(self) -> Layout:
+    """The rules for what optimizers keep beside the variables."""
+    return self.layout_in(what="slot")
+
+  @property
+  def abstract(self) -> bool:
+    """Whether there is no hardware: programs are explained, and never run."""
+    return self.devices == "abstract"
+
+  def exchanges(self, first: str, second: str) -> list[tuple[int, int]]:
+    """Returns (source, target) of all positions, where two axes of one size change places."""
+    size = self.axes[first]
+    return [(group[k % size * size + k // size], target) for group in self.groups(first, second)
+            for k, target in enumerate(group)]
 
   @property
   def whole(self) -> Placement:
@@ -124,22 +174,19 @@ class Mesh:
 
   def unmatched_rules(self) -> dict[str, str]:
     """Returns the rules whose dimension was never seen, each with names that resemble it."""
-    rules = dict.fromkeys([n for n, _ in self.layout.items()]
-                          + [n for n, _ in self.variable_layout.items()])
+    layouts = (self.layout, *self._layouts.values(), self.variable_layout, self.optimizer_layout)
+    rules = dict.fromkeys(name for layout in layouts for name, _ in layout.items())
     return {n: near_misses(n, self.seen_dims) for n in rules if n not in self.seen_dims}
 
   def _check(self) -> None:
-    for name, axes in (*self.layout.items(), *self.variable_layout.items()):
-      if len(axes) > 1:
-        raise ParseError(explain_error(
-            f"dimension {name!r} is laid out over {len(axes)} axes at once.",
-            layout=self.layout, mesh=self,
-            way_out="One dimension over several axes is not supported yet: name one axis."))
-      for axis in axes:
-        if axis not in self.axes:
-          close = near_misses(axis, self.axes)
-          self.note(f"layout rule {name}:{axis}: the mesh {self!r} has no axis {axis!r}, which "
-                    f"counts as size 1." + (f" Did you mean {close}?" if close else ""))
+    for rules in (self.layout, self._variable_rules, self._optimizer_rules):
+      self._check_rules(rules)
+    for axis in self.within_host:
+      if axis not in self.axes:
+        raise MeshError(explain_error(
+            f"within_host names the axis {axis!r}, which the mesh lacks.", mesh=self,
+            close_to=near_misses(axis, self.axes) or "none of its axes",
+            way_out="Name axes of the mesh, or leave within_host out."))
     devices = self.devices
     if not (devices is None or isinstance(devices, str)) and len(devices) != self.size:
       raise MeshError(explain_error(
@@ -147,6 +194,16 @@ class Mesh:
           mesh=self, devices=", ".join(devices),
           way_out="Give one device for each position (the last axis runs fastest), or devices=None "
                   "to map all positions to the hardware at hand."))
+
+  def _check_rules(self, layout: Layout) -> None:
+    """Refuses a dimension over several axes, and notes axes that are not there."""
+    layout.check_axes(mesh=self)
+    for name, axes in layout.items():
+      for axis in axes:
+        if axis not in self.axes:
+          close = near_misses(axis, self.axes)
+          self.note(f"layout rule {name}:{axis}: the mesh {self!r} has no axis {axis!r}, which "
+                    f"counts as size 1." + (f" Did you mean {close}?" if close else ""))
 
   def __repr__(self) -> str:
     return ";".join(f"{name}:{size}" for name, size in self.axes.items()) or "(one position)"

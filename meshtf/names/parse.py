@@ -13,18 +13,22 @@ from meshtf.errors import ParseError
 
 _WORD = re.compile(r"[^;,.\s]+")
 _PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")
+_CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")      # also "heads:" and "*:"
 
 
 def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, str]]:
   """Returns the (name, value) pairs of `text`; without `values`, bare names and "" as values.
+
+  Changes of a layout may say "heads:" and "*:", but no bare names.
 
   Raises:
     ParseError: a word is no pair; the message points at it with a caret.
   """
   text = re.sub(r"\s*:\s*", ":", text.strip())
   pairs = []
+  pattern = _CHANGE if what == "change of layout" else _PAIR
   for word in _WORD.finditer(text):
-    match = _PAIR.fullmatch(word.group())
+    match = pattern.fullmatch(word.group())
     if match is None or (values and not match.group(2)):
       raise ParseError(_point_at(text, word.start(), len(word.group()), what))
     pairs.append((match.group(1), match.group(2) or ""))

@@ -24,8 +24,7 @@ from meshtf.names import Shape, is_integer
 from meshtf.ops.arithmetic import add, multiply, subtract
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
-from meshtf.ops.normalize import wide
-from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, widen
+from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, wide, widen
 from meshtf.ops.reshape import arrange, require_dim, transpose
 from meshtf.ops.unary import exp
 
@@ -59,6 +58,12 @@ class CrossEntropy(Op):
 
   def shared(self, factor: str) -> bool:
     return factor == self.dim
+
+  def tells(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    return (Spec(logits.shape.without(self.dim), wide(logits.dtype)),) * 2
+
+  def scratch(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    return (Spec(logits.shape, wide(logits.dtype)),)
 
   def share(self, at: At, logits: Any, labels: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
@@ -115,6 +120,9 @@ class CrossEntropyGrad(Op):
 
   def out(self, dloss: Spec, logits: Spec, labels: Spec, lse: Spec) -> tuple[Spec, ...]:
     return (logits,)
+
+  def scratch(self, dloss: Spec, logits: Spec, labels: Spec, lse: Spec) -> tuple[Spec, ...]:
+    return (Spec(logits.shape, wide(logits.dtype)),)
 
   def local(self, at: At, dloss: Any, logits: Any, labels: Any, lse: Any) -> tuple[Any, ...]:
     axis, size = at.axis(1, self.dim), at.size(self.dim)

@@ -18,15 +18,29 @@ import tensorflow as tf
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.ops.arithmetic import add, divide, multiply
 from meshtf.ops.choosing import cast
-from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating, widen
+from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating, wide, widen
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import negative
 
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 
+class _Along:
+  """What the two ops share: means along `dim`, of two things if `center`, else of one."""
+
+  dim: str
+  center: bool
+
+  def shared(self, factor: str) -> bool:
+    return factor == self.dim
+
+  def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+    mean = Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype))
+    return (mean, mean) if self.center else (mean,)
+
+
 @dataclasses.dataclass(frozen=True)
-class Normalize(Op):
+class Normalize(_Along, Op):
   """x, less its mean if `center`, over its standard deviation along `dim`; and 1/std.
 
   The second output is there for the gradient.
@@ -44,9 +58,6 @@ class Normalize(Op):
     require_dim(x.shape, self.dim)
     require_floating(x, "normalize_layer" if self.center else "normalize_rms")
     return (x, Spec(x.shape.without(self.dim), wide(x.dtype)))
-
-  def shared(self, factor: str) -> bool:
-    return factor == self.dim
 
   def share(self, at: At, x: Any) -> Shared:
     x, axis = widen(x), at.axis(0, self.dim)
@@ -85,7 +96,7 @@ class Normalize(Op):
 
 
 @dataclasses.dataclass(frozen=True)
-class NormalizeGrad(Op):
+class NormalizeGrad(_Along, Op):
   """(dy - mean(dy) - y * mean(dy * y)) / std; without mean(dy) if not `center`."""
 
   dim: str
@@ -98,9 +109,6 @@ class NormalizeGrad(Op):
 
   def out(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
     return (dy,)
-
-  def shared(self, factor: str) -> bool:
-    return factor == self.dim
 
   def share(self, at: At, dy: Any, y: Any, inverse: Any) -> Shared:
     dy, y, axis = widen(dy), widen(y), at.axis(0, self.dim)
@@ -133,11 +141,6 @@ class NormalizeGrad(Op):
 
 def _mean(x: Any, axis: int) -> Any:
   return tf.reduce_mean(x, axis, keepdims=True)
-
-
-def wide(dtype: str) -> str:
-  """Returns the type of statistics: float32 for half floats."""
-  return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
 def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:

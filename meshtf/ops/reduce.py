@@ -138,6 +138,9 @@ class LogSumExp(Op):
   def shared(self, factor: str) -> bool:
     return factor in self.dims
 
+  def tells(self, x: Spec) -> tuple[Spec, ...]:
+    return (Spec(x.shape.without(*self.dims), wide(x.dtype)),)
+
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return (log_sum_exp(widen(x), [at.axis(0, d) for d in self.dims]),), ()
 
@@ -160,9 +163,14 @@ def log_sum_exp(x: Any, axes: list[int]) -> Any:
   return tf.math.log(tf.reduce_sum(tf.exp(x - top), axes)) + tf.squeeze(top, axes)
 
 
+def wide(dtype: str) -> str:
+  """Returns the type of statistics: float32 for half floats."""
+  return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
 def widen(x: Any) -> Any:
-  """Returns a TensorFlow tensor in a type good enough for statistics: float32 for half floats."""
-  return tf.cast(x, tf.float32) if x.dtype.size < 4 else x
+  """Returns a TensorFlow tensor in the type of statistics."""
+  return tf.cast(x, wide(x.dtype.name))
 
 
 def require_floating(x: Spec, function: str) -> None:

@@ -39,6 +39,9 @@ class Cumsum(Op):
   def shared(self, factor: str) -> bool:
     return factor == self.dim
 
+  def tells(self, x: Spec) -> tuple[Spec, ...]:
+    return (Spec(x.shape.without(self.dim), x.dtype),)
+
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     axis = at.axis(0, self.dim)
     y = tf.cumsum(x, axis, exclusive=self.exclusive, reverse=self.reverse)

@@ -50,6 +50,11 @@ class TopK(Op):
   def shared(self, factor: str) -> bool:
     return factor == self.dim
 
+  def tells(self, x: Spec) -> tuple[Spec, ...]:
+    best = Dimension(self.k.name, min(self.k.size, x.shape[self.dim]))
+    shape = x.shape.without(self.dim) + [best]
+    return (Spec(shape, x.dtype), Spec(shape, "int32"))
+
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     values, indices = self._top(at, x)
     return (values, indices + at.offset(self.dim)), ()
@@ -95,6 +100,10 @@ class ArgMax(Op):
 
   def shared(self, factor: str) -> bool:
     return factor == self.dim
+
+  def tells(self, x: Spec) -> tuple[Spec, ...]:
+    shape = x.shape.without(self.dim)
+    return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     axis = at.axis(0, self.dim)

@@ -1,12 +1,12 @@
-"""Parts of tensors, and tensors put end to end: slice, pad, concat, split.
+"""Parts of tensors, and tensors put end to end: slice, pad, concat, chunk.
 
     y = mtf.slice(x, "length", 1, 7)                     # rows 1..7 of [batch, length:8]
     y = mtf.pad(y, "length", 0, 1)                       # and a row of zeros behind them
-    q, k, v = mtf.split(x, "d", 3)
+    q, k, v = mtf.chunk(x, "d", 3)
     x = mtf.concat([q, k, v], "d")
 
 Where the dimension is cut, slice, pad and concat say which rows a slice reads (windows), and only
-rows that a device lacks are moved; split takes it whole.
+rows that a device lacks are moved; chunk takes it whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshtf.names import is_floating
 from meshtf.ops.reshape import arrange, require_dim, transpose
 from meshtf.ops.stacking import fill_gaps, require_alike
 
-__all__ = ["concat", "pad", "slice", "split"]
+__all__ = ["chunk", "concat", "pad", "slice"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +150,7 @@ class Concat(Op):
 
 
 @dataclasses.dataclass(frozen=True)
-class Split(Op):
+class Chunk(Op):
   """Pieces of these sizes along one dimension."""
 
   dim: str
@@ -214,7 +214,7 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
   return apply(Concat(dim, tuple(x.shape[dim] for x in xs)), *xs) if len(xs) > 1 else xs[0]
 
 
-def split(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
+def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
   """Returns pieces of x along `dim`: so many equal ones, or pieces of these sizes.
 
   Raises:
@@ -223,6 +223,6 @@ def split(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]
   require_dim(x.shape, dim)
   if isinstance(sizes, int):
     if sizes < 1 or x.shape[dim] % sizes:
-      raise ShapeError(f"{x.shape.dim(dim)!r} cannot be split into {sizes} equal pieces.")
+      raise ShapeError(f"{x.shape.dim(dim)!r} cannot be cut into {sizes} equal pieces.")
     sizes = [x.shape[dim] // sizes] * sizes
-  return (x,) if list(sizes) == [x.shape[dim]] else apply_all(Split(dim, tuple(sizes)), x)
+  return (x,) if list(sizes) == [x.shape[dim]] else apply_all(Chunk(dim, tuple(sizes)), x)

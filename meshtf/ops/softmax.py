@@ -13,13 +13,13 @@ Half floats are computed in float32 and rounded once, at the end.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.ops.arithmetic import add, multiply, subtract
-from meshtf.ops.reduce import reduce_sum, require_floating, widen
+from meshtf.ops.reduce import reduce_sum, require_floating, wide, widen
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import exp, negative
 
@@ -35,6 +35,7 @@ class _Along:
   """Shapes and roles of the four ops: all inputs are alike, and slices of `dim` share."""
 
   dim: str
+  numbers: ClassVar[int] = 1      # that a slice tells of each row
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     require_dim(xs[0].shape, self.dim)
@@ -43,6 +44,9 @@ class _Along:
 
   def shared(self, factor: str) -> bool:
     return factor == self.dim
+
+  def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+    return (Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype)),) * self.numbers
 
   def flops(self, *xs: Spec) -> int:
     return 4 * xs[0].shape.size
@@ -55,6 +59,7 @@ class Softmax(_Along, Op):
   dim: str
 
   samples = _SAMPLES
+  numbers = 2
 
   def share(self, at: At, x: Any) -> Shared:
     x, axis = widen(x), at.axis(0, self.dim)
@@ -103,6 +108,7 @@ class LogSoftmax(_Along, Op):
   dim: str
 
   samples = _SAMPLES
+  numbers = 2
 
   def share(self, at: At, x: Any) -> Shared:
     x, axis = widen(x), at.axis(0, self.dim)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -84,6 +84,7 @@ class NumberStore:
   nothing else are equal, and are traced once."""
 
   name = "a number"
+  kind: Literal["number"] = "number"
 
   def __init__(self, value: Number, dtype: str, mesh: Mesh | None) -> None:
     self.value, self.mesh = value, mesh

@@ -6,11 +6,12 @@
     optimizer.apply(grads, model.trainable_variables, step)
 """
 
+from meshtf.optimizers.adafactor import Adafactor, relative_step
 from meshtf.optimizers.adam import Adam, AdamW
 from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
 from meshtf.optimizers.optimizer import Optimizer
 from meshtf.optimizers.schedules import Schedule, warmup_cosine, warmup_inverse_sqrt
 from meshtf.optimizers.sgd import SGD
 
-__all__ = ["Adam", "AdamW", "Optimizer", "SGD", "Schedule", "clip_by_global_norm", "global_norm",
-           "warmup_cosine", "warmup_inverse_sqrt"]
+__all__ = ["Adafactor", "Adam", "AdamW", "Optimizer", "SGD", "Schedule", "clip_by_global_norm",
+           "global_norm", "relative_step", "warmup_cosine", "warmup_inverse_sqrt"]

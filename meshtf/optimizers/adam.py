@@ -15,7 +15,7 @@ from meshtf.graph import Tensor, apply_all
 from meshtf.ops.pointwise import cast
 from meshtf.ops.unary import exp, sqrt
 from meshtf.ops.update import AdamUpdate, Decay
-from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.optimizer import Optimizer, carry_out, is_matrix
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -35,19 +35,20 @@ class Adam(Optimizer):
   def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
                beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
                name: str = "adam") -> None:
-    super().__init__(variables, learning_rate, ["m", "v"], name)
+    super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
+                     name)
     self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
-  def corrected(self, rate: Tensor, step: Tensor) -> Tensor:
+  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, larger by as much as slots that began at zero are too small."""
     t = cast(step, "float32") + 1.0
-    return rate * sqrt(1.0 - _power(self.beta_2, t)) / (1.0 - _power(self.beta_1, t))
+    return (rate * sqrt(1.0 - _power(self.beta_2, t)) / (1.0 - _power(self.beta_1, t)),)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             rate: Tensor) -> None:
-    """Updates a variable and its slots in place."""
+             numbers: tuple[Tensor, ...]) -> None:
+    """Updates a variable and its slots."""
     op = AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
-    apply_all(op, grad, cast(rate, grad.dtype))
+    carry_out(op, variable, grad, slots, *numbers)
 
 
 class AdamW(Adam):
@@ -70,7 +71,7 @@ class AdamW(Adam):
                name: str = "adam") -> None:
     super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
     self.weight_decay = weight_decay
-    self.decays = decays or (lambda variable: len(variable.shape) > 1)
+    self.decays = decays or is_matrix
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
     """Takes away what decays."""

@@ -1,6 +1,9 @@
 """Clipping of gradients by the norm that all of them have together.
 
     grads, norm = clip_by_global_norm(grads, 1.0)
+
+Gradients are first brought to where the optimizer's slots lie. So each is reduced or scattered
+once, for the norm and for the update, and the norm needs one more number from each position.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from meshtf.ops.arithmetic import maximum
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square
+from meshtf.optimizers.placing import beside_slots
 
 
 def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
@@ -31,6 +35,7 @@ def clip_by_global_norm(grads: Sequence[Tensor | None], clip_norm: float
                         ) -> tuple[list[Tensor | None], Tensor]:
   """Returns the gradients, made shorter together so that their norm is at most `clip_norm`, and
   the norm that they had. Missing ones stay None."""
+  grads = [None if x is None else beside_slots(x) for x in grads]
   norm = global_norm(grads)
   factor = clip_norm / maximum(norm, clip_norm)
   return [None if x is None else x * cast(factor, x.dtype) for x in grads], norm

@@ -9,19 +9,25 @@
       optimizer.apply(mtf.gradients([loss], variables), variables, step)
       return loss
 
-A slot is a variable of its variable's shape, so it is cut and saved just as that one is.
+A slot is a variable of its own, with dimensions of its variable. It is cut as that one is, unless
+the mesh's `optimizer_layout` has more rules (ZeRO-1): then the gradient is scattered to where the
+slots lie, each position updates its slice, and the new value of the variable is gathered.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Tensor
+from meshtf.errors import LayoutError, PlanError, explain_error
+from meshtf.graph import Source, Tensor, apply_all
 from meshtf.layers.initializers import zeros
 from meshtf.module import Module
+from meshtf.names import Shape
+from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
+from meshtf.ops.update import Update
+from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -32,12 +38,16 @@ class Optimizer(Module):
   Args:
     variables: those that will be updated.
     learning_rate: a number, or a schedule: a function of the step.
-    slot_names: the slots that each variable gets, at first zero.
+    slots: for each variable, in order, the names and shapes of its slots, at first zero.
     name: the first part of the names of the slots.
+
+  Raises:
+    LayoutError: the mesh's `optimizer_layout` cannot cut the slots of a variable.
+    PlanError: two variables have one name.
   """
 
   def __init__(self, variables: Sequence[Variable], learning_rate: Rate,
-               slot_names: Sequence[str], name: str) -> None:
+               slots: Sequence[Mapping[str, Shape]], name: str) -> None:
     super().__init__(name)
     self.learning_rate = learning_rate
     twice = [n for n, k in Counter(v.name for v in variables).items() if k > 1]
@@ -45,8 +55,12 @@ class Optimizer(Module):
       raise PlanError(explain_error(
           f"two variables are called {twice[0]!r}: slots and checkpoints go by name.",
           way_out="Give one of the modules around them another name=."))
+    for variable, shapes in zip(variables, slots, strict=True):
+      if shapes:
+        _check_slots(type(self).__name__, variable)
     with self.scope():
-      self.slots = {v.name: {slot: _slot(v, slot) for slot in slot_names} for v in variables}
+      self.slots = {v.name: {slot: _slot(v, slot, shape) for slot, shape in shapes.items()}
+                    for v, shapes in zip(variables, slots)}
 
   def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
             step: Tensor) -> None:
@@ -69,9 +83,9 @@ class Optimizer(Module):
     pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
     rate = self.rate_at(step)
     self.prepare([v for _, v in pairs], rate)
-    corrected = self.corrected(rate, step)
+    numbers = self.numbers(rate, step)
     for grad, variable in pairs:
-      self.update(variable, grad, self.slots[variable.name], corrected)
+      self.update(variable, grad, self.slots[variable.name], numbers)
 
   def rate_at(self, step: Tensor) -> Tensor:
     """Returns the learning rate at a step: a scalar."""
@@ -79,19 +93,57 @@ class Optimizer(Module):
       return self.learning_rate(step)
     return full(step.mesh, "", self.learning_rate)
 
-  def corrected(self, rate: Tensor, step: Tensor) -> Tensor:
-    """Returns the rate that updates of a step take: the learning rate, unless there is a bias."""
-    return rate
+  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+    """Returns the scalars that all updates of a step take: the rate, unless there are more."""
+    return (rate,)
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
     """Does what comes before the updates of a step: nothing, unless a subclass has more to do."""
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             rate: Tensor) -> None:
+             numbers: tuple[Tensor, ...]) -> None:
     """Gives a variable and its slots their next values."""
     raise NotImplementedError
 
 
-def _slot(variable: Variable, slot: str) -> Variable:
-  return Variable(variable.mesh, variable.shape, zeros, name=f"{variable.name}/{slot}",
-                  trainable=False)
+def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, Variable],
+              rate: Tensor) -> None:
+  """Updates a variable and its slots: in place if they lie alike, else where the slots lie."""
+  rate = cast(rate, grad.dtype)
+  if all(slot.placement == variable.placement for slot in slots.values()):
+    apply_all(op, grad, rate)
+    return
+  op.out(grad.spec, rate.spec)
+  stores = (variable, *slots.values())
+  with lying(variable.slot_layout):
+    values = op.formula(finished(grad), rate, *(store.tensor() for store in stores))
+  for store, value in zip(stores, values, strict=True):
+    store.assign(value)
+
+
+def is_matrix(variable: Variable) -> bool:
+  """Returns whether a variable has two and more dimensions: the usual choice of what decays."""
+  return len(variable.shape) > 1
+
+
+def _slot(variable: Variable, slot: str, shape: Shape) -> Variable:
+  return Variable(variable.mesh, shape, zeros, name=f"{variable.name}/{slot}", trainable=False,
+                  layout=variable.slot_layout)
+
+
+def _check_slots(optimizer: str, variable: Variable) -> None:
+  """Refuses a variable whose shape the rules for slots cannot cut. Raises LayoutError."""
+  mesh, layout = variable.mesh, variable.slot_layout
+  for clash in mesh.place(variable.shape, layout)[1]:
+    size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]
+    raise LayoutError(explain_error(
+        f"the optimizer_layout cannot cut what {optimizer} keeps for variable {variable.name!r}: "
+        + (f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh axis "{clash.axis}".'
+           if clash.kind == "axis" else
+           f'dimension "{clash.dim}" of size {size} cannot be cut into {parts} equal slices.'),
+        variable=repr(variable.shape), **{"from": Source.here()}, mesh=repr(mesh),
+        layout=f"{layout!r} (with the rules of layout and variable_layout)",
+        way_out=(f'Take one of the rules away for optimizers: optimizer_layout="{clash.other}:", '
+                 if clash.kind == "axis" else
+                 f"Make its size a multiple of {parts} (next: {-(-size // parts) * parts}), ")
+        + f'or cut another dimension than "{clash.dim}".'))

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshtf.graph import Tensor, apply_all
-from meshtf.ops.pointwise import cast
+from meshtf.graph import Tensor
 from meshtf.ops.update import DescentUpdate, MomentumUpdate
-from meshtf.optimizers.optimizer import Optimizer
+from meshtf.optimizers.optimizer import Optimizer, carry_out
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -31,12 +30,13 @@ class SGD(Optimizer):
 
   def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.01,
                momentum: float = 0.0, nesterov: bool = False, name: str = "sgd") -> None:
-    super().__init__(variables, learning_rate, ["velocity"] if momentum else [], name)
+    slots = [{"velocity": v.shape} if momentum else {} for v in variables]
+    super().__init__(variables, learning_rate, slots, name)
     self.momentum, self.nesterov = momentum, nesterov
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             rate: Tensor) -> None:
-    """Updates a variable and its velocity in place."""
+             numbers: tuple[Tensor, ...]) -> None:
+    """Updates a variable and its velocity."""
     op = (MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
           if self.momentum else DescentUpdate(variable))
-    apply_all(op, grad, cast(rate, grad.dtype))
+    carry_out(op, variable, grad, slots, *numbers)

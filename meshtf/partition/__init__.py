@@ -3,24 +3,26 @@
     plan      states and cuts of one node: the planner's rules
     moves     the table of communication
     cost      bytes of a move
-    program   a graph as a list of loads, moves, computations and stores
+    steps     loads, moves, computations and stores, on values
+    program   a graph as a list of steps
     schedule  which of them run together in a segment
 """
 
 from meshtf.partition.moves import Move, moves
 from meshtf.partition.plan import NodePlan, plan_node
-from meshtf.partition.program import (
+from meshtf.partition.program import build
+from meshtf.partition.schedule import Segment, schedule
+from meshtf.partition.steps import (
   Compute,
   Load,
   MoveStep,
   Program,
   Put,
+  Step,
   Tell,
   Value,
   WindowStep,
-  build,
 )
-from meshtf.partition.schedule import Segment, schedule
 
-__all__ = ["Compute", "Load", "Move", "MoveStep", "NodePlan", "Program", "Put", "Segment", "Tell",
-           "Value", "WindowStep", "build", "moves", "plan_node", "schedule"]
+__all__ = ["Compute", "Load", "Move", "MoveStep", "NodePlan", "Program", "Put", "Segment", "Step",
+           "Tell", "Value", "WindowStep", "build", "moves", "plan_node", "schedule"]

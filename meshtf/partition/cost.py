@@ -2,7 +2,7 @@
 
 `bytes_received` counts what one device receives, by the formulas of ring algorithms (p devices, n
 bytes held before the move): all_reduce 2n(p-1)/p, reduce_scatter and all_to_all n(p-1)/p,
-all_gather n(p-1), slice nothing.
+all_gather n(p-1), slice nothing; in a collective_permute one of p positions has what it needs.
 
 >>> from meshtf.mesh import Mesh, Pending, Split, Whole
 >>> from meshtf.names import Shape
@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 
+from meshtf.graph import Spec, Window
 from meshtf.mesh import Mesh, Placement, Split
-from meshtf.names import Dimension, Shape
+from meshtf.names import Dimension, Shape, dtype_bytes
 
 
 def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
@@ -36,8 +37,34 @@ def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
   return shape.size / math.prod(cut)
 
 
+def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
+  """Returns the bytes of one slice."""
+  return local_size(spec.shape, placement, mesh) * dtype_bytes(spec.dtype)
+
+
+def rows_received(window: Window, size: int, rows: int, parts: int) -> float:
+  """Returns the rows that one slice receives from others, on average.
+
+  Args:
+    window: which rows of an input a slice of the factor reads.
+    size: of the factor.
+    rows: of the input in one slice.
+    parts: how many slices there are.
+  """
+  each = size // parts
+  spans = [(window.low(j * each), window.high((j + 1) * each)) for j in range(parts)]
+  length = max(high - low for low, high in spans)      # the same for all: see `runtime.placed`
+  total = 0
+  for j, (low, _) in enumerate(spans):
+    there = range(max(low, 0), min(low + length, rows * parts))
+    own = range(max(there.start, j * rows), min(there.stop, (j + 1) * rows))
+    total += len(there) - len(own)
+  return total / parts
+
+
 def bytes_received(kind: str, held: float, devices: int) -> float:
   """Returns what one device receives in a move of `held` bytes (or elements) over `devices`."""
   share = (devices - 1) / devices
   return held * {"slice": 0.0, "all_reduce": 2 * share, "reduce_scatter": share,
-                 "all_to_all": share, "all_gather": devices - 1.0}[kind]
+                 "all_to_all": share, "collective_permute": share,
+                 "all_gather": devices - 1.0}[kind]

@@ -5,20 +5,27 @@
     Split(e)         all_gather     all_to_all, - if e=d   never
     Pending          all_reduce     reduce_scatter         -
 
+Where two axes of one size do no more than exchange their states, so that only the order of devices
+changes, that is one collective_permute.
+
 A dimension over several axes is joined minor axis first and cut major axis first; cuts of
 dimensions that no join touches go before the joins, since they make what is joined smaller; only
 the trailing axes that differ are touched.
 
 >>> from meshtf.mesh import Pending, Split, Whole
->>> [m.kind for m in moves(("data", "model"), (Split("batch"), Pending("sum")),
-...                        (Split("batch"), Whole))]
+>>> mesh = {"data": 4, "model": 4}
+>>> [m.kind for m in moves(mesh, (Split("batch"), Pending("sum")), (Split("batch"), Whole))]
 ['all_reduce']
->>> [m.kind for m in moves(("data",), (Split("batch"),), (Split("length"),))]
+>>> [m.kind for m in moves(mesh, (Split("batch"), Whole), (Split("length"), Whole))]
 ['all_to_all']
+>>> [m.kind for m in moves(mesh, (Split("batch"), Whole), (Whole, Split("batch")))]
+['collective_permute']
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from meshtf.mesh import Pending, Placement, Split, State, Whole
@@ -31,12 +38,51 @@ class Move(NamedTuple):
   axis: str
   before: State
   after: State
+  other: str = ""      # of a permute: the axis that exchanges its state with `axis`
 
 
-def moves(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
-  """Returns the moves that bring a tensor from placement `old` to `new`, in order."""
+def moved(axes: Iterable[str], placement: Placement, move: Move) -> Placement:
+  """Returns the placement after a move."""
+  states = dict(zip(axes, placement))
+  if move.other:
+    states[move.other] = move.before
+  return tuple((states | {move.axis: move.after}).values())
+
+
+def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]:
+  """Returns the moves that bring a tensor from placement `old` to `new`, in order.
+
+  Args:
+    axes: names and sizes of the mesh's axes, in order.
+    old: where the tensor is.
+    new: where it is wanted.
+  """
   if old == new:
     return []
+  permute = _permute(axes, old, new)
+  if permute is None:
+    return _steps(tuple(axes), old, new)
+  rest = moves(axes, moved(axes, old, permute), new)
+  cuts = next((i for i, m in enumerate(rest) if m.kind not in ("slice", "reduce_scatter")),
+              len(rest))
+  return [*rest[:cuts], permute, *rest[cuts:]]
+
+
+def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Move | None:
+  """Returns an exchange of the states of two axes, where that is all that they do."""
+  before, after = dict(zip(axes, old)), dict(zip(axes, new))
+  for a, b in itertools.combinations(axes, 2):
+    states = {before[a], before[b]}
+    if (axes[a] == axes[b] and before[a] != before[b]
+        and (before[a], before[b]) == (after[b], after[a])
+        and not any(isinstance(s, Pending) for s in states)
+        and not any(s in states and s != Whole
+                    for c in axes if c not in (a, b) for s in (before[c], after[c]))):
+      return Move("collective_permute", a, before[a], after[a], b)
+  return None
+
+
+def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
   before, after = dict(zip(axes, old)), dict(zip(axes, new))
   leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
   swap = {a for a in leave if a in enter and _alone(a, leave, enter)}

@@ -43,11 +43,11 @@ class NodePlan:
     return tuple(a for a, f in self.cut if f == factor)
 
 
-def plan_node(op: Op, mesh: Mesh, layout: Layout | None, ins: Sequence[Spec],
+def plan_node(op: Op, mesh: Mesh, layout: Layout, ins: Sequence[Spec],
               states: Sequence[Placement], outs: Sequence[Spec], wishes: Sequence[Placement]
               ) -> NodePlan:
   """Returns how a node runs: pure, and remembered for equal arguments."""
-  arguments = (op, mesh, layout or mesh.layout, tuple(ins), tuple(states), tuple(outs),
+  arguments = (op, mesh, layout, tuple(ins), tuple(states), tuple(outs),
                tuple(wishes))
   try:
     return _remembered(*arguments)
@@ -77,6 +77,17 @@ class _Planner:
     self.lazy: set[str] = set()
 
   def plan(self) -> NodePlan:
+    if self.op.settled:
+      self.cut = {a: s.dim for a, s in zip(self.axes, self.wishes[0]) if isinstance(s, Split)}
+    else:
+      self._choose()
+    targets = tuple(tuple(self._target(x, s, axis) for s, axis in zip(states, self.axes))
+                    for x, states in zip(self.ins, self.states))
+    results = tuple(tuple(self._result(y, axis) for axis in self.axes) for y in self.outs)
+    finals = tuple(map(_final, results, self.wishes))
+    return NodePlan(targets, results, finals, tuple(self.cut.items()), tuple(self.sizes.items()))
+
+  def _choose(self) -> None:
     for i, axis in enumerate(self.axes):
       states = [s[i] for s in self.states]
       if self.mesh.axes[axis] == 1:
@@ -87,12 +98,6 @@ class _Planner:
       factor = self._free(axis, states) or self._fewest_bytes(axis, states)
       if factor is not None:
         self.cut[axis] = factor
-    targets = tuple(tuple(self._target(x, s, axis) for s, axis in zip(states, self.axes))
-                    for x, states in zip(self.ins, self.states))
-    results = tuple(tuple(self._result(y, axis) for axis in self.axes) for y in self.outs)
-    finals = tuple(tuple(r if w == Whole else w for r, w in zip(result, wish))
-                   for result, wish in zip(results, self.wishes))
-    return NodePlan(targets, results, finals, tuple(self.cut.items()), tuple(self.sizes.items()))
 
   def _stays_pending(self, states: list[State]) -> bool:
     pending = [x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Pending)]
@@ -148,7 +153,7 @@ class _Planner:
 
   def _moved(self, spec: Spec, old: Placement, new: Placement) -> float:
     return sum(bytes_received(m.kind, local_size(spec.shape, old, self.mesh),
-                              self.mesh.axes[m.axis]) for m in moves(self.axes, old, new))
+                              self.mesh.axes[m.axis]) for m in moves(self.mesh.axes, old, new))
 
   def _target(self, x: Spec, state: State, axis: str) -> State:
     if axis in self.lazy or self.mesh.axes[axis] == 1:
@@ -169,3 +174,9 @@ class _Planner:
     if role is Role.MAP:
       return Split(factor) if factor in y.shape else Whole
     return Whole if role is Role.SAME else Pending(role.value)
+
+
+def _final(result: Placement, wish: Placement) -> Placement:
+  """Where Whole is wished, what is cut or unfinished stays so, unless another axis is to cut it."""
+  return tuple(r if w == Whole and not (isinstance(r, Split) and r in wish) else w
+               for r, w in zip(result, wish))

@@ -1,129 +1,54 @@
 """A program: a graph with its communication made explicit, for any number of devices.
 
-`build` walks the nodes in order, plans each, and writes steps on values. A `Value` is a tensor in
-one placement, the same thing on every device but for offsets. Equal moves are made once: a tensor's
-versions are kept by placement, and a wanted one is made from the version that moves fewest bytes.
+`build` walks the nodes in order, plans each, and writes steps on values. Equal moves are made once:
+a tensor's versions are kept by placement, and a wanted one is made from the version that moves
+fewest bytes. But a parameter that is made whole for the forward pass is freed, and gathered again
+for the backward pass, unless the mesh says `keep_gathered`.
 
-    Load w          Load x
-    Compute einsum  (w, x) -> h           every device on its slices
-    MoveStep        h: Pending -> Whole   all_reduce over "model"
-    Compute relu    h -> y
-    Put y
+    steps = build(graph.nodes, results, mesh).steps
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Node, Op, Spec, Store, Tensor, Window
+from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.partition.cost import bytes_received, local_size
-from meshtf.partition.moves import Move, moves
+from meshtf.partition.moves import moved, moves
 from meshtf.partition.plan import NodePlan, plan_node
+from meshtf.partition.steps import (
+  Compute,
+  Load,
+  MoveStep,
+  Program,
+  Put,
+  Step,
+  Tell,
+  Value,
+  WindowStep,
+)
 
-
-@dataclasses.dataclass(eq=False)
-class Value:
-  """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
-
-  spec: Spec | None
-  placement: Placement
-  many: bool = False        # a tuple of tensors, as `share` returns
-
-
-@dataclasses.dataclass(eq=False)
-class Load:
-  """Read a store."""
-
-  store: Store
-  out: Value
-
-
-@dataclasses.dataclass(eq=False)
-class Put:
-  """Write the stores of an op."""
-
-  op: Op
-  values: tuple[Value, ...]
-
-
-@dataclasses.dataclass(eq=False)
-class MoveStep:
-  """One collective."""
-
-  move: Move
-  src: Value
-  out: Value
-  node: Node | None         # for whom
-
-
-@dataclasses.dataclass(eq=False)
-class WindowStep:
-  """Neighbour exchange: each device gets its window's rows of `dim`, `fill` outside."""
-
-  axis: str
-  dim: str
-  window: Window
-  factor_size: int
-  fill: float
-  src: Value
-  out: Value
-  node: Node
-
-
-@dataclasses.dataclass(eq=False)
-class Tell:
-  """The small all_gather of `share`: stacks what all slices told, along `axes`."""
-
-  axes: tuple[str, ...]
-  src: Value
-  out: Value
-  node: Node
-
-
-@dataclasses.dataclass(eq=False)
-class Compute:
-  """`local` (or `share`) of one node on every device."""
-
-  node: Node
-  plan: NodePlan
-  ins: tuple[Value, ...]
-  outs: tuple[Value, ...]
-  sharing: bool = False              # run `share`: outs are (told, kept)
-  told: Value | None = None
-  kept: Value | None = None
-  after: Value | None = None         # does not run before this value is there
-
-
-Step = Load | Put | MoveStep | WindowStep | Tell | Compute
-
-
-@dataclasses.dataclass(eq=False)
-class Program:
-  """Steps, and the values that are the results."""
-
-  mesh: Mesh
-  steps: list[Step]
-  results: list[Value]
+PREFETCH = 2       # ops whose gathered variables may be there at once: one runs, one comes
 
 
 def build(nodes: Sequence[Node], results: Sequence[Tensor], mesh: Mesh,
-          placement: Placement | None = None, finish: bool = True) -> Program:
+          placement: Placement | None = None, finish: bool = True, prune: bool = True) -> Program:
   """Returns the program that makes `results`, from nodes in the order in which they were made.
 
   Args:
-    nodes: what was recorded; what no result and no effect needs is left out.
+    nodes: what was recorded.
     results: tensors to make.
     mesh: their mesh.
     placement: where to bring the results; None: where the planner leaves them.
     finish: whether unfinished sums among the results are finished.
+    prune: whether to leave out what no result and no effect needs.
   """
   builder = _Builder(mesh)
-  for node in live(nodes, results):
+  for node in live(nodes, results) if prune else nodes:
     builder.node(node)
   final = []
   for tensor in results:
@@ -151,6 +76,8 @@ class _Builder:
 
   def __init__(self, mesh: Mesh) -> None:
     self.mesh = mesh
+    self.gathered: dict[Tensor, dict[Placement, Value]] = {}    # again, for the backward pass
+    self.users: list[Value] = []      # what ops with gathered variables made
     self.axes = tuple(mesh.axes)
     self.steps: list[Step] = []
     self.versions: dict[Tensor, dict[Placement, Value]] = {}
@@ -173,25 +100,38 @@ class _Builder:
     if op.effect == "read":
       self._load(node.outputs[0], op.stores[0], op.stores[0].placement)
     elif op.effect == "write":
-      self.steps.append(Put(op, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
+      self.steps.append(Put(node, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
     else:
       self._compute(node)
 
   def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
     """Returns a tensor in a placement, moving the nearest version of it."""
     self.state(tensor)
-    versions = self.versions[tensor]
+    versions = self._versions(tensor, node)
     if target not in versions:
       start = min(versions, key=lambda p: self._distance(tensor.spec, p, target))
       value, placement = versions[start], start
-      for move in moves(self.axes, start, target):
-        i = self.mesh.axis_index[move.axis]
-        placement = (*placement[:i], move.after, *placement[i + 1:])
+      for move in moves(self.mesh.axes, start, target):
+        placement = moved(self.mesh.axes, placement, move)
         if placement not in versions:
           versions[placement] = Value(tensor.spec, placement)
-          self.steps.append(MoveStep(move, value, versions[placement], node))
+          after = self._latest_user() if move.kind == "all_gather" and _is_freed(tensor) else None
+          self.steps.append(MoveStep(move, value, versions[placement], node, after))
         value = versions[placement]
+    if any(isinstance(s, Pending) for s in self.states[tensor]) and target == finished(target):
+      self.states[tensor] = target       # it was finished once: nobody need finish it again
     return versions[target]
+
+  def _versions(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
+    """Where a tensor is at hand: a parameter is freed between the forward and backward pass."""
+    versions = self.versions[tensor]
+    if node is None or not node.primals or not _is_freed(tensor):
+      return versions
+    return self.gathered.setdefault(tensor, dict(list(versions.items())[:1]))
+
+  def _latest_user(self) -> Value | None:
+    """What a gathering of variables must wait for, so that they do not pile up."""
+    return self.users[-PREFETCH] if len(self.users) >= PREFETCH else None
 
   def _beside(self, store: Store, x: Tensor, node: Node) -> Value:
     """Brings x to where a store's slices are."""
@@ -202,7 +142,7 @@ class _Builder:
   def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
     if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
       return float("inf")                  # nothing becomes unfinished again
-    path = moves(self.axes, old, new)
+    path = moves(self.mesh.axes, old, new)
     return len(path) * 1e-3 + sum(
         bytes_received(m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis])
         for m in path)
@@ -216,17 +156,29 @@ class _Builder:
   def _compute(self, node: Node) -> None:
     ins = tuple(x.spec for x in node.inputs)
     outs = tuple(y.spec for y in node.outputs)
-    plan = plan_node(node.op, self.mesh, node.layout, ins, [self.state(x) for x in node.inputs],
-                     outs, [self._wish(node, y) for y in node.outputs])
+    plan = plan_node(node.op, self.mesh, node.layout, ins, self._states(node), outs,
+                     [self._wish(node, y) for y in node.outputs])
     values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
                    for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
     results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
     after = self.bring(node.after, self.state(node.after), node) if node.after is not None else None
     told, kept = self._share(node, plan, values, after)
     self.steps.append(Compute(node, plan, values, results, told=told, kept=kept, after=after))
+    if any(_is_freed(x) and target != self.states[x]
+           for x, target in zip(node.inputs, plan.targets)):
+      self.users.append(results[0])
     for y, value, final in zip(node.outputs, results, plan.finals):
       self.versions[y] = {value.placement: value}
       self.states[y] = final             # moved there when something needs it there
+
+  def _states(self, node: Node) -> list[Placement]:
+    """Where inputs are; where sums are added up that nobody finished yet, that is how they are."""
+    states = [self.state(x) for x in node.inputs]
+    if node.op.linear == "joint" and len(states) > 1:
+      made = [list(self.versions[x]) for x in node.inputs]
+      if all(len(placements) == 1 for placements in made):
+        return [placements[0] for placements in made]
+    return states
 
   def _share(self, node: Node, plan: NodePlan, values: tuple[Value, ...], after: Value | None
              ) -> tuple[Value | None, Value | None]:
@@ -237,7 +189,7 @@ class _Builder:
     told, kept = Value(None, here, many=True), Value(None, here, many=True)
     self.steps.append(Compute(node, plan, values, (told, kept), sharing=True, after=after))
     gathered = Value(None, here, many=True)
-    self.steps.append(Tell(axes, told, gathered, node))
+    self.steps.append(Tell(axes, told, gathered, node, plan))
     return gathered, kept
 
   def _windowed(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
@@ -255,8 +207,9 @@ class _Builder:
 
   def _wish(self, node: Node, y: Tensor) -> Placement:
     """The placement that an output should have: a cotangent's is its primal's."""
-    same = [x for x in node.primals if set(x.shape.names) == set(y.shape.names)]
-    more = [x for x in node.primals if set(x.shape.names) > set(y.shape.names)]
+    primals = () if node.op.settled else node.primals
+    same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]
+    more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
     if same or more:
       return self._like((same or more)[0], y)
     placement, clashes = self.mesh.place(y.shape, node.layout)
@@ -280,8 +233,17 @@ class _Builder:
                  for axis, s in zip(self.axes, states))
 
 
+def _is_freed(tensor: Tensor) -> bool:
+  """Whether a tensor is a parameter that is made whole only while it is in use."""
+  op, mesh = tensor.node.op, tensor.mesh
+  return (op.effect == "read" and op.stores[0].kind == "parameter"
+          and mesh is not None and not mesh.keep_gathered)
+
+
 class _HeldStore:
   """An eager tensor that a recorded program uses."""
+
+  kind: Literal["argument"] = "argument"
 
   def __init__(self, tensor: Tensor) -> None:
     self.tensor = tensor

@@ -15,10 +15,10 @@ the mesh is kept apart from work that is not, so that the runtime can do it once
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 
 from meshtf.mesh import Mesh, Whole
-from meshtf.partition.program import Compute, Load, Program, Put, Step, Value
+from meshtf.partition.steps import Compute, Load, Program, Put, Step, Value, needs
 
 
 @dataclasses.dataclass(eq=False)
@@ -35,7 +35,7 @@ class Segment:
     number = {v: i for i, v in enumerate(self.ins)}
     lines = []
     for c in self.computes:
-      reads = tuple(number[v] for v in _inputs(c))
+      reads = tuple(number[v] for v in c.inputs)
       for v in c.outs:
         number[v] = len(number)
       specs = tuple(x.spec for x in c.node.inputs)
@@ -75,13 +75,13 @@ class _Levels:
 
   def add(self, step: Step) -> None:
     if isinstance(step, Compute):
-      level = max([len(self.computes) - 1, *(self._at_hand(v) for v in _inputs(step))])
+      level = max([len(self.computes) - 1, *(self._at_hand(v) for v in step.inputs)])
       self._grow_before(level)
       self.computes.extend([] for _ in range(level + 1 - len(self.computes)))
       self._place(step, level)
       self.made.update(dict.fromkeys(step.outs, level))
       return
-    level = max([0, *(self._before_a_segment(v) for v in _sources(step))])
+    level = max([0, *(self._before_a_segment(v) for v in needs(step))])
     if isinstance(step, Put):
       level = max([level, *(self.written.get(s, 0) for s in step.op.stores)])
       self.written.update(dict.fromkeys(step.op.stores, level))
@@ -97,7 +97,7 @@ class _Levels:
     A new list comes before those that vary along more axes, which are likely to need it.
     """
     lists, along = self.computes[level], self._varies(step)
-    needed = [self.part[v] for v in _inputs(step) if self.made.get(v) == level]
+    needed = [self.part[v] for v in step.inputs if self.made.get(v) == level]
     first = max([0, *(i for i, part in enumerate(lists) if any(part is n for n in needed))])
     found = next((part for part in lists[first:] if part.along == along), None)
     if found is None:
@@ -137,25 +137,13 @@ class _Levels:
     return segments
 
 
-def _inputs(step: Compute) -> list[Value]:
-  return [v for v in (*step.ins, step.told, step.kept, step.after) if v is not None]
-
-
-def _sources(step: Step) -> Iterable[Value]:
-  if isinstance(step, Compute):
-    return _inputs(step)
-  if isinstance(step, Load):
-    return ()
-  return step.values if isinstance(step, Put) else (step.src,)
-
-
 def _find_borders(segments: list[Segment], results: list[Value]) -> None:
   """Fills in what each segment needs from outside, and what others need of it."""
   wanted = set(results)
   for segment in reversed(segments):
     made = {out for c in segment.computes for out in c.outs}
-    inside = dict.fromkeys(v for c in segment.computes for v in _inputs(c))
+    inside = dict.fromkeys(v for c in segment.computes for v in c.inputs)
     segment.ins = [v for v in inside if v not in made]
     segment.outs = [out for c in segment.computes for out in c.outs if out in wanted]
     wanted.update(segment.ins)
-    wanted.update(v for step in segment.before for v in _sources(step))
+    wanted.update(v for step in segment.before for v in needs(step))

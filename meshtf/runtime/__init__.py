@@ -8,4 +8,5 @@
     eager        each op at once
     compiled     a whole program as one TensorFlow function
     variables    slices that stay; checkpoint: slices on disk
+    quiet        TensorFlow's start without its chatter
 """

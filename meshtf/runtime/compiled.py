@@ -20,6 +20,7 @@ from meshtf.runtime.devices import devices_of
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
 from meshtf.runtime.stores import distinct
+from meshtf.runtime.tf_private import call_with
 
 
 class Compiled:
@@ -48,11 +49,7 @@ class Compiled:
     if self.function is None:
       specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
       self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
-    f = self.function
-    ys = tf.raw_ops.StatefulPartitionedCall(
-        args=[*flat, *f.captured_inputs], Tout=[y.dtype for y in f.outputs], f=f, config="",
-        config_proto=PLAIN_CONFIG, executor_type="")
-    return self._wrap(list(ys))
+    return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
 
   @property
   def moves(self) -> list[str]:

@@ -4,10 +4,19 @@ One TensorFlow device stands for one piece of hardware, so on a machine with one
 map to it, and share what they hold alike:
 
     devices_of(Mesh("data:4;model:2"))     # ("/device:CPU:0",) * 8 on a laptop
+
+"logical:8" gives each of eight positions a logical device of one CPU. "separate:8" does so too, and
+programs then treat these as if each had memory of its own: what crosses between them is what would
+cross between accelerators.
+
+A list of device names gives position i the i-th device. `within_host` makes the list a set: where
+the positions of that axis would lie on several hosts, devices are dealt out anew, so that they lie
+on one (`keep_within_host`).
 """
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Sequence
 
@@ -53,19 +62,78 @@ def share_memory(devices: Sequence[str]) -> bool:
   return len(tasks) == 1 and "CPU" in next(iter(tasks)).upper()
 
 
+def kept_separate(mesh: Mesh) -> bool:
+  """Whether programs treat a mesh's devices as if each had memory of its own, as GPUs have."""
+  return isinstance(mesh.devices, str) and mesh.devices.startswith("separate:")
+
+
+def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
+  """Returns which device each position gets, so that `mesh.within_host` stays within a host.
+
+  A list that fits as it is stays so. Otherwise groups of positions that differ only along
+  `within_host` come in the order of their first positions, and each takes the next devices of the
+  first host that has some left: hosts as the list first names them, devices as in the list.
+
+  Args:
+    mesh: the mesh.
+    devices: full names, such as "/job:worker/replica:0/task:1/device:GPU:0".
+
+  Raises:
+    MeshError: the devices of some host do not make up whole groups.
+  """
+  groups = mesh.groups(*mesh.within_host)
+  hosts = [_host(name) for name in devices]
+  if all(len({hosts[p] for p in group}) == 1 for group in groups):
+    return list(range(mesh.size))
+  left: dict[str, list[int]] = {}
+  for i, host in enumerate(hosts):
+    left.setdefault(host, []).append(i)
+  length = len(groups[0])
+  if any(len(some) % length for some in left.values()):
+    raise _hosts_do_not_fit(mesh, length, {host: len(some) for host, some in left.items()})
+  dealt = [i for some in left.values() for i in some]
+  order = [0] * mesh.size
+  for k, group in enumerate(groups):
+    for position, device in zip(group, dealt[k * length:], strict=False):
+      order[position] = device
+  return order
+
+
+def _hosts_do_not_fit(mesh: Mesh, length: int, hosts: dict[str, int]) -> MeshError:
+  axes = " x ".join(f"{axis}:{mesh.axes[axis]}" for axis in mesh.within_host)
+  fits = math.gcd(*hosts.values())
+  return MeshError(explain_error(
+      f"{axes} cannot stay within a host: each host would need a multiple of {length} devices.",
+      mesh=mesh, within_host=", ".join(mesh.within_host),
+      hosts="\n".join(f"{host}: {n} device{'s' * (n > 1)}" for host, n in hosts.items()),
+      way_out=f"List other devices, leave within_host out, or make the size along it {fits}, which "
+              "these hosts allow."))
+
+
+def _host(name: str) -> str:
+  spec = tf.DeviceSpec.from_string(name)
+  return tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string()
+
+
 def _resolve(mesh: Mesh) -> tuple[str, ...]:
   spec = mesh.devices
+  if mesh.abstract:
+    raise MeshError(explain_error(
+        f"nothing runs on the mesh {mesh!r}: it is abstract.",
+        way_out='Take away devices="abstract" to run, or ask for a plan: mtf.explain(fn, ...).'))
   if spec is None:
     gpus = [_short(d.name) for d in tf.config.list_logical_devices("GPU")]
     return tuple((gpus or ["/device:CPU:0"])[i % max(1, len(gpus))] for i in range(mesh.size))
   if isinstance(spec, str):
     spec = _logical(spec, mesh)
-  return tuple(_existing(name, mesh) for name in spec)
+  full = [_existing(name, mesh) for name in spec]
+  names = [f if "/job:" in name else _short(f) for name, f in zip(spec, full, strict=True)]
+  return tuple(names[i] for i in keep_within_host(mesh, full))
 
 
 def _logical(spec: str, mesh: Mesh) -> list[str]:
   kind, _, number = spec.partition(":")
-  if kind != "logical" or number != str(mesh.size):
+  if kind not in ("logical", "separate") or number != str(mesh.size):
     raise MeshError(explain_error(
         f"devices={spec!r} does not fit a mesh of {mesh.size} positions.", mesh=mesh,
         way_out=f'Write devices="logical:{mesh.size}", give a list of device names, or None to use '
@@ -88,7 +156,7 @@ def _existing(name: str, mesh: Mesh) -> str:
   for device in there:
     full = tf.DeviceSpec.from_string(device.name)
     if spec.device_type and full.make_merged_spec(spec) == full:
-      return device.name if spec.job else _short(device.name)
+      return str(device.name)
   raise MeshError(explain_error(
       f"the device {name!r} of the mesh is not there.", mesh=mesh,
       there=", ".join(_short(d.name) for d in there),

@@ -15,25 +15,28 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.graph import Store
 from meshtf.mesh import Mesh, Pending, Split, Whole
 from meshtf.partition import Load, MoveStep, Put, Segment, Tell, Value, WindowStep
 from meshtf.runtime.at import take_rows
+from meshtf.runtime.carrier import Carrier
 from meshtf.runtime.collectives import collectives_for
 from meshtf.runtime.collectives.pieces import piece, send
-from meshtf.runtime.devices import devices_of
+from meshtf.runtime.devices import devices_of, kept_separate
 from meshtf.runtime.segments import Caller
 
 Slices = list[Any]
 
 
-class Placed:
+class Placed(Carrier):
   """Carries out segments and moves; `make_caller(segment, mesh)` says how a segment is called."""
 
   def __init__(self, mesh: Mesh, segments: Sequence[Segment],
                make_caller: Callable[[Segment, Mesh], Caller]) -> None:
+    super().__init__()
     self.mesh, self.segments, self.make_caller = mesh, segments, make_caller
     self.devices = devices_of(mesh)
-    self.values: dict[Value, Slices] = {}
+    self.separate = kept_separate(mesh)
     self._constants: dict[int, Any] = {}
 
   def run(self, results: Sequence[Value]) -> list[Slices]:
@@ -46,16 +49,11 @@ class Placed:
     return [self.values[v] for v in results]
 
   def _between(self, step: Any) -> None:
-    if isinstance(step, Load):
-      self.values[step.out] = step.store.read()
-    elif isinstance(step, Put):
-      self._put(step)
-    elif isinstance(step, Tell):
-      self.values[step.out] = self._tell(step)
-    elif isinstance(step, WindowStep):
-      self.values[step.out] = self._window(step)
-    else:
-      self.values[step.out] = self._move(step)
+    with tf.name_scope(_scope(step)):
+      self.carry_out(step)
+
+  def _load(self, store: Store) -> Slices:
+    return store.read()
 
   def _put(self, step: Put) -> None:
     """Writes each slice once, on the device that holds it."""
@@ -112,7 +110,7 @@ class Placed:
     kind = step.move.kind
 
     def collective(xs: Slices, devices: Sequence[str]) -> Slices:
-      how = collectives_for(devices)
+      how = collectives_for(devices, self.separate)
       if kind == "all_reduce":
         return how.all_reduce(xs, devices, reduction)
       if kind == "reduce_scatter":
@@ -123,7 +121,28 @@ class Placed:
 
     if kind == "slice":
       return self._slice(step, cut)
-    return self._grouped(step.src, (step.move.axis,), collective)
+    if kind == "collective_permute":
+      return self._permute(step)
+    return self._grouped(self._gated(step), (step.move.axis,), collective)
+
+  def _gated(self, step: MoveStep) -> Slices:
+    """Returns what is moved, once what the move waits for is there."""
+    xs = self.values[step.src]
+    if step.after is None:
+      return xs
+    done: dict[Any, Any] = {}
+    for x, after, device in zip(xs, self.values[step.after], self.devices):
+      if (id(x), id(after)) not in done:
+        with tf.device(device), tf.control_dependencies([after]):
+          done[id(x), id(after)] = tf.identity(x)
+    return [done[id(x), id(after)] for x, after in zip(xs, self.values[step.after])]
+
+  def _permute(self, step: MoveStep) -> Slices:
+    """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
+    xs, out = self.values[step.src], list(self.values[step.src])
+    for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
+      out[target] = send(xs[source], self.devices[source], self.devices[target])
+    return out
 
   def _slice(self, step: MoveStep, cut: int) -> Slices:
     i, parts = self.mesh.axis_index[step.move.axis], self.mesh.axes[step.move.axis]
@@ -137,10 +156,10 @@ class Placed:
       out.append(done[key])
     return out
 
-  def _grouped(self, value: Value, axes: tuple[str, ...],
+  def _grouped(self, xs: Slices, axes: tuple[str, ...],
                collective: Callable[[Slices, Sequence[str]], Slices]) -> Slices:
     """Runs a collective in each group along `axes`, once for groups that hold the same."""
-    xs, out = self.values[value], [None] * self.mesh.size
+    out: Slices = [None] * self.mesh.size
     done: dict[Any, Slices] = {}
     for group in self.mesh.groups(*axes):
       devices = tuple(self.devices[p] for p in group)
@@ -153,10 +172,9 @@ class Placed:
 
   def _tell(self, step: Tell) -> Slices:
     def stack(told: Slices, devices: Sequence[str]) -> Slices:
-      with tf.device(devices[0]):
-        stacked = [tf.stack(list(ts)) for ts in zip(*told)]
-      return [tuple(send(t, devices[0], d) for t in stacked) for d in devices]
-    return self._grouped(step.src, step.axes, stack)
+      how = collectives_for(devices, self.separate)
+      return list(zip(*(how.stack(ts, devices) for ts in zip(*told))))
+    return self._grouped(self.values[step.src], step.axes, stack)
 
   def _window(self, step: WindowStep) -> Slices:
     assert step.src.spec is not None
@@ -169,7 +187,18 @@ class Placed:
     def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
       return [_rows_of_slices(xs, devices, j, axis, low, low + length, step.fill)
               for j, (low, _) in enumerate(spans)]
-    return self._grouped(step.src, (step.axis,), exchange)
+    return self._grouped(self.values[step.src], (step.axis,), exchange)
+
+
+def _scope(step: Any) -> str:
+  """Returns under which name a step's TensorFlow ops stand, for profilers and counts of bytes."""
+  if isinstance(step, MoveStep):
+    return f"move/{step.move.kind}/{step.move.axis}/"
+  if isinstance(step, WindowStep):
+    return f"move/window/{step.axis}/"
+  if isinstance(step, Tell):
+    return f"move/tell/{'.'.join(step.axes)}/"
+  return "load/" if isinstance(step, Load) else "put/"
 
 
 def _rows_of_slices(xs: Slices, devices: Sequence[str], j: int, axis: int, start: int, stop: int,

@@ -13,6 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Spec
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.at import Coordinates, Here
@@ -111,17 +112,23 @@ def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: b
          outlined: dict[Any, Any] | None = None) -> Flat:
   env: dict[Value, Any] = dict(zip(segment.ins, values))
   for compute in segment.computes:
-    xs = [env[v] for v in compute.ins]
-    after = [env[compute.after]] if compute.after is not None else []
-    if after and xs and jit:
-      xs = optimization_barrier([*xs, *after])[:-1]
-    with tf.control_dependencies(after):
-      xs = [tf.identity(x) for x in xs] if after else xs
-      at = Here(compute.node, compute.plan, mesh, coords, tuple(xs))
-      if compute.told is not None and compute.kept is not None:
-        at.told, at.kept = env[compute.told], env[compute.kept]
-      env.update(zip(compute.outs, _one(compute, at, xs, outlined)))
+    run_compute(compute, mesh, coords, env, jit, outlined)
   return [env[v] for v in segment.outs]
+
+
+def run_compute(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Value, Any],
+                jit: bool = False, outlined: dict[Any, Any] | None = None) -> None:
+  """Runs one op on one device's slices, taken from `env` and put there."""
+  xs = [env[v] for v in compute.ins]
+  after = [env[compute.after]] if compute.after is not None else []
+  if after and xs and jit:
+    xs = optimization_barrier([*xs, *after])[:-1]
+  with tf.control_dependencies(after):
+    xs = [tf.identity(x) for x in xs] if after else xs
+    at = Here(compute.node, compute.plan, mesh, coords, tuple(xs))
+    if compute.told is not None and compute.kept is not None:
+      at.told, at.kept = env[compute.told], env[compute.kept]
+    env.update(zip(compute.outs, _one(compute, at, xs, outlined)))
 
 
 def _one(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any] | None) -> Sequence[Any]:
@@ -129,6 +136,7 @@ def _one(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any] | None) 
   op = compute.node.op
   if compute.sharing:
     told, kept = op.share(at, *xs)
+    _check_told(compute, at, told)
     return tuple(told), tuple(kept)
   if op.outlined and outlined is not None:
     return _outlined(compute, at, xs, outlined)
@@ -163,3 +171,17 @@ def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
           f"announces {spec.dtype} {want!r}.", **{"from": compute.node.source},
           inputs=" ".join(map(repr, at.inputs)),
           way_out="Mend the op: `local` and `out` must agree."))
+
+
+def _check_told(compute: Compute, at: Here, told: Sequence[Any]) -> None:
+  """Holds `share` to what `tells` announced: a forecast counts the bytes of the tell by that."""
+  op, ins = compute.node.op, compute.node.inputs
+  want = op.tells(*(Spec(shape, x.spec.dtype) for shape, x in zip(at.inputs, ins, strict=True)))
+  if [(t.dtype.name, t.shape.num_elements()) for t in told] != [(w.dtype, w.shape.size)
+                                                                for w in want]:
+    gave = ", ".join(f"{t.dtype.name} {tuple(t.shape)}" for t in told) or "nothing"
+    announced = ", ".join(f"{w.dtype} {w.shape!r}" for w in want) or "nothing"
+    raise PlanError(explain_error(
+        f"{op.title}.share told {gave} where its `tells` announces {announced}.",
+        **{"from": compute.node.source}, inputs=" ".join(map(repr, at.inputs)),
+        way_out="Mend the op: `share` and `tells` must agree, but for dimensions of 1."))

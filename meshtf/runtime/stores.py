@@ -9,14 +9,14 @@ Both are filled anew for each call of a function (`fill`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Spec, Tensor, apply, current
 from meshtf.graph.check import check_layout
-from meshtf.mesh import Layout, Mesh, Placement, Split
+from meshtf.mesh import Mesh, Placement, Split
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.parse import parse_pairs
 from meshtf.ops.state import Read, full
@@ -27,17 +27,20 @@ from meshtf.runtime.devices import devices_of
 class ArrayStore:
   """A whole array, of which each position reads its slice."""
 
-  def __init__(self, name: str, spec: Spec, mesh: Mesh | None, layout: Layout | None = None,
-               source: object = "", array: Any = None) -> None:
-    self.name, self.spec, self.mesh, self.layout = name, spec, mesh, layout
+  kind: Literal["argument"] = "argument"
+
+  def __init__(self, name: str, spec: Spec, mesh: Mesh | None, source: object,
+               array: Any = None) -> None:
+    self.name, self.spec, self.mesh, self.region = name, spec, mesh, current().region
     self.source, self.array = source, array
 
   @property
   def placement(self) -> Placement:
     """Where the layout puts the array. Raises LayoutError where it cannot."""
     assert self.mesh is not None
-    check_layout([self.spec], self.mesh, self.layout, self.source or f"argument {self.name}")
-    return self.mesh.place(self.spec.shape, self.layout)[0]
+    layout = self.mesh.layout_in(self.region)
+    check_layout([self.spec], self.mesh, layout, self.source)
+    return self.mesh.place(self.spec.shape, layout)[0]
 
   def fill(self, flat: list[Any]) -> None:
     """Takes the array from the front of `flat`."""
@@ -55,6 +58,8 @@ class ArrayStore:
 
 class SlicesStore:
   """An eager tensor's slices, passed to a function; equal slices are passed once."""
+
+  kind: Literal["argument"] = "argument"
 
   def __init__(self, name: str, spec: Spec, mesh: Mesh, placement: Placement,
                pattern: tuple[int, ...]) -> None:
@@ -87,7 +92,7 @@ def import_tensor(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None
   source = Source.here()
   array = as_array(array, dtype)
   spec = Spec(named_shape(array, shape, source), array.dtype.name)
-  store = ArrayStore("import_tensor", spec, mesh, current().layout, source, array)
+  store = ArrayStore("import_tensor", spec, mesh, source, array)
   return apply(Read(store), mesh=mesh)
 
 
@@ -144,17 +149,37 @@ def slice_keys(placement: Placement, mesh: Mesh) -> list[tuple[int, ...]]:
           for coord in mesh.coords]
 
 
+def region(shape: Shape, placement: Placement, key: tuple[int, ...], mesh: Mesh
+           ) -> tuple[slice, ...]:
+  """Returns which part of a whole the slice of these coordinates is."""
+  spans = {d.name: (0, d.size) for d in shape}
+  for state, c, parts in zip(placement, key, mesh.axes.values()):
+    if isinstance(state, Split):
+      start, stop = spans[state.dim]
+      size = (stop - start) // parts
+      spans[state.dim] = start + c * size, start + (c + 1) * size
+  return tuple(slice(*span) for span in spans.values())
+
+
 def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
-  """Returns each position's slice of a whole array."""
+  """Returns each position's slice of a whole array, cut where the array is."""
+  home = getattr(array, "device", "") or "/device:CPU:0"
+  cut: dict[Any, Any] = {}
   done: dict[Any, Any] = {}
   out = []
   for device, key in zip(devices_of(mesh), slice_keys(placement, mesh)):
+    if key not in cut:
+      with tf.device(home):
+        cut[key] = _cut(array, key, spec, placement, mesh)
     if (device, key) not in done:
       with tf.device(device):
-        x = array
-        for state, c, parts in zip(placement, key, mesh.axes.values()):
-          if isinstance(state, Split):
-            x = piece(x, spec.shape.index(state.dim), c, parts)
-        done[device, key] = x if x is not array else tf.identity(x)
+        done[device, key] = tf.identity(cut[key])
     out.append(done[device, key])
   return out
+
+
+def _cut(array: Any, key: tuple[int, ...], spec: Spec, placement: Placement, mesh: Mesh) -> Any:
+  for state, c, parts in zip(placement, key, mesh.axes.values()):
+    if isinstance(state, Split):
+      array = piece(array, spec.shape.index(state.dim), c, parts)
+  return array

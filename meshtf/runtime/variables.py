@@ -10,7 +10,7 @@ the same slice share it, and it is updated once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -30,12 +30,12 @@ from meshtf.graph import (
   executing,
 )
 from meshtf.graph.check import check_layout
-from meshtf.mesh import Mesh, Placement
+from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
-from meshtf.runtime.stores import import_tensor, slice_keys, slices_of
+from meshtf.runtime.stores import import_tensor, region, slice_keys, slices_of
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
@@ -44,12 +44,13 @@ class Variable(Operators, tf.Module):
   """A named tensor that stays between calls.
 
   Args:
-    mesh: where it lies; its slices follow the mesh's `variable_layout`.
+    mesh: where it lies.
     shape: such as "d_model:512;d_ff:2048".
     initializer: called with (mesh, shape, name); returns the first value.
     name: its name in checkpoints, after the names of the modules around.
     dtype: the data type.
     trainable: whether optimizers update it.
+    layout: rules for its slices; default: those for variables, where it is made.
 
   Raises:
     LayoutError: the layout cannot hold it.
@@ -57,7 +58,8 @@ class Variable(Operators, tf.Module):
   """
 
   def __init__(self, mesh: Mesh, shape: ShapeLike, initializer: Initializer, name: str,
-               dtype: object = "float32", trainable: bool = True) -> None:
+               dtype: object = "float32", trainable: bool = True,
+               layout: Layout | None = None) -> None:
     super().__init__(name=None)
     if isinstance(current_executor(), Graph):
       raise PlanError(explain_error(
@@ -65,14 +67,17 @@ class Variable(Operators, tf.Module):
           way_out="Make variables before the function is called, most often in a module's "
                   "__init__."))
     around = current()
-    layout = mesh.variable_layout if around.layout is None else around.layout
+    self.changes = around.region
+    self.layout = mesh.layout_in(around.region, "variable") if layout is None else layout
     self.mesh = mesh
     self.spec = Spec(Shape(shape), dtype_name(dtype))
     self.path = "/".join((*around.path, name))
     self.trainable = trainable
-    check_layout([self.spec], mesh, layout, f"{self.path!r}, {Source.here()}", what="variable")
-    self.placement: Placement = mesh.place(self.spec.shape, layout)[0]
-    self._slices = self._make_slices(initializer, layout)
+    self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
+    check_layout([self.spec], mesh, self.layout, f"{self.path!r}, {Source.here()}",
+                 what="variable")
+    self.placement: Placement = mesh.place(self.spec.shape, self.layout)[0]
+    self._slices = self._make_slices(initializer)
 
   @property
   def name(self) -> str:
@@ -89,6 +94,11 @@ class Variable(Operators, tf.Module):
     """The name of the data type."""
     return self.spec.dtype
 
+  @property
+  def slot_layout(self) -> Layout:
+    """The rules for what an optimizer keeps beside it."""
+    return self.mesh.layout_in(self.changes, "slot")
+
   def tensor(self) -> Tensor:
     """Returns the present value as a tensor; ops do this by themselves."""
     return apply(Read(self), mesh=self.mesh)
@@ -102,20 +112,20 @@ class Variable(Operators, tf.Module):
   def numpy(self) -> Any:
     """Returns the whole value as a numpy array."""
     whole = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
-    for region, slice_ in self.regions():
-      whole[region] = slice_.numpy()
+    for part, slice_ in self.regions():
+      whole[part] = slice_.numpy()
     return whole
 
   def regions(self) -> list[tuple[tuple[slice, ...], tf.Variable]]:
     """Returns the different slices, each with the region of the whole that it is."""
     keys = slice_keys(self.placement, self.mesh)
-    found = dict(zip(keys, self._slices))
+    found = dict(zip(keys, self.slices()))
     return [(self._region(key), variable) for key, variable in found.items()]
 
   def read(self) -> list[Any]:
     """Returns each position's slice as it is now: the runtime's door."""
     done: dict[int, Any] = {}
-    for device, variable in zip(devices_of(self.mesh), self._slices):
+    for device, variable in zip(devices_of(self.mesh), self.slices()):
       if id(variable) not in done:
         with tf.device(device):
           done[id(variable)] = variable.read_value()
@@ -123,26 +133,22 @@ class Variable(Operators, tf.Module):
 
   def slices(self) -> list[tf.Variable]:
     """Returns each position's tf.Variable: the runtime's door."""
+    devices_of(self.mesh)          # refuses a mesh without hardware, where there are none
     return self._slices
 
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""
     keys = slice_keys(self.placement, self.mesh)
-    for key, variable in {id(v): (k, v) for k, v in zip(keys, self._slices)}.values():
+    for key, variable in {id(v): (k, v) for k, v in zip(keys, self.slices())}.values():
       variable.assign(read_region(self._region(key)))
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
-    from_to = {name: (0, size) for name, size in zip(self.shape.names, self.shape.sizes)}
-    for state, c, parts in zip(self.placement, key, self.mesh.axes.values()):
-      dim = getattr(state, "dim", None)
-      if dim is not None:
-        start, stop = from_to[dim]
-        size = (stop - start) // parts
-        from_to[dim] = (start + c * size, start + (c + 1) * size)
-    return tuple(slice(*span) for span in from_to.values())
+    return region(self.shape, self.placement, key, self.mesh)
 
-  def _make_slices(self, initializer: Initializer, layout: Any) -> list[tf.Variable]:
-    slices = self._first_slices(initializer, layout)
+  def _make_slices(self, initializer: Initializer) -> list[tf.Variable]:
+    slices = self._first_slices(initializer)
+    if self.mesh.abstract:
+      return []
     done: dict[Any, tf.Variable] = {}
     out = []
     for device, key, x in zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh), slices):
@@ -152,18 +158,21 @@ class Variable(Operators, tf.Module):
       out.append(done[device, key])
     return out
 
-  def _first_slices(self, initializer: Initializer, layout: Any) -> list[Any]:
+  def _first_slices(self, initializer: Initializer) -> list[Any]:
     """Returns each position's slice of the first value; values do not depend on the mesh.
 
     Where all devices see one memory, the whole is drawn at once and cut: one draw instead of many.
     """
-    together = share_memory(devices_of(self.mesh))
+    together = not self.mesh.abstract and share_memory(devices_of(self.mesh))
     mesh = Mesh("", seed=self.mesh.seed) if together else self.mesh
-    with context(layout=None if together else layout, path=()), executing():
+    rules = EVERYWHERE if together else Layout.changes("*:").then(self.layout)
+    with context(region=rules, path=()), executing():
       value = initializer(mesh, self.shape, self.path)
     if value.shape != self.shape or value.dtype != self.dtype:
       raise ShapeError(f"the initializer of variable {self.path!r} gave {value.dtype} "
                        f"{value.shape!r}, not {self.dtype} {self.shape!r}.")
+    if self.mesh.abstract:
+      return []
     if value.mesh is self.mesh:
       return bring(value, self.placement)
     return slices_of(export(value), self.spec, self.placement, self.mesh)

@@ -10,14 +10,16 @@ It works for your own ops as for those of the library:
       check_op(MyOp).require()      # AssertionError: the sample, mesh, layout, and what differs
 
 `check_op` runs eagerly, case by case. `check_program` runs all samples of an op as one
-`mtf.function` for each layout. Both draw their numbers from `seed`, which failures print.
+`mtf.function` for each layout, `check_export` as one StableHLO module, which CPU devices run with
+XLA's collectives (needs jaxlib). All draw their numbers from `seed`, which failures print.
 """
 
 from meshtf.testing.compare import difference
 from meshtf.testing.conformance import check_op, check_sample
+from meshtf.testing.exported import check_export
 from meshtf.testing.programs import check_program
 from meshtf.testing.report import Report
 from meshtf.testing.samples import MESHES, label, registered_ops
 
-__all__ = ["MESHES", "Report", "check_op", "check_program", "check_sample", "difference", "label",
-           "registered_ops"]
+__all__ = ["MESHES", "Report", "check_export", "check_op", "check_program", "check_sample",
+           "difference", "label", "registered_ops"]

@@ -15,7 +15,7 @@ from meshtf.errors import LayoutError, LayoutWarning
 from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
 from meshtf.testing.compare import difference
-from meshtf.testing.layouts import Rules, all_layouts, is_legal, pick, spell
+from meshtf.testing.layouts import Rules, all_layouts, is_legal, mesh_on, pick, spell
 from meshtf.testing.partial import as_partial, can_be_partial, variants
 from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
@@ -25,7 +25,7 @@ LEGAL, ILLEGAL = 100, 300       # layouts of one sample on one mesh, at most
 
 
 def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
-             fail_fast: bool = False) -> Report:
+             fail_fast: bool = False, devices: Sequence[str] = ()) -> Report:
   """Runs all samples of an op eagerly and returns what was found.
 
   Args:
@@ -33,24 +33,25 @@ def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
     seed: of the numbers and of the layouts drawn where there are too many.
     meshes: axes and sizes of each mesh.
     fail_fast: whether to stop at the first failure.
+    devices: names that positions take in turn; without any, what there is.
   """
   report = Report(label(op_class), seed)
   for i in range(len(op_class.samples)):
-    report.add(check_sample(op_class, i, seed, meshes, fail_fast))
+    report.add(check_sample(op_class, i, seed, meshes, fail_fast, devices))
     if fail_fast and report.failures:
       break
   return report
 
 
 def check_sample(op_class: type[Op], index: int, seed: int = 0, meshes: Sequence[str] = MESHES,
-                 fail_fast: bool = False) -> Report:
+                 fail_fast: bool = False, devices: Sequence[str] = ()) -> Report:
   """Runs one sample of an op eagerly and returns what was found; arguments as of `check_op`."""
   report = Report(label(op_class), seed)
   sample = op_class.samples[index]
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", LayoutWarning)        # odd layouts are what is tried here
     try:
-      case = expected(op_class, sample, seed)
+      case = expected(op_class, sample, seed, devices)
     except Exception as error:
       report.failures.append(f"{op_class.__name__} {sample} on one device: "
                              f"{type(error).__name__}: {str(error)[:600]}")
@@ -59,7 +60,7 @@ def check_sample(op_class: type[Op], index: int, seed: int = 0, meshes: Sequence
     for axes, rules in _layouts(case, report, meshes):
       if fail_fast and report.failures:
         break
-      _try_layout(case, Mesh(axes, spell(rules)), report)
+      _try_layout(case, mesh_on(axes, spell(rules), devices), report)
   return report
 
 

@@ -17,9 +17,17 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from meshtf.mesh import Mesh
 from meshtf.names import Shape
 
 Rules = dict[str, str]       # dimension -> axis
+
+
+def mesh_on(axes: str, layout: str = "", devices: Sequence[str] = ()) -> Mesh:
+  """Returns a mesh whose positions lie on `devices` in turn; without any, on what there is."""
+  size = Mesh(axes).size
+  return Mesh(axes, layout, devices=[devices[i % len(devices)] for i in range(size)]
+              if devices else None)
 
 
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:

@@ -1,16 +1,16 @@
-"""The recorded suite: all samples of an op as one `mtf.function`, for each of a few layouts.
+"""The recorded suite: all samples of an op as one `mtf.function`, one program for each layout.
 
-Tracing costs more than running, so the layouts are chosen: each next one is that which cuts most
-dimensions of samples that no layout before it cut on that axis, until every dimension of every
-sample was cut along every axis where that is legal. The first layout cuts nothing, and all inputs
-that can be are partial there; in the others about half of them. The layouts looked at but not run
-are counted in `left_out`.
+A layout of the mesh lays out every sample, so fewer programs than layouts will do: each next layout
+is the one under which most samples are laid out as no program before it laid them out, until each
+sample has had every legal layout of its own dimensions. Half of the inputs that can be are partial,
+and all of them where the layout cuts nothing.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,17 +19,25 @@ from meshtf.function import function
 from meshtf.graph import Op, Tensor, apply_all
 from meshtf.mesh import Mesh
 from meshtf.testing.compare import difference
-from meshtf.testing.layouts import Rules, all_layouts, is_legal, pick, spell
+from meshtf.testing.layouts import Rules, all_layouts, is_legal, mesh_on, spell
 from meshtf.testing.partial import variants
 from meshtf.testing.reference import Expected, expected
 from meshtf.testing.report import Report
 from meshtf.testing.samples import MESHES, generator, label
 
-LAYOUTS, CANDIDATES = 6, 400         # chosen, and looked at, for one op on one mesh
+CANDIDATES = 20_000         # layouts that are looked at for one op on one mesh; more are drawn from
+Run: TypeAlias = Callable[[Callable[..., list[Tensor]], Sequence[Tensor]], Sequence[Tensor]]
+
+
+def run_placed(program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]) -> Sequence[Tensor]:
+  """Runs a program of tensors as a mtf.function."""
+  found: list[Tensor] = function(program)(*inputs)
+  return found
 
 
 def check_program(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
-                  fail_fast: bool = False) -> Report:
+                  fail_fast: bool = False, devices: Sequence[str] = (), run: Run = run_placed,
+                  reference: Callable[..., Expected] = expected) -> Report:
   """Runs all samples of an op in one mtf.function for each layout and returns what was found.
 
   Args:
@@ -37,37 +45,42 @@ def check_program(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MES
     seed: of the numbers and of the choice of layouts.
     meshes: axes and sizes of each mesh.
     fail_fast: whether to stop at the first failure.
+    devices: names that positions take in turn; without any, what there is.
+    run: how such a function runs on tensors.
+    reference: what a sample must give.
   """
   report = Report(label(op_class), seed)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", LayoutWarning)
-    cases = [expected(op_class, sample, seed) for sample in op_class.samples]
+    cases = [reference(op_class, sample, seed, devices) for sample in op_class.samples]
     for axes in meshes:
       for rules in _chosen(cases, Mesh(axes).axes, report):
         if fail_fast and report.failures:
           return report
-        _try_program(cases, Mesh(axes, spell(rules)), rules, report)
+        _try_program(cases, mesh_on(axes, spell(rules), devices), rules, report, run)
   return report
 
 
 def _chosen(cases: Sequence[Expected], axes: dict[str, int], report: Report) -> list[Rules]:
   dims = list(dict.fromkeys(name for case in cases for name in case.dims))
-  rng = generator(report.seed, "programs", report.op)
-  candidates = _candidates(dims, list(axes), rng)
-  covers = [_covers(cases, axes, rules) for rules in candidates]
-  total = set().union(*covers)
-  chosen: list[Rules] = []
-  while total and len(chosen) < LAYOUTS:
-    best = max(range(len(candidates)), key=lambda i: len(covers[i] & total))
-    total -= covers[best]
+  number = (len(axes) + 1) ** len(dims)
+  candidates = _candidates(dims, list(axes), generator(report.seed, "programs", report.op))
+  report.left_out += number - len(candidates)
+  covers = {i: _covers(cases, axes, rules) for i, rules in enumerate(candidates)}
+  todo = set().union(*covers.values())
+  chosen: list[Rules] = [{}]
+  todo -= _covers(cases, axes, {})
+  while todo:
+    covers = {i: new for i, cover in covers.items() if (new := cover & todo)}
+    best = max(covers, key=lambda i: len(covers[i]))
+    todo -= covers[best]
     chosen.append(candidates[best])
-  report.left_out += len(candidates) - len(chosen)
-  return [{}, *chosen]
+  return chosen
 
 
 def _candidates(dims: list[str], axes: list[str], rng: np.random.Generator) -> list[Rules]:
   if (len(axes) + 1) ** len(dims) <= CANDIDATES:
-    return pick(all_layouts(dims, axes), CANDIDATES, rng)
+    return all_layouts(dims, axes)
   choices = [None, *axes]
   drawn = rng.integers(0, len(choices), (CANDIDATES, len(dims)))
   return [{dim: choices[c] for dim, c in zip(dims, row, strict=True) if choices[c]}
@@ -75,13 +88,14 @@ def _candidates(dims: list[str], axes: list[str], rng: np.random.Generator) -> l
 
 
 def _covers(cases: Sequence[Expected], axes: dict[str, int], rules: Rules
-            ) -> set[tuple[int, str, str]]:
-  """Returns (sample, dimension, axis) of each cut that a layout makes."""
-  return {(i, dim, rules[dim]) for i, case in enumerate(cases)
-          if is_legal(case.shapes, axes, rules) for dim in case.dims if dim in rules}
+            ) -> set[tuple[int, frozenset[tuple[str, str]]]]:
+  """Returns (sample, layout of its own dimensions) of each sample that a layout can hold."""
+  return {(i, frozenset((dim, rules[dim]) for dim in case.dims if dim in rules))
+          for i, case in enumerate(cases) if is_legal(case.shapes, axes, rules)}
 
 
-def _try_program(cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Report) -> None:
+def _try_program(cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Report, run: Run
+                 ) -> None:
   legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
   where = f"mtf.function on {mesh!r}, layout {mesh.layout}"
   rng = generator(report.seed, "variants", where)
@@ -89,7 +103,7 @@ def _try_program(cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Re
   try:
     drawn = [_draw_variant(case.inputs(mesh), rng, always=not rules) for case in legal]
     cotangents = [case.cotangents_on(mesh) for case in legal]
-    found = iter(_run(legal, mesh, [xs for _, xs in drawn], cotangents))
+    found = iter(run(*_program(legal, mesh, [xs for _, xs in drawn], cotangents)))
     for case, (how, _) in zip(legal, drawn, strict=True):
       problem = _compare(case, [next(found) for _ in range(_count(case))])
       if problem:
@@ -108,9 +122,11 @@ def _draw_variant(xs: Sequence[Tensor], rng: np.random.Generator, always: bool
   return partial[rng.integers(len(partial))]
 
 
-def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
-         cotangents: list[list[Tensor | None]]) -> list[Tensor]:
-  """Returns outputs, then gradients, of one case after the other, from one program."""
+def _program(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
+             cotangents: list[list[Tensor | None]]
+             ) -> tuple[Callable[..., list[Tensor]], list[Tensor]]:
+  """Returns one program that gives outputs, then gradients, of one case after the other, and the
+  tensors that it takes."""
 
   def program(*flat: Tensor) -> list[Tensor]:
     given = iter(flat)
@@ -126,7 +142,7 @@ def _run(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],
 
   flat = [x for some, dys in zip(inputs, cotangents, strict=True)
           for x in (*some, *(dy for dy in dys if dy is not None))]
-  return list(function(program)(*flat))
+  return program, flat
 
 
 def _count(case: Expected) -> int:

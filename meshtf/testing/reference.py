@@ -18,6 +18,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape, is_floating
 from meshtf.runtime.stores import import_tensor
 from meshtf.testing.compare import TOLERANCE, difference, same
+from meshtf.testing.layouts import mesh_on
 from meshtf.testing.samples import draw_all, generator
 
 
@@ -31,6 +32,7 @@ class Expected:
   cotangents: list[Any]                       # an array for each floating output, else None
   gradients: list[Any] | None                 # an array or None for each input; None: has none
   problems: list[str]                         # what is wrong on one device already
+  slack: float = 0.0                          # how far outputs may be off if no floats come in
 
   @property
   def shapes(self) -> list[Shape]:
@@ -50,9 +52,9 @@ class Expected:
 
   @property
   def tolerance(self) -> float:
-    """How far outputs may be off: not at all where no floats come in, as with random numbers."""
+    """How far outputs may be off: by `slack` where no floats come in, as with random numbers."""
     floating = any(is_floating(array.dtype.name) for array, _ in self.arrays)
-    return self.rounding if floating else 0.0
+    return self.rounding if floating else self.slack
 
   def inputs(self, mesh: Mesh) -> list[Tensor]:
     """Returns the inputs on a mesh."""
@@ -72,11 +74,12 @@ class Expected:
             for array, (_, shape) in zip(self.cotangents, self.outputs, strict=True)]
 
 
-def expected(op_class: type[Op], sample: Sample, seed: int) -> Expected:
-  """Runs a sample on one device, under a tape."""
+def expected(op_class: type[Op], sample: Sample, seed: int, devices: Sequence[str] = ()
+             ) -> Expected:
+  """Runs a sample on one device, the first of `devices`, under a tape."""
   rng = generator(seed, op_class.__name__, repr(sample))
   case = Expected(op_class(*sample.attributes), draw_all(sample, rng), [], [], None, [])
-  one = Mesh("")
+  one = mesh_on("", devices=devices)
   with tf.GradientTape(persistent=True) as tape:
     xs = case.inputs(one)
     watched = [_watch(tape, x) for x in xs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtf.testing import check_program, check_sample, label, registered_ops
+from meshtf.testing import check_export, check_program, check_sample, label, registered_ops
 
 OPS = [op for op in registered_ops() if op.samples]
 SAMPLES = [pytest.param(op, i, id=f"{label(op)}-{i}")
@@ -26,3 +26,10 @@ def test_eager(op, index, seed, record):
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record):
   record("mtf.function", check_program(op, seed))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_export(op, seed, record):
+  pytest.importorskip("jaxlib")       # Python 3.10 has none
+  record("one StableHLO module", check_export(op, seed))

@@ -6,6 +6,7 @@ Mutants are subclasses, not patches, so that no cache of plans or segments can h
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 
 import pytest
 import tensorflow as tf
@@ -27,7 +28,7 @@ from meshtf.ops.select import ArgMax, TopK
 from meshtf.ops.slicing import Concat, Pad, Slice
 from meshtf.ops.softmax import Softmax
 from meshtf.ops.unary import Unary
-from meshtf.testing import check_op, check_program
+from meshtf.testing import check_export, check_op, check_program
 
 
 class Blind:
@@ -187,6 +188,8 @@ MUTANTS = {
     "share: cumsum adds what comes after": mutant(Cumsum, local=_cumsum_in_wrong_order),
     "share: top_k prefers the last slice at ties": mutant(
         TopK, lambda s: s.inputs[0].startswith("ties"), local=_latest_wins),
+    "tells: softmax announces one number of two": mutant(
+        Softmax, tells=lambda self, x: Softmax.tells(self, x)[:1]),
     "linear: square of a partial sum": mutant(Unary, fn("square"), linear="joint"),
     "linear: exp of a partial sum": mutant(Unary, fn("exp"), linear="each"),
     "linear: product of two partial sums": mutant(Binary, fn("multiply"), linear="joint"),
@@ -241,3 +244,10 @@ def test_a_broken_rule_is_found(broken, seed):
 def test_a_broken_rule_is_found_in_a_program(name, seed):
   report = check_program(MUTANTS[name], seed, fail_fast=True)
   assert report.failures, report
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jaxlib") is None, reason="Python 3.10 has none")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_broken_rule_is_found_in_a_module(name, seed):
+  report = check_export(MUTANTS[name], seed, meshes=["x:2;y:2"], fail_fast=True)
+  assert any("values at" in text for text in report.failures), report

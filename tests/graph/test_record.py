@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import meshtf as mtf
-from meshtf.graph import Graph, context, current_executor, executing
+from meshtf.graph import Graph, current_executor, executing
 from meshtf.mesh import Layout
 
 
@@ -13,11 +13,11 @@ def test_nodes_are_recorded_with_their_line_and_region():
   mesh, graph = mtf.Mesh("data:2", "batch:data"), Graph()
   with executing(graph):
     x = mtf.ones(mesh, "batch:4;d:4")
-    with context(layout=Layout("d:data")):
+    with mtf.layout("batch:; d:data"):
       y = mtf.exp(x)
   assert [n.op.title for n in graph.nodes] == [x.node.op.title, y.node.op.title]
   assert graph.mesh is mesh and x.held is None
-  assert (x.node.layout, y.node.layout) == (None, Layout("d:data"))
+  assert (x.node.layout, y.node.layout) == (Layout("batch:data"), Layout("d:data"))
   assert y.node.source.function == "exp" and y.node.source.file == __file__
   with open(__file__, encoding="utf-8") as file:
     assert file.read().split("\n")[y.node.source.line - 1].strip() == "y = mtf.exp(x)"
@@ -25,7 +25,7 @@ def test_nodes_are_recorded_with_their_line_and_region():
 
 def test_a_region_has_its_own_layout():
   mesh = mtf.Mesh("data:2", "batch:data")
-  with context(layout=Layout("d:data")):
+  with mtf.layout("batch:; d:data"):
     y = mtf.exp(mtf.ones(mesh, "batch:3;d:4"))          # 3 rows: only legal in this region
   assert [s.dim for s in y.held.placement] == ["d"]
   assert mtf.function(lambda y: y * 2.0)(

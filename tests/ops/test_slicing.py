@@ -70,22 +70,22 @@ def test_concat_refuses(x):
     mtf.concat([], "b")
 
 
-def test_split(x):
-  left, right = mtf.split(x, "b", [3, 5])
+def test_chunk(x):
+  left, right = mtf.chunk(x, "b", [3, 5])
   np.testing.assert_array_equal(left.numpy(), x.numpy()[:, :3])
   np.testing.assert_array_equal(right.numpy(), x.numpy()[:, 3:])
-  assert [p.shape["a"] for p in mtf.split(x, "a", 2)] == [2, 2]
-  assert mtf.split(x, "a", 1) == (x,)
+  assert [p.shape["a"] for p in mtf.chunk(x, "a", 2)] == [2, 2]
+  assert mtf.chunk(x, "a", 1) == (x,)
 
 
 @pytest.mark.parametrize("sizes, words", [(3, "into 3 equal pieces"),
                                           ([4, 5], "do not make up b:8")])
-def test_split_refuses(x, sizes, words):
+def test_chunk_refuses(x, sizes, words):
   with pytest.raises(mtf.ShapeError, match=words):
-    mtf.split(x, "b", sizes)
+    mtf.chunk(x, "b", sizes)
 
 
 def test_pieces_that_nothing_depends_on_have_no_gradient(x):
-  left, _ = mtf.split(x, "b", 2)
+  left, _ = mtf.chunk(x, "b", 2)
   dx, = mtf.gradients([left], [x])
   np.testing.assert_array_equal(dx.numpy(), [[1] * 4 + [0] * 4] * 4)

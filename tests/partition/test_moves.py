@@ -11,6 +11,7 @@ from meshtf.mesh import Mesh, Pending, Split, Whole
 from meshtf.names import Shape
 from meshtf.partition import moves
 from meshtf.partition.cost import bytes_received, local_shape, local_size
+from meshtf.partition.moves import moved
 
 A, B, SUM = Split("a"), Split("b"), Pending("sum")
 REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(xs, 0)}
@@ -49,6 +50,12 @@ def parts_of(x, mesh, placement, rng):
 def carry_out(move, xs, mesh):
   """Returns the slices after a move: what its name says, in numpy."""
   i, out = mesh.axis_index[move.axis], list(xs)
+  if move.kind == "collective_permute":
+    for group in mesh.groups(move.axis, move.other):
+      grid = np.reshape(group, [mesh.axes[move.axis]] * 2)
+      for source, target in zip(grid.T.flat, grid.flat, strict=True):
+        out[target] = xs[source]
+    return out
   join = "ab".index(move.before.dim) if isinstance(move.before, Split) else None
   cut = "ab".index(move.after.dim) if isinstance(move.after, Split) else None
   for group in mesh.groups(move.axis):
@@ -75,7 +82,7 @@ def legal(old, new):
     (SUM, Whole, ["all_reduce"]), (SUM, A, ["reduce_scatter"]), (SUM, SUM, []),
     (Pending("max"), Whole, ["all_reduce"]), (Pending("min"), B, ["reduce_scatter"])])
 def test_the_table_along_one_axis(before, after, kinds):
-  found = moves(("data",), (before,), (after,))
+  found = moves({"data": 4}, (before,), (after,))
   assert [m.kind for m in found] == kinds
   assert [(m.axis, m.before, m.after) for m in found] == [("data", before, after)] * len(kinds)
 
@@ -92,13 +99,12 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
       kinds = {s.kind for s in old if isinstance(s, Pending)}
       if not legal(old, new) or len(kinds) > 1:
         continue               # sums of maxima have no order: no op makes them
-      ys, placement = xs, list(old)
-      for move in moves(tuple(mesh.axes), old, new):
-        i = mesh.axis_index[move.axis]
-        assert placement[i] == move.before
-        placement[i] = move.after
+      ys, placement = xs, old
+      for move in moves(mesh.axes, old, new):
+        assert placement[mesh.axis_index[move.axis]] == move.before
+        placement = moved(mesh.axes, placement, move)
         ys = carry_out(move, ys, mesh)
-      assert tuple(placement) == new
+      assert placement == new
       if not any(isinstance(s, Pending) for s in new):
         for y, want in zip(ys, slices(x, mesh, new), strict=True):
           np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
@@ -120,8 +126,22 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
     ((A, SUM), (Whole, B), ["reduce_scatter model", "all_gather data"]),
     ((A, B), (B, A), None)])
 def test_the_order_of_moves(old, new, want):
-  found = [f"{m.kind} {m.axis}" for m in moves(("data", "model"), old, new)]
+  found = [f"{m.kind} {m.axis}" for m in moves({"data": 4, "model": 2}, old, new)]
   assert found == want if want is not None else 2 <= len(found) <= 4
+
+
+@pytest.mark.parametrize("old, new, want", [
+    ((A, Whole, Whole), (Whole, A, Whole), ["collective_permute"]),
+    ((A, B, Whole), (B, A, Whole), ["collective_permute"]),
+    # what is cut besides is cut before, and what is joined is joined after
+    ((A, Whole, Whole), (Whole, A, B), ["slice", "collective_permute"]),
+    ((A, Whole, B), (Whole, A, Whole), ["collective_permute", "all_gather"]),
+    # not between axes of two sizes, nor where a third axis cuts the same dimension
+    ((Whole, A, Whole), (Whole, Whole, A), ["all_gather", "slice"]),
+    ((A, Whole, A), (Whole, A, A), None)])
+def test_two_axes_of_one_size_exchange_their_states(old, new, want):
+  found = [m.kind for m in moves({"x": 2, "y": 2, "z": 3}, old, new)]
+  assert found == want if want is not None else "collective_permute" not in found
 
 
 def test_what_moves_cost():
@@ -131,4 +151,5 @@ def test_what_moves_cost():
   assert local_shape(shape, (A, A), mesh) == Shape("a:1;b:6")
   assert local_size(shape, (A, SUM), mesh) == 12
   assert [bytes_received(kind, 80, 4) for kind in (
-      "slice", "all_gather", "reduce_scatter", "all_to_all", "all_reduce")] == [0, 240, 60, 60, 120]
+      "slice", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "all_reduce")
+          ] == [0, 240, 60, 60, 60, 120]

@@ -47,6 +47,7 @@ def plan(op, mesh, shapes, states, layout=None):
   """Plans a node whose output has the layout's placement as its wish."""
   ins = [Spec(Shape(s), "float32") for s in shapes]
   outs = op.out(*ins)
+  layout = mesh.layout if layout is None else layout
   wishes = [mesh.place(y.shape, layout)[0] for y in outs]
   return plan_node(op, mesh, layout, ins, states, outs, wishes)
 

@@ -41,8 +41,8 @@ def ops(compiled):
 class Mlp:
   """x[batch, d_model] through a hidden layer and back, large batches: weights are the smaller."""
 
-  def __init__(self, axes, layout, variable_layout=""):
-    self.mesh = mtf.Mesh(axes, layout, variable_layout)
+  def __init__(self, axes, layout, variable_layout="", **settings):
+    self.mesh = mtf.Mesh(axes, layout, variable_layout, **settings)
     self.variables = [mtf.Variable(self.mesh, "d_model:16;d_ff:32", ones, "w1"),
                       mtf.Variable(self.mesh, "d_ff:32;d_model:16", ones, "w2")]
 
@@ -98,14 +98,34 @@ def test_data_parallelism_sums_each_gradient_once():
       ("all_reduce", "[]"): 1}
 
 
-def test_fsdp_gathers_weights_and_scatters_gradients():
-  mlp = Mlp("data:4", "batch:data", variable_layout="d_model:data")
+@pytest.mark.parametrize("keep, gathers", [
+    (False, 3),        # two for the forward pass; w2 again for the gradient of the hidden layer
+    (True, 2)])
+def test_fsdp_gathers_weights_and_scatters_gradients(keep, gathers):
+  mlp = Mlp("data:4", "batch:data", variable_layout="d_model:data", keep_gathered=keep)
   assert traffic(mlp.forward()) == {"all_gather data": 2}
   found = Counter(moved(mlp.train_step()))
   assert found.pop(("all_reduce", "[]")) == 1              # the loss
   assert Counter(kind for kind, _ in found.elements()) == {
-      "all_gather": 2, "reduce_scatter": 2}
+      "all_gather": gathers, "reduce_scatter": 2}
   assert all("batch" not in shape for _, shape in found)   # activations stay where they are
+
+
+def test_gathered_variables_do_not_pile_up():
+  mesh = mtf.Mesh("data:4", "batch:data", variable_layout="d:data")
+  ws = [mtf.Variable(mesh, "d:8;e:8", ones, f"w{i}") for i in range(6)]
+
+  @mtf.function(x="batch;d")
+  def layers(x):
+    for w in ws:
+      x = mtf.rename(mtf.einsum([x, w], "batch;e"), "e", "d")
+    return x
+  program = layers.lower(np.zeros((64, 8), "float32")).program
+  gathers = [s for s in program.steps if isinstance(s, MoveStep)]
+  users = [s.outs[0] for s in program.steps
+           if isinstance(s, Compute) and s.node.op.title == "einsum"]
+  assert [g.after for g in gathers] == [None, None, *users[:4]]    # at most two at once
+  assert sum(1 for s in schedule(program) if s.computes) == 3      # two each
 
 
 def test_fsdp_and_tensor_parallelism_together():

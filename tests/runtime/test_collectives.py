@@ -71,22 +71,47 @@ def test_all_to_all(how, cut, join, rng):
   check(how.all_to_all(xs, devices, cut, join), want, devices)
 
 
+@pytest.mark.parametrize("how", [alias, ring], ids=["alias", "ring"])
+def test_stack(how, rng):
+  arrays = rng.integers(-9, 9, (3, 2))
+  xs, devices = place(arrays, "int32")
+  check(how.stack(xs, devices), [arrays] * 3, devices)
+
+
 def test_on_one_device_everybody_gets_the_same_tensor():
   xs = [tf.constant([1.0]), tf.constant([2.0])]
   first, second = alias.all_reduce(xs, ("/device:CPU:0",) * 2, "sum")
   assert first is second
 
 
-def test_a_ring_sends_a_piece_at_a_time_to_the_right_neighbour(monkeypatch):
+@pytest.mark.parametrize("size", [1, 3, 12, 13])
+def test_a_ring_sends_only_what_is_needed_and_to_the_right_neighbour(monkeypatch, size):
+  sent = sends(monkeypatch)
+  xs, devices = place(np.zeros((4, size)), "float32")
+  ring.all_reduce(xs, devices, "sum")
+  assert all(target == (source + 1) % 4 for source, target, _ in sent)
+  assert sum(n for _, _, n in sent) == 2 * 3 * size       # over all devices
+  if size == 12:
+    assert sum(n for source, _, n in sent if source == 0) == 2 * 3 * size // 4
+
+
+def test_an_all_to_all_sends_pieces(monkeypatch):
+  sent = sends(monkeypatch)
+  xs, devices = place(np.zeros((4, 8, 4)), "float32")
+  ring.all_to_all(xs, devices, 0, 1)
+  assert {(s, t) for s, t, _ in sent if s != t} == {
+      (s, t) for s in range(4) for t in range(4) if s != t}
+  assert {n for _, _, n in sent} == {8}
+
+
+def sends(monkeypatch):
+  """Returns a list that fills with (source, target, elements) of all that a ring sends."""
   sent = []
   def send(x, source, target):
     sent.append((int(source[-1]), int(target[-1]), x.shape.num_elements()))
     return x
   monkeypatch.setattr(ring, "send", send)
-  xs, devices = place(np.zeros((4, 12)), "float32")
-  ring.all_reduce(xs, devices, "sum")
-  assert all(target == (source + 1) % 4 for source, target, _ in sent)
-  assert sum(size for source, _, size in sent if source == 0) == 2 * 3 * 12 // 4
+  return sent
 
 
 @pytest.mark.parametrize("devices, how", [
@@ -97,4 +122,5 @@ def test_a_ring_sends_a_piece_at_a_time_to_the_right_neighbour(monkeypatch):
      ring)])
 def test_algorithms_are_chosen_by_where_devices_are(devices, how):
   assert collectives_for(devices) is how
+  assert collectives_for(devices, separate=True) is ring
   assert share_memory(devices) is (how is alias)

@@ -80,8 +80,7 @@ def test_a_ring_equals_alias(one_device, monkeypatch):
     return lambda *args: used.append(name) or call(*args)
   for name in ("all_reduce", "reduce_scatter", "all_gather"):
     monkeypatch.setattr(ring, name, counted(name, getattr(ring, name)))
-  monkeypatch.setattr(placed, "collectives_for", lambda devices: ring)
-  same(train("data:2;model:2", LAYOUT, "d_model:data", devices="logical:4"), one_device)
+  same(train("data:2;model:2", LAYOUT, "d_model:data", devices="separate:4"), one_device)
   assert set(used) == {"all_reduce", "reduce_scatter", "all_gather"}
 
 
@@ -162,3 +161,12 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
   if "seq" in axes:
     assert y.held.placement[-1] == Split("length")
     assert Whole not in y.held.placement
+
+
+def test_results_stay_on_the_devices_that_made_them():
+  mesh = mtf.Mesh("data:8", "batch:data", devices="logical:8")
+  double = mtf.function(lambda x: x * 2.0, mesh=mesh, x="batch")
+  y = double(double(np.ones(8, "float32")))
+  assert [tf.DeviceSpec.from_string(v.backing_device).device_index for v in y.held.values] == [
+      *range(8)]
+  np.testing.assert_array_equal(y.numpy(), np.full(8, 4))

@@ -18,6 +18,11 @@ from meshtf.runtime.devices import share_memory
 __all__ = ["alias", "collectives_for", "ring"]
 
 
-def collectives_for(devices: Sequence[str]) -> ModuleType:
-  """Returns the algorithms for a group: by where its devices are."""
-  return alias if share_memory(devices) else ring
+def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleType:
+  """Returns the algorithms for a group: by where its devices are.
+
+  Args:
+    devices: names of the group's devices.
+    separate: whether devices that see one memory are treated as if they did not.
+  """
+  return alias if share_memory(devices) and not separate else ring

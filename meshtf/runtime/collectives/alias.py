@@ -38,6 +38,13 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
   return [send(whole, devices[0], d) for d in devices]
 
 
+def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
+  """Returns all tensors as rows of one, once for each device."""
+  with tf.device(devices[0]):
+    rows = tf.stack(list(xs))
+  return [send(rows, devices[0], d) for d in devices]
+
+
 def all_to_all(xs: Sequence[Any], devices: Sequence[str], cut: int, join: int) -> list[Any]:
   """Returns on device j piece j along `cut` of every tensor, joined along `join`."""
   out = []

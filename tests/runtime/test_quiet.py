@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
 
-from transformer.quiet import quiet_start
+from meshtf.runtime.quiet import quiet_start
 
 NOTE = b"I0000 00:00:1795225912.878441   24831 stub.cc:31] Could not find drivers.\n"
 
@@ -25,3 +26,13 @@ def test_an_error_comes_through(capfd):
     os.write(2, NOTE + b"why\n")
     raise ImportError
   assert capfd.readouterr().err == "why\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("level, quiet", [("3", True), ("0", False)])
+def test_an_import_is_quiet_where_that_is_asked_for(level, quiet):
+  code = "import os, meshtf; os.write(2, b'I0000 after the start\\n')"
+  err = subprocess.run([sys.executable, "-c", code], env=os.environ | {
+      "TF_CPP_MIN_LOG_LEVEL": level}, capture_output=True, check=True).stderr
+  assert err.endswith(b"I0000 after the start\n")
+  assert (err.count(b"I0000") == 1) == quiet

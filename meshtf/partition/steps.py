@@ -1,0 +1,151 @@
+"""The steps of a program, on values: what every position does, whatever their number.
+
+    Load w          Load x
+    Compute einsum  (w, x) -> h           every device on its slices
+    MoveStep        h: Pending -> Whole   all_reduce over "model"
+    Compute relu    h -> y
+    Put y
+
+A `Value` is a tensor in one placement, the same thing on every device but for offsets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+
+from meshtf.graph import Node, Op, Spec, Store, Window
+from meshtf.mesh import Mesh, Placement
+from meshtf.partition.cost import local_shape
+from meshtf.partition.moves import Move
+from meshtf.partition.plan import NodePlan
+
+
+@dataclasses.dataclass(eq=False)
+class Value:
+  """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
+
+  spec: Spec | None
+  placement: Placement
+  many: bool = False        # a tuple of tensors, as `share` returns
+
+
+@dataclasses.dataclass(eq=False)
+class Load:
+  """Read a store."""
+
+  store: Store
+  out: Value
+
+
+@dataclasses.dataclass(eq=False)
+class Put:
+  """Write the stores of an op."""
+
+  node: Node
+  values: tuple[Value, ...]
+
+  @property
+  def op(self) -> Op:
+    """The op that writes."""
+    return self.node.op
+
+
+@dataclasses.dataclass(eq=False)
+class MoveStep:
+  """One collective."""
+
+  move: Move
+  src: Value
+  out: Value
+  node: Node | None         # for whom
+  after: Value | None = None         # does not run before this value is there
+
+
+@dataclasses.dataclass(eq=False)
+class WindowStep:
+  """Neighbour exchange: each device gets its window's rows of `dim`, `fill` outside."""
+
+  axis: str
+  dim: str
+  window: Window
+  factor_size: int
+  fill: float
+  src: Value
+  out: Value
+  node: Node
+
+
+@dataclasses.dataclass(eq=False)
+class Tell:
+  """The small all_gather of `share`: stacks what all slices told, along `axes`."""
+
+  axes: tuple[str, ...]
+  src: Value
+  out: Value
+  node: Node
+  plan: NodePlan
+
+  def slices(self, mesh: Mesh) -> int:
+    """Returns how many slices tell."""
+    return math.prod(mesh.axes[axis] for axis in self.axes)
+
+  def tells(self, mesh: Mesh) -> tuple[Spec, ...]:
+    """Returns what each slice tells."""
+    return self.node.op.tells(*(Spec(local_shape(x.shape, target, mesh), x.dtype)
+                                for x, target in zip(self.node.inputs, self.plan.targets)))
+
+
+@dataclasses.dataclass(eq=False)
+class Compute:
+  """`local` (or `share`) of one node on every device."""
+
+  node: Node
+  plan: NodePlan
+  ins: tuple[Value, ...]
+  outs: tuple[Value, ...]
+  sharing: bool = False              # run `share`: outs are (told, kept)
+  told: Value | None = None
+  kept: Value | None = None
+  after: Value | None = None         # does not run before this value is there
+
+  @property
+  def inputs(self) -> list[Value]:
+    """All values that it needs."""
+    return [v for v in (*self.ins, self.told, self.kept, self.after) if v is not None]
+
+
+Step = Load | Put | MoveStep | WindowStep | Tell | Compute
+
+
+@dataclasses.dataclass(eq=False)
+class Program:
+  """Steps, and the values that are the results."""
+
+  mesh: Mesh
+  steps: list[Step]
+  results: list[Value]
+
+
+def reads(step: Step) -> Iterable[Value]:
+  """Returns the values that a step works on."""
+  if isinstance(step, Load):
+    return ()
+  if isinstance(step, Compute):
+    return step.inputs
+  return step.values if isinstance(step, Put) else (step.src,)
+
+
+def needs(step: Step) -> Iterable[Value]:
+  """Returns the values that must be there before a step runs: those that it reads, and more."""
+  if isinstance(step, MoveStep) and step.after is not None:
+    return step.src, step.after
+  return reads(step)
+
+
+def makes(step: Step) -> tuple[Value, ...]:
+  """Returns the values that a step makes."""
+  if isinstance(step, Compute):
+    return step.outs
+  return () if isinstance(step, Put) else (step.out,)

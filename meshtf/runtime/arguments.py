@@ -1,0 +1,113 @@
+"""The arguments of one call of a `mtf.function`: arrays, tensors and Python values, in any nesting.
+
+    call = Call(mesh)
+    call.add_array("x", array, "batch;d_model")
+    call.add_structure("training", True)
+    fn(**call.arguments())          # to record it; call.key tells whether it was recorded before
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.errors import MeshError, PlanError, explain_error
+from meshtf.graph import Spec, Tensor, apply
+from meshtf.mesh import Mesh
+from meshtf.ops.state import Read
+from meshtf.runtime.stores import ArrayStore, SlicesStore, as_array, distinct, named_shape
+
+
+class Call:
+  """A key for the cache, stores to record with, tensors to run with.
+
+  Args:
+    mesh: where the function runs, if that is known.
+    runs: whether there will be a run; else arrays are asked for shape and data type alone.
+  """
+
+  def __init__(self, mesh: Mesh | None, runs: bool = True) -> None:
+    self.mesh, self.runs = mesh, runs
+    self.key: tuple[Any, ...] = ()
+    self.stores: list[Any] = []
+    self.flat: list[Any] = []
+    self._makers: dict[str, Callable[[], Any]] = {}
+
+  def add_array(self, name: str, value: Any, dims: str) -> None:
+    """Adds an array whose dimensions are called `dims`. Raises ShapeError, LayoutError."""
+    if value is None or isinstance(value, Tensor) or hasattr(value, "tensor"):
+      self.add_structure(name, value)
+      return
+    source = f"argument {name!r}"
+    known = not self.runs and hasattr(value, "shape") and hasattr(value, "dtype")
+    array = value if known else as_array(value)
+    spec = Spec(named_shape(array, dims, source), tf.as_dtype(array.dtype).name)
+    store = ArrayStore(name, spec, self.mesh, source)
+    self._add(store, (name, spec), [array])
+    if self.mesh is not None:
+      _ = store.placement                   # refuses what the layout cannot hold
+    self._makers[name] = lambda: apply(Read(store), mesh=store.mesh)
+
+  def add_structure(self, name: str, value: Any) -> None:
+    """Adds tensors and Python values. Raises PlanError, MeshError."""
+    leaves = tf.nest.flatten(value)
+    makers = [self._leaf(name, leaf) for leaf in leaves]
+    self._makers[name] = lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
+    if len(leaves) != 1 or leaves[0] is not value:
+      self.key += (name, repr(tf.nest.map_structure(lambda x: 0, value)))
+
+  def arguments(self) -> dict[str, Any]:
+    """Returns what the function is traced with."""
+    return {name: make() for name, make in self._makers.items()}
+
+  def _leaf(self, name: str, leaf: Any) -> Callable[[], Any]:
+    if isinstance(leaf, (np.ndarray, tf.Tensor, tf.Variable)):
+      raise PlanError(explain_error(
+          f"argument {name!r} is an array without named dimensions.", array=list(leaf.shape),
+          way_out=f'Name them: @mtf.function({name}="batch;...").'))
+    if not isinstance(leaf, Tensor):
+      self.key += (name, _static(leaf), type(leaf))
+      return lambda: leaf
+    if leaf.held is None:
+      raise PlanError(explain_error(
+          "a recorded tensor cannot be passed to a function from outside.",
+          tensor=repr(leaf), **{"made by": leaf.node.source}))
+    if self.mesh is not None and leaf.mesh is not self.mesh:
+      raise MeshError(explain_error(
+          "the arguments of one function lie on two meshes.", argument=name,
+          meshes=f"{self.mesh!r} and {leaf.mesh!r}",
+          way_out="Make all of them on one Mesh object."))
+    assert leaf.mesh is not None
+    self.mesh = leaf.mesh
+    different, pattern = distinct(leaf.held.values)
+    store = SlicesStore(name, leaf.spec, leaf.mesh, leaf.held.placement, pattern)
+    self._add(store, (name, leaf.spec, leaf.held.placement, pattern, leaf.mesh), different)
+    return lambda: apply(Read(store), mesh=store.mesh)
+
+  def _add(self, store: Any, key: tuple[Any, ...], tensors: list[Any]) -> None:
+    self.stores.append(store)
+    self.key += key
+    self.flat += tensors
+
+
+class Itself:
+  """A Python value that cannot be hashed: equal to itself alone, and kept while its trace is."""
+
+  def __init__(self, value: Any) -> None:
+    self.value = value
+
+  def __hash__(self) -> int:
+    return id(self.value)
+
+  def __eq__(self, other: object) -> bool:
+    return isinstance(other, Itself) and self.value is other.value
+
+
+def _static(value: Any) -> Any:
+  """Returns what stands for a Python value in a key: 0.0 and -0.0 are two, nan is one."""
+  if isinstance(value, float):
+    return repr(value)
+  return value if value.__hash__ is not None else Itself(value)

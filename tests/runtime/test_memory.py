@@ -1,0 +1,42 @@
+"""What the memory benchmark reads in TensorFlow's log, and that a forecast is near it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.memory import ENVIRONMENT, peak
+
+
+def made(number, size, kernel="model/MatMul_3"):
+  return (f'x] __LOG_MEMORY__ MemoryLogTensorAllocation {{ step_id: 5 kernel_name: "{kernel}" '
+          f"tensor {{ dtype: DT_FLOAT shape {{ dim {{ size: {size // 4} }} }} "
+          f"allocation_description {{ requested_bytes: {size} allocated_bytes: 4096 "
+          f'allocator_name: "bfc" allocation_id: {number} ptr: 7 }} }} }}')
+
+
+def freed(number):
+  return f"x] __LOG_MEMORY__ MemoryLogTensorDeallocation {{ allocation_id: {number} }}"
+
+
+def test_the_peak_is_the_most_at_once_of_what_the_step_allocates():
+  most, then = peak([made(1, 400), "begin", made(2, 40), made(2, 40), freed(1), made(3, 80),
+                     freed(2), made(4, 60, "Sum"), freed(3), made(5, 16), "end", made(6, 4000)])
+  assert most == 140
+  assert [(t.kernel, t.sizes, t.bytes) for t in then] == [("MatMul", "20", 80), ("Sum", "15", 60)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["one position", "FSDP"])
+def test_a_language_model_holds_what_is_forecast(name):
+  case = json.dumps({"name": name, "dropout": 0.0, "batch": 8})
+  done = subprocess.run([sys.executable, "-m", "benchmarks.memory_worker", case], text=True,
+                        capture_output=True, check=True, env=os.environ | ENVIRONMENT)
+  found = json.loads(done.stdout)
+  assert found["variables"] == found["forecast variables"]
+  measured = found["variables"] + found["arguments"] + peak(done.stderr.splitlines())[0]
+  assert found["forecast peak"] == pytest.approx(measured, rel=0.1)
