@@ -72,9 +72,9 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
   return most, then
 
 
-def measure(name: str) -> tuple[dict[str, float], list[Tensor]]:
+def measure(name: str, dropout: float, batch: int) -> tuple[dict[str, float], list[Tensor]]:
   """Returns what a worker says of a layout, with the peak, and the tensors alive then."""
-  case = json.dumps({"name": name, "dropout": FLAGS.dropout, "batch": FLAGS.batch})
+  case = json.dumps({"name": name, "dropout": dropout, "batch": batch})
   done = subprocess.run([sys.executable, "-m", "benchmarks.memory_worker", case], text=True,
                         capture_output=True, env=os.environ | ENVIRONMENT)
   if done.returncode:
@@ -94,7 +94,7 @@ def main(argv: list[str]) -> None:
         f"{'peak':>12}{'forecast':>10}{'error':>8}{'beside variables':>18}")
   for name in ("one position", *LAYOUTS):
     if FLAGS.only in name:
-      found, then = measure(name)
+      found, then = measure(name, FLAGS.dropout, FLAGS.batch)
       print(_line(name, found), flush=True)
       for line in _largest(then):
         print(line)

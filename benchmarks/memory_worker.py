@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.layouts import LAYOUTS, MEDIUM, ONE
+from meshtf.graph import Store
 from meshtf.mesh import Split
 from meshtf.partition import Load, MoveStep, Program, Put, Segment, Tell
 from meshtf.runtime import compiled
@@ -32,10 +33,8 @@ class Alone(Placed):
     super().__init__(*args)
     self.devices = self.devices[:1]
 
-  def _carry_out(self, step: Any) -> None:
-    super()._carry_out(step)
-    if isinstance(step, Load):
-      self.values[step.out] = self.values[step.out][:1]
+  def _load(self, store: Store) -> list[Any]:
+    return super()._load(store)[:1]
 
   def _call(self, segment: Segment) -> None:
     with tf.device(self.devices[0]):

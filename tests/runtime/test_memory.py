@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
-from benchmarks.memory import ENVIRONMENT, peak
+from benchmarks.memory import measure, peak
 
 
 def made(number, size, kernel="model/MatMul_3"):
@@ -33,10 +28,6 @@ def test_the_peak_is_the_most_at_once_of_what_the_step_allocates():
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one position", "FSDP"])
 def test_a_language_model_holds_what_is_forecast(name):
-  case = json.dumps({"name": name, "dropout": 0.0, "batch": 8})
-  done = subprocess.run([sys.executable, "-m", "benchmarks.memory_worker", case], text=True,
-                        capture_output=True, check=True, env=os.environ | ENVIRONMENT)
-  found = json.loads(done.stdout)
+  found, _ = measure(name, dropout=0.0, batch=8)
   assert found["variables"] == found["forecast variables"]
-  measured = found["variables"] + found["arguments"] + peak(done.stderr.splitlines())[0]
-  assert found["forecast peak"] == pytest.approx(measured, rel=0.1)
+  assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
