@@ -1,10 +1,12 @@
-"""Cross entropy with integer labels, over a dimension that may be cut (the vocabulary).
+"""Cross entropy with labels or probabilities, over a dimension that may be cut (the vocabulary).
 
 Each slice tells its log-sum-exp and the logit that the label picks (0 if it is another's row), two
 numbers a row. The op keeps the log-sum-exp of the whole, so the gradient needs no communication:
 
     loss    lse - logits[label]  +  z_loss * lse**2
     dx      exp(logits - lse) * dloss * (1 + 2 * z_loss * lse), less dloss at the label
+
+With labels that are smoothed by s, the mean of all logits takes a share s of the label's place.
 
 On one CPU this is faster than TensorFlow's fused op, which writes a gradient in the forward pass
 ([512, 4096], forward and backward: 12 against 16 ms; compiled by XLA 3.9 against 5.5 ms).
@@ -18,15 +20,23 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
-from meshtf.names import Shape, is_integer
+from meshtf.names import Shape, is_floating, is_integer
 from meshtf.ops.arithmetic import add, multiply, subtract
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
-from meshtf.ops.reduce import log_sum_exp, reduce_sum, require_floating, wide, widen
+from meshtf.ops.reduce import (
+  log_sum_exp,
+  reduce_logsumexp,
+  reduce_mean,
+  reduce_sum,
+  require_floating,
+  wide,
+  widen,
+)
 from meshtf.ops.reshape import arrange, require_dim, transpose
-from meshtf.ops.unary import exp
+from meshtf.ops.unary import exp, square
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,10 +45,12 @@ class CrossEntropy(Op):
 
   dim: str
   z_loss: float = 0.0
+  smoothing: float = 0.0
 
   samples = (Sample(("v",), ("b:4;v:8", "int b:4")), Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
-             Sample(("v",), ("v:8;b:4;c:2", "int c:2;b:4")),
+             Sample(("v", 0.0, 0.25), ("v:8;b:4;c:2", "int c:2;b:4")),
              Sample(("v", 0.01), ("b:2;c:4;v:8", "int b:2;c:4")),
+             Sample(("v", 0.1, 0.1), ("b:4;v:8", "int b:4")),
              Sample(("v",), ("b:3;v:5", "int b:3"), below=5))
 
   def out(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
@@ -68,7 +80,11 @@ class CrossEntropy(Op):
   def share(self, at: At, logits: Any, labels: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
     lse = log_sum_exp(widen(logits), [at.axis(0, self.dim)])
-    return (lse, self._picked(at, logits, labels)), ()
+    picked = self._picked(at, logits, labels)
+    if self.smoothing:
+      mean = tf.reduce_sum(widen(logits), at.axis(0, self.dim)) * (1 / at.whole(self.dim))
+      picked = picked * (1 - self.smoothing) + mean * self.smoothing
+    return (lse, picked), ()
 
   def local(self, at: At, logits: Any, labels: Any) -> tuple[Any, ...]:
     if at.told is None:
@@ -97,7 +113,8 @@ class CrossEntropy(Op):
     (dloss, dlse), (_, lse) = dys, ys
     dx = None
     if dloss is not None:
-      dx = apply(CrossEntropyGrad(self.dim, self.z_loss), dloss, logits, labels, lse)
+      dx = apply(CrossEntropyGrad(self.dim, self.z_loss, self.smoothing), dloss, logits, labels,
+                 lse)
     if dlse is not None:                            # only in gradients of gradients
       more = cast(multiply(_probability(logits, lse), dlse), logits.dtype)
       dx = more if dx is None else add(dx, more)
@@ -113,9 +130,10 @@ class CrossEntropyGrad(Op):
 
   dim: str
   z_loss: float = 0.0
+  smoothing: float = 0.0
 
   samples = (Sample(("v",), ("b:4", "b:4;v:8", "int b:4", "b:4")),
-             Sample(("v", 0.1), ("b:4;c:2", "b:4;v:8;c:2", "int c:2;b:4", "b:4;c:2")),
+             Sample(("v", 0.1, 0.25), ("b:4;c:2", "b:4;v:8;c:2", "int c:2;b:4", "b:4;c:2")),
              Sample(("v", 0.1), ("b:3", "b:3;v:5", "int b:3", "b:3"), below=5))
 
   def out(self, dloss: Spec, logits: Spec, labels: Spec, lse: Spec) -> tuple[Spec, ...]:
@@ -130,6 +148,9 @@ class CrossEntropyGrad(Op):
     dloss = tf.where(labels < 0, tf.zeros([], dloss.dtype), dloss)
     scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
     dx = tf.exp(widen(logits) - tf.expand_dims(lse, axis)) * tf.expand_dims(scale, axis)
+    if self.smoothing:
+      dx = dx - tf.expand_dims(dloss * (self.smoothing / at.whole(self.dim)), axis)
+      dloss = dloss * (1 - self.smoothing)
     own = labels - at.offset(self.dim)
     if axis == len(logits.shape) - 1:
       dx = _subtract_at(dx, own, dloss, size)
@@ -143,8 +164,11 @@ class CrossEntropyGrad(Op):
     slope = add(multiply(lse, 2 * self.z_loss), 1.0)
     weighted = multiply(dz, _probability(logits, lse))
     total = reduce_sum(weighted, self.dim)
-    by_dloss = subtract(where(labels >= 0, multiply(slope, total), 0.0),
-                        gather(dz, labels, self.dim, zero_negative=True))
+    picked = gather(dz, labels, self.dim, zero_negative=True)
+    if self.smoothing:
+      mean = where(labels >= 0, reduce_mean(dz, self.dim), 0.0)
+      picked = add(multiply(picked, 1 - self.smoothing), multiply(mean, self.smoothing))
+    by_dloss = subtract(where(labels >= 0, multiply(slope, total), 0.0), picked)
     scale = multiply(counted, slope)
     by_lse = subtract(multiply(multiply(counted, 2 * self.z_loss), total), multiply(scale, total))
     return [by_dloss, cast(multiply(weighted, scale), logits.dtype), None, by_lse]
@@ -171,19 +195,46 @@ def _probability(logits: Tensor, lse: Tensor) -> Tensor:
   return exp(subtract(cast(logits, lse.dtype), lse))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, dim: str, z_loss: float = 0.0) -> Tensor:
+def cross_entropy(logits: Tensor, labels: Tensor, dim: str, z_loss: float = 0.0,
+                  label_smoothing: float = 0.0) -> Tensor:
   """Returns the negative log-likelihood of labels: the logits' shape without `dim`.
 
   A negative label counts for nothing: loss 0, gradient 0. One that is too large gives NaN.
 
   Args:
     logits: floats; half floats are computed in, and give, float32.
-    labels: integers, rows of `dim`, with all other dimensions of the logits.
+    labels: integers, rows of `dim`, with all other dimensions of the logits; or floats, the wanted
+      probabilities, which have `dim` too.
     dim: the name of the classes.
     z_loss: adds z_loss * logsumexp(logits)**2, which keeps logits from drifting.
+    label_smoothing: the share of the wanted probability that all classes have alike (Szegedy et
+      al., 2016, arXiv 1512.00567, section 7).
 
   Raises:
     ShapeError: logits lack `dim`, or labels do not have all other dimensions.
-    DTypeError: logits are not floats, or labels not integers.
+    DTypeError: logits are not floats.
+    PlanError: `label_smoothing` is not in [0, 1).
   """
-  return apply_all(CrossEntropy(dim, float(z_loss)), logits, labels)[0]
+  if not 0 <= label_smoothing < 1:
+    raise PlanError(f"label_smoothing is a share, at least 0 and below 1, not {label_smoothing}.")
+  if is_floating(labels.dtype):
+    return _soft_cross_entropy(logits, labels, dim, z_loss, label_smoothing)
+  return apply_all(CrossEntropy(dim, float(z_loss), float(label_smoothing)), logits, labels)[0]
+
+
+def _soft_cross_entropy(logits: Tensor, targets: Tensor, dim: str, z_loss: float, smoothing: float
+                        ) -> Tensor:
+  require_floating(logits.spec, "cross_entropy")
+  if set(targets.shape) != set(logits.shape):
+    raise ShapeError(explain_error(
+        f"probabilities of {targets.shape!r} do not fit logits of {logits.shape!r}.",
+        way_out=f'They have the same dimensions, in any order; labels without "{dim}" are '
+                "integers."))
+  logits, targets = (cast(x, wide(logits.dtype)) for x in (logits, targets))
+  total = reduce_sum(targets, dim)
+  if smoothing:
+    alike = multiply(total, smoothing / logits.shape[dim])
+    targets = add(multiply(targets, 1 - smoothing), alike)
+  lse = reduce_logsumexp(logits, dim)
+  loss = subtract(multiply(lse, total), reduce_sum(multiply(targets, logits), dim))
+  return add(loss, multiply(square(lse), z_loss)) if z_loss else loss

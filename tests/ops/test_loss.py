@@ -73,6 +73,37 @@ def test_z_loss_and_second_derivatives(mesh):
   np.testing.assert_allclose(ddx.numpy(), outer.gradient(y, v).numpy(), rtol=1e-3, atol=1e-2)
 
 
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "probabilities"])
+def test_smoothed_labels_and_probabilities_equal_keras(mesh, soft, rng):
+  x = mtf.import_tensor(mesh, numbers(), "b;v")
+  wanted = rng.dirichlet(np.ones(6), 4).astype("float32") if soft else np.eye(6)[LABELS]
+  labels = (mtf.import_tensor(mesh, wanted.T, "v;b") if soft
+            else mtf.import_tensor(mesh, LABELS, "b"))
+  loss = cross_entropy(x, labels, "v", z_loss=0.1, label_smoothing=0.2)
+  v = tf.constant(numbers())
+  with tf.GradientTape() as tape:
+    tape.watch(v)
+    y = tf.keras.losses.categorical_crossentropy(wanted, v, True, label_smoothing=0.2)
+    y += 0.1 * tf.reduce_logsumexp(v, 1) ** 2
+  np.testing.assert_allclose(loss.numpy(), y.numpy(), rtol=1e-5)
+  (dx,) = mtf.gradients([loss], [x])
+  np.testing.assert_allclose(dx.numpy(), tape.gradient(y, v).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("soft", [False, True], ids=["labels", "probabilities"])
+def test_where_classes_are_cut_a_few_numbers_of_each_row_move(soft):
+  mesh = mtf.Mesh("x:2", layout="v:x")
+
+  @mtf.function(mesh=mesh, x="b;v", labels="b;v" if soft else "b")
+  def gradient(x, labels):
+    loss = cross_entropy(x, labels, "v", z_loss=0.1, label_smoothing=0.2)
+    return mtf.gradients([loss], [x])[0]
+  labels = np.eye(6, dtype="float32")[LABELS] if soft else LABELS
+  forecast = mtf.explain(gradient, numbers(), labels)
+  assert all(move.tensor.shape == (("b", 4),) for move in forecast.moves)
+  assert soft or {move.phase for move in forecast.moves} == {"forward"}
+
+
 def test_what_is_refused(mesh):
   x = mtf.import_tensor(mesh, numbers(), "b;v")
   labels = mtf.import_tensor(mesh, LABELS, "b")
@@ -81,4 +112,8 @@ def test_what_is_refused(mesh):
   with pytest.raises(mtf.ShapeError, match=r"needs labels of \[b:4\], in any order, not \[c:4\]"):
     cross_entropy(x, mtf.rename(labels, "b", "c"), "v")
   with pytest.raises(mtf.DTypeError, match="labels are integers"):
+    cross_entropy(x, labels < 2, "v")
+  with pytest.raises(mtf.ShapeError, match=r"of \[b:4\] do not fit.*\n.*without \"v\" are integ"):
     cross_entropy(x, mtf.cast(labels, "float32"), "v")
+  with pytest.raises(mtf.PlanError, match="at least 0 and below 1, not 1.5"):
+    cross_entropy(x, labels, "v", label_smoothing=1.5)
