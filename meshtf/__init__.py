@@ -22,6 +22,7 @@ from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum
 from meshtf.ops.laying import layout, replicate, shard, split
+from meshtf.ops.loops import cond, scan, while_loop
 from meshtf.ops.loss import cross_entropy
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where

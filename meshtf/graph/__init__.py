@@ -8,13 +8,17 @@ Nothing here imports TensorFlow or knows an op by name.
 """
 
 from meshtf.graph.apply import Executor, apply, apply_all, current_executor, executing
+from meshtf.graph.body import Body, record_body
+from meshtf.graph.branch import Branch
 from meshtf.graph.context import Context, context, current
 from meshtf.graph.gradients import gradients
+from meshtf.graph.loop import Loop
 from meshtf.graph.op import At, Op, Role, Sample, Spec, Store, Window
 from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.record import Graph, Group
 from meshtf.graph.tensor import Held, Node, Source, Tensor
 
-__all__ = ["At", "Context", "Executor", "Graph", "Group", "Held", "Node", "OPERATORS", "Op",
-           "Operators", "Role", "Sample", "Source", "Spec", "Store", "Tensor", "Window", "apply",
-           "apply_all", "context", "current", "current_executor", "executing", "gradients"]
+__all__ = ["At", "Body", "Branch", "Context", "Executor", "Graph", "Group", "Held", "Loop", "Node",
+           "OPERATORS", "Op", "Operators", "Role", "Sample", "Source", "Spec", "Store", "Tensor",
+           "Window", "apply", "apply_all", "context", "current", "current_executor", "executing",
+           "gradients", "record_body"]

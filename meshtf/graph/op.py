@@ -74,6 +74,7 @@ class Window(NamedTuple):
 
   low: Callable[[int], int]
   high: Callable[[int], int]
+  wrap: bool = False      # whether beyond one end the rows of the other end follow, not `fill`
 
 
 class Store(Protocol):

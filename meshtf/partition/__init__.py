@@ -5,6 +5,7 @@
     cost      bytes of a move
     steps     loads, moves, computations and stores, on values
     program   a graph as a list of steps
+    nested    the same for bodies of loops and branches
     schedule  which of them run together in a segment
 """
 
@@ -13,8 +14,10 @@ from meshtf.partition.plan import NodePlan, plan_node
 from meshtf.partition.program import build
 from meshtf.partition.schedule import Segment, schedule
 from meshtf.partition.steps import (
+  BranchStep,
   Compute,
   Load,
+  LoopStep,
   MoveStep,
   Program,
   Put,
@@ -22,7 +25,9 @@ from meshtf.partition.steps import (
   Tell,
   Value,
   WindowStep,
+  walk,
 )
 
-__all__ = ["Compute", "Load", "Move", "MoveStep", "NodePlan", "Program", "Put", "Segment", "Step",
-           "Tell", "Value", "WindowStep", "build", "moves", "plan_node", "schedule"]
+__all__ = ["BranchStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan", "Program",
+           "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build", "moves", "plan_node",
+           "schedule", "walk"]

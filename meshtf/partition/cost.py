@@ -42,6 +42,23 @@ def local_bytes(spec: Spec, placement: Placement, mesh: Mesh) -> float:
   return local_size(spec.shape, placement, mesh) * dtype_bytes(spec.dtype)
 
 
+def spans(start: int, stop: int, size: int, parts: int, wrap: bool = False
+          ) -> list[tuple[int, int, int]]:
+  """Returns where rows [start, stop) of the whole lie, in order: (slice, low and high row in it).
+
+  Rows that are not there are left out; if they wrap, those of the other end take their place.
+
+  >>> spans(2, 9, size=4, parts=2)
+  [(0, 2, 4), (1, 0, 4)]
+  >>> spans(2, 9, size=4, parts=2, wrap=True)
+  [(0, 2, 4), (1, 0, 4), (0, 0, 1)]
+  """
+  if not wrap:
+    start, stop = max(start, 0), min(stop, size * parts)
+  return [(q % parts, max(start - q * size, 0), min(stop - q * size, size))
+          for q in range(start // size, -(-stop // size)) if start < stop]
+
+
 def rows_received(window: Window, size: int, rows: int, parts: int) -> float:
   """Returns the rows that one slice receives from others, on average.
 
@@ -52,13 +69,10 @@ def rows_received(window: Window, size: int, rows: int, parts: int) -> float:
     parts: how many slices there are.
   """
   each = size // parts
-  spans = [(window.low(j * each), window.high((j + 1) * each)) for j in range(parts)]
-  length = max(high - low for low, high in spans)      # the same for all: see `runtime.placed`
-  total = 0
-  for j, (low, _) in enumerate(spans):
-    there = range(max(low, 0), min(low + length, rows * parts))
-    own = range(max(there.start, j * rows), min(there.stop, (j + 1) * rows))
-    total += len(there) - len(own)
+  ends = [(window.low(j * each), window.high((j + 1) * each)) for j in range(parts)]
+  length = max(high - low for low, high in ends)       # the same for all: see `runtime.placed`
+  total = sum(stop - start for j, (low, _) in enumerate(ends)
+              for q, start, stop in spans(low, low + length, rows, parts, window.wrap) if q != j)
   return total / parts
 
 

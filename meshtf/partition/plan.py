@@ -6,7 +6,9 @@ Axis by axis, in the order of the mesh:
             output stays unfinished
     free    else cut a factor by which every input that is not Whole here is cut already
     bytes   else, of the factors that an input is cut by and the one wanted by the output, cut the
-            one that moves the fewest bytes, the output's move included; at ties the wanted one
+            one that moves the fewest bytes, the output's move included; at ties the wanted one;
+            where what is cut must be whole, another factor that no axis cuts, if that moves less
+            than to make it whole and cut it again: a sort along "d" is done cut by "batch"
 
 A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis cuts it
 (unless the layout says so). Outputs are then moved to the wanted placement; but where Whole is
@@ -122,9 +124,18 @@ class _Planner:
     wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Split)]
     held = [self.op.factor(s.dim) for s in states if isinstance(s, Split)]
     choices = [f for f in dict.fromkeys(wanted + held) if self._can_cut(f, axis)]
+    if not choices and held:
+      return self._instead(axis)
     if len(choices) < 2:
       return choices[0] if choices else None
     return min(choices, key=lambda f: self._bytes(f, axis))
+
+  def _instead(self, axis: str) -> str | None:
+    """Returns a factor to cut in place of one that must be whole; None: nothing moves less."""
+    taken = {self.op.factor(s.dim) for placement in (*self.states, *self.wishes)
+             for s in placement if isinstance(s, Split)}
+    free = [f for f in self.sizes if f not in taken and self._can_cut(f, axis)]
+    return min([*free, None], key=lambda f: self._bytes(f, axis))
 
   def _can_cut(self, factor: str, axis: str) -> bool:
     if factor not in self.sizes or self.op.role(factor) is Role.WHOLE:
@@ -137,10 +148,10 @@ class _Planner:
     sizes += [y.shape[factor] for y in self.outs if factor in y.shape]
     return not any(size % parts for size in (*sizes, self.sizes[factor]))
 
-  def _bytes(self, factor: str, axis: str) -> float:
+  def _bytes(self, factor: str | None, axis: str) -> float:
     """Elements that one device receives if `axis` cuts `factor`, other axes as they are."""
     i, cut = self.mesh.axis_index[axis], self.cut
-    self.cut = cut | {axis: factor}
+    self.cut = cut if factor is None else cut | {axis: factor}
     total = 0.0
     for x, states in zip(self.ins, self.states):
       target = (*states[:i], self._target(x, states[i], axis), *states[i + 1:])

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Node, Spec, Store, Tensor
+from meshtf.graph import Branch, Loop, Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
+from meshtf.partition import nested
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.moves import moved, moves
 from meshtf.partition.plan import NodePlan, plan_node
@@ -47,7 +48,7 @@ def build(nodes: Sequence[Node], results: Sequence[Tensor], mesh: Mesh,
     finish: whether unfinished sums among the results are finished.
     prune: whether to leave out what no result and no effect needs.
   """
-  builder = _Builder(mesh)
+  builder = Builder(mesh)
   for node in live(nodes, results) if prune else nodes:
     builder.node(node)
   final = []
@@ -71,7 +72,7 @@ def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
   return kept[::-1]
 
 
-class _Builder:
+class Builder:
   """Writes steps; knows in which placements each tensor is at hand."""
 
   def __init__(self, mesh: Mesh) -> None:
@@ -101,13 +102,23 @@ class _Builder:
       self._load(node.outputs[0], op.stores[0], op.stores[0].placement)
     elif op.effect == "write":
       self.steps.append(Put(node, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
+    elif isinstance(op, (Loop, Branch)):
+      nested.add(self, node)
     else:
       self._compute(node)
+
+  def given(self, tensor: Tensor, versions: dict[Placement, Value], state: Placement) -> None:
+    """Takes a tensor that is there from outside, in these versions."""
+    self.versions[tensor], self.states[tensor] = versions, state
+
+  def gate(self, node: Node) -> Value | None:
+    """Returns what a node must not run before."""
+    return None if node.after is None else self.bring(node.after, self.state(node.after), node)
 
   def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
     """Returns a tensor in a placement, moving the nearest version of it."""
     self.state(tensor)
-    versions = self._versions(tensor, node)
+    versions = self.at_hand(tensor, node)
     if target not in versions:
       start = min(versions, key=lambda p: self._distance(tensor.spec, p, target))
       value, placement = versions[start], start
@@ -122,7 +133,7 @@ class _Builder:
       self.states[tensor] = target       # it was finished once: nobody need finish it again
     return versions[target]
 
-  def _versions(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
+  def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
     """Where a tensor is at hand: a parameter is freed between the forward and backward pass."""
     versions = self.versions[tensor]
     if node is None or not node.primals or not _is_freed(tensor):
@@ -157,11 +168,11 @@ class _Builder:
     ins = tuple(x.spec for x in node.inputs)
     outs = tuple(y.spec for y in node.outputs)
     plan = plan_node(node.op, self.mesh, node.layout, ins, self._states(node), outs,
-                     [self._wish(node, y) for y in node.outputs])
+                     [self.wish(node, y) for y in node.outputs])
     values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
                    for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
     results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
-    after = self.bring(node.after, self.state(node.after), node) if node.after is not None else None
+    after = self.gate(node)
     told, kept = self._share(node, plan, values, after)
     self.steps.append(Compute(node, plan, values, results, told=told, kept=kept, after=after))
     if any(_is_freed(x) and target != self.states[x]
@@ -205,7 +216,7 @@ class _Builder:
         value = out
     return value
 
-  def _wish(self, node: Node, y: Tensor) -> Placement:
+  def wish(self, node: Node, y: Tensor) -> Placement:
     """The placement that an output should have: a cotangent's is its primal's."""
     primals = () if node.op.settled else node.primals
     same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]

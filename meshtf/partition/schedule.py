@@ -18,7 +18,7 @@ import dataclasses
 from collections.abc import Hashable
 
 from meshtf.mesh import Mesh, Whole
-from meshtf.partition.steps import Compute, Load, Program, Put, Step, Value, needs
+from meshtf.partition.steps import Compute, Load, Program, Put, Step, Value, makes, needs
 
 
 @dataclasses.dataclass(eq=False)
@@ -69,7 +69,8 @@ class _Levels:
     self.before: list[list[Step]] = [[]]
     self.computes: list[list[_Part]] = [[]]
     self.part: dict[Value, _Part] = {}       # which of a level's lists computes a value
-    self.ready: dict[Value, int] = {}        # the first level before whose segment a value exists
+    # The first level before whose segment a value exists; values from outside are there at once.
+    self.ready: dict[Value, int] = {}
     self.made: dict[Value, int] = {}         # the level whose segment computes it
     self.written: dict[object, int] = {}
 
@@ -87,7 +88,7 @@ class _Levels:
       self.written.update(dict.fromkeys(step.op.stores, level))
     else:
       level = self.written.get(step.store, 0) if isinstance(step, Load) else level
-      self.ready[step.out] = level
+      self.ready.update(dict.fromkeys(makes(step), level))
     self._grow_before(level)
     self.before[level].append(step)
 
@@ -118,11 +119,11 @@ class _Levels:
 
   def _before_a_segment(self, value: Value) -> int:
     """Returns the first level before whose segment a step can use a value."""
-    return self.ready[value] if value in self.ready else self.made[value] + 1
+    return self.made[value] + 1 if value in self.made else self.ready.get(value, 0)
 
   def _at_hand(self, value: Value) -> int:
     """Returns the first level whose segment can use a value."""
-    return self.ready[value] if value in self.ready else self.made[value]
+    return self.made[value] if value in self.made else self.ready.get(value, 0)
 
   def _grow_before(self, level: int) -> None:
     self.before.extend([] for _ in range(level + 1 - len(self.before)))

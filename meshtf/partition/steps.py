@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from meshtf.graph import Node, Op, Spec, Store, Window
+from meshtf.graph import Loop, Node, Op, Spec, Store, Window
 from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
 from meshtf.partition.moves import Move
@@ -116,9 +116,6 @@ class Compute:
     return [v for v in (*self.ins, self.told, self.kept, self.after) if v is not None]
 
 
-Step = Load | Put | MoveStep | WindowStep | Tell | Compute
-
-
 @dataclasses.dataclass(eq=False)
 class Program:
   """Steps, and the values that are the results."""
@@ -128,11 +125,64 @@ class Program:
   results: list[Value]
 
 
+@dataclasses.dataclass(eq=False)
+class LoopStep:
+  """A program that runs many times; see `graph.Loop`.
+
+  In each turn `turn`, `states` and `rows` are given to the body, whose results are states, sums and
+  what is stacked; the states' first values are `starts`, rows are of `walked`.
+  """
+
+  node: Node
+  body: Program
+  test: Program | None
+  turn: Value
+  states: tuple[Value, ...]
+  rows: tuple[Value, ...]
+  starts: tuple[Value, ...]
+  walked: tuple[Value, ...]
+  taken: tuple[Value, ...]           # what body and test use from outside
+  outs: tuple[Value, ...]
+  after: Value | None = None         # does not run before this value is there
+
+  @property
+  def op(self) -> Loop:
+    """What it carries out."""
+    assert isinstance(self.node.op, Loop)
+    return self.node.op
+
+  @property
+  def inputs(self) -> list[Value]:
+    """All values that it needs."""
+    every = (*self.starts, *self.walked, *self.taken, self.after)
+    return [v for v in every if v is not None]
+
+
+@dataclasses.dataclass(eq=False)
+class BranchStep:
+  """One of two programs, chosen by a value that is the same on all devices."""
+
+  node: Node
+  predicate: Value
+  bodies: tuple[Program, Program]
+  taken: tuple[Value, ...]           # what the bodies use from outside
+  outs: tuple[Value, ...]
+  after: Value | None = None         # does not run before this value is there
+
+  @property
+  def inputs(self) -> list[Value]:
+    """All values that it needs."""
+    return [v for v in (self.predicate, *self.taken, self.after) if v is not None]
+
+
+Step = Load | Put | MoveStep | WindowStep | Tell | Compute | LoopStep | BranchStep
+
+
 def reads(step: Step) -> Iterable[Value]:
   """Returns the values that a step works on."""
   if isinstance(step, Load):
     return ()
-  if isinstance(step, Compute):
+  if isinstance(step, (Compute, LoopStep, BranchStep)):
     return step.inputs
   return step.values if isinstance(step, Put) else (step.src,)
 
@@ -146,6 +196,22 @@ def needs(step: Step) -> Iterable[Value]:
 
 def makes(step: Step) -> tuple[Value, ...]:
   """Returns the values that a step makes."""
-  if isinstance(step, Compute):
+  if isinstance(step, (Compute, LoopStep, BranchStep)):
     return step.outs
   return () if isinstance(step, Put) else (step.out,)
+
+
+def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
+  """Yields all steps, those of loops and branches too, each with how often it runs at most.
+
+  Of a loop whose number of turns only a run tells, one turn counts.
+  """
+  for step in program.steps:
+    yield step, times
+    if isinstance(step, LoopStep):
+      for body in (step.test, step.body):
+        if body is not None:
+          yield from walk(body, times * (step.op.turns or 1))
+    elif isinstance(step, BranchStep):
+      for body in step.bodies:
+        yield from walk(body, times)

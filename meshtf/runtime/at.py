@@ -18,7 +18,7 @@ from meshtf.graph import Node
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
-from meshtf.partition.cost import local_shape
+from meshtf.partition.cost import local_shape, spans
 
 
 class Coordinates:
@@ -87,8 +87,12 @@ class Here:
     window = self._node.op.needs(i, dim)
     if window is None or self.parts(factor) > 1:
       return x
-    return take_rows(x, self.axis(i, dim), window.low(0), window.high(self._sizes[factor]),
-                     self._node.op.fill(i))
+    start, stop, axis = window.low(0), window.high(self._sizes[factor]), self.axis(i, dim)
+    if window.wrap:
+      rows = [take_rows(x, axis, low, high, 0.0) for _, low, high in
+              spans(start, stop, x.shape[axis], 1, wrap=True)]
+      return tf.concat(rows, axis)
+    return take_rows(x, axis, start, stop, self._node.op.fill(i))
 
 
 def take_rows(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:

@@ -11,13 +11,27 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.graph import Store
-from meshtf.partition import Load, MoveStep, Put, Step, Tell, Value, WindowStep
+from meshtf.mesh import Mesh
+from meshtf.partition import (
+  BranchStep,
+  Load,
+  LoopStep,
+  MoveStep,
+  Program,
+  Put,
+  Step,
+  Tell,
+  Value,
+  WindowStep,
+)
+from meshtf.runtime.loops import run_branch, run_loop
 
 
 class Carrier:
   """Base of runtimes: keeps values, and sends each step to the method that carries it out."""
 
-  def __init__(self) -> None:
+  def __init__(self, mesh: Mesh) -> None:
+    self.mesh = mesh
     self.values: dict[Value, Any] = {}
 
   def carry_out(self, step: Step) -> None:
@@ -32,6 +46,26 @@ class Carrier:
       self.values[step.out] = self._window(step)
     elif isinstance(step, MoveStep):
       self.values[step.out] = self._move(step)
+    elif isinstance(step, LoopStep):
+      run_loop(self, step)
+    elif isinstance(step, BranchStep):
+      run_branch(self, step)
+
+  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
+    """Returns the results of a program within this one, in which `given` values are there too."""
+    raise NotImplementedError
+
+  def homes(self, value: Value) -> list[str | None]:
+    """Returns the device of each slice of a value that can differ from the others."""
+    raise NotImplementedError
+
+  def different(self, value: Value, slices: Any) -> list[Any]:
+    """Returns of what `values` would hold of a value those slices, in that order."""
+    raise NotImplementedError
+
+  def spread(self, value: Value, slices: list[Any]) -> Any:
+    """Returns what `values` holds of a value with these different slices."""
+    raise NotImplementedError
 
   def _load(self, store: Store) -> Any:
     raise NotImplementedError

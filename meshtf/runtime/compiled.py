@@ -15,7 +15,7 @@ from meshtf.graph import Held, Node, Source, Spec, Tensor
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
-from meshtf.partition import MoveStep, build, schedule
+from meshtf.partition import MoveStep, build, schedule, walk
 from meshtf.runtime.devices import devices_of
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
@@ -54,9 +54,9 @@ class Compiled:
   @property
   def moves(self) -> list[str]:
     """All communication of one call, such as "all_reduce over model of [batch:64 d_model:16]"."""
-    steps = (s for s in self.program.steps if isinstance(s, MoveStep) and s.move.kind != "slice")
-    return [f"{s.move.kind} over {s.move.axis} of {s.src.spec.shape!r}" for s in steps
-            if s.src.spec]
+    return [f"{s.move.kind} over {s.move.axis} of {s.src.spec.shape!r}"
+            for s, times in walk(self.program) for _ in range(times)
+            if isinstance(s, MoveStep) and s.move.kind != "slice" and s.src.spec]
 
   def _body(self, *flat: Any) -> list[Any]:
     left = list(flat)

@@ -17,7 +17,20 @@ import tensorflow as tf
 
 from meshtf.graph import Store
 from meshtf.mesh import Mesh, Pending, Split, Whole
-from meshtf.partition import Load, MoveStep, Put, Segment, Tell, Value, WindowStep
+from meshtf.partition import (
+  BranchStep,
+  Load,
+  LoopStep,
+  MoveStep,
+  Program,
+  Put,
+  Segment,
+  Tell,
+  Value,
+  WindowStep,
+  schedule,
+)
+from meshtf.partition.cost import spans
 from meshtf.runtime.at import take_rows
 from meshtf.runtime.carrier import Carrier
 from meshtf.runtime.collectives import collectives_for
@@ -33,8 +46,8 @@ class Placed(Carrier):
 
   def __init__(self, mesh: Mesh, segments: Sequence[Segment],
                make_caller: Callable[[Segment, Mesh], Caller]) -> None:
-    super().__init__()
-    self.mesh, self.segments, self.make_caller = mesh, segments, make_caller
+    super().__init__(mesh)
+    self.segments, self.make_caller = segments, make_caller
     self.devices = devices_of(mesh)
     self.separate = kept_separate(mesh)
     self._constants: dict[int, Any] = {}
@@ -47,6 +60,29 @@ class Placed(Carrier):
       if segment.outs:
         self._call(segment)
     return [self.values[v] for v in results]
+
+  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Slices]:
+    """Returns the results of a program within this one."""
+    segments = schedule(program, apart=len(set(self.devices)) < len(self.devices))
+    inner = Placed(self.mesh, segments, self.make_caller)
+    inner.values = {**self.values, **given}
+    return inner.run(program.results)
+
+  def homes(self, value: Value) -> list[str | None]:
+    """Returns the device of each slice that can differ."""
+    return [device for device, *_ in dict.fromkeys(self._keys(value))]
+
+  def different(self, value: Value, slices: Slices) -> Slices:
+    """Returns of a value's slices those that can differ."""
+    first: dict[Any, Any] = {}
+    for key, x in zip(self._keys(value), slices):
+      first.setdefault(key, x)
+    return list(first.values())
+
+  def spread(self, value: Value, slices: Slices) -> Slices:
+    """Returns a slice for each position."""
+    held = dict(zip(dict.fromkeys(self._keys(value)), slices))
+    return [held[key] for key in self._keys(value)]
 
   def _between(self, step: Any) -> None:
     with tf.name_scope(_scope(step)):
@@ -90,9 +126,12 @@ class Placed(Carrier):
     if value.spec is None or len(self.devices) == len(set(self.devices)):
       return slices
     first: dict[Any, Any] = {}
-    return [first.setdefault((device, *(0 if s == Whole else c
-                                        for s, c in zip(value.placement, coord))), x)
-            for device, coord, x in zip(self.devices, self.mesh.coords, slices)]
+    return [first.setdefault(key, x) for key, x in zip(self._keys(value), slices)]
+
+  def _keys(self, value: Value) -> list[tuple[Any, ...]]:
+    """Returns for each position its device and which slice it holds."""
+    return [(device, *(0 if s == Whole else c for s, c in zip(value.placement, coord)))
+            for device, coord in zip(self.devices, self.mesh.coords)]
 
   def _constant(self, number: int) -> Any:
     if number not in self._constants:
@@ -180,13 +219,13 @@ class Placed(Carrier):
     assert step.src.spec is not None
     axis = step.src.spec.shape.index(step.dim)
     rows = step.factor_size // self.mesh.axes[step.axis]
-    spans = [(step.window.low(j * rows), step.window.high((j + 1) * rows))
-             for j in range(self.mesh.axes[step.axis])]
-    length = max(high - low for low, high in spans)      # one trace: equal lengths on all devices
+    ends = [(step.window.low(j * rows), step.window.high((j + 1) * rows))
+            for j in range(self.mesh.axes[step.axis])]
+    length = max(high - low for low, high in ends)       # one trace: equal lengths on all devices
 
     def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
-      return [_rows_of_slices(xs, devices, j, axis, low, low + length, step.fill)
-              for j, (low, _) in enumerate(spans)]
+      return [_rows_of_slices(xs, devices, j, axis, low, low + length, step)
+              for j, (low, _) in enumerate(ends)]
     return self._grouped(self.values[step.src], (step.axis,), exchange)
 
 
@@ -198,24 +237,22 @@ def _scope(step: Any) -> str:
     return f"move/window/{step.axis}/"
   if isinstance(step, Tell):
     return f"move/tell/{'.'.join(step.axes)}/"
+  if isinstance(step, (LoopStep, BranchStep)):
+    return f"{step.node.op.title}/"
   return "load/" if isinstance(step, Load) else "put/"
 
 
 def _rows_of_slices(xs: Slices, devices: Sequence[str], j: int, axis: int, start: int, stop: int,
-                    fill: float) -> Any:
+                    step: WindowStep) -> Any:
   """Returns rows [start, stop) of the whole that the slices make up, on device j."""
-  size = xs[0].shape[axis]
-  first, last = max(0, start) // size, min(stop, size * len(xs))
-  pieces = []
-  for q in range(first, len(xs)):
-    low, high = max(start, q * size) - q * size, min(last, (q + 1) * size) - q * size
-    if low < high:
-      with tf.device(devices[q]):
-        pieces.append(send(take_rows(xs[q], axis, low, high, fill), devices[q], devices[j]))
+  pieces, fill = [], step.fill
+  for q, low, high in spans(start, stop, xs[0].shape[axis], len(xs), step.window.wrap):
+    with tf.device(devices[q]):
+      pieces.append(send(take_rows(xs[q], axis, low, high, fill), devices[q], devices[j]))
   with tf.device(devices[j]):
     if not pieces:
       return take_rows(xs[j], axis, -(stop - start), 0, fill)
     rows = pieces[0] if len(pieces) == 1 else tf.concat(pieces, axis)
-    before, have = max(0, -start), rows.shape[axis]
+    before, have = 0 if step.window.wrap else max(0, -start), rows.shape[axis]
     return take_rows(rows, axis, -before, stop - start - before, fill) if (
         before or have < stop - start) else rows

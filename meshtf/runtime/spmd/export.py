@@ -26,7 +26,7 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement
-from meshtf.partition import Load, Program, Put, build
+from meshtf.partition import Load, Program, Put, build, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.spmd.replica import Replica, scope
 from meshtf.runtime.stores import region, slice_keys
@@ -192,7 +192,7 @@ class _Body:
 
   def _refusal(self, text: str, what: str, why: str | None = None) -> PlanError:
     """Returns the error for the op whose name stands in `text`."""
-    named = (s for s in self.program.steps if not isinstance(s, Load) and f"{scope(s)}/" in text)
+    named = (s for s, _ in walk(self.program) if not isinstance(s, Load) and f"{scope(s)}/" in text)
     node = next((s.node for s in named if s.node is not None), None)
     title = "an op" if node is None else node.op.title
     return PlanError(explain_error(

@@ -23,6 +23,7 @@ from meshtf.partition import (
   Put,
   Step,
   Tell,
+  Value,
   WindowStep,
   schedule,
 )
@@ -45,18 +46,38 @@ class Replica(Carrier):
 
   def __init__(self, program: Program, variables: Mapping[Store, tf.Variable],
                inputs: Mapping[Store, Any]) -> None:
-    super().__init__()
-    self.program, self.mesh = program, program.mesh
+    super().__init__(program.mesh)
+    self.program = program
     self.variables, self.inputs = variables, inputs
     self.coordinates = Coordinates(self._coordinates())
 
   def run(self) -> list[Any]:
     """Runs all steps and returns the results."""
-    for segment in schedule(self.program):
+    return self.run_body(self.program, {})
+
+  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
+    """Returns the results of a program within this one."""
+    around = self.values
+    self.values = {**around, **given}
+    for segment in schedule(program):
       for step in (*segment.before, *segment.computes):
         with tf.name_scope(scope(step)):
           self._step(step)
-    return [self.values[v] for v in self.program.results]
+    results = [self.values[v] for v in program.results]
+    self.values = around
+    return results
+
+  def homes(self, value: Value) -> list[str | None]:
+    """A replica holds one slice."""
+    return [None]
+
+  def different(self, value: Value, slices: Any) -> list[Any]:
+    """Returns this replica's slice."""
+    return [slices]
+
+  def spread(self, value: Value, slices: list[Any]) -> Any:
+    """Returns this replica's slice."""
+    return slices[0]
 
   def _coordinates(self) -> dict[str, Any]:
     place, found = replica_id(), {}

@@ -34,22 +34,23 @@ def exchange(x: Any, axis: int, window: Window, size: int, fill: float, index: A
   """
   parts, rows = len(groups[0]), int(x.shape[axis])
   each = size // parts
-  spans = [(window.low(j * each), window.high((j + 1) * each)) for j in range(parts)]
-  lows, length = [low for low, _ in spans], max(high - low for low, high in spans)
+  ends = [(window.low(j * each), window.high((j + 1) * each)) for j in range(parts)]
+  lows, length = [low for low, _ in ends], max(high - low for low, high in ends)
   first = min(low // rows - j for j, low in enumerate(lows))
   last = max((low + length - 1) // rows - j for j, low in enumerate(lows))
-  came = [_hop(x, axis, hop, lows, length, groups) for hop in range(first, last + 1)]
+  came = [_hop(x, axis, hop, lows, length, window.wrap, groups) for hop in range(first, last + 1)]
   low = tf.gather(tf.constant(lows, tf.int32), index)
   y = _take(tf.concat(came, axis), axis, low - (index + first) * rows, length)
-  return _filled(y, axis, low, rows * parts, fill)
+  return y if window.wrap else _filled(y, axis, low, rows * parts, fill)
 
 
-def _hop(x: Any, axis: int, hop: int, lows: Sequence[int], length: int, groups: Groups) -> Any:
+def _hop(x: Any, axis: int, hop: int, lows: Sequence[int], length: int, wrap: bool, groups: Groups
+         ) -> Any:
   """Returns the slice `hop` further on, of which only rows that some slice needs have come."""
   parts, rows = len(lows), int(x.shape[axis])
-  if hop == 0:
+  if hop == 0 or wrap and hop % parts == 0:
     return x
-  there = [j for j in range(parts) if 0 <= j + hop < parts]
+  there = [j for j in range(parts) if wrap or 0 <= j + hop < parts]
   begin = [max(lows[j] - (j + hop) * rows, 0) for j in there]
   end = [min(lows[j] + length - (j + hop) * rows, rows) for j in there]
   wanted = [(b, e) for b, e in zip(begin, end) if b < e]
@@ -57,7 +58,7 @@ def _hop(x: Any, axis: int, hop: int, lows: Sequence[int], length: int, groups: 
     return tf.zeros_like(x)
   start, stop = min(b for b, _ in wanted), max(e for _, e in wanted)
   part = x[(slice(None),) * axis + (slice(start, stop),)]
-  pairs = [(group[j + hop], group[j]) for group in groups for j in there]
+  pairs = [(group[(j + hop) % parts], group[j]) for group in groups for j in there]
   pads = np.zeros([len(x.shape), 2], int)
   pads[axis] = start, rows - stop
   return tf.pad(permute(part, pairs), pads)

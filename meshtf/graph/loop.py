@@ -1,0 +1,169 @@
+"""Loops: a body that is recorded once and runs many times, on all devices together.
+
+What a body makes in each turn is a new *state*, is added to a *sum*, or is *stacked* along `dim`.
+The gradient is a loop that goes the other way: it walks along stacks of what the forward body made
+and the backward body needs, carries the cotangents of states, and sums those of captures. So a
+weight that every turn uses has one sum, which is reduced over devices once, after the loop.
+
+    apply_all(Loop(body, states=1, rows=1, dim=Dimension("layers", 12)), h, weights, *body.captures)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.graph.apply import apply_all
+from meshtf.graph.body import Body, needed, record_more, uses
+from meshtf.graph.gradients import gradients
+from meshtf.graph.op import Op, Spec
+from meshtf.graph.operators import OPERATORS
+from meshtf.graph.tensor import Node, Tensor
+from meshtf.names import Dimension, Shape, is_floating
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Loop(Op):
+  """Runs `body` for each row of `dim`, or while `test` holds.
+
+  Inputs are the first states, what is walked along `dim`, and the captures of body and test; the
+  body's arguments are the number of the turn, states and rows, its results states, sums and what is
+  stacked; the test's are the number of the turn and states.
+  """
+
+  body: Body
+  states: int
+  rows: int = 0
+  sums: int = 0
+  dim: Dimension | None = None       # its size is the number of turns
+  reverse: bool = False              # whether the last row comes first
+  test: Body | None = None
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    specs = [r.spec for r in self.body.results]
+    each = self.states + self.sums
+    return (*specs[:each], *(stacked(s, self.dim) for s in specs[each:] if self.dim is not None))
+
+  def flops(self, *xs: Spec) -> int:
+    return self.body.flops * (1 if self.dim is None else self.dim.size)
+
+  @property
+  def turns(self) -> int | None:
+    """How often the body runs; None: only a run tells."""
+    return None if self.dim is None else self.dim.size
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    ys = y if isinstance(y, tuple) else (y,)
+    dys = dy if isinstance(dy, tuple) else (dy,)
+    if self.test is not None:
+      raise PlanError(explain_error(
+          "a while loop has no gradient: how often it turns is not known beforehand.",
+          **{"from": ys[0].node.source},
+          way_out="Use mtf.scan with a fixed number of turns, or mtf.stop_gradient around it."))
+    return _Reversed(self, ys, xs).cotangents(dys)
+
+
+def stacked(spec: Spec, dim: Dimension) -> Spec:
+  """Returns what a stack of `dim` such tensors is. Raises ShapeError."""
+  if dim.name in spec.shape:
+    raise ShapeError(explain_error(
+        f'a loop stacks along "{dim.name}", but within it there is a {spec.shape!r} already.',
+        way_out="Give the loop another dim=, or rename the dimension in the body: mtf.rename."))
+  return Spec(Shape([dim, *spec.shape]), spec.dtype)
+
+
+class _Reversed:
+  """Builds the loop of a loop's gradient."""
+
+  def __init__(self, loop: Loop, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
+    self.loop, self.body, self.ys = loop, loop.body, ys
+    _, *formal = loop.body.arguments
+    self.states, self.rows = formal[:loop.states], formal[loop.states:]
+    # What stands for what: of each tensor in the body, the one outside.
+    self.walked = dict(zip(self.rows, xs[loop.states:loop.states + loop.rows]))
+    self.captured = dict(zip(loop.body.captures, xs[loop.states + loop.rows:]))
+    self.inputs = (*formal, *loop.body.captures)
+    self.node = ys[0].node
+
+  def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Returns the cotangents of all inputs."""
+    given, wanted = self._given(dys), [x for x in self.inputs if is_floating(x.dtype)]
+    self._seed(given, dys)
+
+    def backward() -> list[Tensor]:
+      made = gradients([r for r, _ in given], wanted, [d for _, d in given])
+      return [dx if dx is not None else OPERATORS["zeros_like"](x) if x in set(self.states) else None
+              for x, dx in zip(wanted, made)]
+
+    nodes, found = record_more(self.body, backward)
+    dxs = dict(zip(wanted, found))
+    carried = [x for x in self.states if x in dxs]
+    summed = [x for x in self.captured if dxs.get(x) is not None]
+    stacks = [x for x in self.rows if dxs.get(x) is not None]
+    results = [dxs[x] for x in (*carried, *summed, *stacks)]
+    got = dict(zip((*carried, *summed, *stacks),
+                   self._run(nodes, results, carried, len(summed))))
+    return [got.get(x) for x in self.inputs]
+
+  def _given(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
+    """Returns results of the body, and what stands for their cotangents."""
+    first = self.loop.states
+    return [(r, self.body.graph.given(r.spec))
+            for k, (r, dy) in enumerate(zip(self.body.results, dys))
+            if is_floating(r.dtype) and (k < first or dy is not None)]
+
+  def _seed(self, given: list[tuple[Tensor, Tensor]], dys: Sequence[Tensor | None]) -> None:
+    """Sorts the cotangents: of states are carried, of sums the same each turn, else walked."""
+    loop, formal = self.loop, iter(d for _, d in given)
+    self.carried: dict[Tensor, Tensor] = {}
+    for k, (r, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
+      if not is_floating(r.dtype) or (k >= loop.states and dy is None):
+        continue
+      d = next(formal)
+      if k < loop.states:
+        self.carried[d] = OPERATORS["zeros_like"](y) if dy is None else dy
+      elif k < loop.states + loop.sums:
+        self.captured[d] = dy
+      else:
+        self.walked[d] = dy
+
+  def _run(self, nodes: list[Node], results: list[Tensor], carried: list[Tensor], sums: int
+           ) -> tuple[Tensor, ...]:
+    nodes = needed([*self._again(nodes, results), *nodes], results)
+    turn, made = self.body.arguments[0], {y for n in nodes for y in n.outputs}
+    used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
+    kept = [x for x in used if not (x in made or x is turn or x in self.carried
+                                    or x in self.walked or x in self.captured)]
+    self.walked.update(zip(kept, self._keep(kept)))
+    walked = [x for x in self.walked if x in used]
+    body = Body.of(self.body.graph, [turn, *self.carried, *walked], nodes, results)
+    loop = Loop(body, len(carried), len(walked), sums, self.loop.dim, not self.loop.reverse)
+    return apply_all(loop, *self.carried.values(), *(self.walked[x] for x in walked),
+                     *(self.captured[x] for x in body.captures), mesh=self.node.mesh)
+
+  def _again(self, nodes: list[Node], results: list[Tensor]) -> list[Node]:
+    """Returns forward nodes that no turn changes: to make them again takes less than to stack."""
+    varies = {*self.body.arguments}
+    same = []
+    for node in self.body.nodes:
+      if any(x in varies for x in uses(node)):
+        varies.update(node.outputs)
+      else:
+        same.append(node)
+    return same
+
+  def _keep(self, kept: list[Tensor]) -> Iterable[Tensor]:
+    """Makes the forward loop stack what the backward body needs of each turn."""
+    op, node = self.node.op, self.node
+    assert isinstance(op, Loop) and op.dim is not None
+    first = op.states + op.sums
+    there = dict(zip(op.body.results[first:], node.outputs[first:]))
+    new = [x for x in kept if x not in there]
+    body = dataclasses.replace(op.body, results=(*op.body.results, *new))
+    node.op = dataclasses.replace(op, body=body)
+    more = [Tensor(node, len(node.outputs) + i, stacked(x.spec, op.dim)) for i, x in enumerate(new)]
+    node.outputs += tuple(more)
+    there.update(zip(new, more))
+    return [there[x] for x in kept]

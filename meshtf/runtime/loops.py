@@ -1,0 +1,147 @@
+"""Loops and branches as TensorFlow's own, with all devices in one of them.
+
+The loop variables are the number of the turn, the different slices of every state and sum, and
+lists of what is stacked. Positions of one device that hold the same share one loop variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from meshtf.partition import BranchStep, LoopStep, Value
+from meshtf.partition.cost import local_shape
+
+if TYPE_CHECKING:
+  from meshtf.runtime.carrier import Carrier
+
+
+def run_loop(carrier: Carrier, step: LoopStep) -> None:
+  """Carries out a loop, and keeps what it makes."""
+  loop = _Loop(carrier, step)
+  with _after(carrier, step.after):
+    start = loop.start()
+  loop.finish(tf.while_loop(loop.goes_on, loop.turn, start))
+
+
+def run_branch(carrier: Carrier, step: BranchStep) -> None:
+  """Carries out a branch, and keeps what it makes."""
+  def run(k: int) -> list[Any]:
+    results = carrier.run_body(step.bodies[k], {})
+    return [tf.identity(x) for v, xs in zip(step.outs, results) for x in carrier.different(v, xs)]
+  with _after(carrier, step.after):
+    predicate = tf.identity(carrier.different(step.predicate, carrier.values[step.predicate])[0])
+  made = tf.cond(predicate, lambda: run(0), lambda: run(1))
+  _keep(carrier, step.outs, iter(tf.nest.flatten(made)))
+
+
+class _Loop:
+  """The loop variables of a loop, in order: turn, states, sums, lists of what is stacked."""
+
+  def __init__(self, carrier: Carrier, step: LoopStep) -> None:
+    self.carrier, self.step, op = carrier, step, step.op
+    self.turns, self.reverse = op.turns, op.reverse
+    results = step.body.results
+    self.states = step.states
+    self.sums = results[op.states:op.states + op.sums]
+    self.stacks = results[op.states + op.sums:]
+    self.walked = [_rows_first(carrier, v, op.dim.name) for v in step.walked if op.dim]
+
+  def start(self) -> list[Any]:
+    """Returns the loop variables before the first turn."""
+    states = [x for v, start in zip(self.states, self.step.starts)
+              for x in self.carrier.different(v, self.carrier.values[start])]
+    sums = [tf.zeros(*_slice(v, self.carrier)) for v in self._homes(self.sums)]
+    lists = [_list(v, self.carrier, self.turns) for v in self._homes(self.stacks)]
+    return [tf.constant(0), *map(tf.identity, states), *sums, *lists]
+
+  def _homes(self, values: Sequence[Value]) -> Iterator[Value]:
+    """Yields each value once for each different slice, on its device."""
+    for value in values:
+      for device in self.carrier.homes(value):
+        with tf.device(device):
+          yield value
+
+  def goes_on(self, turn: Any, *variables: Any) -> Any:
+    """Returns whether there is another turn."""
+    if self.turns is not None:
+      return turn < self.turns
+    assert self.step.test is not None
+    given = self._given(turn, iter(variables))
+    (result,) = self.carrier.run_body(self.step.test, given)
+    return self.carrier.different(self.step.test.results[0], result)[0]
+
+  def turn(self, number: Any, *variables: Any) -> list[Any]:
+    """Returns the loop variables after a turn."""
+    flat = iter(variables)
+    row = self.turns - 1 - number if self.reverse and self.turns is not None else number
+    given = self._given(row, flat)
+    for value, rows in zip(self.step.rows, self.walked):
+      given[value] = self.carrier.spread(value, [tf.gather(x, row) for x in rows])
+    results = self.carrier.run_body(self.step.body, given)
+    made = [self.carrier.different(v, x) for v, x in zip(self.step.body.results, results)]
+    states, others = made[:len(self.states)], made[len(self.states):]
+    out = [x for xs in states for x in xs]
+    for value, xs in zip((*self.sums, *self.stacks), others):
+      for x in xs:
+        old = next(flat)
+        out.append(old.write(row, x) if isinstance(old, tf.TensorArray) else old + x)
+    return [number + 1, *out]
+
+  def _given(self, row: Any, flat: Iterator[Any]) -> dict[Value, Any]:
+    """Returns what the body is given: its turn and the states."""
+    homes = len(self.carrier.homes(self.step.turn))
+    given = {self.step.turn: self.carrier.spread(self.step.turn, [row] * homes)}
+    for value in self.states:
+      given[value] = _spread(self.carrier, value, flat)
+    return given
+
+  def finish(self, results: Sequence[Any]) -> None:
+    """Keeps the values after the last turn."""
+    flat = (x.stack() if isinstance(x, tf.TensorArray) else x for x in results[1:])
+    _keep(self.carrier, self.step.outs, flat)
+
+
+def _keep(carrier: Carrier, outs: Sequence[Value], flat: Iterator[Any]) -> None:
+  for value in outs:
+    carrier.values[value] = _spread(carrier, value, flat)
+
+
+def _spread(carrier: Carrier, value: Value, flat: Iterator[Any]) -> Any:
+  return carrier.spread(value, list(itertools.islice(flat, len(carrier.homes(value)))))
+
+
+def _rows_first(carrier: Carrier, value: Value, dim: str) -> list[Any]:
+  """Returns the different slices of a value, with `dim` in front."""
+  assert value.spec is not None
+  axis = value.spec.shape.index(dim)
+  order = [axis, *(i for i in range(len(value.spec.shape)) if i != axis)]
+  found = []
+  for device, x in zip(carrier.homes(value), carrier.different(value, carrier.values[value])):
+    with tf.device(device):
+      found.append(tf.transpose(x, order) if axis else x)
+  return found
+
+
+def _slice(value: Value, carrier: Carrier) -> tuple[tuple[int, ...], tf.DType]:
+  """Returns sizes and data type of one slice."""
+  assert value.spec is not None
+  return (local_shape(value.spec.shape, value.placement, carrier.mesh).sizes,
+          tf.as_dtype(value.spec.dtype))
+
+
+def _list(value: Value, carrier: Carrier, turns: int | None) -> tf.TensorArray:
+  sizes, dtype = _slice(value, carrier)
+  return tf.TensorArray(dtype, size=turns, element_shape=sizes, clear_after_read=False)
+
+
+@contextlib.contextmanager
+def _after(carrier: Carrier, value: Value | None) -> Iterator[None]:
+  """Lets what is made within wait for a value."""
+  waits = [] if value is None else carrier.different(value, carrier.values[value])
+  with tf.control_dependencies(waits):
+    yield
