@@ -4,6 +4,7 @@
     h = mtf.relu(wi(x))                                      # [batch d_model] -> [batch d_ff]
 
     wo = Dense(mesh, "heads:8;key:64", "d_model:512")        # several dimensions go at once
+    wi = Dense(mesh, "d_model:512", "d_ff:64", expert_dims="experts:16")    # a kernel for each
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from meshtf.runtime.variables import Variable
 
 
 class Dense(Module):
-  """x[..., reduced_dims] · kernel[reduced_dims, new_dims] + bias[new_dims].
+  """x[..., reduced_dims] · kernel[expert_dims, reduced_dims, new_dims] + bias.
 
   Args:
     mesh: where the variables lie.
@@ -28,21 +29,28 @@ class Dense(Module):
     new_dims: the dimensions that come in, such as "heads:8;key:64".
     use_bias: whether a bias, at first zero, is added.
     kernel_initializer: default: normal with variance 1 / size of `reduced_dims`.
+    expert_dims: dimensions of which each row has a kernel and a bias of its own; an input that
+      lacks them goes through all of them.
     name: the last part of the path of its variables.
   """
 
   def __init__(self, mesh: Mesh, reduced_dims: ShapeLike, new_dims: ShapeLike,
                use_bias: bool = True, kernel_initializer: Initializer | None = None,
-               name: str = "dense") -> None:
+               expert_dims: ShapeLike = "", name: str = "dense") -> None:
     super().__init__(name)
     self.reduced_dims, self.new_dims = Shape(reduced_dims), Shape(new_dims)
-    first = kernel_initializer or variance_scaling(";".join(self.reduced_dims.names))
+    self.expert_dims = Shape(expert_dims)
+    first = kernel_initializer or variance_scaling(";".join(self.reduced_dims.names),
+                                                   expert_dims=";".join(self.expert_dims.names))
     with self.scope():
-      self.kernel = Variable(mesh, self.reduced_dims + self.new_dims, first, name="kernel")
-      self.bias = Variable(mesh, self.new_dims, zeros, name="bias") if use_bias else None
+      self.kernel = Variable(mesh, self.expert_dims + self.reduced_dims + self.new_dims, first,
+                             name="kernel")
+      self.bias = (Variable(mesh, self.expert_dims + self.new_dims, zeros, name="bias")
+                   if use_bias else None)
 
   def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims]; the names in another `order` if given."""
-    names = (x.shape.without(*self.reduced_dims.names) + self.new_dims).names
+    kept = x.shape.without(*self.reduced_dims.names)
+    names = (kept + self.expert_dims.without(*kept.names) + self.new_dims).names
     y = einsum([x, self.kernel], order or names)
     return y if self.bias is None else y + self.bias

@@ -1,21 +1,33 @@
-"""An embedding: a learned row for each number.
+"""Embeddings: a learned row for each number, and waves for each position.
 
     embed = Embedding(mesh, "vocab:256", "d_model:512")
     x = embed(tokens)                 # int32 [batch length] -> [batch length d_model]
     logits = embed.attend(x)          # -> [batch length vocab], tied to the same table
+
+    places = mtf.range(mesh, "length:128")                  # learned positions, or given ones
+    x = x + Embedding(mesh, "position:128", "d_model:512", name="positions")(places)
+    x = x + sinusoids(places, "d_model:512")
 
 With `vocab` cut, each device looks up its own rows, and the sum of what all found is the result.
 """
 
 from __future__ import annotations
 
+import math
+
+from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import Initializer, normal
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, ShapeLike
+from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.ops.choosing import cast
 from meshtf.ops.einsum import einsum
 from meshtf.ops.indexing import gather
+from meshtf.ops.indexing import range as range_
+from meshtf.ops.reshape import single_dim, transpose
+from meshtf.ops.slicing import concat
+from meshtf.ops.unary import cos, exp, sin
 from meshtf.runtime.variables import Variable
 
 
@@ -27,21 +39,47 @@ class Embedding(Module):
     vocab_dim: the numbers there are, such as "vocab:256".
     output_dim: what a row is made of, such as "d_model:512".
     initializer: default: normal with variance 1.
+    expert_dims: dimensions of which each row has a table of its own, such as "ensemble:4".
     name: the last part of the path of its variable.
   """
 
   def __init__(self, mesh: Mesh, vocab_dim: ShapeLike, output_dim: ShapeLike,
-               initializer: Initializer | None = None, name: str = "embedding") -> None:
+               initializer: Initializer | None = None, expert_dims: ShapeLike = "",
+               name: str = "embedding") -> None:
     super().__init__(name)
     self.vocab_dim, self.output_dim = Shape(vocab_dim), Shape(output_dim)
     with self.scope():
-      self.table = Variable(mesh, self.vocab_dim + self.output_dim, initializer or normal(),
-                            name="table")
+      self.table = Variable(mesh, Shape(expert_dims) + self.vocab_dim + self.output_dim,
+                            initializer or normal(), name="table")
 
   def __call__(self, ids: Tensor) -> Tensor:
-    """Returns [..., output_dim] for integers ids[...]."""
+    """Returns [..., expert_dims, output_dim] for integers ids[...], which may have expert_dims."""
     return gather(self.table, ids, self.vocab_dim.names[0])
 
   def attend(self, x: Tensor) -> Tensor:
-    """Returns the product of x[..., output_dim] with every row: [..., vocab_dim]."""
-    return einsum([x, self.table], x.shape.without(*self.output_dim.names) + self.vocab_dim)
+    """Returns the product of x[..., output_dim] with every row: [..., expert_dims, vocab_dim]."""
+    shape = x.shape + self.table.shape.without(*x.shape.names)
+    return einsum([x, self.table], shape.without(*self.output_dim.names))
+
+
+def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest: float = 10000.0
+              ) -> Tensor:
+  """Returns [..., dim]: sines, then cosines, of positions[...] (Vaswani et al., 2017, section 3.5).
+
+  Args:
+    positions: integers, such as mtf.range(mesh, "length:128").
+    dim: of even size, such as "d_model:512".
+    shortest: the fastest wave repeats after 2 * pi * shortest positions.
+    longest: the slowest one after 2 * pi * longest.
+
+  Raises:
+    ShapeError: `dim` is odd, or too small for two different waves.
+  """
+  name, size = single_dim(dim).name, single_dim(dim).size
+  if size % 2 or size < 4:
+    raise ShapeError(f"sinusoids come in pairs, two at least: {name}:{size} must be even.")
+  steps = range_(positions.mesh, Dimension(name, size // 2), "float32")
+  slower = exp(steps * (-math.log(longest / shortest) / (size // 2 - 1))) * (1 / shortest)
+  angles = cast(positions, "float32") * slower
+  angles = transpose(angles, (*positions.shape.names, name))
+  return concat([sin(angles), cos(angles)], name)

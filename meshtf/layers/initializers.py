@@ -4,6 +4,7 @@ Random ones draw with the seed of the mesh and the name of the variable, so two 
 run repeats, and no value depends on the order in which variables are made or on how they are cut.
 
     w = mtf.Variable(mesh, "d_model:512;d_ff:2048", variance_scaling("d_model"), name="w")
+    w = mtf.Variable(mesh, "d_model:512;d_ff:2048", glorot("d_model"), name="w")
 """
 
 from __future__ import annotations
@@ -85,6 +86,24 @@ def variance_scaling(reduced_dims: str, scale: float = 1.0, mode: Mode = "fan_in
       return uniform(math.sqrt(3.0) * stddev)(mesh, shape, name)
     return (normal if distribution == "normal" else truncated)(stddev)(mesh, shape, name)
   return draw
+
+
+def glorot(reduced_dims: str, distribution: Distribution = "uniform", expert_dims: str = ""
+           ) -> Initializer:
+  """Returns variance scaling by 1 / the mean of both fans (Glorot and Bengio, 2010)."""
+  return variance_scaling(reduced_dims, 1.0, "fan_avg", distribution, expert_dims)
+
+
+def he(reduced_dims: str, distribution: Distribution = "truncated_normal", expert_dims: str = ""
+       ) -> Initializer:
+  """Returns variance scaling by 2 / fan in, for what a relu follows (He et al., 2015)."""
+  return variance_scaling(reduced_dims, 2.0, "fan_in", distribution, expert_dims)
+
+
+def lecun(reduced_dims: str, distribution: Distribution = "truncated_normal",
+          expert_dims: str = "") -> Initializer:
+  """Returns variance scaling by 1 / fan in (LeCun et al., 1998)."""
+  return variance_scaling(reduced_dims, 1.0, "fan_in", distribution, expert_dims)
 
 
 def _fan(shape: Shape, reduced_dims: str, expert_dims: str, mode: Mode) -> float:

@@ -1,20 +1,25 @@
-"""Normalization over one dimension, with a learned scale and bias.
+"""Normalization of each example by itself, with a learned scale and bias.
 
     norm = LayerNorm(mesh, "d_model:512")
     y = norm(x)                       # mean 0 and variance 1 over d_model, then scaled and shifted
+    norm = GroupNorm(mesh, "channels:64", groups=8, over="height;width")
 
-What needs the whole dimension is one op each (`normalize_layer`, `normalize_rms`), which stays
-distributed where the dimension is cut.
+What needs a whole dimension is one op each (`normalize_layer`, `normalize_rms`), which stays
+distributed where the dimension is cut; over several dimensions it is two means.
 """
 
 from __future__ import annotations
 
+from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import ones, zeros
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.ops.normalize import normalize_layer, normalize_rms
+from meshtf.ops.reduce import reduce_mean
+from meshtf.ops.reshape import Names, merge, names_of, single_dim, split_dim
+from meshtf.ops.unary import rsqrt, square
 from meshtf.runtime.variables import Variable
 
 
@@ -63,3 +68,41 @@ class RMSNorm(Module):
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, divided by its root mean square over `dim`, times the scale."""
     return normalize_rms(x, self.dim, self.epsilon) * self.scale
+
+
+class GroupNorm(Module):
+  """Mean 0 and variance 1 of each group of channels, times a scale, plus a bias, of each channel.
+
+  With one group for each channel it is instance norm (Wu and He, 2018, arXiv 1803.08494).
+
+  Args:
+    mesh: where the variables lie.
+    channel_dim: what is parted into groups, such as "channels:64".
+    groups: how many groups there are.
+    over: further names that are normalized over, such as "height;width".
+    epsilon: what is added to the variance.
+    name: the last part of the path of its variables.
+
+  Raises:
+    ShapeError: the groups do not divide the channels.
+  """
+
+  def __init__(self, mesh: Mesh, channel_dim: ShapeLike, groups: int, over: Names = "",
+               epsilon: float = 1e-6, name: str = "group_norm") -> None:
+    super().__init__(name)
+    dim = single_dim(channel_dim)
+    if groups < 1 or dim.size % groups:
+      raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
+    self.dim, self.over, self.epsilon = dim, names_of(over), epsilon
+    self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
+    with self.scope():
+      self.scale = Variable(mesh, dim, ones, name="scale")
+      self.bias = Variable(mesh, dim, zeros, name="bias")
+
+  def __call__(self, x: Tensor) -> Tensor:
+    """Returns x, normalized over `over` and the channels of each group."""
+    y = split_dim(x, self.dim.name, self.parts)
+    dims = (*self.over, "in_group")
+    y = y - reduce_mean(y, dims)
+    y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
+    return merge(y, self.parts.names, self.dim.name) * self.scale + self.bias

@@ -250,6 +250,6 @@ def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
   return apply(OneHot(single_dim(dim), dtype_name(dtype)), ids)
 
 
-def range(mesh: Mesh, dim: ShapeLike, dtype: object = "int32") -> Tensor:
+def range(mesh: Mesh | None, dim: ShapeLike, dtype: object = "int32") -> Tensor:
   """Returns the numbers 0, 1, 2... along one dimension, such as "length:8"."""
   return apply(Range(single_dim(dim), dtype_name(dtype)), mesh=mesh)

@@ -28,7 +28,11 @@ def test_constants(initializer, value):
     (initializers.variance_scaling("d_model"), 1 / np.sqrt(64), np.inf),
     (initializers.variance_scaling("d_model", mode="fan_out"), 1 / np.sqrt(128), np.inf),
     (initializers.variance_scaling("d_model", 2.0, "fan_avg", "uniform"), np.sqrt(2 / 96), 0.26),
-    (initializers.variance_scaling("d_ff", 2.0, "fan_in", "truncated_normal"), 0.125, 0.29)])
+    (initializers.variance_scaling("d_ff", 2.0, "fan_in", "truncated_normal"), 0.125, 0.29),
+    (initializers.glorot("d_model"), 1 / np.sqrt(96), np.sqrt(3 / 96)),
+    (initializers.glorot("d_model", "normal"), 1 / np.sqrt(96), np.inf),
+    (initializers.he("d_ff"), 1 / np.sqrt(64), 2 / np.sqrt(64) / 0.8796),
+    (initializers.lecun("d_ff", "uniform"), 1 / np.sqrt(128), np.sqrt(3 / 128))])
 def test_distributions(initializer, stddev, limit):
   numbers = drawn(initializer)
   assert numbers.std() == pytest.approx(stddev, rel=0.04)      # 8192 numbers: 5 sigma
@@ -37,9 +41,12 @@ def test_distributions(initializer, stddev, limit):
 
 
 def test_expert_dimensions_count_in_no_fan():
-  initializer = initializers.variance_scaling("d_model", mode="fan_avg", expert_dims="experts")
-  numbers = drawn(initializer, "experts:8;d_model:16;d_ff:16")
-  assert numbers.std() == pytest.approx(0.25, rel=0.08)
+  for initializer in (
+      initializers.variance_scaling("d_model", mode="fan_avg", expert_dims="experts"),
+      initializers.glorot("d_model", expert_dims="experts"),
+      initializers.lecun("d_model", expert_dims="experts")):
+    numbers = drawn(initializer, "experts:8;d_model:16;d_ff:16")
+    assert numbers.std() == pytest.approx(0.25, rel=0.08)
 
 
 def test_every_layout_draws_the_same_numbers():

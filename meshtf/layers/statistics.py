@@ -1,0 +1,39 @@
+"""Statistics of tensors that names pair: Pearson's correlation, the root mean square.
+
+    r = correlation(x, y, "batch")                                    # of two variables
+    matrix = correlation(x, mtf.rename(x, "d", "other"), "batch")     # of all pairs: [d other]
+"""
+
+from __future__ import annotations
+
+from meshtf.graph import Tensor
+from meshtf.ops.arithmetic import maximum
+from meshtf.ops.einsum import einsum
+from meshtf.ops.reduce import reduce_mean, reduce_sum
+from meshtf.ops.reshape import Names, names_of
+from meshtf.ops.unary import rsqrt, sqrt, square
+
+
+def rms(x: Tensor, dims: Names | None = None) -> Tensor:
+  """Returns the root of the mean of squares over `dims`, by default all: x without `dims`."""
+  return sqrt(reduce_mean(square(x), dims))
+
+
+def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Tensor:
+  """Returns Pearson's correlation of x and y over `dims`, in [-1, 1]: both without `dims`.
+
+  Names that both have besides pair their rows, and names that one has alone make all pairs.
+
+  Args:
+    x: floats.
+    y: floats.
+    dims: the names of the observations, which both have.
+    epsilon: the least sum of squares; what does not vary has the correlation 0.
+  """
+  x, y = _normalized(x, dims, epsilon), _normalized(y, dims, epsilon)
+  return einsum([x, y], (x.shape + y.shape.without(*x.shape.names)).without(*names_of(dims)))
+
+
+def _normalized(x: Tensor, dims: Names, epsilon: float) -> Tensor:
+  centred = x - reduce_mean(x, dims)
+  return centred * rsqrt(maximum(reduce_sum(square(centred), dims), epsilon))
