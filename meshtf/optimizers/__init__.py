@@ -8,10 +8,25 @@
 
 from meshtf.optimizers.adafactor import Adafactor, relative_step
 from meshtf.optimizers.adam import Adam, AdamW
+from meshtf.optimizers.by_name import ByName, named, unless_named
 from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
+from meshtf.optimizers.lamb import LAMB
 from meshtf.optimizers.optimizer import Optimizer
-from meshtf.optimizers.schedules import Schedule, warmup_cosine, warmup_inverse_sqrt
+from meshtf.optimizers.schedules import (
+  Schedule,
+  cosine_decay,
+  delayed,
+  inverse_sqrt,
+  linear_decay,
+  linear_warmup,
+  product,
+  slanted_triangular,
+  warmup_cosine,
+  warmup_inverse_sqrt,
+)
 from meshtf.optimizers.sgd import SGD
 
-__all__ = ["Adafactor", "Adam", "AdamW", "Optimizer", "SGD", "Schedule", "clip_by_global_norm",
-           "global_norm", "relative_step", "warmup_cosine", "warmup_inverse_sqrt"]
+__all__ = ["Adafactor", "Adam", "AdamW", "ByName", "LAMB", "Optimizer", "SGD", "Schedule",
+           "clip_by_global_norm", "cosine_decay", "delayed", "global_norm", "inverse_sqrt",
+           "linear_decay", "linear_warmup", "named", "product", "relative_step",
+           "slanted_triangular", "unless_named", "warmup_cosine", "warmup_inverse_sqrt"]

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor, apply_all
 from meshtf.ops.pointwise import cast
+from meshtf.ops.state import full
 from meshtf.ops.unary import exp, sqrt
 from meshtf.ops.update import AdamUpdate, Decay
 from meshtf.optimizers.optimizer import Optimizer, carry_out, is_matrix
@@ -41,8 +42,7 @@ class Adam(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, larger by as much as slots that began at zero are too small."""
-    t = cast(step, "float32") + 1.0
-    return (rate * sqrt(1.0 - _power(self.beta_2, t)) / (1.0 - _power(self.beta_1, t)),)
+    return (rate * sqrt(bias_correction(self.beta_2, step)) / bias_correction(self.beta_1, step),)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
@@ -80,5 +80,8 @@ class AdamW(Adam):
       apply_all(Decay(variable), cast(share, variable.dtype))
 
 
-def _power(base: float, exponent: Tensor) -> Tensor:
-  return exp(exponent * math.log(base))
+def bias_correction(beta: float, step: Tensor) -> Tensor:
+  """Returns 1 - beta**(step + 1): how much of a mean is there that began at zero."""
+  if not beta:
+    return full(step.mesh, "", 1.0)
+  return 1.0 - exp((cast(step, "float32") + 1.0) * math.log(beta))

@@ -74,18 +74,22 @@ class Optimizer(Module):
     Raises:
       PlanError: a variable is not one that the optimizer was made for.
     """
-    for variable in variables:
-      if variable.name not in self.slots:
-        raise PlanError(explain_error(
-            f"{type(self).__name__} was not made for variable {variable.name!r}.",
-            it_knows=", ".join(self.slots) or "none",
-            way_out="Make the optimizer from all the variables that it is to update."))
+    self.check_known(variables)
     pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
     rate = self.rate_at(step)
     self.prepare([v for _, v in pairs], rate)
     numbers = self.numbers(rate, step)
     for grad, variable in pairs:
       self.update(variable, grad, self.slots[variable.name], numbers)
+
+  def check_known(self, variables: Sequence[Variable]) -> None:
+    """Refuses variables that the optimizer was not made for. Raises PlanError."""
+    for variable in variables:
+      if variable.name not in self.slots:
+        raise PlanError(explain_error(
+            f"{type(self).__name__} was not made for variable {variable.name!r}.",
+            it_knows=", ".join(self.slots) or "none",
+            way_out="Make the optimizer from all the variables that it is to update."))
 
   def rate_at(self, step: Tensor) -> Tensor:
     """Returns the learning rate at a step: a scalar."""
@@ -124,6 +128,14 @@ def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, 
 def is_matrix(variable: Variable) -> bool:
   """Returns whether a variable has two and more dimensions: the usual choice of what decays."""
   return len(variable.shape) > 1
+
+
+def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
+  """Moves a slot by a share of the way to a new value, and returns where it is then."""
+  old = slot.tensor()
+  mixed = old + (new - old) * share
+  slot.assign(mixed)
+  return mixed
 
 
 def _slot(variable: Variable, slot: str, shape: Shape) -> Variable:

@@ -3,7 +3,11 @@
     rate = warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
     optimizer = Adam(variables, rate)
 
-The step is an argument of the compiled program, so a new step is no new program.
+    rate = product(2.0, inverse_sqrt(10_000), linear_decay(100_000, 10_000))
+    rate = product(rate, 0.1)                                   # for some variables: see ByName
+
+Steps are counted from 0. The step is an argument of the compiled program, so a new step is no new
+program.
 """
 
 from __future__ import annotations
@@ -12,9 +16,11 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.pointwise import cast
+from meshtf.ops.state import full
 from meshtf.ops.unary import cos, rsqrt
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]
@@ -40,6 +46,69 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
     count = maximum(cast(step, "float32") + 1.0, float(max(warmup_steps, 1)))
     return _warmup(step, warmup_steps) * rsqrt(count) * (peak * math.sqrt(max(warmup_steps, 1)))
   return rate
+
+
+def linear_warmup(steps: int) -> Schedule:
+  """Returns a factor that climbs in a line to 1: step s has s + 1 parts in `steps` of it."""
+  return lambda step: _warmup(step, steps)
+
+
+def linear_decay(total_steps: int, steps: int) -> Schedule:
+  """Returns a factor that is 1, and falls in a line to 0 over the last of so many steps."""
+  def rate(step: Tensor) -> Tensor:
+    left = (float(total_steps) - cast(step, "float32")) / float(max(steps, 1))
+    return minimum(maximum(left, 0.0), 1.0)
+  return rate
+
+
+def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
+  """Returns a factor that falls from 1 along half a cosine to `final` at step `total_steps`."""
+  return warmup_cosine(1.0, 0, total_steps, final)
+
+
+def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
+  """Returns 1 / sqrt(max(step + 1, warmup_steps)): level at first, then falling."""
+  def rate(step: Tensor) -> Tensor:
+    return rsqrt(maximum(cast(step, "float32") + 1.0, float(max(warmup_steps, 1))))
+  return rate
+
+
+def slanted_triangular(peak: float, total_steps: int, cut_fraction: float = 0.1,
+                       ratio: float = 32.0) -> Schedule:
+  """Returns a rate that climbs quickly and falls slowly (Howard and Ruder, 2018, section 3.2).
+
+  Args:
+    peak: the highest rate.
+    total_steps: from when on the rate is the lowest.
+    cut_fraction: the part of the steps in which it climbs.
+    ratio: how many times the peak is as high as the lowest rate.
+  """
+  cut = max(total_steps * cut_fraction, 1.0)
+
+  def rate(step: Tensor) -> Tensor:
+    count = cast(step, "float32")
+    up, down = count / cut, (float(total_steps) - count) / max(total_steps - cut, 1.0)
+    part = minimum(maximum(minimum(up, down), 0.0), 1.0)
+    return (part * (ratio - 1.0) + 1.0) * (peak / ratio)
+  return rate
+
+
+def product(*factors: Rate) -> Schedule:
+  """Returns the product of rates: numbers and schedules. Raises PlanError: there are none."""
+  if not factors:
+    raise PlanError("a product of rates has one factor at least.")
+
+  def rate(step: Tensor) -> Tensor:
+    total = full(step.mesh, "", math.prod(f for f in factors if not callable(f)))
+    for factor in factors:
+      total = total * factor(step) if callable(factor) else total
+    return total
+  return rate
+
+
+def delayed(schedule: Schedule, steps: int) -> Schedule:
+  """Returns a schedule that begins so many steps later; before, it is as at its first step."""
+  return lambda step: schedule(maximum(step - steps, 0))
 
 
 def _warmup(step: Tensor, warmup_steps: int) -> Tensor:

@@ -9,33 +9,23 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.optimizers.adafactor import factored_dims
+from tests.optimizers.steps import LAYOUTS, SHAPES, train
 
-SHAPES = {"w": "a:8;b:6", "heads": "h:2;a:8;b:6", "bias": "a:8", "s": ""}
-LAYOUTS = {
-    "one position": {"axes": ""},
-    "data": {"axes": "data:4", "layout": "batch:data"},
-    "rows": {"axes": "data:2;model:2", "layout": "batch:data;a:model"},
-    "columns": {"axes": "data:2;model:3", "layout": "batch:data;b:model"},
-    "rows and columns": {"axes": "data:2;model:2", "layout": "a:data;b:model"},
-    "others": {"axes": "data:2;model:2", "layout": "batch:data;h:model"},
-    "FSDP rows": {"axes": "data:4", "layout": "batch:data", "variable_layout": "a:data"},
-    "FSDP columns": {"axes": "data:2;model:2", "layout": "batch:data;a:model",
-                     "variable_layout": "b:data"},
-    "ZeRO-1 rows": {"axes": "data:4", "layout": "batch:data", "optimizer_layout": "a:data"},
-    "ZeRO-1 columns": {"axes": "data:2;model:2", "layout": "batch:data;a:model",
-                       "optimizer_layout": "b:data", "devices": "logical:4"},
-    "ZeRO-1 beside FSDP": {"axes": "data:2;model:2", "layout": "batch:data",
-                           "variable_layout": "a:data", "optimizer_layout": "a:model;b:data"},
-}
 CHOICES = {
     "the paper's": {},
     "all": {"beta_1": 0.9, "learning_rate": 0.1, "weight_decay": 0.5, "decay_power": 0.5},
+    "Adam's means": {"beta_2": 0.9, "learning_rate": 0.1},
     "unscaled": {"multiply_by_parameter_scale": False, "clip_threshold": 0.25, "epsilon_1": 1e-3},
 }
 # Every layout with all that there is; the other choices where nothing, much and all is cut.
 CASES = [(layout, "all") for layout in LAYOUTS] + [
-    (layout, choice) for choice in ("the paper's", "unscaled")
+    (layout, choice) for choice in ("the paper's", "Adam's means", "unscaled")
     for layout in ("one position", "rows and columns", "ZeRO-1 beside FSDP")]
+
+
+def adafactor(**choices):
+  """Returns what makes an optimizer of variables."""
+  return lambda variables: optimizers.Adafactor(variables, min_dim_size_to_factor=6, **choices)
 
 
 def rms(x):
@@ -48,11 +38,11 @@ class Paper:
 
   def __init__(self, value, learning_rate=None, beta_1=0.0, decay_power=0.8, clip_threshold=1.0,
                epsilon_1=1e-30, epsilon_2=1e-3, multiply_by_parameter_scale=True,
-               weight_decay=0.0):
+               weight_decay=0.0, beta_2=None):
     self.x, self.t, self.m = value.astype("float64"), 0, 0.0
     self.rate, self.beta_1, self.power, self.d = learning_rate, beta_1, decay_power, clip_threshold
     self.epsilon_1, self.epsilon_2 = epsilon_1, epsilon_2
-    self.scaled, self.decay = multiply_by_parameter_scale, weight_decay
+    self.scaled, self.decay, self.beta_2 = multiply_by_parameter_scale, weight_decay, beta_2
     self.r, self.c, self.v = (np.zeros(value.shape[:-1]),
                               np.zeros(value.shape[:-2] + value.shape[-1:]), 0.0)
 
@@ -62,6 +52,8 @@ class Paper:
     rho = min(1e-2, self.t ** -0.5) if self.rate is None else self.rate
     alpha = rho * (max(self.epsilon_2, rms(self.x)) if self.scaled else 1.0)
     b2 = 1 - self.t ** -self.power
+    if self.beta_2 is not None:
+      b2 = self.beta_2 * (1 - self.beta_2 ** (self.t - 1)) / (1 - self.beta_2 ** self.t)
     squares = g ** 2 + self.epsilon_1
     if g.ndim > 1:
       self.r = b2 * self.r + (1 - b2) * squares.sum(-1)
@@ -76,40 +68,37 @@ class Paper:
     self.x = self.x - self.m - shrink * self.x
 
 
-def train(mesh, rng, steps=4, **choices):
-  """Returns variables before and after some steps, and the gradients of each step.
-
-  The gradient of a variable is the sum of the rows of an array over the batch.
-  """
-  mesh = mtf.Mesh(**mesh)
-  variables = [mtf.Variable(mesh, shape, initializers.normal(0.1), name)
-               for name, shape in SHAPES.items()]
-  optimizer = optimizers.Adafactor(variables, min_dim_size_to_factor=6, **choices)
-
-  @mtf.function(mesh=mesh, w="batch;a;b", heads="batch;h;a;b", bias="batch;a", s="batch", step="")
-  def train_step(w, heads, bias, s, step):
-    loss = sum(mtf.reduce_sum(v * mtf.reduce_sum(rows, "batch"))
-               for v, rows in zip(variables, (w, heads, bias, s)))
-    optimizer.apply(mtf.gradients([loss], variables), variables, step)
-    return loss
-  before = [v.numpy() for v in variables]
-  rows = [[rng.normal(size=(4, *v.shape.sizes)).astype("float32") for v in variables]
-          for _ in range(steps)]
-  for step, arrays in enumerate(rows):
-    train_step(*arrays, np.int32(step))
-  return before, [v.numpy() for v in variables], [[x.sum(0) for x in xs] for xs in rows]
-
-
 @pytest.mark.parametrize("layout, choice", CASES)
 def test_updates_are_the_papers_under_every_layout(layout, choice, rng):
   choices = CHOICES[choice]
-  before, after, gradients = train(LAYOUTS[layout], rng, **choices)
+  before, after, gradients = train(adafactor(**choices), LAYOUTS[layout], rng)
   assert all(np.abs(value - start).max() > 1e-4 for start, value in zip(before[:3], after))
   for i, (name, start, value) in enumerate(zip(SHAPES, before, after)):
     paper = Paper(start, **choices)
     for grads in gradients:
       paper.step(grads[i].astype("float64"))
     np.testing.assert_allclose(value - start, paper.x - start, rtol=1e-3, atol=2e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("layout", ["one position", "others", "rows and columns",
+                                    "ZeRO-1 beside FSDP"])
+def test_stacked_variables_are_updated_as_if_they_were_apart(layout, rng):
+  choices = {"learning_rate": 0.1, "clip_threshold": 0.5, "beta_1": 0.5}
+  before, after, gradients = train(adafactor(stacked_dims="h", **choices), LAYOUTS[layout], rng)
+  i = list(SHAPES).index("heads")
+  for row in range(2):
+    paper = Paper(before[i][row], **choices)
+    for grads in gradients:
+      paper.step(grads[i][row].astype("float64"))
+    np.testing.assert_allclose(after[i][row] - before[i][row], paper.x - before[i][row], rtol=1e-3,
+                               atol=2e-6)
+
+
+def test_stacked_dimensions_are_never_factored():
+  variable = mtf.Variable(mtf.Mesh(""), "layers:8;a:8;b:6", initializers.zeros, "w")
+  slots = optimizers.Adafactor([variable], min_dim_size_to_factor=6, stacked_dims="layers").slots
+  assert {name: slot.shape.names for name, slot in slots["w"].items()} == {
+      "row": ("layers", "a"), "column": ("layers", "b")}
 
 
 def test_the_two_largest_dimensions_are_factored():

@@ -23,6 +23,10 @@ OPTIMIZERS = {
     "adamw": lambda vs: optimizers.AdamW(vs, 0.01, weight_decay=0.3),
     "adafactor": lambda vs: optimizers.Adafactor(vs, 0.1, beta_1=0.9, min_dim_size_to_factor=8,
                                                  weight_decay=0.3),
+    "lamb": lambda vs: optimizers.LAMB(vs, 0.02, weight_decay=0.3),
+    "by name": lambda vs: optimizers.ByName(vs, [
+        ("b$", lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9)),
+        ("1", lambda vs: optimizers.LAMB(vs, 0.02)), ("", lambda vs: optimizers.Adam(vs, 0.01))]),
 }
 ZERO_1 = {"axes": "data:4", "layout": "batch:data", "optimizer_layout": "d_model:data"}
 MESHES = [
@@ -105,6 +109,11 @@ def test_a_gradient_is_scattered_once_and_a_new_value_gathered_once(name):
 def test_along_another_axis_than_tensor_parallelism(name):
   found = Step(name, clip=True, **MESHES[2]).moves()
   assert {move: n for move, n in found.items() if move[2] != "[]"} == exchange()
+
+
+def test_lamb_sums_squares_of_slices_besides():
+  squares = Counter({("all_reduce", "data", "[]"): 1 + 2 * 2})      # the loss, and of each matrix
+  assert Step("lamb", **ZERO_1).moves() == exchange() + squares
 
 
 def test_adafactor_sums_means_of_slices_besides():
