@@ -5,6 +5,7 @@
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
+from meshtf.ops.shifting import roll, shift
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
 from meshtf import layers, optimizers
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
@@ -31,7 +32,8 @@ from meshtf.ops.random import (categorical, dropout, random_normal, random_unifo
 from meshtf.ops.reduce import (broadcast, reduce_all, reduce_any, reduce_logsumexp, reduce_max,
                                reduce_mean, reduce_min, reduce_sum)
 from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
-from meshtf.ops.scanning import cumsum
+from meshtf.ops.scanning import (cummax, cummin, cumprod, cumsum, cumulative_logsumexp,
+                                 linear_recurrence)
 from meshtf.ops.seeds import seed
 from meshtf.ops.select import argmax, top_k
 from meshtf.ops.slicing import chunk, concat, pad, slice

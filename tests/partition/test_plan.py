@@ -111,9 +111,20 @@ def test_work_is_cut_where_the_output_is_wanted_cut():
 
 def test_what_cannot_be_cut_is_made_whole():
   whole = Map(roles=(("batch", Role.WHOLE),))
-  found = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)])
+  found = plan(whole, MESH, ("batch:8;d:3",), [(Split("batch"), Whole)])
   assert found.targets == ((Whole, Whole),)
   assert found.finals == ((Split("batch"), Whole),)
+
+
+def test_another_factor_is_cut_in_place_of_one_that_cannot_be():
+  whole = Map(roles=(("batch", Role.WHOLE),))
+  found = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)])
+  assert found.targets == ((Split("d"), Whole),)                   # all_to_all, and back
+  assert found.finals == ((Split("batch"), Whole),)
+  taken = plan(whole, MESH, ("batch:8;d_ff:4",), [(Split("batch"), Split("d_ff"))])
+  assert taken.targets == ((Whole, Split("d_ff")),)                # the other axis cuts d_ff
+  kept = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)], Layout(""))
+  assert kept.targets == ((Whole, Whole),)         # all need the whole: to gather it is one move
 
 
 def test_results_by_role():
