@@ -18,7 +18,20 @@ from meshtf.forecast.memory import peaks
 from meshtf.forecast.phases import phases
 from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement, Split, State, Whole
-from meshtf.partition import Compute, Load, MoveStep, Program, Put, Tell, Value, WindowStep, build
+from meshtf.partition import (
+  BranchStep,
+  Compute,
+  Load,
+  LoopStep,
+  MoveStep,
+  Program,
+  Put,
+  Tell,
+  Value,
+  WindowStep,
+  build,
+  walk,
+)
 from meshtf.partition.cost import bytes_received, local_bytes, local_shape, rows_received
 
 
@@ -37,13 +50,14 @@ def forecast(name: str, nodes: Sequence[Node], results: Sequence[Tensor] | None,
   found = _Analysis(program, phases(nodes, results or []))
   for step in program.steps:
     found.add(step)
-  notes = (*mesh.notes, *(f"layout rule {rule}: no dimension of this program is called so."
-                          + (f" Did you mean {close}?" if close else "")
-                          for rule, close in mesh.unmatched_rules().items()))
+  unmatched = (f"layout rule {rule}: no dimension of this program is called so."
+               + (f" Did you mean {close}?" if close else "")
+               for rule, close in mesh.unmatched_rules().items())
   return Forecast(
       name, tuple(mesh.axes.items()), repr(mesh.layout), repr(mesh.variable_layout),
       repr(mesh.optimizer_layout), tuple(found.ops), tuple(found.moves.pop(None, ())),
-      tuple(found.variables()), found.memory(program), notes,
+      tuple(found.variables()), found.memory(program),
+      (*mesh.notes, *found.notes, *unmatched),
       None if error is None else f"{type(error).__name__}: {error}")
 
 
@@ -60,6 +74,8 @@ class _Analysis:
     self.gradients: dict[Store, list[Value]] = {}         # of each parameter, in its placements
     self.versions: dict[Value, list[Value]] = {}          # the list in `gradients` with a value
     self._placed: dict[tuple[Spec, Placement], Placed] = {}
+    self._times = 1                                       # turns of the loops around a step
+    self.notes: list[str] = []
 
   def add(self, step: object) -> None:
     """Takes account of one step."""
@@ -75,6 +91,28 @@ class _Analysis:
       self._put(step)
     elif isinstance(step, Compute) and not step.sharing:
       self._compute(step)
+    elif isinstance(step, LoopStep):
+      self._loop(step)
+    elif isinstance(step, BranchStep):
+      costs = [sum(s.node.op.flops(*(x.spec for x in s.node.inputs)) for s, _ in walk(body)
+                   if isinstance(s, Compute)) for body in step.bodies]
+      self._nested(step, [step.bodies[costs.index(max(costs))]], 1)
+
+  def _loop(self, step: LoopStep) -> None:
+    if step.op.turns is None:
+      source = step.node.source
+      self.notes.append(f"how often the loop of {source} turns is not known: one turn is counted.")
+    bodies = [body for body in (step.test, step.body) if body is not None]
+    self._nested(step, bodies, step.op.turns or 1)
+
+  def _nested(self, step: LoopStep | BranchStep, bodies: Sequence[Program], times: int) -> None:
+    """Takes account of the steps of bodies, each of which runs `times` times."""
+    around, self._times = self._times, self._times * times
+    for body in bodies:
+      for inside in body.steps:
+        self.add(inside)
+    self._times = around
+    self._done(step.node, tuple(map(self._value, step.outs)), 0.0, 1)
 
   def variables(self) -> list[Held]:
     """Returns the variables that the program reads or writes."""
@@ -140,7 +178,7 @@ class _Analysis:
              move: tuple[str, str, Placed, Placed, float]) -> None:
     """Keeps a move, for the node that it is made for; its phase is that of `origin`."""
     phase = self.phase.get(origin, "forward") if origin is not None else "forward"
-    self.moves.setdefault(node, []).append(Moved(*move, phase=phase))
+    self.moves.setdefault(node, []).append(Moved(*move, phase=phase, times=self._times))
 
   def _put(self, step: Put) -> None:
     self.stores.update(dict.fromkeys(step.op.stores))
@@ -168,7 +206,7 @@ class _Analysis:
     source = node.source
     self.ops.append(Done(len(self.ops), node.op.title, source.function, source.file, source.line,
                          self.phase[node], outputs, tuple(self.moves.pop(node, ())), flops,
-                         repeated))
+                         repeated, self._times))
 
 
 def _like(spec: Spec | None, other: Spec) -> bool:

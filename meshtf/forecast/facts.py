@@ -35,8 +35,14 @@ class Moved:
   axis: str              # "data"; "data+model" for a tell along two axes
   tensor: Placed         # as it was before
   after: Placed
-  bytes: float           # received by one position; 0 for a slice
+  bytes: float           # received by one position, each time; 0 for a slice
   phase: Phase
+  times: int = 1         # how often: the turns of the loops around it
+
+  @property
+  def total(self) -> float:
+    """Bytes received by one position in all turns."""
+    return self.bytes * self.times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +57,14 @@ class Done:
   phase: Phase
   outputs: tuple[Placed, ...]
   moves: tuple[Moved, ...]        # of its inputs, before it runs
-  flops: float
+  flops: float                    # each time
   repeated: int                   # how many positions do the very same work; 1: none
+  times: int = 1                  # how often: the turns of the loops around it
+
+  @property
+  def total(self) -> float:
+    """Floating-point operations in all turns."""
+    return self.flops * self.times
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,16 +122,16 @@ class Facts:
   def bytes_moved(self, kind: str | None = None, axis: str | None = None,
                   phase: Phase | None = None) -> float:
     """Returns the bytes that one position receives, of some moves or of all."""
-    return sum(m.bytes for m in self.moves if kind in (None, m.kind) and axis in (None, m.axis)
+    return sum(m.total for m in self.moves if kind in (None, m.kind) and axis in (None, m.axis)
                and phase in (None, m.phase))
 
   def flops(self, phase: Phase | None = None) -> float:
     """Returns the floating-point operations of one position."""
-    return sum(op.flops for op in self.ops if phase in (None, op.phase))
+    return sum(op.total for op in self.ops if phase in (None, op.phase))
 
   def repeated_flops(self, phase: Phase | None = None) -> float:
     """Returns those of them that another position does as well: 3/4 of what four do alike."""
-    return sum(op.flops * (1 - 1 / op.repeated) for op in self.ops if phase in (None, op.phase))
+    return sum(op.total * (1 - 1 / op.repeated) for op in self.ops if phase in (None, op.phase))
 
   def as_dict(self) -> dict[str, Any]:
     """Returns all of it as plain data, as it is saved."""

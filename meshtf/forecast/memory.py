@@ -9,12 +9,23 @@ that nobody needs afterwards takes that one's place, as TensorFlow and XLA do fo
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Set
 from typing import NamedTuple
 
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Load, Program, Step, Tell, Value, schedule
+from meshtf.partition import (
+  BranchStep,
+  Compute,
+  Load,
+  LoopStep,
+  Program,
+  Step,
+  Tell,
+  Value,
+  schedule,
+)
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.steps import makes, reads
 
@@ -56,6 +67,9 @@ def _reused(step: Step, dying: list[Value], sizes: dict[Value, float]) -> float:
 
 def _scratch(step: Step, mesh: Mesh) -> float:
   """Returns the bytes that an op holds while it runs, beside inputs and outputs."""
+  if isinstance(step, (LoopStep, BranchStep)):
+    bodies = step.bodies if isinstance(step, BranchStep) else (step.body,)
+    return max(peaks(body, set()).everything for body in bodies)
   if not isinstance(step, Compute) or step.sharing:
     return 0.0
   local = [Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
@@ -64,8 +78,8 @@ def _scratch(step: Step, mesh: Mesh) -> float:
 
 
 def _sizes(program: Program) -> dict[Value, float]:
-  """Returns the bytes of every value; what is read from a store is there already."""
-  sizes: dict[Value, float] = {}
+  """Returns the bytes of every value; what is read from a store or made outside is there."""
+  sizes: dict[Value, float] = collections.defaultdict(float)
   for step in program.steps:
     for value in makes(step):
       sizes[value] = 0.0 if isinstance(step, Load) else _size(value, program.mesh)

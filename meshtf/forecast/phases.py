@@ -5,7 +5,7 @@ What gradient rules make is backward; what depends on it, or serves nothing but 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshtf.forecast.facts import Phase
 from meshtf.graph import Node, Tensor
@@ -17,7 +17,18 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
   for node in nodes:
     found[node] = _phase(node, found)
   _serves_updates_alone(nodes, {t.node for t in results}, found)
+  for node in nodes:
+    for inside in _inside(node):
+      found.setdefault(inside, "backward" if inside.primals else found[node])
   return found
+
+
+def _inside(node: Node) -> Iterator[Node]:
+  """Yields the nodes of bodies, those of loops within loops too."""
+  for body in node.op.bodies:
+    for inside in body.nodes:
+      yield inside
+      yield from _inside(inside)
 
 
 def _phase(node: Node, before: dict[Node, Phase]) -> Phase:

@@ -200,8 +200,8 @@ class _Rows:
 
   def _sums(self, body: Sequence[Folded]) -> str:
     ops = [self._ops[i] for i in _numbers(body)]
-    flops = flops_text(sum(op.flops for op in ops))
-    received = bytes_text(sum(m.bytes for op in ops for m in op.moves))
+    flops = flops_text(sum(op.total for op in ops))
+    received = bytes_text(sum(m.total for op in ops for m in op.moves))
     what = "this op" if len(ops) == 1 else f"these {len(ops)} ops"
     return f"{what}, each time {flops} and {received} received"
 
@@ -210,7 +210,7 @@ class _Rows:
     yield from (*self._new_phase(op, bar), *self._new_call(op, bar))
     shapes = ", ".join(shape_text(out, self._axes) for out in op.outputs)
     yield from _wrapped(f"{bar}    {op.title:<{self._title}}", shapes, flops_text(op.flops),
-                        f"  {op.repeated} alike" if again(op) else "")
+                        _often(op.times) + (f"  {op.repeated} alike" if again(op) else ""))
     for move in op.moves:
       yield from self.move(move, bar)
 
@@ -232,7 +232,11 @@ class _Rows:
     text = f"{move.kind} {move.axis}  {shape_text(move.tensor, self._axes)}"
     if move.kind not in ("all_gather", "all_reduce"):       # of these the result is plain
       text += f" -> {shape_text(move.after, self._axes)}"
-    yield from _wrapped(f"{bar}      <- ", text, bytes_text(move.bytes))
+    yield from _wrapped(f"{bar}      <- ", text, bytes_text(move.bytes), _often(move.times))
+
+
+def _often(times: int) -> str:
+  return f"  x {times}" if times > 1 else ""
 
 
 def _numbers(items: Iterable[Folded]) -> Iterator[int]:

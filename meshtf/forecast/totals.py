@@ -35,27 +35,28 @@ def totals(forecast: Facts) -> dict[str, Any]:
   ops, moves = forecast.ops, list(_moves(forecast))
   return {
       "positions": forecast.positions,
-      "flops": _sum((), (((), op.phase, op.flops) for op in ops))[0],
-      "repeated_flops": _sum((), (((), op.phase, again(op)) for op in ops))[0],
-      "moves": _sum(("kind", "axis"), (((m.kind, m.axis), m.phase, m.bytes) for _, m in moves)),
+      "flops": _sum((), (((), op.phase, op.total, op.times) for op in ops))[0],
+      "repeated_flops": _sum((), (((), op.phase, again(op), op.times) for op in ops))[0],
+      "moves": _sum(("kind", "axis"), (((m.kind, m.axis), m.phase, m.total, m.times)
+                                        for _, m in moves)),
       "lines": _sum(("file", "line", "function"),
-                    ((place, m.phase, m.bytes) for place, m in moves)),
+                    ((place, m.phase, m.total, m.times) for place, m in moves)),
       "gathers": _sum(("file", "line", "function", "dim", "axis"),
-                      (((*place, dim, m.axis), m.phase, m.bytes) for place, m in moves
+                      (((*place, dim, m.axis), m.phase, m.total, m.times) for place, m in moves
                        for dim in gathered(m))),
       "repeated": _sum(("file", "line", "function", "positions"),
-                       (((op.file, op.line, op.function, op.repeated), op.phase, again(op))
-                        for op in ops if again(op)))}
+                       (((op.file, op.line, op.function, op.repeated), op.phase, again(op),
+                         op.times) for op in ops if again(op)))}
 
 
 def _sum(names: tuple[str, ...],
-         rows: Iterable[tuple[tuple[Hashable, ...], str, float]]) -> list[dict[str, Any]]:
+         rows: Iterable[tuple[tuple[Hashable, ...], str, float, int]]) -> list[dict[str, Any]]:
   """Returns rows of one key added up: the key by `names`, how often, by phase and in all."""
   zero = dict.fromkeys(("times", *PHASES, "all"), 0)
   sums: dict[tuple[Hashable, ...], dict[str, float]] = {} if names else {(): {**zero}}
-  for key, phase, number in rows:
+  for key, phase, number, times in rows:
     entry = sums.setdefault(key, {**zero})
-    for name, more in (("times", 1), (phase, number), ("all", number)):
+    for name, more in (("times", times), (phase, number), ("all", number)):
       entry[name] += more
   return sorted(({**dict(zip(names, key)), **entry} for key, entry in sums.items()),
                 key=lambda row: -row["all"])
@@ -88,7 +89,7 @@ def direct(op: Done) -> bool:
 
 def again(op: Done) -> float:
   """Returns the flops of an op that other positions do as well."""
-  return op.flops * (1 - 1 / op.repeated)
+  return op.total * (1 - 1 / op.repeated)
 
 
 def fold(keys: Sequence[Hashable]) -> tuple[Folded, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph.apply import current_executor, executing
@@ -122,7 +123,7 @@ def record_body(fn: Callable[..., Sequence[Tensor]], specs: Sequence[Spec]) -> B
   return Body.of(graph, arguments, graph.nodes, results)
 
 
-def record_more(body: Body, fn: Callable[[], Sequence[Tensor]]) -> tuple[list[Node], list[Tensor]]:
+def record_more(body: Body, fn: Callable[[], Sequence[Any]]) -> tuple[list[Node], list[Any]]:
   """Records what fn makes of a body's tensors; returns the new nodes and fn's results."""
   graph = body.graph
   before = len(graph.nodes)

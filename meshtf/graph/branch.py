@@ -11,7 +11,7 @@ from typing import Any
 
 from meshtf.graph.apply import apply_all
 from meshtf.graph.body import Body, record_more
-from meshtf.graph.gradients import gradients
+from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
@@ -33,6 +33,10 @@ class Branch(Op):
 
   def flops(self, *xs: Spec) -> int:
     return max(self.then.flops, self.otherwise.flops)
+
+  @property
+  def bodies(self) -> tuple[Body, ...]:
+    return self.then, self.otherwise
 
   def captures(self, xs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
     """Returns the inputs that are captures of each body."""
@@ -62,7 +66,9 @@ class Branch(Op):
     ours = [x for x in dict.fromkeys(floats) if x in own]
 
     def backward() -> list[Tensor]:
-      made = dict(zip(ours, gradients([r for r, _, _ in pairs], ours, [d for _, d, _ in pairs])))
+      dxs = gradients_within(set(body.nodes), [r for r, _, _ in pairs], ours,
+                             [d for _, d, _ in pairs])
+      made = dict(zip(ours, dxs))
       out = []
       for b in (self.then, self.otherwise):
         for x in b.captures:

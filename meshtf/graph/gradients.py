@@ -9,7 +9,7 @@ forward node, and takes that tensor's state (`Context.primals`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
@@ -17,7 +17,7 @@ from meshtf.graph.apply import apply_all, current_executor
 from meshtf.graph.context import context
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.names import is_floating
+from meshtf.names import has_gradient
 
 
 def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
@@ -25,18 +25,23 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
   """Returns the gradient of sum(ys) to each x: a Tensor or a Variable; None if unconnected.
 
   Args:
-    ys: floating tensors.
+    ys: tensors of floats, or of complex numbers.
     xs: tensors or variables.
     grad_ys: the cotangent of each y; default: ones.
 
   Raises:
-    PlanError: an op on the way has no gradient, or a y is not floating.
+    PlanError: an op on the way has no gradient, or a y is of integers or truth values.
   """
+  return gradients_within(None, ys, xs, [None] * len(ys) if grad_ys is None else grad_ys)
+
+
+def gradients_within(nodes: Collection[Node] | None, ys: Sequence[Tensor], xs: Sequence[Any],
+                     grad_ys: Sequence[Tensor | None]) -> list[Tensor | None]:
+  """Returns gradients as `gradients` does, through some nodes only (None: through all)."""
   backward = _Backward(xs)
-  backward.walk(ys)
-  grad_ys = [None] * len(ys) if grad_ys is None else grad_ys
+  backward.walk(ys, nodes)
   for y, dy in zip(ys, grad_ys, strict=True):
-    if not is_floating(y.dtype):
+    if not has_gradient(y.dtype):
       raise PlanError(explain_error("only floating tensors have gradients.", tensor=repr(y),
                                     **{"made by": y.node.source}))
     with context(primals=(y,)):
@@ -57,14 +62,15 @@ class _Backward:
     self.replayed: set[Any] = set()
     self.reads: dict[int, list[Tensor]] = {}        # variable -> its reads
 
-  def walk(self, ys: Sequence[Tensor]) -> None:
+  def walk(self, ys: Sequence[Tensor], among: Collection[Node] | None) -> None:
     """Finds the nodes between targets and ys."""
     owner = current_executor()
     found: dict[int, Node] = {}
     stack = [y.node for y in ys]
     while stack:
       node = stack.pop()
-      if node.serial not in found and node.owner is owner:
+      if (node.serial not in found and node.owner is owner
+          and (among is None or node in among)):
         found[node.serial] = node
         stack.extend(x.node for x in node.inputs)
     reaching: set[Node] = set()

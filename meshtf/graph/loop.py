@@ -17,7 +17,7 @@ from typing import Any
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all
 from meshtf.graph.body import Body, needed, record_more, uses
-from meshtf.graph.gradients import gradients
+from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
@@ -53,6 +53,10 @@ class Loop(Op):
   def turns(self) -> int | None:
     """How often the body runs; None: only a run tells."""
     return None if self.dim is None else self.dim.size
+
+  @property
+  def bodies(self) -> tuple[Body, ...]:
+    return (self.body,) if self.test is None else (self.test, self.body)
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     ys = y if isinstance(y, tuple) else (y,)
@@ -91,10 +95,11 @@ class _Reversed:
     """Returns the cotangents of all inputs."""
     given, wanted = self._given(dys), [x for x in self.inputs if is_floating(x.dtype)]
     self._seed(given, dys)
+    own, states = set(self.body.nodes), set(self.states)
 
-    def backward() -> list[Tensor]:
-      made = gradients([r for r, _ in given], wanted, [d for _, d in given])
-      return [dx if dx is not None else OPERATORS["zeros_like"](x) if x in set(self.states) else None
+    def backward() -> list[Tensor | None]:
+      made = gradients_within(own, [r for r, _ in given], wanted, [d for _, d in given])
+      return [OPERATORS["zeros_like"](x) if dx is None and x in states else dx
               for x, dx in zip(wanted, made)]
 
     nodes, found = record_more(self.body, backward)
@@ -121,13 +126,10 @@ class _Reversed:
     for k, (r, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
       if not is_floating(r.dtype) or (k >= loop.states and dy is None):
         continue
-      d = next(formal)
-      if k < loop.states:
-        self.carried[d] = OPERATORS["zeros_like"](y) if dy is None else dy
-      elif k < loop.states + loop.sums:
-        self.captured[d] = dy
-      else:
-        self.walked[d] = dy
+      dy = OPERATORS["zeros_like"](y) if dy is None else dy
+      into = (self.carried if k < loop.states else
+              self.captured if k < loop.states + loop.sums else self.walked)
+      into[next(formal)] = dy
 
   def _run(self, nodes: list[Node], results: list[Tensor], carried: list[Tensor], sums: int
            ) -> tuple[Tensor, ...]:

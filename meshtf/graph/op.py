@@ -60,7 +60,8 @@ class Sample(NamedTuple):
   """A small input for the conformance suite.
 
   `inputs` are shapes; "int b:4" makes whole numbers below `below`, "bool b:4" truth values, "ties
-  b:4" floats that repeat, "positive b:4" floats above zero, plain "b:4" normal floats.
+  b:4" floats that repeat, "whole b:4" floats without fractions, "positive b:4" floats above zero,
+  "unit b:4" floats between -1 and 1, "complex b:4" complex numbers, plain "b:4" normal floats.
   """
 
   attributes: tuple[Any, ...] = ()
@@ -199,6 +200,11 @@ class Op:
   @property
   def stores(self) -> tuple[Store, ...]:
     """What an op with an effect reads or writes; all of one placement."""
+    return ()
+
+  @property
+  def bodies(self) -> tuple[Any, ...]:
+    """What a loop or branch runs: `graph.Body`; an op that is one is planned by them alone."""
     return ()
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:

@@ -6,9 +6,18 @@
 """
 
 from meshtf.names.dimension import Dimension
-from meshtf.names.dtype import dtype_bytes, dtype_name, is_floating, is_integer
+from meshtf.names.dtype import (
+  complex_dtype,
+  dtype_bytes,
+  dtype_name,
+  has_gradient,
+  is_complex,
+  is_floating,
+  is_integer,
+  real_dtype,
+)
 from meshtf.names.parse import parse_pairs
 from meshtf.names.shape import Shape, ShapeLike
 
-__all__ = ["Dimension", "Shape", "ShapeLike", "dtype_bytes", "dtype_name", "is_floating",
-           "is_integer", "parse_pairs"]
+__all__ = ["Dimension", "Shape", "ShapeLike", "complex_dtype", "dtype_bytes", "dtype_name",
+           "has_gradient", "is_complex", "is_floating", "is_integer", "parse_pairs", "real_dtype"]

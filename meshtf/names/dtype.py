@@ -36,10 +36,30 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def is_floating(dtype: str) -> bool:
-  """Whether values of this type have gradients."""
+  """Whether the type is a real floating one."""
   return dtype in ("bfloat16", "float16", "float32", "float64")
+
+
+def is_complex(dtype: str) -> bool:
+  """Whether the type is of complex numbers."""
+  return dtype in ("complex64", "complex128")
+
+
+def has_gradient(dtype: str) -> bool:
+  """Whether values of this type have gradients: floats and complex numbers."""
+  return is_floating(dtype) or is_complex(dtype)
 
 
 def is_integer(dtype: str) -> bool:
   """Whether the type is a signed or unsigned integer."""
   return "int" in dtype
+
+
+def complex_dtype(dtype: str) -> str:
+  """Returns the complex type whose parts are of this type."""
+  return {"float64": "complex128"}.get(dtype, "complex64")
+
+
+def real_dtype(dtype: str) -> str:
+  """Returns the type of a complex type's parts; the type itself if it is not complex."""
+  return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)

@@ -4,7 +4,7 @@
       return mtf.relu(mtf.einsum([h, w], "batch;d_out")), None
     h, _ = mtf.scan(layer, h, weights, "layers")        # weights[layers, d, d_out]
 
-    x, n = mtf.while_loop(lambda x, n: mtf.reduce_max(x) > 1, lambda x, n: (x / 2, n + 1), (x, zero))
+    x, n = mtf.while_loop(lambda x, n: mtf.reduce_max(x) > 1, halve_and_count, (x, zero))
     y = mtf.cond(loss > 1, lambda: x / 2, lambda: x)
 
 State is cut as the layout says. Outside of a mtf.function they run as Python runs them, one op

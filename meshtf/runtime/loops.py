@@ -86,10 +86,9 @@ class _Loop:
     made = [self.carrier.different(v, x) for v, x in zip(self.step.body.results, results)]
     states, others = made[:len(self.states)], made[len(self.states):]
     out = [x for xs in states for x in xs]
-    for value, xs in zip((*self.sums, *self.stacks), others):
-      for x in xs:
-        old = next(flat)
-        out.append(old.write(row, x) if isinstance(old, tf.TensorArray) else old + x)
+    for x in (x for xs in others for x in xs):
+      old = next(flat)
+      out.append(old.write(row, x) if isinstance(old, tf.TensorArray) else old + x)
     return [number + 1, *out]
 
   def _given(self, row: Any, flat: Iterator[Any]) -> dict[Value, Any]:
