@@ -5,7 +5,6 @@
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
-from meshtf.ops.shifting import roll, shift
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
 from meshtf import layers, optimizers
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
@@ -16,9 +15,12 @@ from meshtf.graph import Op, Role, Sample, Spec, Tensor, Window, apply, apply_al
 from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
-from meshtf.ops.arithmetic import (add, divide, equal, floordiv, floormod, greater, greater_equal,
-                                   less, less_equal, logical_and, logical_or, logical_xor, maximum,
-                                   minimum, multiply, not_equal, pow, squared_difference, subtract)
+from meshtf.ops.activations import (elu, gelu, leaky_relu, relu, selu, silu, squared_relu)
+from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, floordiv, floormod,
+                                   greater, greater_equal, less, less_equal, logaddexp,
+                                   logical_and, logical_or, logical_xor, maximum, minimum, multiply,
+                                   not_equal, pow, squared_difference, subtract)
+from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum
@@ -36,13 +38,15 @@ from meshtf.ops.scanning import (cummax, cummin, cumprod, cumsum, cumulative_log
                                  linear_recurrence)
 from meshtf.ops.seeds import seed
 from meshtf.ops.select import argmax, top_k
+from meshtf.ops.shifting import roll, shift
 from meshtf.ops.slicing import chunk, concat, pad, slice
 from meshtf.ops.softmax import log_softmax, softmax
 from meshtf.ops.stacking import stack, unstack
 from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like
-from meshtf.ops.unary import (abs, cos, erf, exp, floor, gelu, is_finite, log, log1p, logical_not,
-                              negative, reciprocal, relu, round, rsqrt, sigmoid, sign, silu, sin,
-                              softplus, sqrt, square, tanh)
+from meshtf.ops.unary import (abs, acos, angle, asin, atan, ceil, cos, cosh, digamma, erf, erfinv,
+                              exp, expm1, floor, is_finite, is_nan, lgamma, log, log1p, logical_not,
+                              negative, reciprocal, round, rsqrt, sigmoid, sign, sin, sinh,
+                              softplus, sqrt, square, tan, tanh)
 from meshtf.runtime.checkpoint import latest as latest_checkpoint
 from meshtf.runtime.checkpoint import restore as restore_checkpoint
 from meshtf.runtime.checkpoint import save as save_checkpoint

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.graph import OPERATORS, Tensor
-from meshtf.ops.binary import combine
-from meshtf.ops.broadcasting import is_scalar
+from meshtf.ops.broadcasting import is_scalar, plain
 from meshtf.ops.choosing import clip
+from meshtf.ops.scalar import combine
+from meshtf.ops.state import full
 
 
 def add(x: Any, y: Any) -> Tensor:
@@ -47,6 +48,30 @@ def floormod(x: Any, y: Any) -> Tensor:
 def pow(x: Any, y: Any) -> Tensor:
   """Returns x to the power y, broadcast by names."""
   return combine("pow", x, y)
+
+
+def divide_no_nan(x: Any, y: Any) -> Tensor:
+  """Returns x / y of floats, and 0 where y is 0, broadcast by names."""
+  return combine("divide_no_nan", *_tensors(x, y))
+
+
+def atan2(y: Any, x: Any) -> Tensor:
+  """Returns the angle of the point (x, y), between -pi and pi, broadcast by names."""
+  return combine("atan2", *_tensors(y, x))
+
+
+def logaddexp(x: Any, y: Any) -> Tensor:
+  """Returns log(exp(x) + exp(y)) without overflow, broadcast by names."""
+  return combine("logaddexp", *_tensors(x, y))
+
+
+def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
+  """Returns both, with a tensor in place of a number."""
+  if is_scalar(x) == is_scalar(y):
+    return x, y
+  given = y if is_scalar(x) else x
+  number = full(given.mesh, "", plain(x if is_scalar(x) else y), given.dtype)
+  return (number, y) if is_scalar(x) else (x, number)
 
 
 def maximum(x: Any, y: Any) -> Tensor:

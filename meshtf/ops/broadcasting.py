@@ -17,7 +17,7 @@ import numpy as np
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Spec, Tensor
-from meshtf.names import Shape, is_integer
+from meshtf.names import Shape, is_complex, is_integer
 from meshtf.ops.constants import reshape, transpose
 
 
@@ -60,10 +60,11 @@ def onto(dy: Tensor | None, x: Tensor) -> Tensor | None:
 
 def is_scalar(x: Any) -> bool:
   """Whether x is a plain number, which becomes an attribute of an op instead of a tensor."""
-  return isinstance(x, (bool, int, float, np.generic)) or (isinstance(x, np.ndarray) and not x.ndim)
+  return (isinstance(x, (bool, int, float, complex, np.generic))
+          or isinstance(x, np.ndarray) and not x.ndim)
 
 
-def plain(x: Any) -> bool | int | float:
+def plain(x: Any) -> Any:
   """Returns a number as a Python number, which is the same in every op that holds it."""
   return x.item() if isinstance(x, (np.generic, np.ndarray)) else x
 
@@ -74,6 +75,8 @@ def check_scalar(value: Any, dtype: str) -> None:
     way_out = "Write 0 or 1 instead of a truth value."
   elif not isinstance(value, bool) and dtype == "bool":
     way_out = "Turn the tensor into numbers first, with mtf.cast(x, \"int32\")."
+  elif isinstance(value, complex) and not is_complex(dtype):
+    way_out = "Make complex numbers of the tensor first, with mtf.cast(x, \"complex64\")."
   elif isinstance(value, float) and is_integer(dtype):
     way_out = "Make floats of the tensor with mtf.cast(x, \"float32\"), or write an integer."
   elif is_integer(dtype) and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
@@ -91,3 +94,11 @@ def same_dtype(*xs: Spec) -> str:
           f"the data types {xs[0].dtype} and {x.dtype} do not mix.",
           way_out=f"Convert one of them, as in mtf.cast(x, {xs[0].dtype!r})."))
   return xs[0].dtype
+
+
+def require_order(dtype: str, what: str) -> None:
+  """Refuses complex numbers, none of which is greater than another. Raises DTypeError."""
+  if is_complex(dtype):
+    raise DTypeError(explain_error(
+        f"{what} does not take {dtype}: complex numbers have no order.",
+        way_out="Take a part of them: abs(x), mtf.real(x) or mtf.imag(x)."))

@@ -15,16 +15,25 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
-from meshtf.names import dtype_name, is_floating
-from meshtf.ops.broadcasting import align, check_scalar, is_scalar, join, onto, plain, same_dtype
+from meshtf.names import dtype_name, has_gradient, is_complex
+from meshtf.ops.broadcasting import (
+  align,
+  check_scalar,
+  is_scalar,
+  join,
+  onto,
+  plain,
+  require_order,
+  same_dtype,
+)
 
 
 @dataclasses.dataclass(frozen=True)
 class Where(Op):
   """x where the condition holds, else y; a branch that is a number stands in `x` or `y`."""
 
-  x: bool | int | float | None = None
-  y: bool | int | float | None = None
+  x: bool | int | float | complex | None = None
+  y: bool | int | float | complex | None = None
   dtype: str = ""                       # of the result, where both branches are numbers
 
   samples = (Sample((), ("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
@@ -33,6 +42,7 @@ class Where(Op):
              Sample((None, 0.0), ("bool b:3;d:5", "b:3;d:5")),
              Sample((-1.5, None), ("bool d:6", "b:4;d:6")),
              Sample((1.0, 0.0, "float32"), ("bool b:4;d:6",), gradient=False),
+             Sample((None, 1j), ("bool d:5", "complex b:3;d:5")),
              Sample((None, 7), ("bool b:4", "int d:6;b:4"), gradient=False))
 
   def out(self, condition: Spec, *branches: Spec) -> tuple[Spec, ...]:
@@ -70,6 +80,7 @@ class Cast(Op):
   samples = (Sample(("float32", "float64"), ("ties b:4;d:6",)),
              Sample(("float32", "bfloat16"), ("b:4;d:6",)),
              Sample(("float32", "int32"), ("ties b:3;d:5",), gradient=False),
+             Sample(("float32", "complex64"), ("b:4;d:6",)),
              Sample(("int32", "float32"), ("int b:4",), gradient=False),
              Sample(("bool", "float32"), ("bool b:4;d:6",), gradient=False))
 
@@ -77,17 +88,28 @@ class Cast(Op):
   def linear(self) -> Any:
     """Unfinished sums may become wider, which loses nothing; to round each one would lose."""
     wider = [("bfloat16", "float32"), ("float16", "float32"), ("float32", "float64"),
-             ("bfloat16", "float64"), ("float16", "float64")]
+             ("bfloat16", "float64"), ("float16", "float64"), ("float32", "complex64"),
+             ("float64", "complex128"), ("complex64", "complex128")]
     return "joint" if (self.old, self.new) in wider else None
 
   def out(self, x: Spec) -> tuple[Spec, ...]:
+    if is_complex(self.old) and not is_complex(self.new):
+      raise DTypeError(explain_error(
+          f"{self.new} has no room for complex numbers.",
+          way_out="Take a part of them: mtf.real(x), mtf.imag(x), abs(x) or mtf.angle(x)."))
     return (Spec(x.shape, self.new),)
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
     return (tf.cast(x, self.new),)
 
   def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-    return [cast(dy, self.old) if is_floating(self.old) and is_floating(self.new) else None]
+    if not (has_gradient(self.old) and has_gradient(self.new)):
+      return [None]
+    if is_complex(self.new) and not is_complex(self.old):
+      # Complex numbers are made of floats, so this module cannot import what takes them apart.
+      from meshtf.ops.complex import real
+      dy = real(dy)
+    return [cast(dy, self.old)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +123,7 @@ class Clip(Op):
              Sample((None, 0.25), ("d:5",)), Sample((2, 5), ("int b:4",), gradient=False))
 
   def out(self, x: Spec) -> tuple[Spec, ...]:
+    require_order(x.dtype, "clip")
     for bound in (self.low, self.high):
       if bound is not None:
         check_scalar(bound, x.dtype)
@@ -140,11 +163,17 @@ class ClipGrad(Op):
 
 
 def where(condition: Any, x: Any, y: Any) -> Tensor:
-  """Returns x where the condition holds and y elsewhere; x and y may be numbers."""
+  """Returns x where the condition holds and y elsewhere; x and y may be numbers.
+
+  What was not chosen has the gradient zero, whatever its value; and functions with a singular point
+  (log, sqrt, 1 / x and the like) turn a zero into a zero there. So mtf.where(x > 0, mtf.log(x),
+  0.0) has no NaN in its gradient, and no second `where` around the argument is needed.
+  """
   branches = [b for b in (x, y) if not is_scalar(b)]
   first, second = numbers = [plain(b) if is_scalar(b) else None for b in (x, y)]
   # Two numbers: the type is the wider one's.
-  dtype = "" if branches else dtype_name(max(map(type, numbers), key=[bool, int, float].index))
+  widest = max(map(type, numbers), key=[bool, int, float, complex, type(None)].index)
+  dtype = "" if branches else dtype_name(widest)
   return apply(Where(first, second, dtype), condition, *branches)
 
 

@@ -53,6 +53,8 @@ def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names) -> Any:
 def _product(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
   if len(a.shape) == 2:
     return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
+  if a.dtype.is_complex:            # what is flipped is conjugated, too
+    a, b = (tf.math.conj(v) if flip else v for v, flip in ((a, flip_a), (b, flip_b)))
   return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=flip_a, adj_y=flip_b)
 
 

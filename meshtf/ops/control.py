@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply, apply_all, context
 from meshtf.graph.record import Group
-from meshtf.names import Shape, dtype_name, is_floating
+from meshtf.names import Shape, dtype_name, has_gradient
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Slicewise(Op):
     specs = tuple(x.spec for x in xs)
     op = SlicewiseGrad(self.fn, specs, there, self.cut)
     dxs = iter(apply_all(op, *xs, *(d for d in dys if d is not None)))
-    return [next(dxs) if is_floating(x.dtype) else None for x in xs]
+    return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,12 +82,12 @@ class SlicewiseGrad(Op):
                      frozenset(("b", "h"))), ("b:4;h:8", "b:4;h:8"), gradient=False),)
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
-    return tuple(x for x in self.ins if is_floating(x.dtype))
+    return tuple(x for x in self.ins if has_gradient(x.dtype))
 
   def role(self, factor: str) -> Role:
     if factor not in self.cut:
       return Role.WHOLE
-    floats = [x.shape for x in self.ins if is_floating(x.dtype)]
+    floats = [x.shape for x in self.ins if has_gradient(x.dtype)]
     if all(factor in shape for shape in floats):
       return Role.MAP
     # An input without this name meets all its rows: its gradient is a sum over them.
@@ -95,7 +95,7 @@ class SlicewiseGrad(Op):
 
   def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
     inputs, dys = xs[:len(self.ins)], xs[len(self.ins):]
-    floats = [x for x in inputs if x.dtype.is_floating]
+    floats = [x for x in inputs if has_gradient(x.dtype.name)]
     with tf.GradientTape() as tape:
       tape.watch(floats)
       ys = [y for y, there in zip(_as_tuple(self.fn(*inputs)), self.there) if there]

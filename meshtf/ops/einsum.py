@@ -18,6 +18,7 @@ from meshtf.errors import DTypeError, ShapeError, near_misses
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape
 from meshtf.names.parse import parse_pairs
+from meshtf.ops.complex import conj
 from meshtf.ops.contract import contract
 from meshtf.ops.reduce import broadcast
 
@@ -31,6 +32,8 @@ class Einsum(Op):
   samples = (Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),
              Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
              Sample((("h", "o"),), ("b:4;h:8", "b:4;o:8")), Sample((("h",),), ("b:4;h:8",)),
+             Sample((("b", "o"),), ("complex b:4;h:8", "complex h:8;o:8")),
+             Sample((("b", "n", "m"),), ("complex b:2;k:2;n:4", "complex b:2;m:4;k:2")),
              Sample((("b", "o"),), ("b:4;h:3", "h:3;o:5")), Sample(((),), ("b:4", "b:4")),
              Sample((("b", "n", "m"),), ("b:2;n:4;k:2", "b:2;m:4;k:2")),
              Sample((("b", "o"),), ("b:4;h:4", "h:4;k:2", "k:2;o:4")),
@@ -70,7 +73,8 @@ class Einsum(Op):
     return (tf.einsum(",".join(terms) + "->" + output, *xs),)
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-    return [_towards(x, [dy, *xs[:i], *xs[i + 1:]]) for i, x in enumerate(xs)]
+    conjugates = [conj(x) for x in xs]
+    return [_towards(x, [dy, *conjugates[:i], *conjugates[i + 1:]]) for i, x in enumerate(xs)]
 
   def flops(self, *xs: Spec) -> int:
     sizes = {d.name: d.size for x in xs for d in x.shape}

@@ -6,6 +6,8 @@ products in disguise, which saves passes:
     TanhGrad(y, dy)           dy * (1 - y * y)
     SigmoidGrad(y, dy)        dy * y * (1 - y)
     SoftplusGrad(dy, x)       dy * sigmoid(x): silu(x) = SoftplusGrad(x, x) in one pass
+    Xdivy(dy, y)              dy / y, but 0 where dy is 0, as where a branch was not taken
+    MulNoNan(y, dy)           y * dy, likewise
 
 For [2048, 1024] floats on one core gelu and its gradient take 12 ms so, TensorFlow's tape on the
 written-out formula 14 to 17 ms.
@@ -56,10 +58,17 @@ def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
   return dy * (x * density + (0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))))
 
 
+def logaddexp_kernel(x: Any, y: Any) -> Any:
+  """Returns log(exp(x) + exp(y)); infinities give infinities, not NaN."""
+  top = tf.maximum(x, y)
+  top = tf.clip_by_value(top, top.dtype.min, top.dtype.max)
+  return tf.math.log(tf.exp(x - top) + tf.exp(y - top)) + top
+
+
 # The gradient from dy and from the function's output y or input x.
 FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
-    "sqrt": lambda dy, y: _RAW.SqrtGrad(y=y, dy=dy),
-    "rsqrt": lambda dy, y: _RAW.RsqrtGrad(y=y, dy=dy),
+    "sqrt": lambda dy, y: _RAW.Xdivy(x=dy, y=y + y),
+    "rsqrt": lambda dy, y: _RAW.MulNoNan(x=_RAW.ReciprocalGrad(y=y, dy=y), y=dy * 0.5),
     "tanh": lambda dy, y: _RAW.TanhGrad(y=y, dy=dy),
     "sigmoid": lambda dy, y: _RAW.SigmoidGrad(y=y, dy=dy),
     "relu": lambda dy, y: _RAW.ReluGrad(gradients=dy, features=y),
@@ -67,5 +76,8 @@ FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "gelu_exact": _gelu_exact_gradient,
     "silu": _silu_gradient,
     "softplus": lambda dy, x: _RAW.SoftplusGrad(gradients=dy, features=x),
-    "reciprocal": lambda dy, y: _RAW.ReciprocalGrad(y=y, dy=dy),
+    "elu": lambda dy, y: _RAW.EluGrad(gradients=dy, outputs=y),
+    "selu": lambda dy, y: _RAW.SeluGrad(gradients=dy, outputs=y),
+    "reciprocal": lambda dy, y: -_RAW.MulNoNan(x=tf.square(y), y=dy),
+    "digamma": lambda dy, x: _RAW.MulNoNan(x=tf.math.polygamma(tf.ones_like(x), x), y=dy),
 }

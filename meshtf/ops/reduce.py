@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import Shape, ShapeLike, is_floating
+from meshtf.names import Shape, ShapeLike, has_gradient, is_floating
 from meshtf.ops.arithmetic import divide, equal, maximum, multiply, subtract
-from meshtf.ops.broadcasting import align, onto
+from meshtf.ops.broadcasting import align, onto, require_order
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reshape import Names, names_of, require_dim
 from meshtf.ops.unary import exp
@@ -32,6 +32,7 @@ _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
 def _samples() -> tuple[Sample, ...]:
   floats = [Sample((kind, ("d",)), ("b:4;d:6",)) for kind in ("sum", "mean", "max", "min")]
   floats += [Sample((kind, ("b", "c")), ("b:4;d:6;c:2",)) for kind in ("sum", "mean")]
+  floats += [Sample((kind, ("d",)), ("complex b:4;d:6",)) for kind in ("sum", "mean")]
   ties = [Sample((kind, dims), (text,)) for kind in ("max", "min")
           for dims, text in ((("b",), "ties b:4;d:6"), (("b", "d"), "ties d:3;b:5;c:2"))]
   ints = [Sample((kind, ("d",)), ("int d:6;b:4",), gradient=False) for kind in ("sum", "max")]
@@ -65,7 +66,9 @@ class Reduce(Op):
           f"reduce_{self.kind} does not take {x.dtype}.",
           way_out="Compare it with something first, as in x != 0." if truth else
           'Use mtf.reduce_any or mtf.reduce_all, or count with mtf.cast(x, "int32").'))
-    if self.kind == "mean" and not is_floating(x.dtype):
+    if self.kind in ("max", "min"):
+      require_order(x.dtype, f"reduce_{self.kind}")
+    if self.kind == "mean" and not has_gradient(x.dtype):
       raise DTypeError(f'the mean of {x.dtype} is no integer: mtf.cast(x, "float32") first.')
     return (Spec(x.shape.without(*self.dims), "int32" if truth else x.dtype),)
 
@@ -187,7 +190,7 @@ def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
 
 def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the mean over `dims`, by default all; of integers and truth values as float32."""
-  return _reduce("mean", x if is_floating(x.dtype) else cast(x, "float32"), dims)
+  return _reduce("mean", x if has_gradient(x.dtype) else cast(x, "float32"), dims)
 
 
 def reduce_max(x: Tensor, dims: Names | None = None) -> Tensor:

@@ -17,7 +17,7 @@ from meshtf.graph import OPERATORS, Op, Sample, Spec, Store, Tensor, apply
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 
-Number = bool | int | float
+Number = bool | int | float | complex
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,8 @@ from meshtf.mesh import Mesh, Pending, Split
 from meshtf.names import Shape
 
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
-TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2, "complex64": 1e-4,
+             "complex128": 1e-9}
 
 
 def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> str:

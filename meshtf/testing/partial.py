@@ -17,7 +17,7 @@ import tensorflow as tf
 from meshtf.graph import Held, Tensor
 from meshtf.mesh import Pending, Whole
 from meshtf.mesh.state import Kind
-from meshtf.names import is_floating
+from meshtf.names import has_gradient, is_complex
 
 
 def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
@@ -35,7 +35,7 @@ def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
     yield f"inputs {everywhere} uneven partial on all axes", uneven
   kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])] if axes else []
   for kind, axis in kinds:
-    able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
+    able = [i for i, x in enumerate(xs) if can_be_partial(x, axis) and not is_complex(x.dtype)]
     if able:
       yield f"inputs {able} {kind} partial on {axis}", _replace(xs, able, [axis], kind)
 
@@ -78,9 +78,9 @@ def _share(value: Any, coord: int, size: int, kind: Kind) -> Any:
 
 
 def can_be_partial(x: Tensor, axis: str) -> bool:
-  """Whether an eager tensor is of floats and whole along `axis`."""
+  """Whether an eager tensor is whole along `axis`, and of floats or complex numbers."""
   assert x.mesh is not None and x.held is not None
-  return is_floating(x.dtype) and x.held.placement[x.mesh.axis_index[axis]] == Whole
+  return has_gradient(x.dtype) and x.held.placement[x.mesh.axis_index[axis]] == Whole
 
 
 def _replace(xs: Sequence[Tensor], chosen: list[int], axes: list[str], kind: Kind,

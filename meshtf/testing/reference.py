@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from meshtf.graph import Held, Op, Sample, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
-from meshtf.names import Shape, is_floating
+from meshtf.names import Shape, has_gradient, is_complex
 from meshtf.runtime.stores import import_tensor
 from meshtf.testing.compare import TOLERANCE, difference, same
 from meshtf.testing.layouts import mesh_on
@@ -53,7 +53,7 @@ class Expected:
   @property
   def tolerance(self) -> float:
     """How far outputs may be off: by `slack` where no floats come in, as with random numbers."""
-    floating = any(is_floating(array.dtype.name) for array, _ in self.arrays)
+    floating = any(has_gradient(array.dtype.name) for array, _ in self.arrays)
     return self.rounding if floating else self.slack
 
   def inputs(self, mesh: Mesh) -> list[Tensor]:
@@ -64,9 +64,9 @@ class Expected:
                ) -> list[Tensor | None]:
     """Returns the gradients for given cotangents of the floating outputs."""
     pairs = [(y, dy) for y, dy in zip(ys, dys, strict=True) if dy is not None]
-    floats = [x for x in xs if is_floating(x.dtype)]
+    floats = [x for x in xs if has_gradient(x.dtype)]
     found = iter(gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))
-    return [next(found) if is_floating(x.dtype) else None for x in xs]
+    return [next(found) if has_gradient(x.dtype) else None for x in xs]
 
   def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
     """Returns the cotangents on a mesh."""
@@ -87,15 +87,14 @@ def expected(op_class: type[Op], sample: Sample, seed: int, devices: Sequence[st
     values = [_value(y) for y in ys]
     case.outputs = [(value.numpy(), y.shape) for y, value in zip(ys, values, strict=True)]
     case.cotangents = [_random_like(array, rng) for array, _ in case.outputs]
-    totals = [None if d is None else tf.reduce_sum(v * d)
-              for v, d in zip(values, case.cotangents, strict=True)]
   case.problems += _problems(ys, case.outputs)
   floats = [w for w in watched if w is not None]
-  several = [k for k, total in enumerate(totals) if total is not None]
+  several = [k for k, dy in enumerate(case.cotangents) if dy is not None]
   if sample.gradient and floats and several:
     # All cotangents at once, and where there are several outputs each one alone, too.
     for kept in [several, *([k] for k in several if len(several) > 1)]:
-      theirs = tape.gradient([totals[k] for k in kept], floats)
+      theirs = tape.gradient([values[k] for k in kept], floats,
+                             [tf.constant(case.cotangents[k]) for k in kept])
       found = _compare_with_tape(case, xs, ys, kept, theirs)
       case.gradients = found if case.gradients is None else case.gradients
   return case
@@ -103,7 +102,7 @@ def expected(op_class: type[Op], sample: Sample, seed: int, devices: Sequence[st
 
 def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
   """Returns the watched value of a floating tensor."""
-  if not is_floating(x.dtype):
+  if not has_gradient(x.dtype):
     return None
   value = tf.identity(_value(x))
   tape.watch(value)
@@ -119,7 +118,12 @@ def _value(x: Tensor) -> tf.Tensor:
 
 
 def _random_like(array: Any, rng: np.random.Generator) -> Any:
-  return rng.normal(size=array.shape).astype(array.dtype) if is_floating(array.dtype.name) else None
+  if not has_gradient(array.dtype.name):
+    return None
+  drawn = rng.normal(size=array.shape)
+  if is_complex(array.dtype.name):
+    drawn = drawn + 1j * rng.normal(size=array.shape)
+  return np.asarray(drawn).astype(array.dtype)
 
 
 def _problems(ys: Sequence[Tensor], outputs: Sequence[tuple[Any, Shape]]) -> list[str]:
@@ -139,7 +143,7 @@ def _compare_with_tape(case: Expected, xs: list[Tensor], ys: Sequence[Tensor], k
   found = case.backward(ys, xs, dys)
   theirs = iter(tape)
   for i, (x, mine, (array, shape)) in enumerate(zip(xs, found, case.arrays, strict=True)):
-    if not is_floating(x.dtype):
+    if not has_gradient(x.dtype):
       continue
     their = next(theirs)
     want = np.zeros_like(array) if their is None else tf.convert_to_tensor(their).numpy()

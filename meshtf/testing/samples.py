@@ -6,8 +6,8 @@
 >>> array.dtype, dims
 (dtype('int32'), [b:4])
 
-"ties" are multiples of 0.75: they repeat, and the partial sums made of them add up exactly, so that
-equal values stay equal under every layout.
+"ties" are multiples of 0.75, and "whole" is 0 or 3: they repeat, and the partial sums made of them
+add up exactly, so that equal values stay equal under every layout. "unit" lies between -0.9 and 0.9.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from meshtf.graph import Op, Sample
 from meshtf.names import Shape
 
 MESHES = ("x:2;y:2", "x:2", "x:4")
-_KINDS = ("int", "bool", "ties", "positive")
+_KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex")
 
 
 def registered_ops() -> list[type[Op]]:
@@ -70,6 +70,12 @@ def draw(text: str, below: int, rng: np.random.Generator) -> tuple[Any, Shape]:
     array = (rng.integers(-1, 3, sizes) * 0.75).astype("float32")
   elif kind == "positive":
     array = rng.uniform(0.25, 2.0, sizes).astype("float32")
+  elif kind == "unit":
+    array = rng.uniform(-0.9, 0.9, sizes).astype("float32")
+  elif kind == "whole":
+    array = (rng.integers(0, 2, sizes) * 3).astype("float32")
+  elif kind == "complex":
+    array = (rng.normal(size=sizes) + 1j * rng.normal(size=sizes)).astype("complex64")
   else:
     array = rng.normal(size=sizes).astype("float32")
   return np.asarray(array), shape

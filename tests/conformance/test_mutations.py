@@ -14,20 +14,21 @@ import tensorflow as tf
 from meshtf.graph import Role, Spec
 from meshtf.graph.op import Window
 from meshtf.names import Dimension, Shape
-from meshtf.ops.binary import Binary, Scalar
+from meshtf.ops.binary import Binary
 from meshtf.ops.choosing import Where
 from meshtf.ops.einsum import Einsum
+from meshtf.ops.elementwise import Unary
 from meshtf.ops.indexing import Gather, OneHot, Range, SegmentSum
 from meshtf.ops.loss import CrossEntropy
 from meshtf.ops.normalize import Normalize
 from meshtf.ops.random import DropoutMask, Random
 from meshtf.ops.reduce import LogSumExp, Reduce
 from meshtf.ops.reshape import Rename, Reshape, Transpose
+from meshtf.ops.scalar import Scalar
 from meshtf.ops.scanning import Cumsum
 from meshtf.ops.select import ArgMax, TopK
 from meshtf.ops.slicing import Concat, Pad, Slice
 from meshtf.ops.softmax import Softmax
-from meshtf.ops.unary import Unary
 from meshtf.testing import check_export, check_op, check_program
 
 
