@@ -16,7 +16,6 @@ from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
 from meshtf.ops.activations import (elu, gelu, leaky_relu, relu, selu, silu, squared_relu)
-from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, floordiv, floormod,
                                    greater, greater_equal, less, less_equal, logaddexp,
                                    logical_and, logical_or, logical_xor, maximum, minimum, multiply,
@@ -24,11 +23,10 @@ from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, flo
 from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
-from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
+from meshtf.ops.indexing import gather, one_hot, range, segment_sum
 from meshtf.ops.laying import layout, replicate, shard, split
 from meshtf.ops.loops import cond, scan, while_loop
 from meshtf.ops.loss import cross_entropy
-from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where
 from meshtf.ops.random import (categorical, dropout, random_normal, random_uniform,
@@ -42,7 +40,6 @@ from meshtf.ops.seeds import seed
 from meshtf.ops.select import argmax, top_k
 from meshtf.ops.shifting import roll, shift
 from meshtf.ops.slicing import chunk, concat, pad, slice
-from meshtf.ops.sorting import argsort, sort
 from meshtf.ops.softmax import log_softmax, softmax
 from meshtf.ops.stacking import stack, unstack
 from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like

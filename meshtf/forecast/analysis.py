@@ -104,6 +104,7 @@ class _Analysis:
       self.notes.append(f"how often the loop of {source} turns is not known: one turn is counted.")
     bodies = [body for body in (step.test, step.body) if body is not None]
     self._nested(step, bodies, step.op.turns or 1)
+    self._find_gradients(step)
 
   def _nested(self, step: LoopStep | BranchStep, bodies: Sequence[Program], times: int) -> None:
     """Takes account of the steps of bodies, each of which runs `times` times."""
@@ -190,10 +191,7 @@ class _Analysis:
 
   def _compute(self, step: Compute) -> None:
     self.maker.update(dict.fromkeys(step.outs, step.node))
-    for store in (x.node.op.stores[0] for x in step.node.primals if x.node.op.effect == "read"):
-      if store.kind == "parameter":              # the last one is the sum of all
-        for v in (v for v in step.outs if _like(v.spec, store.spec)):
-          self.gradients[store] = self.versions[v] = [v]
+    self._find_gradients(step)
     cut = {axis for axis, _ in step.plan.cut}
     same = [axis for i, axis in enumerate(self.mesh.axes)
             if axis not in cut and all(v.placement[i] == Whole for v in step.ins)]
@@ -201,6 +199,13 @@ class _Analysis:
     flops = step.node.op.flops(*(x.spec for x in step.node.inputs)) / parts
     self._done(step.node, tuple(map(self._value, step.outs)), flops,
                math.prod(self.mesh.axes[a] for a in same))
+
+  def _find_gradients(self, step: Compute | LoopStep) -> None:
+    """Keeps the cotangents of parameters that a step makes."""
+    for store in (x.node.op.stores[0] for x in step.node.primals if x.node.op.effect == "read"):
+      if store.kind == "parameter":              # the last one is the sum of all
+        for v in (v for v in step.outs if _like(v.spec, store.spec)):
+          self.gradients[store] = self.versions[v] = [v]
 
   def _done(self, node: Node, outputs: tuple[Placed, ...], flops: float, repeated: int) -> None:
     source = node.source

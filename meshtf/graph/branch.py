@@ -15,7 +15,7 @@ from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
-from meshtf.names import is_floating
+from meshtf.names import has_gradient
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,12 +54,12 @@ class Branch(Op):
       bodies.append(gradient)
       inputs += [outside[x] if x in outside else x for x in gradient.captures]
     made = iter(apply_all(Branch(*bodies), xs[0], *inputs, mesh=xs[0].mesh))
-    return [None, *(next(made) if is_floating(x.dtype) else None for x in xs[1:])]
+    return [None, *(next(made) if has_gradient(x.dtype) else None for x in xs[1:])]
 
   def _backward(self, body: Body, dys: Sequence[Tensor | None]
                 ) -> tuple[Body, dict[Tensor, Tensor]]:
     """Returns the cotangents of all floating captures; those of the other body are zeros."""
-    floats = [x for b in (self.then, self.otherwise) for x in b.captures if is_floating(x.dtype)]
+    floats = [x for b in (self.then, self.otherwise) for x in b.captures if has_gradient(x.dtype)]
     own = set(body.captures)
     pairs = [(r, body.graph.given(r.spec), dy) for r, dy in zip(body.results, dys)
              if dy is not None]
@@ -72,7 +72,7 @@ class Branch(Op):
       out = []
       for b in (self.then, self.otherwise):
         for x in b.captures:
-          if is_floating(x.dtype):
+          if has_gradient(x.dtype):
             dx = made.get(x) if b is body else None
             out.append(OPERATORS["zeros_like"](x) if dx is None else dx)
       return out

@@ -9,7 +9,7 @@ forward node, and takes that tensor's state (`Context.primals`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
@@ -51,6 +51,13 @@ def gradients_within(nodes: Collection[Node] | None, ys: Sequence[Tensor], xs: S
   return [backward.of(x) for x in xs]
 
 
+def _around(executor: Any) -> Iterator[Any]:
+  """Yields an executor, and those around it: in the body of a loop, tensors from outside count."""
+  while executor is not None:
+    yield executor
+    executor = getattr(executor, "around", None)
+
+
 class _Backward:
   """The state of one backward walk: cotangents so far, and nodes computed again."""
 
@@ -64,12 +71,12 @@ class _Backward:
 
   def walk(self, ys: Sequence[Tensor], among: Collection[Node] | None) -> None:
     """Finds the nodes between targets and ys."""
-    owner = current_executor()
+    owners = set(_around(current_executor()))
     found: dict[int, Node] = {}
     stack = [y.node for y in ys]
     while stack:
       node = stack.pop()
-      if (node.serial not in found and node.owner is owner
+      if (node.serial not in found and node.owner in owners
           and (among is None or node in among)):
         found[node.serial] = node
         stack.extend(x.node for x in node.inputs)

@@ -21,7 +21,7 @@ from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.names import Dimension, Shape, is_floating
+from meshtf.names import Dimension, Shape, has_gradient
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ class _Reversed:
 
   def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Returns the cotangents of all inputs."""
-    given, wanted = self._given(dys), [x for x in self.inputs if is_floating(x.dtype)]
+    given, wanted = self._given(dys), [x for x in self.inputs if has_gradient(x.dtype)]
     self._seed(given, dys)
     own, states = set(self.body.nodes), set(self.states)
 
@@ -117,14 +117,14 @@ class _Reversed:
     first = self.loop.states
     return [(r, self.body.graph.given(r.spec))
             for k, (r, dy) in enumerate(zip(self.body.results, dys))
-            if is_floating(r.dtype) and (k < first or dy is not None)]
+            if has_gradient(r.dtype) and (k < first or dy is not None)]
 
   def _seed(self, given: list[tuple[Tensor, Tensor]], dys: Sequence[Tensor | None]) -> None:
     """Sorts the cotangents: of states are carried, of sums the same each turn, else walked."""
     loop, formal = self.loop, iter(d for _, d in given)
     self.carried: dict[Tensor, Tensor] = {}
     for k, (r, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
-      if not is_floating(r.dtype) or (k >= loop.states and dy is None):
+      if not has_gradient(r.dtype) or (k >= loop.states and dy is None):
         continue
       dy = OPERATORS["zeros_like"](y) if dy is None else dy
       into = (self.carried if k < loop.states else

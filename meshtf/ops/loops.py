@@ -14,6 +14,8 @@ after another, so a body can be looked at. Random ops draw other numbers in each
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -61,10 +63,23 @@ def scan(body: Callable[..., tuple[Any, Any]], state: Any, rows: Any = None, dim
       different numbers of it.
     PlanError: the body writes to a variable, or the mesh is not known yet.
   """
+  def turn(state: Any, row: Any) -> tuple[Any, Any, Any]:
+    new, stack = _pair(body(state, row))
+    return new, None, stack
+  state, _, stacks = scan_and_sum(turn, state, rows, dim, length, reverse)
+  return state, stacks
+
+
+def scan_and_sum(body: Callable[..., tuple[Any, Any, Any]], state: Any, rows: Any = None,
+                 dim: str = "turns", length: int | None = None, reverse: bool = False
+                 ) -> tuple[Any, Any, Any]:
+  """Scans as `scan` does, with a body that returns (state, what to add up, what to stack).
+
+  What is added up may stay unfinished in all turns: devices reduce a sum once, after the loop.
+  """
   walked = Dimension(dim, _length(rows, dim, length))
-  if isinstance(current_executor(), Graph):
-    return _recorded(body, state, rows, walked, reverse)
-  return _unrolled(body, state, rows, walked, reverse)
+  run = _recorded if isinstance(current_executor(), Graph) else _unrolled
+  return run(body, state, rows, walked, reverse)
 
 
 def _length(rows: Any, dim: str, length: int | None) -> int:
@@ -84,36 +99,39 @@ def _length(rows: Any, dim: str, length: int | None) -> int:
 
 
 def _recorded(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
-              ) -> tuple[Any, Any]:
+              ) -> tuple[Any, Any, Any]:
   states, walked = _tensors(state, "state"), _tensors(rows, "rows")
   specs = [x.spec for x in states] + [Spec(x.shape.without(dim.name), x.dtype) for x in walked]
-  made: dict[str, Any] = {}
+  made: list[Any] = []
 
   def record(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
     with _turn(turn):
-      made["state"], made["stack"] = _pair(body(_packed(state, given[:len(states)]),
-                                                _packed(rows, given[len(states):])))
-    _same(state, made["state"], states)
-    return [*_tensors(made["state"], "state"), *_tensors(made["stack"], "result")]
+      made[:] = body(_packed(state, given[:len(states)]), _packed(rows, given[len(states):]))
+    _same(state, made[0], states)
+    return [t for part in made for t in _tensors(part, "result")]
 
   recorded = record_body(record, [_TURN, *specs])
-  loop = Loop(recorded, len(states), len(walked), 0, dim, reverse)
-  ys = apply_all(loop, *states, *walked, *recorded.captures)
-  return _packed(state, ys[:len(states)]), _packed(made["stack"], ys[len(states):])
+  _, sums, stacks = made
+  loop = Loop(recorded, len(states), len(walked), len(_flat(sums)), dim, reverse)
+  ys = iter(apply_all(loop, *states, *walked, *recorded.captures))
+  return _filled(state, ys), _filled(sums, ys), _filled(stacks, ys)
 
 
 def _unrolled(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
-              ) -> tuple[Any, Any]:
+              ) -> tuple[Any, Any, Any]:
   walked = [unstack(x, dim.name) for x in _tensors(rows, "rows")]
-  stacks: list[Any] = [None] * dim.size
+  sums, stacks = [], {}
   order = list(range(dim.size))
   for i in reversed(order) if reverse else order:
     with _turn(i):
-      new, stacks[i] = _pair(body(state, _packed(rows, [xs[i] for xs in walked])))
+      new, more, stacks[i] = body(state, _packed(rows, [xs[i] for xs in walked]))
     _same(state, new, _tensors(state, "state"))
     state = new
-  flat = zip(*(_tensors(s, "result") for s in stacks))
-  return state, _packed(stacks[0], [stack(list(xs), dim.name) for xs in flat])
+    sums.append(more)
+  totals = [functools.reduce(operator.add, xs) for xs in zip(*(_tensors(x, "sum") for x in sums))]
+  flat = zip(*(_tensors(stacks[i], "result") for i in order))
+  return (state, _packed(sums[0], totals),
+          _packed(stacks[0], [stack(list(xs), dim.name) for xs in flat]))
 
 
 def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], state: Any) -> Any:
@@ -211,7 +229,7 @@ def _pair(made: Any) -> tuple[Any, Any]:
 def _tensors(nest: Any, what: str) -> list[Tensor]:
   """Returns the tensors of a nest; variables are read. Raises PlanError for others."""
   found = []
-  for x in [] if nest is None else tf.nest.flatten(nest):
+  for x in _flat(nest):
     x = x.tensor() if hasattr(x, "tensor") else x
     if not isinstance(x, Tensor):
       raise PlanError(explain_error(
@@ -219,6 +237,15 @@ def _tensors(nest: Any, what: str) -> list[Tensor]:
           **{"from": Source.here()}, way_out='Make it one: mtf.full(mesh, "", value, dtype).'))
     found.append(x)
   return found
+
+
+def _flat(nest: Any) -> list[Any]:
+  return [] if nest is None else tf.nest.flatten(nest)
+
+
+def _filled(nest: Any, flat: Iterator[Any]) -> Any:
+  """Returns the nest with as many of the next tensors as it has."""
+  return _packed(nest, [next(flat) for _ in _flat(nest)])
 
 
 def _packed(nest: Any, flat: Sequence[Any]) -> Any:

@@ -11,6 +11,7 @@ from meshtf.optimizers.adam import Adam, AdamW
 from meshtf.optimizers.by_name import ByName, named, unless_named
 from meshtf.optimizers.clipping import clip_by_global_norm, global_norm
 from meshtf.optimizers.lamb import LAMB
+from meshtf.optimizers.microbatches import accumulate_gradients
 from meshtf.optimizers.optimizer import Optimizer
 from meshtf.optimizers.schedules import (
   Schedule,
@@ -27,6 +28,6 @@ from meshtf.optimizers.schedules import (
 from meshtf.optimizers.sgd import SGD
 
 __all__ = ["Adafactor", "Adam", "AdamW", "ByName", "LAMB", "Optimizer", "SGD", "Schedule",
-           "clip_by_global_norm", "cosine_decay", "delayed", "global_norm", "inverse_sqrt",
+           "accumulate_gradients", "clip_by_global_norm", "cosine_decay", "delayed", "global_norm", "inverse_sqrt",
            "linear_decay", "linear_warmup", "named", "product", "relative_step",
            "slanted_triangular", "unless_named", "warmup_cosine", "warmup_inverse_sqrt"]

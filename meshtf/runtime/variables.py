@@ -70,7 +70,8 @@ class Variable(Operators, tf.Module):
     self.changes = around.region
     self.layout = mesh.layout_in(around.region, "variable") if layout is None else layout
     self.mesh = mesh
-    self.spec = Spec(Shape(shape), dtype_name(dtype))
+    stack = [] if around.stack is None else [around.stack]      # see `layers.Repeat`
+    self.spec = Spec(Shape([*stack, *Shape(shape)]), dtype_name(dtype))
     self.path = "/".join((*around.path, name))
     self.trainable = trainable
     self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
@@ -101,6 +102,9 @@ class Variable(Operators, tf.Module):
 
   def tensor(self) -> Tensor:
     """Returns the present value as a tensor; ops do this by themselves."""
+    rows = current().rows
+    if rows is not None and id(self) in rows:
+      return rows[id(self)]
     return apply(Read(self), mesh=self.mesh)
 
   def assign(self, value: Any) -> None:

@@ -1,0 +1,55 @@
+"""The same layer several times in a row, traced once, however many there are.
+
+    blocks = mtf.layers.Repeat(lambda: Block(mesh, ...), "layers:48")
+    h = blocks(h, mask)                # every variable of Block has `layers` in front
+
+The program of a deep model is so as large as that of one layer. Checkpoints hold one tensor for all
+layers. With mtf.recompute of the layer, only its inputs are kept for the backward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from meshtf.graph import Tensor, context
+from meshtf.module import Module
+from meshtf.names import ShapeLike
+from meshtf.ops.control import recompute
+from meshtf.ops.loops import scan
+from meshtf.ops.reshape import single_dim
+
+
+class Repeat(Module):
+  """A layer, `dim` times: its output is its next input. Each time it has weights of its own.
+
+  Args:
+    make: makes the layer, once; it maps x[...] to a tensor of the same shape.
+    dim: name and number of the layers, such as "layers:48".
+    recomputed: whether the backward pass computes each layer again, and keeps its input alone.
+    name: of the layers.
+
+  Raises:
+    ShapeError: the layer changes names or sizes of its input.
+    PlanError: the layer writes to a variable, as batch norm does while training.
+  """
+
+  def __init__(self, make: Callable[[], Module], dim: ShapeLike, recomputed: bool = False,
+               name: str | None = None) -> None:
+    super().__init__(name)
+    self.dim, self.recomputed = single_dim(dim), recomputed
+    with self.scope(), context(stack=self.dim):
+      self.layer = make()
+
+  def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    """Returns what the last layer makes of x; all layers get the other arguments."""
+    variables = self.layer.variables
+
+    def turn(h: Tensor, rows: Any) -> tuple[Tensor, None]:
+      def layer(h: Tensor) -> Tensor:
+        with context(rows={id(v): row for v, row in zip(variables, rows)}):
+          return self.layer(h, *args, **kwargs)
+      return (recompute(layer) if self.recomputed else layer)(h), None
+
+    y, _ = scan(turn, x, [v.tensor() for v in variables], self.dim.name, self.dim.size)
+    return y

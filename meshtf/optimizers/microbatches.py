@@ -1,0 +1,70 @@
+"""Gradients of a batch in several parts, one after another, to need less memory at once.
+
+    loss, grads = accumulate_gradients(loss_of, variables, {"ids": ids, "targets": targets},
+                                       "batch", microbatches=8)
+
+The parts run in one loop, whose body is traced once. Gradients of different parts are added where
+they are made; devices add up once, after the last part, unless their slots are cut (FSDP, ZeRO).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import Source, Tensor, gradients
+from meshtf.names import Dimension
+from meshtf.ops.loops import scan_and_sum
+from meshtf.ops.reshape import require_dim, split_dim
+
+_PART = "microbatch"
+
+
+def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[Any], inputs: Any,
+                         dim: str, microbatches: int) -> tuple[Tensor, list[Tensor | None]]:
+  """Returns the mean loss of all microbatches and its gradients.
+
+  That is the loss of the whole batch if loss_of is a mean over the rows of `dim`, each with equal
+  weight. Each microbatch takes every so-many-th row, so that a cut batch stays where it is. Random
+  ops draw other numbers in each microbatch.
+
+  Args:
+    loss_of: takes inputs with fewer rows of `dim`, returns a scalar.
+    variables: what gradients are taken of; None stands for one that the loss does not depend on.
+    inputs: tensors with `dim`, in any nesting.
+    dim: the dimension that is parted, such as "batch".
+    microbatches: how many parts; 1: the whole at once.
+
+  Raises:
+    ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
+  """
+  if microbatches == 1:
+    loss = loss_of(inputs)
+    return loss, gradients([loss], list(variables))
+  reached: list[bool] = []
+
+  def part(_: None, rows: Any) -> tuple[None, list[Tensor], None]:
+    loss = loss_of(rows)
+    made = gradients([loss], list(variables))
+    reached[:] = [dx is not None for dx in made]
+    return None, [loss, *(dx for dx in made if dx is not None)], None
+
+  parts = tf.nest.map_structure(lambda x: _parted(x, dim, microbatches), inputs)
+  _, sums, _ = scan_and_sum(part, None, parts, _PART)
+  loss, *grads = (x * (1.0 / microbatches) for x in sums)
+  left = iter(grads)
+  return loss, [next(left) if there else None for there in reached]
+
+
+def _parted(x: Tensor, dim: str, microbatches: int) -> Tensor:
+  require_dim(x.shape, dim)
+  size = x.shape[dim]
+  if microbatches < 1 or size % microbatches:
+    raise ShapeError(explain_error(
+        f'{microbatches} microbatches do not divide dimension "{dim}" of size {size}.',
+        tensor=repr(x.shape), **{"from": Source.here()},
+        way_out=f"Take one of {[n for n in range(1, size + 1) if size % n == 0][:12]}."))
+  return split_dim(x, dim, [Dimension(dim, size // microbatches), Dimension(_PART, microbatches)])

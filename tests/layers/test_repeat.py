@@ -1,0 +1,102 @@
+"""Repeated layers: the numbers of layers one by one, in every layout, as one traced body."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf.partition import Compute, walk
+
+LAYOUTS = [("", ""), ("batch:x;d_ff:y", ""), ("batch:x;d_ff:y", "d:x"), ("d:x", "layers:y")]
+
+
+class Block(mtf.Module):
+  """A residual feed-forward layer with dropout."""
+
+  def __init__(self, mesh, rate=0.0, name="block"):
+    super().__init__(name)
+    with self.scope():
+      self.norm = mtf.layers.LayerNorm(mesh, "d:8", name="norm")
+      self.ff = mtf.layers.FeedForward(mesh, "d:8", "d_ff:16", name="ff")
+      self.dropout = mtf.layers.Dropout(rate, name="dropout")
+
+  def __call__(self, x, scale=1.0):
+    return x + self.dropout(self.ff(self.norm(x))) * scale
+
+
+def repeated(layout, variable_layout, seed, rate=0.0, recomputed=False):
+  """Returns what a deep network and its gradients are, and its variables."""
+  mesh = mtf.Mesh("x:2;y:2", layout=layout, variable_layout=variable_layout, seed=seed)
+  net = mtf.layers.Repeat(lambda: Block(mesh, rate), "layers:4", recomputed, name="net")
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    with mtf.seed(seed):
+      y = net(x, scale=0.5)
+    loss = mtf.reduce_mean(y * y)
+    return [loss, *mtf.gradients([loss], net.trainable_variables)]
+
+  x = np.random.default_rng(seed).normal(size=(4, 8)).astype("float32")
+  return [y.numpy() for y in step(x)], net, step.lower(x), x
+
+
+def one_by_one(net, x):
+  """The same network as layers of their own, with the rows of its variables."""
+  mesh = mtf.Mesh("")
+  blocks = [Block(mesh) for _ in range(net.dim.size)]
+  for i, block in enumerate(blocks):
+    for variable, rows in zip(block.variables, net.layer.variables, strict=True):
+      assert rows.path == f"net/{variable.path}" and rows.shape.names[0] == "layers"
+      variable.assign(rows.numpy()[i])
+  variables = [v for block in blocks for v in block.trainable_variables]
+
+  @mtf.function(x="batch;d")
+  def step(x):
+    for block in blocks:
+      x = block(x, scale=0.5)
+    loss = mtf.reduce_mean(x * x)
+    return [loss, *mtf.gradients([loss], variables)]
+
+  loss, *grads = (y.numpy() for y in step(x))
+  each = len(blocks[0].trainable_variables)
+  return [loss, *(np.stack(grads[k::each]) for k in range(each))]
+
+
+@pytest.mark.parametrize("layout, variable_layout", LAYOUTS)
+@pytest.mark.parametrize("recomputed", [False, True])
+def test_repeated_layers_are_layers_one_by_one(layout, variable_layout, recomputed, seed):
+  got, net, _, x = repeated(layout, variable_layout, seed, recomputed=recomputed)
+  for y, want in zip(got, one_by_one(net, x), strict=True):
+    np.testing.assert_allclose(y, want, 1e-4, 1e-6)
+
+
+def test_dropout_differs_between_layers_and_not_between_layouts(seed):
+  want, *_ = repeated("", "", seed, rate=0.5)
+  for layout, variable_layout in LAYOUTS[1:]:
+    for recomputed in (False, True):
+      got, *_ = repeated(layout, variable_layout, seed, 0.5, recomputed)
+      for y, z in zip(got, want, strict=True):
+        np.testing.assert_allclose(y, z, 1e-4, 1e-6)
+  mesh = mtf.Mesh("")
+  with mtf.seed(seed):
+    _, masks = mtf.scan(lambda h, _: (h, mtf.dropout(h, 0.5)), mtf.ones(mesh, "d:64"), length=3)
+  assert len({row.tobytes() for row in masks.numpy()}) == 3
+
+
+def test_the_program_does_not_grow_with_the_layers(seed):
+  mesh = mtf.Mesh("x:2", layout="batch:x")
+
+  def ops(number):
+    net = mtf.layers.Repeat(lambda: Block(mesh), f"layers:{number}")
+    program = mtf.function(lambda x: net(x), mesh=mesh, x="batch;d").lower(np.ones((4, 8), "f"))
+    return sum(isinstance(step, Compute) for step, _ in walk(program.program))
+
+  assert ops(2) == ops(24)
+
+
+def test_a_layer_that_changes_its_input_is_refused():
+  mesh = mtf.Mesh("")
+  net = mtf.layers.Repeat(lambda: mtf.layers.Dense(mesh, "d:8", "e:8"), "layers:2")
+  with pytest.raises(mtf.ShapeError, match="before"):
+    net(mtf.ones(mesh, "batch:2;d:8"))

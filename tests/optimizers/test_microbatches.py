@@ -1,0 +1,58 @@
+"""Gradient accumulation: the gradients of the whole batch, in every layout and number of parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+
+LAYOUTS = [("", ""), ("batch:x;f:y", ""), ("batch:x", "d:x"), ("batch:x;f:y", "d:x")]
+
+
+def gradients(layout, variable_layout, microbatches, seed, eager=False):
+  """Returns loss and gradients of a small network, and the moves that it makes."""
+  mesh = mtf.Mesh("x:2;y:2", layout=layout, variable_layout=variable_layout, seed=seed)
+  net = mtf.layers.FeedForward(mesh, "d:8", "f:16", name="net")
+  unused = mtf.Variable(mesh, "d:8", mtf.layers.initializers.zeros, name="unused")
+  rng = np.random.default_rng(seed)
+  x, y = (rng.normal(size=(16, 8)).astype("float32") for _ in range(2))
+
+  def step(x, y):
+    def loss_of(part):
+      return mtf.reduce_mean(mtf.square(net(part["x"]) - part["y"]))
+    loss, grads = mtf.optimizers.accumulate_gradients(
+        loss_of, [*net.trainable_variables, unused], {"x": x, "y": y}, "batch", microbatches)
+    assert grads.pop() is None
+    return [loss, *grads]
+
+  args = [mtf.import_tensor(mesh, a, "batch;d") for a in (x, y)]
+  program = mtf.function(step)
+  found = (step if eager else program)(*args)
+  return [g.numpy() for g in found], program.lower(*args).moves
+
+
+@pytest.mark.parametrize("layout, variable_layout", LAYOUTS)
+@pytest.mark.parametrize("microbatches", [2, 8])
+def test_microbatches_change_nothing(layout, variable_layout, microbatches, seed):
+  want, _ = gradients("", "", 1, seed)
+  for eager in (False, True):
+    got, _ = gradients(layout, variable_layout, microbatches, seed, eager)
+    for g, expected in zip(got, want, strict=True):
+      np.testing.assert_allclose(g, expected, 1e-4, 1e-6)
+
+
+def test_devices_add_up_once_after_the_last_part(seed):
+  for microbatches in (1, 2, 8):
+    _, moves = gradients("batch:x", "", microbatches, seed)
+    assert sorted(m for m in moves if "[d:8 f:16]" in m or "[f:16 d:8]" in m) == [
+        "all_reduce over x of [d:8 f:16]", "all_reduce over x of [f:16 d:8]"]
+    assert not [m for m in moves if "batch" in m]      # parts stay where the batch was
+
+
+def test_microbatches_that_do_not_divide_are_refused(seed):
+  with pytest.raises(mtf.ShapeError, match=r'3 microbatches .* "batch" of size 16'):
+    gradients("", "", 3, seed)
+  mesh = mtf.Mesh("")
+  with pytest.raises(mtf.ShapeError, match="batch"):
+    mtf.optimizers.accumulate_gradients(lambda x: x, [], mtf.ones(mesh, "d:4"), "batch", 2)
