@@ -23,7 +23,7 @@ from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, flo
 from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
-from meshtf.ops.indexing import gather, one_hot, range, segment_sum
+from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
 from meshtf.ops.laying import layout, replicate, shard, split
 from meshtf.ops.loops import cond, scan, while_loop
 from meshtf.ops.loss import cross_entropy
@@ -41,6 +41,7 @@ from meshtf.ops.select import argmax, top_k
 from meshtf.ops.shifting import roll, shift
 from meshtf.ops.slicing import chunk, concat, pad, slice
 from meshtf.ops.softmax import log_softmax, softmax
+from meshtf.ops.sorting import argsort, sort
 from meshtf.ops.stacking import stack, unstack
 from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like
 from meshtf.ops.unary import (abs, acos, angle, asin, atan, ceil, cos, cosh, digamma, erf, erfinv,

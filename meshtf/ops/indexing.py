@@ -3,6 +3,7 @@
     emb = mtf.gather(table, ids, "vocab")        # [vocab d], [batch length] -> [batch length d]
     best = mtf.gather(x, top, "vocab")           # [batch vocab], [batch k] -> [batch k]
     sums = mtf.segment_sum(x, ids, "bins:16")    # [batch d], [batch] -> [bins d]
+    y = mtf.take_along(x, order, "length")       # [batch length], twice -> [batch length]
 
 Names that table and ids share are batch dimensions. Rows may be cut: each device then serves the
 rows that it holds and gives zeros for the others, so that neither a whole table nor a one-hot
@@ -22,7 +23,7 @@ from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name, is_integer
 from meshtf.ops.choosing import cast
-from meshtf.ops.reshape import Names, arrange, names_of, require_dim, single_dim, transpose
+from meshtf.ops.reshape import Names, arrange, names_of, rename, require_dim, single_dim, transpose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -222,6 +223,22 @@ def gather(table: Tensor, ids: Tensor, dim: str, zero_negative: bool = False) ->
   if table.dtype == "bool":         # rows of other slices are added as zeros: bool has no sum
     return cast(gather(cast(table, "int8"), ids, dim, zero_negative), "bool")
   return apply(Gather(dim, zero_negative), table, ids)
+
+
+def take_along(x: Tensor, ids: Tensor, dim: str) -> Tensor:
+  """Returns the elements of x that ids number along `dim`, each in its own row: take_along_axis.
+
+  In the result `dim` has the size that it has in ids; dimensions are in the order of x, then those
+  that ids alone have. It undoes what gave ids: `take_along(x, argsort(x, "d"), "d")` is sorted.
+
+  Raises:
+    ShapeError: x or ids lack `dim`, or another name has two sizes.
+    DTypeError: ids are no integers.
+  """
+  require_dim(ids.shape, dim)
+  places = "." + dim
+  y = rename(gather(x, rename(ids, {dim: places}), dim), {places: dim})
+  return transpose(y, [*x.shape.names, *(n for n in ids.shape.names if n not in x.shape)])
 
 
 def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:

@@ -78,10 +78,12 @@ class Scan(Op):
   kind: str
   dim: str
   reverse: bool = False
-  samples = (Sample(("prod", "d"), ("b:4;d:8",)), Sample(("prod", "d", True), ("positive d:6;b:2",)),
+  samples = (Sample(("prod", "d"), ("b:4;d:8",)),
+             Sample(("prod", "d", True), ("positive d:6;b:2",)),
              Sample(("max", "d"), ("ties b:2;d:8",)), Sample(("max", "d", True), ("int b:3;d:4",)),
              Sample(("min", "d", True), ("ties d:4;b:5",)),
-             Sample(("logsumexp", "d"), ("b:4;d:6",)), Sample(("logsumexp", "d", True), ("d:4;b:2",)))
+             Sample(("logsumexp", "d"), ("b:4;d:6",)),
+             Sample(("logsumexp", "d", True), ("d:4;b:2",)))
 
   def out(self, x: Spec) -> tuple[Spec, ...]:
     require_dim(x.shape, self.dim)

@@ -1,4 +1,4 @@
-"""Rows moved along a dimension: shift, and roll, where what leaves at one end comes in at the other.
+"""Rows moved along a dimension: shift, and roll, where what leaves one end comes in at the other.
 
     y = mtf.shift(x, "length", 1)              # y[i] = x[i - 1]; row 0 is zeros
     lap = mtf.roll(u, "x", 1) + mtf.roll(u, "x", -1) - 2.0 * u          # on a ring

@@ -37,7 +37,7 @@ def test_gradients_flow_back():
   np.testing.assert_array_equal(dx.numpy(), np.roll(np.square(X), -3, 1))
 
 
-@pytest.mark.parametrize("dtype, fill", [("bool", True), ("int32", -3), ("bfloat16", float("-inf"))])
+@pytest.mark.parametrize("dtype, fill", [("bool", True), ("int32", -3), ("bfloat16", -np.inf)])
 def test_data_types(dtype, fill):
   x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:2", "n:x"), X % 2, "b;n"), dtype)
   y = mtf.shift(x, "n", -2, fill=fill)
