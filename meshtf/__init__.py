@@ -23,6 +23,7 @@ from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, flo
 from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.einsum import einsum, matmul
+from meshtf.ops.fourier import fft, ifft, irfft, rfft
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
 from meshtf.ops.laying import layout, replicate, shard, split
 from meshtf.ops.loops import cond, scan, while_loop
