@@ -16,6 +16,7 @@ from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
 from meshtf.ops.activations import (elu, gelu, leaky_relu, relu, selu, silu, squared_relu)
+from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, floordiv, floormod,
                                    greater, greater_equal, less, less_equal, logaddexp,
                                    logical_and, logical_or, logical_xor, maximum, minimum, multiply,
@@ -28,6 +29,7 @@ from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
 from meshtf.ops.laying import layout, replicate, shard, split
 from meshtf.ops.loops import cond, scan, while_loop
 from meshtf.ops.loss import cross_entropy
+from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where
 from meshtf.ops.random import (categorical, dropout, random_normal, random_uniform,
@@ -38,7 +40,7 @@ from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
 from meshtf.ops.scanning import (cummax, cummin, cumprod, cumsum, cumulative_logsumexp,
                                  linear_recurrence)
 from meshtf.ops.seeds import seed
-from meshtf.ops.select import argmax, top_k
+from meshtf.ops.select import argmax, argmin, nth_largest, nth_smallest, top_1, top_k
 from meshtf.ops.shifting import roll, shift
 from meshtf.ops.slicing import chunk, concat, pad, slice
 from meshtf.ops.softmax import log_softmax, softmax

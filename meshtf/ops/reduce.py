@@ -18,8 +18,8 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Shape, ShapeLike, has_gradient, is_floating
-from meshtf.ops.arithmetic import divide, equal, maximum, multiply, subtract
-from meshtf.ops.broadcasting import align, onto, require_order
+from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, subtract
+from meshtf.ops.broadcasting import align, is_scalar, onto, require_order
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reshape import Names, names_of, require_dim
 from meshtf.ops.unary import exp
@@ -178,6 +178,7 @@ def widen(x: Any) -> Any:
 
 def require_floating(x: Spec, function: str) -> None:
   """Refuses tensors that are not of floats. Raises DTypeError."""
+  require_order(x.dtype, function)
   if not is_floating(x.dtype):
     raise DTypeError(explain_error(f"{function} does not take {x.dtype}.",
                                    way_out='Convert it first: mtf.cast(x, "float32").'))
@@ -213,9 +214,35 @@ def reduce_all(x: Tensor, dims: Names | None = None) -> Tensor:
   return cast(_reduce("all", x, dims), "bool")
 
 
-def reduce_logsumexp(x: Tensor, dims: Names | None = None) -> Tensor:
-  """Returns log(sum(exp(x))) over `dims`, by default all."""
-  return apply(LogSumExp(_names(x, dims)), x)
+def reduce_logsumexp(x: Tensor, dims: Names | None = None, extra_logit: Any = None) -> Tensor:
+  """Returns log(sum(exp(x))) over `dims`, by default all; -inf where all x are.
+
+  Args:
+    x: floats.
+    dims: the names to sum over.
+    extra_logit: what counts as one more element of each sum: a number, or a tensor of some of the
+      names that stay, such as one number for each of an attention's heads.
+
+  Raises:
+    ShapeError: x lacks a name of `dims` or of `extra_logit`, or both of these have it.
+  """
+  names = _names(x, dims)
+  y = apply(LogSumExp(names), x)
+  if extra_logit is None:
+    return y
+  require_extra(y.shape, extra_logit)
+  return logaddexp(y, extra_logit)
+
+
+def require_extra(rows: Shape, extra_logit: Any) -> None:
+  """Refuses an extra logit that has names besides those of the rows. Raises ShapeError."""
+  names = () if is_scalar(extra_logit) else extra_logit.shape.names
+  wrong = [n for n in names if n not in rows]
+  if wrong:
+    raise ShapeError(explain_error(
+        f'the extra logit has the dimension "{wrong[0]}", which is summed or not there.',
+        extra_logit=repr(extra_logit.shape), sums=repr(rows),
+        way_out="Give it names of the sums alone."))
 
 
 def broadcast(x: Any, shape: ShapeLike) -> Tensor:

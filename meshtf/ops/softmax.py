@@ -18,10 +18,13 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
-from meshtf.ops.arithmetic import add, multiply, subtract
-from meshtf.ops.reduce import reduce_sum, require_floating, wide, widen
+from meshtf.ops.arithmetic import add, divide, maximum, multiply, subtract
+from meshtf.ops.broadcasting import is_scalar
+from meshtf.ops.choosing import cast
+from meshtf.ops.control import stop_gradient
+from meshtf.ops.reduce import reduce_max, reduce_sum, require_extra, require_floating, wide, widen
 from meshtf.ops.reshape import require_dim
-from meshtf.ops.unary import exp, negative
+from meshtf.ops.unary import exp, log, negative
 
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 
@@ -169,16 +172,40 @@ def _log_softmax(x: Any, axis: int) -> Any:
   return below - tf.math.log(tf.reduce_sum(tf.exp(below), axis, keepdims=True))
 
 
-def softmax(x: Tensor, dim: str) -> Tensor:
+def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
   """Returns exp(x) / sum(exp(x)) along `dim`.
 
+  Args:
+    x: the logits.
+    dim: along which the probabilities sum to 1.
+    extra_logit: one more element of each sum, a number or a tensor of some other names of x: the
+      probabilities then sum to less than 1, and attention may attend to nothing.
+
   Raises:
-    ShapeError: x lacks `dim`.
+    ShapeError: x lacks `dim`, or the extra logit has it.
     DTypeError: x is not of floats.
   """
-  return apply(Softmax(dim), x)
+  if extra_logit is None:
+    return apply(Softmax(dim), x)
+  below, total = _with_extra(x, dim, extra_logit)
+  return cast(divide(exp(below), total), x.dtype)
 
 
-def log_softmax(x: Tensor, dim: str) -> Tensor:
-  """Returns the logarithm of softmax(x) along `dim`. Raises what `softmax` does."""
-  return apply(LogSoftmax(dim), x)
+def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
+  """Returns the logarithm of softmax(x) along `dim`. Takes and raises what `softmax` does."""
+  if extra_logit is None:
+    return apply(LogSoftmax(dim), x)
+  below, total = _with_extra(x, dim, extra_logit)
+  return cast(subtract(below, log(total)), x.dtype)
+
+
+def _with_extra(x: Tensor, dim: str, extra: Any) -> tuple[Tensor, Tensor]:
+  """Returns how far x is below the largest logit of its row, and the row's sum of exponentials."""
+  require_dim(x.shape, dim)
+  require_floating(x.spec, "softmax")
+  require_extra(x.shape.without(dim), extra)
+  x = cast(x, wide(x.dtype))
+  extra = extra if is_scalar(extra) else cast(extra, x.dtype)
+  top = stop_gradient(maximum(reduce_max(x, dim), extra))
+  below = subtract(x, top)
+  return below, add(reduce_sum(exp(below), dim), exp(subtract(extra, top)))

@@ -98,7 +98,7 @@ def import_tensor(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None
 
 def constant(mesh: Mesh, value: Any, shape: ShapeLike = (), dtype: object = None) -> Tensor:
   """Returns a tensor of one number everywhere, or of an array's values."""
-  if isinstance(value, (bool, int, float)):
+  if isinstance(value, (bool, int, float, complex)):
     return full(mesh, shape, value, dtype_name(dtype or type(value)))
   return import_tensor(mesh, value, shape, dtype)
 

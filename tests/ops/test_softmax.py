@@ -58,3 +58,40 @@ def test_what_is_refused(mesh):
     mtf.softmax(x, "e")
   with pytest.raises(mtf.DTypeError, match="softmax does not take int32"):
     mtf.softmax(mtf.cast(x, "int32"), "d")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_extra_logit_takes_its_share(mesh, dtype):
+  x = mtf.import_tensor(mesh, LOGITS, "b;d", dtype=dtype)
+  extra = np.array([1, 1, -INF, 0], "float32")
+  for given, values in ((mtf.import_tensor(mesh, extra, "b"), extra), (2.0, np.full(4, 2.0))):
+    both = np.concatenate([LOGITS, values[:, None]], 1).astype("float32")
+    rough = {"rtol": 1e-6 if dtype == "float32" else 1e-2}
+    y = mtf.softmax(x, "d", given)
+    assert y.dtype == dtype
+    np.testing.assert_allclose(y.numpy().astype("float32"), tf.nn.softmax(both)[:, :4], **rough)
+    np.testing.assert_allclose(mtf.log_softmax(x, "d", given).numpy().astype("float32"),
+                               tf.nn.log_softmax(both)[:, :4], **rough)
+
+
+def test_the_gradient_of_an_extra_logit(mesh):
+  array = np.random.default_rng(0).normal(size=(4, 4)).astype("float32")
+  x, extra = mtf.import_tensor(mesh, array, "b;d"), mtf.import_tensor(mesh, array[0], "b")
+  y = mtf.square(mtf.softmax(x, "d", extra))
+  v, e = tf.constant(array), tf.constant(array[0])
+  with tf.GradientTape() as tape:
+    tape.watch([v, e])
+    z = tf.square(tf.nn.softmax(tf.concat([v, e[:, None]], 1))[:, :4])
+  for have, want in zip(mtf.gradients([y], [x, extra]), tape.gradient(z, [v, e]), strict=True):
+    np.testing.assert_allclose(have.numpy(), want, rtol=1e-4, atol=1e-6)
+
+
+def test_where_all_logits_are_masked_the_extra_one_takes_all(mesh):
+  x = mtf.import_tensor(mesh, np.full((4, 4), -INF, "float32"), "b;d")
+  extra = mtf.zeros(mesh, "b:4")
+  y = mtf.softmax(x, "d", extra)
+  dx, de = mtf.gradients([y], [x, extra])
+  assert not y.numpy().any() and not dx.numpy().any() and not de.numpy().any()
+  np.testing.assert_array_equal(mtf.reduce_logsumexp(x, "d", extra).numpy(), np.zeros(4))
+  with pytest.raises(mtf.ShapeError, match='(?s)extra logit has the dimension "d"'):
+    mtf.softmax(x, "d", x)
