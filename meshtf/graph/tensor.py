@@ -147,7 +147,8 @@ class Tensor(Operators):
       raise PlanError(explain_error(
           "Python needs the truth of a recorded tensor, which has no value yet.",
           tensor=repr(self), **{"made by": self.node.source},
-          way_out="Use mtf.where to choose between tensors, or decide outside of the function."))
+          way_out="Use mtf.where to choose between tensors, mtf.cond between computations, "
+                  "mtf.while_loop to go on while it holds; or decide outside of the function."))
     return bool(self.numpy())
 
   def __iter__(self) -> Any:

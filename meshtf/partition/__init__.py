@@ -26,8 +26,9 @@ from meshtf.partition.steps import (
   Value,
   WindowStep,
   walk,
+  walked_only,
 )
 
 __all__ = ["BranchStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan", "Program",
            "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build", "moves", "plan_node",
-           "schedule", "walk"]
+           "schedule", "walk", "walked_only"]

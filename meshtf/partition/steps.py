@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from meshtf.graph import Loop, Node, Op, Spec, Store, Window
 from meshtf.mesh import Mesh, Placement
@@ -199,6 +199,16 @@ def makes(step: Step) -> tuple[Value, ...]:
   if isinstance(step, (Compute, LoopStep, BranchStep)):
     return step.outs
   return () if isinstance(step, Put) else (step.out,)
+
+
+def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
+  """Returns what loops stack and nothing but other loops uses: it need not become one tensor."""
+  stacks = {v for step in steps if isinstance(step, LoopStep)
+            for v in step.outs[step.op.states + step.op.sums:]}
+  for step in steps:
+    stacks.difference_update(needs(step) if not isinstance(step, LoopStep) else
+                             (v for v in step.inputs if v not in step.walked))
+  return stacks.difference(results)
 
 
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:

@@ -33,6 +33,7 @@ class Carrier:
   def __init__(self, mesh: Mesh) -> None:
     self.mesh = mesh
     self.values: dict[Value, Any] = {}
+    self.lists: set[Value] = set()       # stacks of loops that stay lists: `partition.walked_only`
 
   def carry_out(self, step: Step) -> None:
     """Carries out a step that is no computation, and keeps what it makes."""

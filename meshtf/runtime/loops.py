@@ -81,7 +81,7 @@ class _Loop:
     row = self.turns - 1 - number if self.reverse and self.turns is not None else number
     given = self._given(row, flat)
     for value, rows in zip(self.step.rows, self.walked):
-      given[value] = self.carrier.spread(value, [tf.gather(x, row) for x in rows])
+      given[value] = self.carrier.spread(value, [_row(x, row) for x in rows])
     results = self.carrier.run_body(self.step.body, given)
     made = [self.carrier.different(v, x) for v, x in zip(self.step.body.results, results)]
     states, others = made[:len(self.states)], made[len(self.states):]
@@ -101,8 +101,12 @@ class _Loop:
 
   def finish(self, results: Sequence[Any]) -> None:
     """Keeps the values after the last turn."""
-    flat = (x.stack() if isinstance(x, tf.TensorArray) else x for x in results[1:])
-    _keep(self.carrier, self.step.outs, flat)
+    flat = iter(results[1:])
+    for value in self.step.outs:
+      found = list(itertools.islice(flat, len(self.carrier.homes(value))))
+      if isinstance(found[0], tf.TensorArray) and value not in self.carrier.lists:
+        found = [x.stack() for x in found]
+      self.carrier.values[value] = self.carrier.spread(value, found)
 
 
 def _keep(carrier: Carrier, outs: Sequence[Value], flat: Iterator[Any]) -> None:
@@ -124,6 +128,11 @@ def _rows_first(carrier: Carrier, value: Value, dim: str) -> list[Any]:
     with tf.device(device):
       found.append(tf.transpose(x, order) if axis else x)
   return found
+
+
+def _row(rows: Any, number: Any) -> Any:
+  """Returns one row: of a list, or of a tensor, which TensorFlow does not copy."""
+  return rows.read(number) if isinstance(rows, tf.TensorArray) else rows[number]
 
 
 def _slice(value: Value, carrier: Carrier) -> tuple[tuple[int, ...], tf.DType]:

@@ -29,6 +29,7 @@ from meshtf.partition import (
   Value,
   WindowStep,
   schedule,
+  walked_only,
 )
 from meshtf.partition.cost import spans
 from meshtf.runtime.at import take_rows
@@ -54,6 +55,8 @@ class Placed(Carrier):
 
   def run(self, results: Sequence[Value]) -> list[Slices]:
     """Runs all segments and returns the values of `results` on each position."""
+    steps = [step for s in self.segments for step in (*s.before, *s.computes)]
+    self.lists = walked_only(steps, results)
     for segment in self.segments:
       for step in segment.before:
         self._between(step)

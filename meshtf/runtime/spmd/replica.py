@@ -26,6 +26,7 @@ from meshtf.partition import (
   Value,
   WindowStep,
   schedule,
+  walked_only,
 )
 from meshtf.runtime.at import Coordinates
 from meshtf.runtime.carrier import Carrier
@@ -57,14 +58,15 @@ class Replica(Carrier):
 
   def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
     """Returns the results of a program within this one."""
-    around = self.values
-    self.values = {**around, **given}
+    around = self.values, self.lists
+    self.values = {**self.values, **given}
+    self.lists = walked_only(program.steps, program.results)
     for segment in schedule(program):
       for step in (*segment.before, *segment.computes):
         with tf.name_scope(scope(step)):
           self._step(step)
     results = [self.values[v] for v in program.results]
-    self.values = around
+    self.values, self.lists = around
     return results
 
   def homes(self, value: Value) -> list[str | None]:
