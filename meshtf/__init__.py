@@ -23,6 +23,7 @@ from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, flo
                                    not_equal, pow, squared_difference, subtract)
 from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
+from meshtf.ops.convolution import conv, conv_transpose, separable_conv
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.fourier import fft, ifft, irfft, rfft
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
@@ -39,6 +40,8 @@ from meshtf.ops.reduce import (broadcast, reduce_all, reduce_any, reduce_logsume
 from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
 from meshtf.ops.scanning import (cummax, cummin, cumprod, cumsum, cumulative_logsumexp,
                                  linear_recurrence)
+from meshtf.ops.scatter import (scatter, scatter_add, scatter_update, segment_max, segment_mean,
+                                segment_min)
 from meshtf.ops.seeds import seed
 from meshtf.ops.select import argmax, argmin, nth_largest, nth_smallest, top_1, top_k
 from meshtf.ops.shifting import roll, shift

@@ -36,7 +36,7 @@ def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, st
 
 
 def _point_at(text: str, start: int, length: int, what: str) -> str:
-  examples = {"shape": "batch:8;d_model:512", "mesh": "data:4;model:2"}
+  examples = {"shape": "batch:8;d_model:512", "mesh": "data:4;model:2", "window": "h:k_h;w:k_w"}
   example = examples.get(what, "batch:data;d_ff:model")
   return (f"a {what} is written as pairs of name:value, such as {example!r}; this cannot be read:\n"
           f"  {text}\n  {' ' * start}{'^' * length}")

@@ -76,6 +76,13 @@ def rows_received(window: Window, size: int, rows: int, parts: int) -> float:
   return total / parts
 
 
+def reads_own(window: Window, size: int, rows: int, parts: int) -> bool:
+  """Returns whether each slice reads just the rows that it has; arguments of `rows_received`."""
+  each = size // parts
+  return all((window.low(j * each), window.high((j + 1) * each)) == (j * rows, (j + 1) * rows)
+             for j in range(parts))
+
+
 def bytes_received(kind: str, held: float, devices: int) -> float:
   """Returns what one device receives in a move of `held` bytes (or elements) over `devices`."""
   share = (devices - 1) / devices

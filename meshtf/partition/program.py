@@ -18,7 +18,7 @@ from meshtf.graph import Branch, Loop, Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.partition import nested
-from meshtf.partition.cost import bytes_received, local_size
+from meshtf.partition.cost import bytes_received, local_size, reads_own
 from meshtf.partition.moves import moved, moves
 from meshtf.partition.plan import NodePlan, plan_node
 from meshtf.partition.steps import (
@@ -210,8 +210,10 @@ class Builder:
       window = node.op.needs(i, dim)
       for axis in plan.axes_of(factor) if window is not None else ():
         assert window is not None
+        size, parts = dict(plan.sizes)[factor], self.mesh.axes[axis]
+        if reads_own(window, size, value.spec.shape[dim] // parts, parts):
+          continue
         out = Value(value.spec, value.placement)
-        size = dict(plan.sizes)[factor]
         self.steps.append(WindowStep(axis, dim, window, size, node.op.fill(i), value, out, node))
         value = out
     return value
