@@ -7,23 +7,30 @@
 """
 
 from meshtf.layers import initializers
-from meshtf.layers.attention import MultiHeadAttention, causal_bias
+from meshtf.layers.attention import MultiHeadAttention
 from meshtf.layers.dense import Dense
+from meshtf.layers.dot_product import compress_mean, dot_product_attention
 from meshtf.layers.dropout import AnnealedDropout, Dropout, add_noise, multiplicative_jitter
 from meshtf.layers.embedding import Embedding, sinusoids
 from meshtf.layers.feed_forward import DenseProduct, FeedForward
+from meshtf.layers.heads import Cache
+from meshtf.layers.local_attention import LocalAttention, local_attention
 from meshtf.layers.loss import (
   mean_squared_error,
   sigmoid_cross_entropy,
   softmax_cross_entropy,
   weights_nonzero,
 )
+from meshtf.layers.masks import causal_bias, causal_mask, mask_bias, padding_mask, segment_mask
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
+from meshtf.layers.repeat import Repeat
 from meshtf.layers.rotary import Angles, rotary_angles, rotate
 from meshtf.layers.statistics import correlation, rms
 
-__all__ = ["Angles", "AnnealedDropout", "Dense", "DenseProduct", "Dropout", "Embedding",
-           "FeedForward", "GroupNorm", "LayerNorm", "MultiHeadAttention", "RMSNorm", "add_noise",
-           "causal_bias", "correlation", "initializers", "mean_squared_error",
-           "multiplicative_jitter", "rms", "rotary_angles", "rotate", "sigmoid_cross_entropy",
-           "sinusoids", "softmax_cross_entropy", "weights_nonzero"]
+__all__ = ["Angles", "AnnealedDropout", "Cache", "Dense", "DenseProduct", "Dropout", "Embedding",
+           "FeedForward", "GroupNorm", "LayerNorm", "LocalAttention", "MultiHeadAttention",
+           "RMSNorm", "Repeat", "add_noise", "causal_bias", "causal_mask", "compress_mean",
+           "correlation", "dot_product_attention", "initializers", "local_attention", "mask_bias",
+           "mean_squared_error", "multiplicative_jitter", "padding_mask", "rms", "rotary_angles",
+           "rotate", "segment_mask", "sigmoid_cross_entropy", "sinusoids", "softmax_cross_entropy",
+           "weights_nonzero"]

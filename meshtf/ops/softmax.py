@@ -160,7 +160,9 @@ def _below(x: Any, axis: int) -> tuple[Any, Any]:
 
 def _softmax(x: Any, axis: int) -> Any:
   if axis == len(x.shape) - 1:
-    return tf.nn.softmax(x)
+    if len(x.shape) <= 5:       # more of them TensorFlow refuses, where it has oneDNN
+      return tf.nn.softmax(x)
+    return tf.reshape(tf.nn.softmax(tf.reshape(x, [-1, x.shape[-1]])), x.shape)
   e = tf.exp(_below(x, axis)[0])                            # tf.nn.softmax would transpose twice
   return e / tf.reduce_sum(e, axis, keepdims=True)
 

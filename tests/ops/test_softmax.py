@@ -95,3 +95,12 @@ def test_where_all_logits_are_masked_the_extra_one_takes_all(mesh):
   np.testing.assert_array_equal(mtf.reduce_logsumexp(x, "d", extra).numpy(), np.zeros(4))
   with pytest.raises(mtf.ShapeError, match='(?s)extra logit has the dimension "d"'):
     mtf.softmax(x, "d", x)
+
+
+@pytest.mark.parametrize("function, plain", [(mtf.softmax, tf.nn.softmax),
+                                             (mtf.log_softmax, tf.nn.log_softmax)])
+def test_many_dimensions(mesh, function, plain):
+  x = np.random.default_rng(0).normal(size=(2, 1, 2, 1, 3, 4)).astype("float32")
+  found = function(mtf.import_tensor(mesh, x, "b;c;e;f;g;d"), "d")
+  np.testing.assert_allclose(found.numpy(), plain(x.reshape(-1, 4)).numpy().reshape(x.shape),
+                             rtol=1e-5)

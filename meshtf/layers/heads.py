@@ -1,0 +1,127 @@
+"""What attention layers share: the products of their heads, and one step after the other.
+
+    cache = attention.empty_cache(x, positions=128)             # x[batch d_model], one position
+    y, cache = attention.step(x, cache, position)               # position 0, 1, 2...
+
+A cache is two named tensors, so a layout cuts it like any other: along batch, heads or positions.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import Tensor
+from meshtf.layers.dense import Dense
+from meshtf.layers.dot_product import dot_product_attention
+from meshtf.layers.dropout import Dropout
+from meshtf.layers.initializers import Initializer
+from meshtf.layers.masks import mask_bias
+from meshtf.layers.rotary import Angles, rotate
+from meshtf.mesh import Mesh
+from meshtf.module import Module
+from meshtf.names import Shape, ShapeLike
+from meshtf.ops.indexing import gather
+from meshtf.ops.indexing import range as range_
+from meshtf.ops.pointwise import where
+from meshtf.ops.reshape import Names, names_of, transpose
+from meshtf.ops.state import zeros
+
+
+class Cache(NamedTuple):
+  """Keys and values of what is looked at: [batch memory_heads memory_length key] each."""
+
+  keys: Tensor
+  values: Tensor
+
+
+class Heads(Module):
+  """What attention layers share: products to queries, keys and values, and back; steps.
+
+  Args:
+    mesh: where the variables lie.
+    model_dim: what comes in and goes out, such as "d_model:512".
+    heads_dim: such as "heads:8".
+    key_dim: the size of a head, such as "key:64".
+    memory_heads_dim: those of `heads_dim` that keys and values have, too; None: all.
+    length_dims: the names of positions.
+    memory_dim: the name that positions get where they are looked at.
+    use_bias: whether the products add a bias.
+    output_initializer: of the kernel of the last product.
+    dropout: of attention weights: its rate, and names along which one mask serves all rows.
+    name: the last part of the path of its variables.
+
+  Raises:
+    ShapeError: `memory_heads_dim` are none of `heads_dim`.
+  """
+
+  def __init__(self, mesh: Mesh, model_dim: ShapeLike, heads_dim: ShapeLike, key_dim: ShapeLike,
+               memory_heads_dim: ShapeLike | None, length_dims: Names, memory_dim: str,
+               use_bias: bool, output_initializer: Initializer | None, dropout: tuple[float, str],
+               name: str) -> None:
+    super().__init__(name)
+    self.length_dims, self.memory_dim = names_of(length_dims), memory_dim
+    self.heads, self.key_dim = Shape(heads_dim) + key_dim, Shape(key_dim)
+    shared = Shape(heads_dim if memory_heads_dim is None else memory_heads_dim)
+    if not set(shared) <= set(self.heads):
+      raise ShapeError(explain_error(
+          f"keys and values of heads {shared!r} do not fit queries of {Shape(heads_dim)!r}.",
+          way_out='Part the heads by names: heads "groups:2;heads:4", memory heads "groups:2".'))
+    self.memory_heads = shared + key_dim
+    with self.scope():
+      self.query = Dense(mesh, model_dim, self.heads, use_bias, name="query")
+      self.key, self.value = (Dense(mesh, model_dim, self.memory_heads, use_bias, name=part)
+                              for part in ("key", "value"))
+      self.output = Dense(mesh, self.heads, model_dim, use_bias, output_initializer, name="output")
+      self.dropout = Dropout(*dropout)
+
+  def empty_cache(self, x: Tensor, positions: int) -> Cache:
+    """Returns a cache of zeros for so many positions, for steps of the shape and type of x."""
+    shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
+    shape = shape + self.memory_heads.without(*self.key_dim.names)
+    shape = shape + [(self.memory_dim, positions)] + self.key_dim
+    return Cache(*(zeros(x.mesh, shape, x.dtype) for _ in range(2)))
+
+  def step(self, x: Tensor, cache: Cache, position: Tensor, angles: Angles | None = None
+           ) -> tuple[Tensor, Cache]:
+    """Returns the next position's output, and the cache with its key and value.
+
+    It sees itself and what the cache holds of those before it: where more positions come than the
+    cache has room for, the oldest are forgotten.
+
+    Args:
+      x: one position, [batch model_dim].
+      cache: from `empty_cache`, or from the step before.
+      position: its number, counted from 0: int32, a scalar or [batch].
+      angles: rotary positions of all positions that come.
+    """
+    turns = None if angles is None else Angles(*(gather(a, position, self.length_dims[-1])
+                                                 for a in angles))
+    rows = cache.keys.shape.dim(self.memory_dim)
+    age = (position - range_(x.mesh, rows)) % rows.size     # of what a row holds, in positions
+    q, k, v = self.project(x, turns)
+    cache = Cache(*(transpose(where(age == 0, new, old), old.shape)
+                    for new, old in zip((k, v), cache)))
+    bias = mask_bias(self.remembers(age, position), q.dtype)
+    y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim, bias)
+    return self.output(y, x.shape.names), cache
+
+  def remembers(self, age: Tensor, position: Tensor) -> Tensor:
+    """Returns whether what was written `age` steps before this position is seen by it."""
+    return age <= position
+
+  def project(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns queries, keys and values of x; the first two are turned by rotary positions."""
+    q, k, v = (self.by_head(dense, x) for dense in (self.query, self.key, self.value))
+    return self.turned(q, angles), self.turned(k, angles), v
+
+  def by_head(self, dense: Dense, x: Tensor) -> Tensor:
+    """Returns [batch heads length key]: products of one head's positions need no transpose then."""
+    length = x.shape.only(self.length_dims).names
+    rest = x.shape.without(*length, *dense.reduced_dims.names).names
+    heads = dense.new_dims.without(*self.key_dim.names).names
+    return dense(x, (*rest, *heads, *length, *self.key_dim.names))
+
+  def turned(self, x: Tensor, angles: Angles | None) -> Tensor:
+    """Returns queries or keys turned by rotary positions, if there are any."""
+    return x if angles is None else rotate(x, self.key_dim.names[0], angles)
