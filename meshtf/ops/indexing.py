@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -84,40 +85,14 @@ class SegmentSum(Op):
              Sample(("v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")))
 
   def out(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
-    _check_ids(ids, self.dim)
-    require_dim(x.shape, *ids.shape.names)
-    _check_sizes(x.shape, ids.shape)
-    if x.dtype == "bool":
-      raise DTypeError("segment_sum adds numbers, not bool.")
-    kept = self.like.without(self.dim)
-    lost = [d for d in x.shape if d.name not in ids.shape and d.name not in kept]
-    if self.dim in x.shape or lost or not set(kept) <= set(x.shape):
-      raise ShapeError(f"segment_sum into {self.like!r} along \"{self.dim}\" takes no {x.shape!r}.")
+    check_segments("segment_sum", self.dim, self.like, x, ids)
     return (Spec(self.like, x.dtype),)
 
   def role(self, factor: str) -> Role:
     return Role.MAP if factor in self.like else Role.SUM
 
   def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
-    (have, places), out = at.inputs, at.outputs[0]
-    batch = [n for n in places.names if n in out]
-    others = [n for n in places.names if n not in out]
-    rest = [n for n in out.names if n not in batch and n != self.dim]
-    rows = at.size(self.dim)
-    order = batch + others
-    ids = arrange(ids, places.names, order)
-    groups = math.prod(out[n] for n in batch)
-    if batch or at.parts(self.dim) > 1:
-      ids, mine = _own(at, self.dim, ids)
-      if batch:          # row i of group g is segment g * rows + i
-        first = tf.range(0, groups * rows, rows, dtype=ids.dtype)
-        ids += tf.reshape(first, [places[n] if n in batch else 1 for n in order])
-      ids = tf.where(mine, ids, -1)
-    y = tf.math.unsorted_segment_sum(arrange(x, have.names, order + rest), _indices(ids),
-                                     groups * rows)
-    if batch:
-      y = tf.reshape(y, [*[out[n] for n in batch], rows, *[out[n] for n in rest]])
-    return (arrange(y, [*batch, self.dim, *rest], out.names),)
+    return (into_segments(tf.math.unsorted_segment_sum, at, self.dim, x, ids),)
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> list[Tensor | None]:
     return [transpose(gather(dy, ids, self.dim, zero_negative=True), x.shape), None]
@@ -173,6 +148,50 @@ class Range(Op):
 
   def gradient(self, dy: Tensor, y: Tensor) -> list[Tensor | None]:
     return []
+
+
+def into_segments(kernel: Callable[..., Any], at: At, dim: str, x: Any, ids: Any) -> Any:
+  """Returns what an unsorted segment kernel makes of x[*batch, *places, *rest] and its numbers
+  ids[*batch, *places], for the rows of `dim` of this slice; negatives go nowhere."""
+  (have, places), out = at.inputs, at.outputs[0]
+  batch = [n for n in places.names if n in out]
+  others = [n for n in places.names if n not in out]
+  rest = [n for n in out.names if n not in batch and n != dim]
+  rows = at.size(dim)
+  order = batch + others
+  ids = arrange(ids, places.names, order)
+  groups = math.prod(out[n] for n in batch)
+  if batch or at.parts(dim) > 1:
+    ids, mine = _own(at, dim, ids)
+    if batch:          # row i of group g is segment g * rows + i
+      first = tf.range(0, groups * rows, rows, dtype=ids.dtype)
+      ids += tf.reshape(first, [places[n] if n in batch else 1 for n in order])
+    ids = tf.where(mine, ids, -1)
+  y = kernel(arrange(x, have.names, order + rest), _indices(ids), groups * rows)
+  if batch:
+    y = tf.reshape(y, [*[out[n] for n in batch], rows, *[out[n] for n in rest]])
+  return arrange(y, [*batch, dim, *rest], out.names)
+
+
+def check_segments(what: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
+  """Refuses what cannot be put into rows of `like` by number. Raises ShapeError or DTypeError."""
+  _check_ids(ids, dim)
+  require_dim(x.shape, *ids.shape.names)
+  _check_sizes(x.shape, ids.shape)
+  if x.dtype == "bool":
+    raise DTypeError(f"{what} takes numbers, not bool.")
+  kept = like.without(dim)
+  lost = [d for d in x.shape if d.name not in ids.shape and d.name not in kept]
+  if dim in x.shape or lost or not set(kept) <= set(x.shape):
+    raise ShapeError(f'{what} into {like!r} along "{dim}" takes no {x.shape!r}.')
+
+
+def segments_like(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names) -> tuple[str, Shape]:
+  """Returns the name of the new rows, and the shape [*batch, dim, *(x without names of ids)]."""
+  rows, kept = single_dim(dim), names_of(batch)
+  require_dim(ids.shape, *kept)
+  return rows.name, Shape([*(ids.shape.dim(n) for n in kept), rows,
+                           *x.shape.without(*ids.shape.names)])
 
 
 def _indices(ids: Any) -> Any:
@@ -251,10 +270,7 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
     ShapeError: x lacks a name of ids, or has `dim`.
     DTypeError: ids are no integers, or x is bool.
   """
-  rows, kept = single_dim(dim), names_of(batch)
-  require_dim(ids.shape, *kept)
-  like = Shape([*(ids.shape.dim(n) for n in kept), rows, *x.shape.without(*ids.shape.names)])
-  return apply(SegmentSum(rows.name, like), x, ids)
+  return apply(SegmentSum(*segments_like(x, ids, dim, batch)), x, ids)
 
 
 def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:

@@ -61,7 +61,7 @@ def _apart(x: Any, axis: int, step: int, reverse: bool) -> tuple[Any, Any, Any]:
     ends = slice(step, rows), slice(0, rows - step), slice(rows - step, rows)
   else:
     ends = slice(0, rows - step), slice(step, rows), slice(0, step)
-  before, here, rest = (x[(*outer, part)] for part in ends)
+  before, here, rest = (x[outer + (part,)] for part in ends)
   return before, here, rest
 
 

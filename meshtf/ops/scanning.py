@@ -154,8 +154,10 @@ class LinearRecurrence(Op):
     if at.told is None:
       return (running_linear(a, b, at.axis(0, self.dim), self.reverse)[1],)
     factor, h = at.kept
-    # What comes in is the last h of the slice before; an infinite product of 0 is no NaN.
-    _, ends = running_linear(*at.told, 0, self.reverse)
+    factors, lasts = at.told
+    # What comes in is the last h of the slice before. Before the first there is none: a product of
+    # its 0 and an infinite factor would be no number.
+    _, ends = running_linear(factors, lasts, 0, self.reverse)
     before = tf.roll(ends, -1 if self.reverse else 1, 0)
     first = tf.logical_not(tf.reduce_any(_earlier(at, self.dim, self.reverse, ends)))
     return (tf.where(first, h, h + factor * tf.gather(before, at.index(self.dim))),)

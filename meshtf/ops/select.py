@@ -1,7 +1,8 @@
-"""The largest along a dimension: top_k and argmax, ties going to the lowest index.
+"""The largest along a dimension: top_k, argmax and friends, ties going to the lowest index.
 
     values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> [batch k], twice
     label = mtf.argmax(logits, "vocab")                      # [batch]
+    third = mtf.nth_largest(logits, "vocab", 2)              # [batch]
 
 Where the dimension is cut, each slice tells the others its own best (k numbers instead of a slice)
 and every device chooses among those. The gradient of top_k adds dvalues at the indices:
@@ -13,13 +14,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError
+from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
-from meshtf.names import Dimension, ShapeLike
+from meshtf.names import Dimension, ShapeLike, is_floating
+from meshtf.ops.arithmetic import subtract
 from meshtf.ops.indexing import SegmentSum
-from meshtf.ops.reshape import arrange, require_dim, single_dim
+from meshtf.ops.reshape import arrange, require_dim, reshape, single_dim
+from meshtf.ops.slicing import slice as slice_rows
+from meshtf.ops.unary import negative
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,3 +162,58 @@ def argmax(x: Tensor, dim: str) -> Tensor:
     DTypeError: x is bool.
   """
   return apply(ArgMax(dim), x)
+
+
+def argmin(x: Tensor, dim: str) -> Tensor:
+  """Returns the index of the smallest along `dim`, the lowest among equals: see `argmax`."""
+  _check(x.spec, dim)
+  return argmax(_flipped(x), dim)
+
+
+def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
+  """Returns the largest along `dim` and its index, the lowest among equals: x without `dim`, twice.
+
+  Among equals that one has the gradient, where `reduce_max` shares it out. Errors as of `top_k`.
+  """
+  values, indices = top_k(x, dim, Dimension(_PLACES, 1))
+  return _only_row(values, 0), _only_row(indices, 0)
+
+
+def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
+  """Returns the element along `dim` than which n are larger or come first: x without `dim`.
+
+  Args:
+    x: numbers.
+    dim: the name that is searched.
+    n: from 0, which is the largest, to below the size of `dim`.
+
+  Raises:
+    ShapeError: x lacks `dim`, or n is out of range.
+    DTypeError: x is bool.
+  """
+  _check(x.spec, dim)
+  if not 0 <= n < x.shape[dim]:
+    raise ShapeError(explain_error(
+        f"{x.shape.dim(dim)!r} has no element number {n}.", tensor=repr(x.shape),
+        way_out=f"Count from 0, the first, to {x.shape[dim] - 1}, the last."))
+  return _only_row(top_k(x, dim, Dimension(_PLACES, n + 1))[0], n)
+
+
+def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
+  """Returns the element along `dim` than which n are smaller: see `nth_largest`."""
+  _check(x.spec, dim)
+  return _flipped(nth_largest(_flipped(x), dim, n))
+
+
+_PLACES = ".k"
+
+
+def _only_row(x: Tensor, n: int) -> Tensor:
+  return reshape(slice_rows(x, _PLACES, n, 1), x.shape.without(_PLACES))
+
+
+def _flipped(x: Tensor) -> Tensor:
+  """Returns x with the smallest as the largest; twice it is x itself."""
+  if is_floating(x.dtype):
+    return negative(x)
+  return subtract(np.iinfo(x.dtype).max if x.dtype.startswith("u") else -1, x)
