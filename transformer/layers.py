@@ -1,4 +1,4 @@
-"""The two halves of a Transformer block and the block, on the names of `meshtf.layers`.
+"""A block of a Transformer, of the layers of `meshtf.layers`.
 
     block = Block(mesh, sizes, dropout=0.1, name="block_0")
     x = block(x, bias, angles, training)           # [batch length d_model] -> the same
@@ -9,7 +9,6 @@ Both halves add to a stream that runs through all blocks, after a norm of their 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 import meshtf as mtf
 
@@ -30,53 +29,13 @@ class Sizes:
     return mtf.Dimension(name, getattr(self, name))
 
 
-ACTIVATIONS: dict[str, Callable[[mtf.Tensor], mtf.Tensor]] = {
-    "gelu": mtf.gelu, "relu": mtf.relu, "silu": mtf.silu}
-GATED = {"geglu": "gelu", "reglu": "relu", "swiglu": "silu"}     # Shazeer, arXiv 2002.05202
-
-
-class FeedForward(mtf.Module):
-  """wo · f(wi · x), or wo · (f(wg · x) * (wi · x)) where the activation is a gated one.
-
-  Args:
-    mesh: where the variables lie.
-    sizes: of the Transformer.
-    activation: one of gelu, relu, silu, geglu, reglu, swiglu.
-    name: the last part of the path of its variables.
-
-  Raises:
-    ValueError: there is no such activation.
-  """
-
-  def __init__(self, mesh: mtf.Mesh, sizes: Sizes, activation: str,
-               name: str = "feed_forward") -> None:
-    super().__init__(name)
-    if activation not in {**ACTIVATIONS, **GATED}:
-      raise ValueError(f"there is no activation {activation!r}.\n"
-                       f"  Take one of {', '.join([*ACTIVATIONS, *GATED])}.")
-    self.activation = ACTIVATIONS[GATED.get(activation, activation)]
-    d_model, d_ff = sizes.dim("d_model"), sizes.dim("d_ff")
-    with self.scope():
-      self.wi = mtf.layers.Dense(mesh, d_model, d_ff, use_bias=False, name="wi")
-      self.wg = (mtf.layers.Dense(mesh, d_model, d_ff, use_bias=False, name="wg")
-                 if activation in GATED else None)
-      self.wo = mtf.layers.Dense(mesh, d_ff, d_model, use_bias=False,
-                                 kernel_initializer=into_stream("d_ff", sizes), name="wo")
-
-  def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
-    """Returns [batch length d_model] for x of the same shape."""
-    if self.wg is None:
-      return self.wo(self.activation(self.wi(x)))
-    return self.wo(self.activation(self.wg(x)) * self.wi(x))
-
-
 class Block(mtf.Module):
   """x + attention(norm(x)), then x + feed_forward(norm(x)).
 
   Args:
     mesh: where the variables lie.
     sizes: of the Transformer.
-    activation: of the feed-forward half.
+    activation: of the feed-forward half, one of those that `mtf.layers.FeedForward` takes.
     dropout: the share of what a half adds to the stream, and of attention weights, that is dropped.
     name: the last part of the path of its variables.
   """
@@ -92,7 +51,8 @@ class Block(mtf.Module):
           output_initializer=into_stream("heads;d_kv", sizes))
       self.attention_dropout = mtf.layers.Dropout(dropout, name="attention_dropout")
       self.feed_forward_norm = mtf.layers.RMSNorm(mesh, d_model, name="feed_forward_norm")
-      self.feed_forward = FeedForward(mesh, sizes, activation)
+      self.feed_forward = mtf.layers.FeedForward(mesh, d_model, sizes.dim("d_ff"), activation,
+                                                 output_initializer=into_stream("d_ff", sizes))
       self.feed_forward_dropout = mtf.layers.Dropout(dropout, name="feed_forward_dropout")
 
   def __call__(self, x: mtf.Tensor, bias: mtf.Tensor, angles: mtf.layers.Angles,

@@ -28,6 +28,6 @@ from meshtf.optimizers.schedules import (
 from meshtf.optimizers.sgd import SGD
 
 __all__ = ["Adafactor", "Adam", "AdamW", "ByName", "LAMB", "Optimizer", "SGD", "Schedule",
-           "accumulate_gradients", "clip_by_global_norm", "cosine_decay", "delayed", "global_norm", "inverse_sqrt",
-           "linear_decay", "linear_warmup", "named", "product", "relative_step",
+           "accumulate_gradients", "clip_by_global_norm", "cosine_decay", "delayed", "global_norm",
+           "inverse_sqrt", "linear_decay", "linear_warmup", "named", "product", "relative_step",
            "slanted_triangular", "unless_named", "warmup_cosine", "warmup_inverse_sqrt"]

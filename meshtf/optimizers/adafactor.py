@@ -89,9 +89,10 @@ class Adafactor(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and the share of a mean of squares that a step replaces."""
+    t = cast(step, "float32") + 1.0
     if self.beta_2 is not None:
-      return rate, (1.0 - self.beta_2) / bias_correction(self.beta_2, step)
-    return rate, (cast(step, "float32") + 1.0) ** -self.decay_power
+      return rate, (1.0 - self.beta_2) / bias_correction(self.beta_2, t)
+    return rate, t ** -self.decay_power
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:

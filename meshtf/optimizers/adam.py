@@ -42,7 +42,8 @@ class Adam(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, larger by as much as slots that began at zero are too small."""
-    return (rate * sqrt(bias_correction(self.beta_2, step)) / bias_correction(self.beta_1, step),)
+    t = cast(step, "float32") + 1.0
+    return (rate * sqrt(bias_correction(self.beta_2, t)) / bias_correction(self.beta_1, t),)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
@@ -80,8 +81,6 @@ class AdamW(Adam):
       apply_all(Decay(variable), cast(share, variable.dtype))
 
 
-def bias_correction(beta: float, step: Tensor) -> Tensor:
-  """Returns 1 - beta**(step + 1): how much of a mean is there that began at zero."""
-  if not beta:
-    return full(step.mesh, "", 1.0)
-  return 1.0 - exp((cast(step, "float32") + 1.0) * math.log(beta))
+def bias_correction(beta: float, t: Tensor) -> Tensor:
+  """Returns 1 - beta**t: how much of a mean is there that began at zero, t updates ago."""
+  return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0)

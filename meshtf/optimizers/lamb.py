@@ -50,7 +50,8 @@ class LAMB(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and by how much slots that began at zero are too small."""
-    return rate, bias_correction(self.beta_1, step), bias_correction(self.beta_2, step)
+    t = cast(step, "float32") + 1.0
+    return rate, bias_correction(self.beta_1, t), bias_correction(self.beta_2, t)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:

@@ -140,5 +140,5 @@ def test_variables_are_named_by_their_path():
 
 
 def test_an_unknown_activation_is_refused():
-  with pytest.raises(ValueError, match="there is no activation 'gleu'.\n.*swiglu"):
+  with pytest.raises(ValueError, match="there is no activation 'gleu'. Did.*\n.*swiglu"):
     Block(mtf.Mesh(""), Sizes(), activation="gleu", dropout=0.0, name="block")
