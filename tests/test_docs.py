@@ -103,6 +103,13 @@ def test_checkpoints_know_no_layout(capsys):
   assert [line.count("equal: True") for line in lines] == [0, 1, 1]
 
 
+def test_heat_flows_as_the_exact_solution_says(capsys):
+  *pictures, result, moved = run_example("heat", capsys)
+  assert len(pictures) == 32 and len(set(map(len, pictures))) == 1
+  assert float(re.search(r"largest error (\S+)", result).group(1)) < 1e-3
+  assert moved.count("62 B by window") == 4 and moved.count("B by") == 4
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
@@ -130,7 +137,8 @@ def test_examples_are_short_and_say_how_they_are_run(name):
 
 
 def test_every_example_is_run_here():
-  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "two_regions", "pjrt_host"}
+  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "two_regions", "pjrt_host",
+                           "heat"}
 
 
 def test_commands_name_targets_files_and_settings_that_are_there():

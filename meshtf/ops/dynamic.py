@@ -5,8 +5,8 @@
     y = mtf.dynamic_shift(x, "length", by)                     # y[i] = x[i - by]
 
 The place is an integer tensor: a scalar, or one number for each row of dimensions that x has, as
-[batch]. Where the dimension is cut, each slice compares it to the numbers of its own rows: an update
-moves nothing but the new rows, and what is read is added up from the slices that have it.
+[batch]. Where the dimension is cut, each slice compares it to the numbers of its own rows: an
+update moves nothing but the new rows, and what is read is added up from the slices that have it.
 """
 
 from __future__ import annotations

@@ -22,8 +22,14 @@ from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.choosing import cast, where
-from meshtf.ops.indexing import (SegmentSum, check_segments, gather, into_segments, segment_sum,
-                                 segments_like)
+from meshtf.ops.indexing import (
+  SegmentSum,
+  check_segments,
+  gather,
+  into_segments,
+  segment_sum,
+  segments_like,
+)
 from meshtf.ops.indexing import range as rows_of
 from meshtf.ops.reduce import broadcast, wide
 from meshtf.ops.reshape import Names, merge, require_dim, reshape, transpose

@@ -89,7 +89,8 @@ def test_update_takes_the_last_of_several(mesh, rows):
   for i, v in enumerate(IDS):
     if v >= 0:
       want[v] = rows[i]
-  y = mtf.scatter_update(named(mesh, x, "v;d"), named(mesh, IDS, "b"), named(mesh, rows, "b;d"), "v")
+  ids, updates = named(mesh, IDS, "b"), named(mesh, rows, "b;d")
+  y = mtf.scatter_update(named(mesh, x, "v;d"), ids, updates, "v")
   assert y.shape == mtf.Shape("v:8;d:4")
   np.testing.assert_array_equal(y.numpy(), want)
 
