@@ -21,10 +21,10 @@ from meshtf.layers.rotary import Angles, rotate
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.ops.dynamic import dynamic_update
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as range_
-from meshtf.ops.pointwise import where
-from meshtf.ops.reshape import Names, names_of, transpose
+from meshtf.ops.reshape import Names, names_of
 from meshtf.ops.state import zeros
 
 
@@ -100,8 +100,8 @@ class Heads(Module):
     rows = cache.keys.shape.dim(self.memory_dim)
     age = (position - range_(x.mesh, rows)) % rows.size     # of what a row holds, in positions
     q, k, v = self.project(x, turns)
-    cache = Cache(*(transpose(where(age == 0, new, old), old.shape)
-                    for new, old in zip((k, v), cache)))
+    cache = Cache(*(dynamic_update(old, self.memory_dim, position % rows.size, new)
+                    for old, new in zip(cache, (k, v))))
     bias = mask_bias(self.remembers(age, position), q.dtype)
     y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim, bias)
     return self.output(y, x.shape.names), cache

@@ -18,23 +18,20 @@ def mesh(request):
 
 
 def steps(attention, mesh, x, angles=None, start=0, positions=None):
-  """Returns what all steps give, side by side, as an array."""
-  first = mtf.import_tensor(mesh, x[:, 0], "batch;d")
-  cache = attention.empty_cache(first, *([positions] if positions else []))
-
-  @mtf.function(mesh=mesh, row="batch;d", position="" if np.ndim(start) == 0 else "batch")
-  def step(row, position, keys, values):
-    y, cache = attention.step(row, layers.Cache(keys, values), position, angles)
-    return (y, *cache)
-  found = []
-  for i in range(x.shape[1]):
-    y, *cache = step(x[:, i], np.asarray(start + i, "int32"), *cache)
-    found.append(y.numpy())
-  return np.stack(found, 1)
+  """Returns what all steps give, side by side, as an array: a scan that carries the cache."""
+  @mtf.function(mesh=mesh, x="batch;length;d", start="batch" if np.ndim(start) else "")
+  def walk(x, start):
+    def turn(state, row):
+      keys, values, position = state
+      y, cache = attention.step(row, layers.Cache(keys, values), position, angles)
+      return (*cache, position + 1), y
+    cache = attention.empty_cache(x, *([positions] if positions else []))
+    return mtf.scan(turn, (*cache, start), x, "length")[1]
+  return mtf.transpose(walk(x, np.asarray(start, "int32")), "batch;length;d").numpy()
 
 
-@pytest.mark.parametrize("shared", [None, ""], ids=["multi-head", "multi-query"])
-@pytest.mark.parametrize("turned", [False, True], ids=["plain", "rotary"])
+@pytest.mark.parametrize("shared, turned", [(None, True), ("", False)],
+                         ids=["multi-head rotary", "multi-query"])
 def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
   attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared)
   x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
