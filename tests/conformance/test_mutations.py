@@ -20,13 +20,17 @@ from meshtf.ops.einsum import Einsum
 from meshtf.ops.elementwise import Unary
 from meshtf.ops.indexing import Gather, OneHot, Range, SegmentSum
 from meshtf.ops.loss import CrossEntropy
+from meshtf.ops.merging import MergeSplit
 from meshtf.ops.normalize import Normalize
+from meshtf.ops.ordering import Sort
 from meshtf.ops.random import DropoutMask, Random
 from meshtf.ops.reduce import LogSumExp, Reduce
 from meshtf.ops.reshape import Rename, Reshape, Transpose
 from meshtf.ops.scalar import Scalar
-from meshtf.ops.scanning import Cumsum
+from meshtf.ops.scanning import Cumsum, LinearRecurrence, Scan
+from meshtf.ops.scatter import SegmentExtreme
 from meshtf.ops.select import ArgMax, TopK
+from meshtf.ops.shifting import Roll, Shift
 from meshtf.ops.slicing import Concat, Pad, Slice
 from meshtf.ops.softmax import Softmax
 from meshtf.testing import check_export, check_op, check_program
@@ -162,6 +166,9 @@ MUTANTS = {
     "role: reshape cuts minor names": role(Reshape, Role.MAP),
     "role: a binary op is the same everywhere": role(Binary, Role.SAME, fn("add")),
     "role: top_k is cut along its dim": mutant(TopK, role=lambda self, f: Role.MAP),
+    "role: sort is cut along its dim": role(Sort, Role.MAP),
+    "role: segment_max is a sum": mutant(SegmentExtreme, role=lambda self, f: Role.MAP if f in (
+        self.like) else Role.SUM),
     "factor: rename forgets the new name": mutant(Rename, factor=lambda self, dim: dim),
     "factor: reshape forgets to be fresh": mutant(Reshape, factor=lambda self, dim: (
         self._leading().get(dim, dim)), role=lambda self, f: Role.MAP),
@@ -174,6 +181,9 @@ MUTANTS = {
     "window: slice short by one": mutant(Slice, needs=_windows_end_early(Slice)),
     "window: slice late by one": mutant(Slice, lambda s: s.attributes[1] + s.attributes[2] < 8,
                                         needs=_windows_begin_late(Slice)),
+    "window: roll does not wrap": mutant(Roll, needs=Shift.needs),
+    "window: shift the other way": mutant(Shift, needs=lambda self, i, dim: Shift.needs(
+        dataclasses.replace(self, by=-self.by), i, dim)),
     "window: concat begins late": mutant(Concat, needs=_windows_begin_late(Concat)),
     "share: off in top_k": mutant(TopK, shared=lambda self, f: False),
     "share: off in argmax": mutant(ArgMax, shared=lambda self, f: False),
@@ -182,6 +192,9 @@ MUTANTS = {
     "share: off in normalize": mutant(Normalize, shared=lambda self, f: False),
     "share: off in cross entropy": mutant(CrossEntropy, shared=lambda self, f: False),
     "share: off in cumsum": mutant(Cumsum, shared=lambda self, f: False),
+    "share: off in scan": mutant(Scan, shared=lambda self, f: False),
+    "share: deaf scan": deaf(Scan),
+    "share: deaf recurrence": deaf(LinearRecurrence),
     "share: deaf softmax": deaf(Softmax),
     "share: deaf normalize": deaf(Normalize),
     "share: deaf cross entropy": deaf(CrossEntropy),
@@ -198,6 +211,8 @@ MUTANTS = {
     "linear: maximum of partial sums": mutant(Binary, fn("maximum"), linear="joint"),
     "linear: a number added to a partial sum": mutant(Scalar, fn("add"), linear="joint"),
     "linear: max of a partial sum": mutant(Reduce, fn("max"), linear="joint"),
+    "linear: a shift brings in a number": mutant(Shift, lambda s: -1.5 in s.attributes,
+                                                 linear="joint"),
     "linear: softmax of a partial sum": mutant(Softmax, linear="joint"),
     "linear: argmax of a partial sum": mutant(ArgMax, linear="joint"),
     "linear: where keeps numbers": mutant(Where, lambda s: -1.5 in s.attributes, linear="each"),
@@ -220,6 +235,9 @@ MUTANTS = {
     "offset: one_hot": blind(OneHot),
     "offset: range": blind(Range),
     "offset: cumsum": blind(Cumsum),
+    "offset: merged blocks": blind(MergeSplit),
+    "offset: recurrence": blind(LinearRecurrence),
+    "offset: segment_max": blind(SegmentExtreme),
     "offset: random": blind(Random),
     "offset: dropout mask": blind(DropoutMask),
     "random: seed of the slice": mutant(Random, local=_seed_of_slice),
