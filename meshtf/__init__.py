@@ -25,6 +25,7 @@ from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.convolution import conv, conv_transpose, separable_conv
 from meshtf.ops.dynamic import dynamic_shift, dynamic_slice, dynamic_update
+from meshtf.ops.custom import custom_gradient
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.fourier import fft, ifft, irfft, rfft
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along

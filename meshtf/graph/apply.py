@@ -83,6 +83,8 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
     return found.outputs
   source = around.primals[-1].node.source if around.primals else Source.here()
   tensors = tuple(_as_tensor(x, source) for x in inputs)
+  if around.instead is not None:
+    tensors = tuple(around.instead.get(x, x) for x in tensors)
   mesh = common_mesh(tensors, mesh or executor.mesh, source)
   specs = _out(op, tensors, source)
   if mesh is not None and not around.primals and op.effect is None:

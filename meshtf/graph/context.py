@@ -26,6 +26,7 @@ class Context:
   primals: tuple[Any, ...] = ()          # inside a gradient rule: the tensors of the forward node
   group: Any = None                      # inside `recompute`: what is computed again
   after: Any = None                      # nodes made here must not run before this tensor is there
+  instead: Any = None                    # by tensor: the same, computed again, to take in its place
   stack: Any = None                      # the dimension that variables made here get in front
   rows: Any = None                       # by id of a variable: the row of it that is its value here
 

@@ -58,6 +58,12 @@ def _around(executor: Any) -> Iterator[Any]:
     executor = getattr(executor, "around", None)
 
 
+def _sources(node: Node) -> Sequence[Tensor]:
+  """Returns the tensors by which a node has gradients."""
+  inputs: Sequence[Tensor] = (node.rule or node).inputs
+  return () if node.op.stops_gradient else inputs
+
+
 class _Backward:
   """The state of one backward walk: cotangents so far, and nodes computed again."""
 
@@ -67,6 +73,7 @@ class _Backward:
     self.cotangents: dict[Tensor, Tensor] = {}
     self.again: dict[Tensor, Tensor] = {}           # tensor -> the same, computed once more
     self.replayed: set[Any] = set()
+    self.ruled: set[Any] = set()                    # users' own gradients that were called
     self.reads: dict[int, list[Tensor]] = {}        # variable -> its reads
 
   def walk(self, ys: Sequence[Tensor], among: Collection[Node] | None) -> None:
@@ -79,16 +86,19 @@ class _Backward:
       if (node.serial not in found and node.owner in owners
           and (among is None or node in among)):
         found[node.serial] = node
-        stack.extend(x.node for x in node.inputs)
+        stack.extend(x.node for x in _sources(node))
+        stack.extend(x.node for x in (node.rule.captures if node.rule else ()))
     reaching: set[Node] = set()
     for serial in sorted(found):
       node = found[serial]
       if node.op.effect == "read" and id(node.op.stores[0]) in self.targets:
         self.reads.setdefault(id(node.op.stores[0]), []).extend(node.outputs)
         reaching.add(node)
-      elif any(id(x) in self.targets or x.node in reaching for x in node.inputs):
+      elif any(id(x) in self.targets or x.node in reaching for x in _sources(node)):
         reaching.add(node)
         self.nodes.append(node)
+      if node.rule is not None:
+        self._check_captures(node, reaching)
 
   def add(self, x: Tensor, dx: Tensor) -> None:
     """Adds to the cotangent of x."""
@@ -100,15 +110,16 @@ class _Backward:
 
   def step(self, node: Node) -> None:
     """Turns cotangents of a node's outputs into cotangents of its inputs."""
-    dys = [self.cotangents.get(y) for y in node.outputs]
-    if all(dy is None for dy in dys):
+    inputs, outputs = _sources(node), (node.rule or node).outputs
+    dys = [self.cotangents.get(y) for y in outputs]
+    if all(dy is None for dy in dys) or node.rule in self.ruled:
       return
     if node.group is not None:
       self._replay(node, next(dy for dy in dys if dy is not None))
-    xs = [self.again.get(x, x) for x in node.inputs]
-    ys = [self.again.get(y, y) for y in node.outputs]
-    with context(primals=(*node.inputs, *node.outputs), region=node.region):
-      for x, dx in zip(node.inputs, self._rule(node, dys, ys, xs), strict=True):
+    xs = [self.again.get(x, x) for x in inputs]
+    ys = [self.again.get(y, y) for y in outputs]
+    with context(primals=(*inputs, *outputs), region=node.region):
+      for x, dx in zip(inputs, self._rule(node, dys, ys, xs), strict=True):
         if dx is not None:
           self.add(x, dx)
 
@@ -126,6 +137,10 @@ class _Backward:
     return total
 
   def _rule(self, node: Node, dys: list[Any], ys: list[Tensor], xs: list[Tensor]) -> list[Any]:
+    if node.rule is not None:             # its other outputs came later: their cotangents are there
+      self.ruled.add(node.rule)
+      with context(instead=self.again):
+        return list(node.rule.gradient(dys))
     many = len(node.outputs) > 1
     try:
       return node.op.gradient(tuple(dys) if many else dys[0], tuple(ys) if many else ys[0], *xs)
@@ -134,6 +149,18 @@ class _Backward:
           f"{node.op.title} has no gradient.", **{"from": node.source},
           tensors=" ".join(repr(x.shape) for x in node.inputs),
           way_out="Wrap its input in mtf.stop_gradient if none should flow.")) from None
+
+  def _check_captures(self, node: Node, reaching: set[Node]) -> None:
+    """Refuses a user's own gradient which would miss a target, since it is not by that."""
+    for x in node.rule.captures:
+      if id(x) in self.targets or x.node in reaching:
+        read = x.node.op.effect == "read"
+        what = repr(x.node.op.stores[0].name) if read else "a tensor"
+        raise PlanError(explain_error(
+            f"a function with its own gradient uses {what} from outside, by which the gradient is "
+            "wanted, too.", tensor=repr(x.shape), **{"from": node.source},
+            way_out="Pass it to the function as an argument, or wrap it in mtf.stop_gradient "
+                    "there."))
 
   def _replay(self, node: Node, dy: Tensor) -> None:
     """Computes the nodes of a recomputed group again, not before `dy` is there."""

@@ -144,6 +144,8 @@ class Op:
   linear: ClassVar[Literal["each", "joint"] | None] = None
   # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes of a program.
   outlined: ClassVar[bool] = False
+  # Whether no gradient ever flows through, so that nothing before it needs one.
+  stops_gradient: ClassVar[bool] = False
   # Whether inputs and outputs are brought where the layout says at once, not when it is needed.
   settled: ClassVar[bool] = False
   effect: ClassVar[Literal["read", "write"] | None] = None

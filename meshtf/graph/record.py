@@ -8,11 +8,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.graph.check import check_layout
 from meshtf.graph.op import Op
-from meshtf.graph.tensor import Node
+from meshtf.graph.tensor import Node, Tensor
 from meshtf.mesh import Mesh
 
 
@@ -21,6 +23,16 @@ class Group:
 
   def __init__(self) -> None:
     self.nodes: list[Node] = []
+
+
+@dataclasses.dataclass(eq=False)
+class Rule:
+  """A gradient of a user's own: that of `outputs` by `inputs`, whatever lies between them."""
+
+  inputs: tuple[Tensor, ...]
+  captures: tuple[Tensor, ...]        # what the outputs depend on besides: it gets no gradient
+  outputs: tuple[Tensor, ...]
+  gradient: Callable[[Sequence[Any]], Sequence[Any]]       # cotangents of outputs -> of inputs
 
 
 class Graph:

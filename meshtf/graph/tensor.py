@@ -59,11 +59,16 @@ class Source(NamedTuple):
     return Source(function, frame.f_code.co_filename, frame.f_lineno)
 
 
+def next_serial() -> int:
+  """Returns a number above those of all nodes so far, and below those of all to come."""
+  return next(_serial)
+
+
 class Node:
   """One application of an op."""
 
   __slots__ = ("op", "inputs", "outputs", "mesh", "region", "source", "primals", "group", "after",
-               "owner", "serial")
+               "owner", "serial", "rule")
 
   def __init__(self, op: Op, inputs: tuple[Tensor, ...], mesh: Mesh | None, source: Source,
                around: Context, owner: object) -> None:
@@ -78,6 +83,7 @@ class Node:
     self.after: Tensor | None = around.after            # does not run before this tensor is there
     self.owner = owner          # the executor that ran it
     self.serial = next(_serial)
+    self.rule: Any = None       # a gradient of a user's own, in place of the op's
 
   @property
   def layout(self) -> Layout:

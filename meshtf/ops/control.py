@@ -22,6 +22,7 @@ class StopGradient(Op):
   """The input, through which no gradient flows."""
 
   linear = "joint"
+  stops_gradient = True
   samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
