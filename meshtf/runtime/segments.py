@@ -149,7 +149,7 @@ def _outlined(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any]) ->
   """Calls an op's `local` as a function that all equal nodes share."""
   axes = [axis for axis, _ in compute.plan.cut]
   coords = [at.coordinates[axis] for axis in axes]
-  key = (compute.node.op, compute.plan, at.inputs)
+  key = (compute.node.op, compute.plan, at.inputs, tuple(x.dtype for x in xs))
   if key not in outlined:
     def body(*args: Any) -> list[Any]:
       inside = at.inside(dict(zip(axes, args[len(xs):])))
