@@ -8,6 +8,7 @@
 
 from meshtf.layers import initializers
 from meshtf.layers.attention import MultiHeadAttention
+from meshtf.layers.backward import Reversible, clip_gradient
 from meshtf.layers.dense import Dense
 from meshtf.layers.dot_product import compress_mean, dot_product_attention
 from meshtf.layers.dropout import AnnealedDropout, Dropout, add_noise, multiplicative_jitter
@@ -29,8 +30,8 @@ from meshtf.layers.statistics import correlation, rms
 
 __all__ = ["Angles", "AnnealedDropout", "Cache", "Dense", "DenseProduct", "Dropout", "Embedding",
            "FeedForward", "GroupNorm", "LayerNorm", "LocalAttention", "MultiHeadAttention",
-           "RMSNorm", "Repeat", "add_noise", "causal_bias", "causal_mask", "compress_mean",
-           "correlation", "dot_product_attention", "initializers", "local_attention", "mask_bias",
-           "mean_squared_error", "multiplicative_jitter", "padding_mask", "rms", "rotary_angles",
-           "rotate", "segment_mask", "sigmoid_cross_entropy", "sinusoids", "softmax_cross_entropy",
-           "weights_nonzero"]
+           "RMSNorm", "Repeat", "Reversible", "add_noise", "causal_bias", "causal_mask",
+           "clip_gradient", "compress_mean", "correlation", "dot_product_attention", "initializers",
+           "local_attention", "mask_bias", "mean_squared_error", "multiplicative_jitter",
+           "padding_mask", "rms", "rotary_angles", "rotate", "segment_mask",
+           "sigmoid_cross_entropy", "sinusoids", "softmax_cross_entropy", "weights_nonzero"]
