@@ -6,7 +6,7 @@
 """
 
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
-from meshtf import layers, optimizers
+from meshtf import decoding, layers, optimizers
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
                            MeshtfError, ParseError, PlanError, ShapeError)
 from meshtf.forecast import Forecast
@@ -24,8 +24,9 @@ from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, flo
 from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.convolution import conv, conv_transpose, separable_conv
-from meshtf.ops.dynamic import dynamic_shift, dynamic_slice, dynamic_update
 from meshtf.ops.custom import custom_gradient
+from meshtf.ops.dynamic import dynamic_shift, dynamic_slice, dynamic_update
+from meshtf.ops.effects import print, scalar_summary
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.fourier import fft, ifft, irfft, rfft
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
@@ -35,6 +36,7 @@ from meshtf.ops.loss import cross_entropy
 from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where
+from meshtf.ops.pooling import avg_pool, max_pool
 from meshtf.ops.random import (categorical, dropout, random_normal, random_uniform,
                                truncated_normal)
 from meshtf.ops.reduce import (broadcast, reduce_all, reduce_any, reduce_logsumexp, reduce_max,

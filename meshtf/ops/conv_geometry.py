@@ -18,9 +18,7 @@ from meshtf.ops.constants import reshape, transpose
 from meshtf.ops.conv_kernels import Kernels
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import Names, names_of, require_dim
-from meshtf.ops.sliding import Slide
-
-_MOST_DIMS = 3      # that windows slide over: TensorFlow has no kernels for more
+from meshtf.ops.sliding import MOST_DIMS, Slide
 
 Parts = list[tuple[str, ...]]
 
@@ -120,8 +118,8 @@ def read_window(window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups
   require_dim(kernel, *taps.values())
   for shape in (x, kernel):
     require_dim(shape, *names_of(groups))
-  if not 1 <= len(taps) <= _MOST_DIMS or len(set(taps.values())) < len(pairs):
-    raise ShapeError(f"windows slide over 1 to {_MOST_DIMS} names, each with a name of the kernel "
+  if not 1 <= len(taps) <= MOST_DIMS or len(set(taps.values())) < len(pairs):
+    raise ShapeError(f"windows slide over 1 to {MOST_DIMS} names, each with a name of the kernel "
                      f"of its own, not {window!r}.")
   for shape, names in ((x, taps.values()), (kernel, taps)):
     for name in names:

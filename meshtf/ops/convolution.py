@@ -135,7 +135,7 @@ class ConvTranspose(_Product, Op):
     names, slides = [shape.names for shape in at.inputs], self.geometry.slides
     parts = self.geometry.parts(self.names, names[1])
     y, kernel = pack(y, names[0], parts[2]), pack(kernel, names[1], parts[1])
-    rows = [s.rows if at.parts(s.dim) == 1 else (n - 1) * s.stride + s.extent
+    rows = [s.rows if at.parts(s.dim) == 1 else s.reach(n)
             for n, s in zip(y.shape[1:-2], slides)]
     x = self.geometry.kernels(at, rows, kernel.shape[-3:]).input_gradient(y, kernel)
     for axis, slide in enumerate(slides, start=1):

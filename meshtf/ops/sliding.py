@@ -22,6 +22,8 @@ from meshtf.graph import At, Window
 from meshtf.names import Shape
 from meshtf.ops.reshape import require_dim
 
+MOST_DIMS = 3      # that windows slide over: TensorFlow has no kernels for more
+
 Value = TypeVar("Value")
 PerDim: TypeAlias = Value | Mapping[str, Value]
 Padding: TypeAlias = Literal["same", "valid", "causal"] | tuple[int, int]
@@ -47,7 +49,7 @@ class Slide:
   @property
   def after(self) -> int:
     """The rows of padding that the last window reads."""
-    return max(0, (self.windows - 1) * self.stride + self.extent - self.before - self.rows)
+    return max(0, self.reach(self.windows) - self.before - self.rows)
 
   @property
   def forward(self) -> Window:
@@ -67,6 +69,10 @@ class Slide:
     """The rows that the windows that read rows [a, b) read."""
     there, back = self.forward, self.backward
     return Window(lambda a: there.low(back.low(a)), lambda b: there.high(back.high(b)))
+
+  def reach(self, windows: int) -> int:
+    """Returns the rows from the first to the last that so many windows read."""
+    return (windows - 1) * self.stride + self.extent
 
   def leads(self, rows: int, parts: int) -> list[int]:
     """How far into the rows read by `backward` windows each slice's own rows begin."""
@@ -113,12 +119,21 @@ def transposed_rows(shape: Shape, taps: Mapping[str, int], stride: PerDim[int],
       yield dim, (rows - 1) * strides[dim] + (taps[dim] - 1) * dilations[dim] + 1 - around
 
 
+def padded(at: At, x: Any, axis: int, slide: Slide, fill: float = 0.0) -> Any:
+  """Returns the rows that the windows here read; where rows are cut, they have been exchanged."""
+  if at.parts(slide.dim) > 1:
+    return x
+  pads = [[slide.before, slide.after] if k == axis else [0, 0] for k in range(len(x.shape))]
+  if slide.before or slide.after:
+    x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
+  return x[(slice(None),) * axis + (slice(slide.reach(slide.windows)),)]
+
+
 def own_rows(at: At, x: Any, axis: int, slide: Slide) -> Any:
-  """Returns a slice's own rows of all that its `backward` windows read, zero where they read none.
-  """
-  rows, parts, have = at.size(slide.dim), at.parts(slide.dim), x.shape[axis]
-  leads = slide.leads(rows, parts)
-  front, back = max(0, -min(leads)), max(0, max(leads) + rows - have)
+  """Returns a slice's own rows of all that the windows here read, zeros where none reads them."""
+  rows, parts = at.size(slide.dim), at.parts(slide.dim)
+  leads = slide.leads(rows, parts) if parts > 1 else [slide.before]
+  front, back = max(0, -min(leads)), max(0, max(leads) + rows - x.shape[axis])
   if front or back:
     x = tf.pad(x, [[front, back] if k == axis else [0, 0] for k in range(len(x.shape))])
   begin: Any = leads[0] + front
