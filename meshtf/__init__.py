@@ -30,7 +30,7 @@ from meshtf.ops.effects import print, scalar_summary
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.fourier import fft, ifft, irfft, rfft
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
-from meshtf.ops.laying import layout, replicate, shard, split
+from meshtf.ops.laying import layout, replicate, shard, split, stage
 from meshtf.ops.loops import cond, scan, while_loop
 from meshtf.ops.loss import cross_entropy
 from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance

@@ -17,7 +17,7 @@ from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.memory import peaks
 from meshtf.forecast.phases import phases
 from meshtf.graph import Node, Spec, Store, Tensor
-from meshtf.mesh import Mesh, Pending, Placement, Split, State, Whole
+from meshtf.mesh import At, Mesh, Pending, Placement, Split, State, Whole
 from meshtf.partition import (
   BranchStep,
   Compute,
@@ -182,6 +182,9 @@ class _Analysis:
     self.moves.setdefault(node, []).append(Moved(*move, phase=phase, times=self._times))
 
   def _put(self, step: Put) -> None:
+    if not step.op.stores:
+      self._done(step.node, tuple(map(self._value, step.values)), 0.0, 1)
+      return
     self.stores.update(dict.fromkeys(step.op.stores))
     first, *beside = step.op.stores
     self.slots.update(beside)
@@ -221,4 +224,6 @@ def _like(spec: Spec | None, other: Spec) -> bool:
 def _word(state: State) -> str:
   if isinstance(state, Split):
     return state.dim
+  if isinstance(state, At):
+    return f"at {state.coordinate}"
   return state.kind if isinstance(state, Pending) else "whole"

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from meshtf.errors import MeshtfError, PlanError, explain_error
-from meshtf.graph.check import check_layout, common_mesh
+from meshtf.graph.check import check_layout, check_stage, common_mesh
 from meshtf.graph.context import current
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.tensor import Node, Source, Tensor
@@ -87,6 +87,8 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
     tensors = tuple(around.instead.get(x, x) for x in tensors)
   mesh = common_mesh(tensors, mesh or executor.mesh, source)
   specs = _out(op, tensors, source)
+  if mesh is not None and around.stage is not None:
+    check_stage(mesh, around.stage, source)
   if mesh is not None and not around.primals and op.effect is None:
     check_layout(specs, mesh, mesh.layout_in(around.region), source)
   node = Node(op, tensors, mesh, source, around, executor)

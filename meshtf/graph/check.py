@@ -68,3 +68,12 @@ def _underline(rules: str, clash: Clash) -> str:
     stop = len(rules) if stop < 0 else stop
     marks[start:stop] = "^" * (stop - start)
   return "".join(marks).rstrip()
+
+
+def check_stage(mesh: Mesh, stage: int, source: object) -> None:
+  """Raises MeshError where a mesh has no such stage; without an axis for them, all are one."""
+  number = mesh.axes.get(mesh.stages, 1)
+  if number > 1 and not 0 <= stage < number:
+    raise MeshError(explain_error(
+        f"there is no stage {stage}: axis {mesh.stages!r} has {number}.", mesh=repr(mesh),
+        **{"from": source}, way_out=f"Take a stage from 0 to {number - 1}, or a longer axis."))

@@ -118,7 +118,7 @@ class _Backward:
       self._replay(node, next(dy for dy in dys if dy is not None))
     xs = [self.again.get(x, x) for x in inputs]
     ys = [self.again.get(y, y) for y in outputs]
-    with context(primals=(*inputs, *outputs), region=node.region):
+    with context(primals=(*inputs, *outputs), region=node.region, stage=node.stage):
       for x, dx in zip(inputs, self._rule(node, dys, ys, xs), strict=True):
         if dx is not None:
           self.add(x, dx)
@@ -170,5 +170,6 @@ class _Backward:
     for old in node.group.nodes:
       xs = [self.again.get(x, x) for x in old.inputs]
       first = not any(x in self.again for x in old.inputs)
-      with context(primals=old.outputs, region=old.region, group=None, after=dy if first else None):
+      with context(primals=old.outputs, region=old.region, stage=old.stage, group=None,
+                   after=dy if first else None):
         self.again.update(zip(old.outputs, apply_all(old.op, *xs, mesh=old.mesh)))

@@ -68,7 +68,7 @@ class Node:
   """One application of an op."""
 
   __slots__ = ("op", "inputs", "outputs", "mesh", "region", "source", "primals", "group", "after",
-               "owner", "serial", "rule")
+               "stage", "owner", "serial", "rule")
 
   def __init__(self, op: Op, inputs: tuple[Tensor, ...], mesh: Mesh | None, source: Source,
                around: Context, owner: object) -> None:
@@ -81,6 +81,7 @@ class Node:
     self.primals: tuple[Tensor, ...] = around.primals    # of a gradient rule: takes their states
     self.group = around.group         # nodes of one group are computed again for the backward pass
     self.after: Tensor | None = around.after            # does not run before this tensor is there
+    self.stage = around.stage         # of a pipeline; None: where the inputs are
     self.owner = owner          # the executor that ran it
     self.serial = next(_serial)
     self.rule: Any = None       # a gradient of a user's own, in place of the op's

@@ -8,7 +8,7 @@
 
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh import EVERYWHERE, Mesh
-from meshtf.mesh.state import Pending, Placement, Split, State, Whole
+from meshtf.mesh.state import At, Pending, Placement, Split, State, Whole
 
-__all__ = ["EVERYWHERE", "Layout", "LayoutLike", "Mesh", "Pending", "Placement", "Split", "State",
-           "Whole"]
+__all__ = ["At", "EVERYWHERE", "Layout", "LayoutLike", "Mesh", "Pending", "Placement", "Split",
+           "State", "Whole"]

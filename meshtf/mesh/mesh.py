@@ -24,7 +24,7 @@ from absl import logging
 
 from meshtf.errors import MeshError, ParseError, explain_error, near_misses
 from meshtf.mesh.layout import Layout, LayoutLike
-from meshtf.mesh.state import Placement, Split, State, Whole
+from meshtf.mesh.state import At, Placement, Split, State, Whole
 from meshtf.names import Shape, parse_pairs
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
@@ -55,6 +55,7 @@ class Mesh:
       for each position, or "abstract": none, for programs that are only explained.
     within_host: an axis, or several, along which positions lie on one host, whatever the order of
       the axes; it matters where devices are a list of names over several hosts.
+    stages: the axis along which stages of a pipeline lie (`mtf.stage`); no dimension is cut along it.
     strict: whether warnings about the layout are errors.
     seed: the seed from which the initial values of variables are drawn.
 
@@ -66,8 +67,8 @@ class Mesh:
   def __init__(self, axes: str, layout: LayoutLike = (), variable_layout: LayoutLike = (),
                optimizer_layout: LayoutLike = (), keep_gathered: bool = False,
                devices: str | Sequence[str] | None = None,
-               within_host: str | Sequence[str] = (), strict: bool = False,
-               seed: int = 0) -> None:
+               within_host: str | Sequence[str] = (), stages: str = "stage",
+               strict: bool = False, seed: int = 0) -> None:
     self.axes = {name: _size(name, size, axes) for name, size in parse_pairs(axes, what="mesh")}
     self.layout = Layout(layout)
     self._variable_rules = Layout.changes(variable_layout)
@@ -77,6 +78,7 @@ class Mesh:
     self.keep_gathered = keep_gathered
     self.devices = devices
     self.within_host = (within_host,) if isinstance(within_host, str) else tuple(within_host)
+    self.stages = stages
     self.strict = strict
     self.seed = seed
     self.notes: list[str] = []          # what is legal but worth knowing; explain prints them
@@ -147,11 +149,13 @@ class Mesh:
     """The placement of a tensor that every position holds."""
     return (Whole,) * len(self.axes)
 
-  def place(self, shape: Shape, layout: Layout | None = None
+  def place(self, shape: Shape, layout: Layout | None = None, stage: int | None = None
             ) -> tuple[Placement, tuple[Clash, ...]]:
     """Returns where a layout (by default the mesh's) puts a shape, and what it could not cut."""
     layout = self.layout if layout is None else layout
     states: dict[str, State] = dict.fromkeys(self.axes, Whole)
+    if stage is not None and self.axes.get(self.stages, 1) > 1:
+      states[self.stages] = At(stage)
     clashes: list[Clash] = []
     for dim in shape:
       axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
@@ -165,6 +169,11 @@ class Mesh:
         else:
           states[axis] = Split(dim.name)
     return tuple(states.values()), tuple(clashes)
+
+  def has(self, placement: Placement) -> list[bool]:
+    """Returns for each position whether it holds a tensor at all."""
+    return [all(not isinstance(s, At) or s.coordinate == c for s, c in zip(placement, coord))
+            for coord in self.coords]
 
   def note(self, text: str) -> None:
     """Keeps a remark about this mesh, once."""
@@ -200,6 +209,11 @@ class Mesh:
     layout.check_axes(mesh=self)
     for name, axes in layout.items():
       for axis in axes:
+        if axis == self.stages and axis in self.axes:
+          raise MeshError(explain_error(
+              f"axis {axis!r} is for the stages of a pipeline: no dimension is cut along it.",
+              rule=f"{name}:{axis}", mesh=self,
+              way_out="Name another axis, or say which one is for stages: Mesh(..., stages=...)."))
         if axis not in self.axes:
           close = near_misses(axis, self.axes)
           self.note(f"layout rule {name}:{axis}: the mesh {self!r} has no axis {axis!r}, which "

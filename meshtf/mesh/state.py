@@ -3,6 +3,7 @@
     Whole          every device along the axis holds all of it
     Split(dim)     slice i holds rows [i*c, (i+1)*c) of dim, c = size / devices
     Pending(kind)  each holds a partial result, still to be summed, maxed or minned
+    At(k)          the devices at coordinate k hold all of it, and no others (a stage)
 
 A `Placement` is one state for each axis of the mesh, in the order of the axes. A dimension over
 several axes is cut by the first of them in that order (the major one) first.
@@ -37,6 +38,13 @@ class Pending:
 
 
 @dataclasses.dataclass(frozen=True)
+class At:
+  """All of it on the devices at one coordinate: a stage of a pipeline."""
+
+  coordinate: int
+
+
+@dataclasses.dataclass(frozen=True)
 class _Whole:
   """All of it on every device."""
 
@@ -45,7 +53,7 @@ class _Whole:
 
 
 Whole = _Whole()
-State: TypeAlias = Split | Pending | _Whole
+State: TypeAlias = Split | Pending | At | _Whole
 Placement: TypeAlias = tuple[State, ...]
 
 

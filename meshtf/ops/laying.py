@@ -13,6 +13,7 @@ laid out so is laid out likewise.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -35,6 +36,19 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
     ParseError: `changes` cannot be read, or a rule names several axes.
   """
   return context(region=current().region.then(_checked(changes)))
+
+
+def stage(number: int) -> AbstractContextManager[Any]:
+  """Places what is made inside a `with` block, variables too, at one stage of the mesh's axis for
+  stages; what is used from elsewhere is sent there.
+
+  Gradients are made where their ops ran. Without such an axis (`Mesh(stages=...)`, by default one
+  called "stage") all stages are one.
+
+  Raises:
+    MeshError: an op or a variable inside meets a mesh with fewer stages.
+  """
+  return context(stage=operator.index(number))
 
 
 @dataclasses.dataclass(frozen=True)

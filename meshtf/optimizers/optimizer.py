@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from meshtf.errors import LayoutError, PlanError, explain_error
-from meshtf.graph import Source, Tensor, apply_all
+from meshtf.graph import Source, Tensor, apply_all, context
 from meshtf.layers.initializers import zeros
 from meshtf.module import Module
 from meshtf.names import Shape
@@ -139,8 +139,9 @@ def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
 
 
 def _slot(variable: Variable, slot: str, shape: Shape) -> Variable:
-  return Variable(variable.mesh, shape, zeros, name=f"{variable.name}/{slot}", trainable=False,
-                  layout=variable.slot_layout)
+  with context(stage=variable.stage):
+    return Variable(variable.mesh, shape, zeros, name=f"{variable.name}/{slot}", trainable=False,
+                    layout=variable.slot_layout)
 
 
 def _check_slots(optimizer: str, variable: Variable) -> None:

@@ -2,7 +2,8 @@
 
 `bytes_received` counts what one device receives, by the formulas of ring algorithms (p devices, n
 bytes held before the move): all_reduce 2n(p-1)/p, reduce_scatter and all_to_all n(p-1)/p,
-all_gather n(p-1), slice nothing; in a collective_permute one of p positions has what it needs.
+all_gather n(p-1), slice and drop nothing; in a collective_permute one of p positions has what it
+needs. Of a send one of p stages receives n, of a broadcast all but one: here their mean.
 
 >>> from meshtf.mesh import Mesh, Pending, Split, Whole
 >>> from meshtf.names import Shape
@@ -88,4 +89,5 @@ def bytes_received(kind: str, held: float, devices: int) -> float:
   share = (devices - 1) / devices
   return held * {"slice": 0.0, "all_reduce": 2 * share, "reduce_scatter": share,
                  "all_to_all": share, "collective_permute": share,
-                 "all_gather": devices - 1.0}[kind]
+                 "all_gather": devices - 1.0, "drop": 0.0, "send": 1 / devices,
+                 "broadcast": share}[kind]

@@ -1,9 +1,10 @@
 """The table of moves: all communication between two placements of one tensor.
 
-    before \\ after   Whole          Split(d)               Pending
-    Whole            -              slice (free)           never
-    Split(e)         all_gather     all_to_all, - if e=d   never
-    Pending          all_reduce     reduce_scatter         -
+    before \\ after   Whole          Split(d)               Pending   At(k)
+    Whole            -              slice (free)           never     drop (free)
+    Split(e)         all_gather     all_to_all, - if e=d   never     never
+    Pending          all_reduce     reduce_scatter         -         never
+    At(j)            broadcast      never                  never     send
 
 Where two axes of one size do no more than exchange their states, so that only the order of devices
 changes, that is one collective_permute.
@@ -12,7 +13,7 @@ A dimension over several axes is joined minor axis first and cut major axis firs
 dimensions that no join touches go before the joins, since they make what is joined smaller; only
 the trailing axes that differ are touched.
 
->>> from meshtf.mesh import Pending, Split, Whole
+>>> from meshtf.mesh import At, Pending, Split, Whole
 >>> mesh = {"data": 4, "model": 4}
 >>> [m.kind for m in moves(mesh, (Split("batch"), Pending("sum")), (Split("batch"), Whole))]
 ['all_reduce']
@@ -28,7 +29,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from meshtf.mesh import Pending, Placement, Split, State, Whole
+from meshtf.mesh import At, Pending, Placement, Split, State, Whole
 
 
 class Move(NamedTuple):
@@ -90,8 +91,12 @@ def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
   early = [a for a in axes if a in enter and enter[a] not in waiting]
   late = [a for a in axes if a in enter and a not in swap and a not in early]
   reduced = [a for a in axes if isinstance(before[a], Pending) and after[a] == Whole]
-  steps = [_cut(a, before[a], after[a]) for a in early]
+  steps = [Move("drop", a, Whole, after[a]) for a in axes
+           if isinstance(after[a], At) and before[a] == Whole]
+  steps += [_cut(a, before[a], after[a]) for a in early]
   steps += [Move("all_reduce", a, before[a], Whole) for a in reduced]
+  steps += [Move("send" if isinstance(after[a], At) else "broadcast", a, before[a], after[a])
+            for a in axes if isinstance(before[a], At) and before[a] != after[a]]
   steps += [Move("all_gather", a, before[a], Whole)
             for a in reversed(axes) if a in leave and a not in swap]
   steps += [Move("all_to_all", a, before[a], after[a]) for a in axes if a in swap]

@@ -25,7 +25,7 @@ import math
 from collections.abc import Sequence
 
 from meshtf.graph import Op, Role, Spec
-from meshtf.mesh import Layout, Mesh, Pending, Placement, Split, State, Whole
+from meshtf.mesh import At, Layout, Mesh, Pending, Placement, Split, State, Whole
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.moves import moves
 
@@ -39,6 +39,7 @@ class NodePlan:
   finals: tuple[Placement, ...]        # of the outputs, after moves to the wanted state
   cut: tuple[tuple[str, str], ...]     # (axis, factor)
   sizes: tuple[tuple[str, int], ...]   # whole size of each factor
+  stage: int | None = None             # where it runs; None: on all stages
 
   def axes_of(self, factor: str) -> tuple[str, ...]:
     """Returns the axes that cut a factor, major first."""
@@ -46,11 +47,11 @@ class NodePlan:
 
 
 def plan_node(op: Op, mesh: Mesh, layout: Layout, ins: Sequence[Spec],
-              states: Sequence[Placement], outs: Sequence[Spec], wishes: Sequence[Placement]
-              ) -> NodePlan:
+              states: Sequence[Placement], outs: Sequence[Spec], wishes: Sequence[Placement],
+              stage: int | None = None) -> NodePlan:
   """Returns how a node runs: pure, and remembered for equal arguments."""
   arguments = (op, mesh, layout, tuple(ins), tuple(states), tuple(outs),
-               tuple(wishes))
+               tuple(wishes), stage)
   try:
     return _remembered(*arguments)
   except TypeError as error:
@@ -69,7 +70,8 @@ class _Planner:
 
   def __init__(self, op: Op, mesh: Mesh, layout: Layout, ins: tuple[Spec, ...],
                states: tuple[Placement, ...], outs: tuple[Spec, ...],
-               wishes: tuple[Placement, ...]) -> None:
+               wishes: tuple[Placement, ...], stage: int | None) -> None:
+    self.stage: State = Whole if stage is None else At(stage)
     self.op, self.mesh, self.layout = op, mesh, layout
     self.ins, self.states, self.outs, self.wishes = ins, states, outs, wishes
     self.axes = tuple(mesh.axes)
@@ -87,12 +89,13 @@ class _Planner:
                     for x, states in zip(self.ins, self.states))
     results = tuple(tuple(self._result(y, axis) for axis in self.axes) for y in self.outs)
     finals = tuple(map(_final, results, self.wishes))
-    return NodePlan(targets, results, finals, tuple(self.cut.items()), tuple(self.sizes.items()))
+    return NodePlan(targets, results, finals, tuple(self.cut.items()), tuple(self.sizes.items()),
+                    self.stage.coordinate if isinstance(self.stage, At) else None)
 
   def _choose(self) -> None:
     for i, axis in enumerate(self.axes):
       states = [s[i] for s in self.states]
-      if self.mesh.axes[axis] == 1:
+      if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
         continue
       if self._stays_pending(states):
         self.lazy.add(axis)
@@ -167,6 +170,8 @@ class _Planner:
                               self.mesh.axes[m.axis]) for m in moves(self.mesh.axes, old, new))
 
   def _target(self, x: Spec, state: State, axis: str) -> State:
+    if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
+      return self.stage
     if axis in self.lazy or self.mesh.axes[axis] == 1:
       return state
     factor = self.cut.get(axis)
@@ -176,6 +181,8 @@ class _Planner:
     return Split(dim) if dim is not None else Whole
 
   def _result(self, y: Spec, axis: str) -> State:
+    if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
+      return self.stage
     if axis in self.lazy:
       return Pending("sum")
     factor = self.cut.get(axis)

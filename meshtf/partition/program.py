@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Branch, Loop, Node, Spec, Store, Tensor
-from meshtf.mesh import Mesh, Pending, Placement, Split, Whole
+from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.partition import nested
 from meshtf.partition.cost import bytes_received, local_size, reads_own
@@ -102,6 +102,9 @@ class Builder:
       self._load(node.outputs[0], op.stores[0], op.stores[0].placement)
     elif op.effect == "write":
       self.steps.append(Put(node, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
+    elif op.effect == "print":
+      self.steps.append(Put(node, tuple(self.bring(x, self.mesh.whole, node)
+                                        for x in node.inputs)))
     elif isinstance(op, (Loop, Branch)):
       nested.add(self, node)
     else:
@@ -146,7 +149,7 @@ class Builder:
 
   def _beside(self, store: Store, x: Tensor, node: Node) -> Value:
     """Brings x to where a store's slices are."""
-    target = tuple(s if isinstance(s, Split) and s.dim in x.shape else Whole
+    target = tuple(s if isinstance(s, At) or isinstance(s, Split) and s.dim in x.shape else Whole
                    for s in store.placement)
     return self.bring(x, target, node)
 
@@ -168,7 +171,7 @@ class Builder:
     ins = tuple(x.spec for x in node.inputs)
     outs = tuple(y.spec for y in node.outputs)
     plan = plan_node(node.op, self.mesh, node.layout, ins, self._states(node), outs,
-                     [self.wish(node, y) for y in node.outputs])
+                     [self.wish(node, y) for y in node.outputs], self._stage(node))
     values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
                    for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
     results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
@@ -225,23 +228,32 @@ class Builder:
     more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
     if same or more:
       return self._like((same or more)[0], y)
-    placement, clashes = self.mesh.place(y.shape, node.layout)
+    placement, clashes = self.mesh.place(y.shape, node.layout, self._stage(node))
     for clash in clashes:
       self.mesh.note(f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: {clash.axis} "
                      + (f"already cuts {clash.other}." if clash.kind == "axis" else
                         "does not divide it."))
     return placement
 
+  def _stage(self, node: Node) -> int | None:
+    """Returns the stage at which a node runs: its region's, else that of its latest input."""
+    if self.mesh.axes.get(self.mesh.stages, 1) == 1:
+      return None
+    if node.stage is not None:
+      return node.stage
+    return max((s.coordinate for x in node.inputs for s in self.state(x) if isinstance(s, At)),
+               default=None)
+
   def _state_or_wish(self, primal: Tensor) -> Placement:
     """Where a primal is; where it would have been, if nothing but its gradient needs it."""
     if primal in self.states or primal.held is not None:
       return self.state(primal)
-    return self.mesh.place(primal.shape, primal.node.layout)[0]
+    return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
 
   def _like(self, primal: Tensor, y: Tensor) -> Placement:
     """The primal's placement, for a tensor with some of its names."""
     states = self._state_or_wish(primal)
-    return tuple(s if isinstance(s, Split) and s.dim in y.shape
+    return tuple(s if isinstance(s, At) or isinstance(s, Split) and s.dim in y.shape
                  and y.shape[s.dim] % self.mesh.axes[axis] == 0 else Whole
                  for axis, s in zip(self.axes, states))
 

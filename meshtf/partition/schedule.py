@@ -27,6 +27,7 @@ class Segment:
 
   before: list[Step]
   computes: list[Compute]
+  stage: int | None = None      # where it runs; None: on all stages
   ins: list[Value] = dataclasses.field(default_factory=list)
   outs: list[Value] = dataclasses.field(default_factory=list)
 
@@ -55,8 +56,9 @@ def schedule(program: Program, apart: bool = False) -> list[Segment]:
 
 @dataclasses.dataclass(eq=False)
 class _Part:
-  """Computations of one level that vary along the same axes of the mesh."""
+  """Computations of one level that run at one stage and vary along the same axes of the mesh."""
 
+  stage: int | None
   along: tuple[str, ...]
   computes: list[Compute]
 
@@ -84,8 +86,9 @@ class _Levels:
       return
     level = max([0, *(self._before_a_segment(v) for v in needs(step))])
     if isinstance(step, Put):
-      level = max([level, *(self.written.get(s, 0) for s in step.op.stores)])
-      self.written.update(dict.fromkeys(step.op.stores, level))
+      written = step.op.stores or (None,)          # what tells the world keeps its order, too
+      level = max([level, *(self.written.get(s, 0) for s in written)])
+      self.written.update(dict.fromkeys(written, level))
     else:
       level = self.written.get(step.store, 0) if isinstance(step, Load) else level
       self.ready.update(dict.fromkeys(makes(step), level))
@@ -100,9 +103,10 @@ class _Levels:
     lists, along = self.computes[level], self._varies(step)
     needed = [self.part[v] for v in step.inputs if self.made.get(v) == level]
     first = max([0, *(i for i, part in enumerate(lists) if any(part is n for n in needed))])
-    found = next((part for part in lists[first:] if part.along == along), None)
+    stage = step.plan.stage
+    found = next((p for p in lists[first:] if (p.stage, p.along) == (stage, along)), None)
     if found is None:
-      found = _Part(along, [])
+      found = _Part(stage, along, [])
       after = first + 1 if needed else 0
       wider = (i for i in range(after, len(lists)) if len(lists[i].along) > len(along))
       lists.insert(next(wider, len(lists)), found)
@@ -133,7 +137,7 @@ class _Levels:
     self.computes.extend([] for _ in range(len(self.before) - len(self.computes)))
     segments = []
     for before, lists in zip(self.before, self.computes):
-      segments += [Segment([], part.computes) for part in lists] or [Segment([], [])]
+      segments += [Segment([], part.computes, part.stage) for part in lists] or [Segment([], [])]
       segments[-max(1, len(lists))].before = before
     return segments
 

@@ -73,7 +73,7 @@ class Compiled:
   def _wrap(self, ys: list[Any]) -> list[Tensor]:
     results = []
     for spec, pattern, value in zip(self.specs, self.patterns, self.program.results):
-      slices = [ys[k] for k in pattern]
+      slices = [None if k < 0 else ys[k] for k in pattern]
       del ys[:max(pattern) + 1]
       results.append(held_tensor(spec, Held(value.placement, slices), self.mesh))
     return results

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import Mesh, Pending, Split, Whole
+from meshtf.mesh import At, Mesh, Pending, Split, Whole
 from meshtf.partition import (
   BranchStep,
   Load,
@@ -73,19 +73,21 @@ class Placed(Carrier):
 
   def homes(self, value: Value) -> list[str | None]:
     """Returns the device of each slice that can differ."""
-    return [device for device, *_ in dict.fromkeys(self._keys(value))]
+    return [key[0] for key in dict.fromkeys(self._keys(value)) if key is not None]
 
   def different(self, value: Value, slices: Slices) -> Slices:
     """Returns of a value's slices those that can differ."""
     first: dict[Any, Any] = {}
     for key, x in zip(self._keys(value), slices):
-      first.setdefault(key, x)
+      if key is not None:
+        first.setdefault(key, x)
     return list(first.values())
 
   def spread(self, value: Value, slices: Slices) -> Slices:
     """Returns a slice for each position."""
-    held = dict(zip(dict.fromkeys(self._keys(value)), slices))
-    return [held[key] for key in self._keys(value)]
+    keys = self._keys(value)
+    held = dict(zip((key for key in dict.fromkeys(keys) if key is not None), slices))
+    return [None if key is None else held[key] for key in keys]
 
   def _between(self, step: Any) -> None:
     with tf.name_scope(_scope(step)):
@@ -95,12 +97,16 @@ class Placed(Carrier):
     return store.read()
 
   def _put(self, step: Put) -> None:
-    """Writes each slice once, on the device that holds it."""
+    """Writes each slice once, on the device that holds it; what tells the world runs once."""
+    if not step.op.stores:
+      with tf.device("/device:CPU:0"):
+        step.op.update((), *(self.values[v][0] for v in step.values))
+      return
     stores = [store.slices() for store in step.op.stores]
     done = set()
     for position, device in enumerate(self.devices):
       slices = [held[position] for held in stores]
-      if id(slices[0]) not in done:
+      if slices[0] is not None and id(slices[0]) not in done:
         done.add(id(slices[0]))
         with tf.device(device):
           step.op.update(slices, *(self.values[v][position] for v in step.values))
@@ -110,12 +116,16 @@ class Placed(Carrier):
     made: list[tuple[Any, ...]] = []
     done: dict[Any, tuple[Any, ...]] = {}
     used: set[str] = set()
+    here = self._at(segment.stage)
     for position, coord in enumerate(self.mesh.coords):
+      if not here[position]:
+        made.append((None,) * len(segment.outs))
+        continue
       xs = [self.values[v][position] for v in segment.ins]
       coords = dict(zip(self.mesh.axes, coord))
       inputs = (self.devices[position], *map(id, tf.nest.flatten(xs)))
       key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
-      if position == 0 or key not in done:
+      if not done or key not in done:
         with tf.device(self.devices[position]):
           ys, used = caller({a: self._constant(c) for a, c in coords.items()}, xs)
         key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
@@ -124,6 +134,12 @@ class Placed(Carrier):
     for k, value in enumerate(segment.outs):
       self.values[value] = self._shared(value, [ys[k] for ys in made])
 
+  def _at(self, stage: int | None) -> list[bool]:
+    """Returns for each position whether it is at a stage; None: all of them are."""
+    states = [At(stage) if axis == self.mesh.stages and stage is not None else Whole
+              for axis in self.mesh.axes]
+    return self.mesh.has(tuple(states))
+
   def _shared(self, value: Value, slices: Slices) -> Slices:
     """Returns slices with one tensor for all positions of a device that hold the same."""
     if value.spec is None or len(self.devices) == len(set(self.devices)):
@@ -131,10 +147,11 @@ class Placed(Carrier):
     first: dict[Any, Any] = {}
     return [first.setdefault(key, x) for key, x in zip(self._keys(value), slices)]
 
-  def _keys(self, value: Value) -> list[tuple[Any, ...]]:
-    """Returns for each position its device and which slice it holds."""
+  def _keys(self, value: Value) -> list[tuple[Any, ...] | None]:
+    """Returns for each position its device and which slice it holds; None: it holds none."""
     return [(device, *(0 if s == Whole else c for s, c in zip(value.placement, coord)))
-            for device, coord in zip(self.devices, self.mesh.coords)]
+            if there else None for device, coord, there in
+            zip(self.devices, self.mesh.coords, self.mesh.has(value.placement))]
 
   def _constant(self, number: int) -> Any:
     if number not in self._constants:
@@ -163,6 +180,8 @@ class Placed(Carrier):
 
     if kind == "slice":
       return self._slice(step, cut)
+    if kind in ("drop", "send", "broadcast"):
+      return self._restage(step)
     if kind == "collective_permute":
       return self._permute(step)
     return self._grouped(self._gated(step), (step.move.axis,), collective)
@@ -174,7 +193,9 @@ class Placed(Carrier):
       return xs
     done: dict[Any, Any] = {}
     for x, after, device in zip(xs, self.values[step.after], self.devices):
-      if (id(x), id(after)) not in done:
+      if x is None or after is None:
+        done[id(x), id(after)] = x
+      elif (id(x), id(after)) not in done:
         with tf.device(device), tf.control_dependencies([after]):
           done[id(x), id(after)] = tf.identity(x)
     return [done[id(x), id(after)] for x, after in zip(xs, self.values[step.after])]
@@ -183,7 +204,19 @@ class Placed(Carrier):
     """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
     xs, out = self.values[step.src], list(self.values[step.src])
     for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
-      out[target] = send(xs[source], self.devices[source], self.devices[target])
+      out[target] = None if xs[source] is None else send(xs[source], self.devices[source], self.devices[target])
+    return out
+
+  def _restage(self, step: MoveStep) -> Slices:
+    """Returns what is dropped but at one stage, sent from one to another, or from one to all."""
+    xs, before, after = self.values[step.src], step.move.before, step.move.after
+    out: Slices = [None] * self.mesh.size
+    for group in self.mesh.groups(step.move.axis):
+      targets = range(len(group)) if not isinstance(after, At) else [after.coordinate]
+      for k in targets:
+        source = group[before.coordinate if isinstance(before, At) else k]
+        if xs[source] is not None:
+          out[group[k]] = send(xs[source], self.devices[source], self.devices[group[k]])
     return out
 
   def _slice(self, step: MoveStep, cut: int) -> Slices:
@@ -192,7 +225,9 @@ class Placed(Carrier):
     out = []
     for coord, device, x in zip(self.mesh.coords, self.devices, self.values[step.src]):
       key = (id(x), coord[i], device)
-      if key not in done:
+      if x is None:
+        done[key] = None
+      elif key not in done:
         with tf.device(device):
           done[key] = piece(x, cut, coord[i], parts)
       out.append(done[key])
@@ -204,6 +239,8 @@ class Placed(Carrier):
     out: Slices = [None] * self.mesh.size
     done: dict[Any, Slices] = {}
     for group in self.mesh.groups(*axes):
+      if any(xs[p] is None for p in group):      # it lies at another stage
+        continue
       devices = tuple(self.devices[p] for p in group)
       key = (*(id(y) for p in group for y in tf.nest.flatten(xs[p])), *devices)
       if key not in done:

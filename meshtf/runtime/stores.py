@@ -75,7 +75,7 @@ class SlicesStore:
 
   def read(self) -> list[Any]:
     """Returns each position's slice."""
-    return [self.different[k] for k in self.pattern]
+    return [None if k < 0 else self.different[k] for k in self.pattern]
 
   def slices(self) -> Sequence[Any]:
     """An argument is not written."""
@@ -134,7 +134,7 @@ def _unlike(named: object, sizes: tuple[int, ...], source: object) -> str:
 
 def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
   """Returns the different objects among `values`, and the number of each value's object."""
-  first: dict[int, int] = {}
+  first: dict[int, int] = {id(None): -1}      # of a tensor that lies at one stage
   found: list[Any] = []
   for x in values:
     if id(x) not in first:
@@ -166,8 +166,12 @@ def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[
   home = getattr(array, "device", "") or "/device:CPU:0"
   cut: dict[Any, Any] = {}
   done: dict[Any, Any] = {}
-  out = []
-  for device, key in zip(devices_of(mesh), slice_keys(placement, mesh)):
+  out: list[Any] = []
+  for device, key, there in zip(devices_of(mesh), slice_keys(placement, mesh),
+                                mesh.has(placement)):
+    if not there:
+      out.append(None)
+      continue
     if key not in cut:
       with tf.device(home):
         cut[key] = _cut(array, key, spec, placement, mesh)

@@ -67,7 +67,7 @@ class Variable(Operators, tf.Module):
           way_out="Make variables before the function is called, most often in a module's "
                   "__init__."))
     around = current()
-    self.changes = around.region
+    self.changes, self.stage = around.region, around.stage
     self.layout = mesh.layout_in(around.region, "variable") if layout is None else layout
     self.mesh = mesh
     stack = [] if around.stack is None else [around.stack]      # see `layers.Repeat`
@@ -77,7 +77,7 @@ class Variable(Operators, tf.Module):
     self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
     check_layout([self.spec], mesh, self.layout, f"{self.path!r}, {Source.here()}",
                  what="variable")
-    self.placement: Placement = mesh.place(self.spec.shape, self.layout)[0]
+    self.placement: Placement = mesh.place(self.spec.shape, self.layout, self.stage)[0]
     self._slices = self._make_slices(initializer)
 
   @property
@@ -123,17 +123,17 @@ class Variable(Operators, tf.Module):
   def regions(self) -> list[tuple[tuple[slice, ...], tf.Variable]]:
     """Returns the different slices, each with the region of the whole that it is."""
     keys = slice_keys(self.placement, self.mesh)
-    found = dict(zip(keys, self.slices()))
+    found = {key: x for key, x in zip(keys, self.slices()) if x is not None}
     return [(self._region(key), variable) for key, variable in found.items()]
 
   def read(self) -> list[Any]:
     """Returns each position's slice as it is now: the runtime's door."""
     done: dict[int, Any] = {}
     for device, variable in zip(devices_of(self.mesh), self.slices()):
-      if id(variable) not in done:
+      if variable is not None and id(variable) not in done:
         with tf.device(device):
           done[id(variable)] = variable.read_value()
-    return [done[id(v)] for v in self._slices]
+    return [done.get(id(v)) for v in self._slices]
 
   def slices(self) -> list[tf.Variable]:
     """Returns each position's tf.Variable: the runtime's door."""
@@ -143,7 +143,8 @@ class Variable(Operators, tf.Module):
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""
     keys = slice_keys(self.placement, self.mesh)
-    for key, variable in {id(v): (k, v) for k, v in zip(keys, self.slices())}.values():
+    held = {id(v): (k, v) for k, v in zip(keys, self.slices()) if v is not None}
+    for key, variable in held.values():
       variable.assign(read_region(self._region(key)))
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
@@ -156,10 +157,10 @@ class Variable(Operators, tf.Module):
     done: dict[Any, tf.Variable] = {}
     out = []
     for device, key, x in zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh), slices):
-      if (device, key) not in done:
+      if x is not None and (device, key) not in done:
         with tf.device(device):
           done[device, key] = tf.Variable(x, trainable=self.trainable, name=self.path)
-      out.append(done[device, key])
+      out.append(None if x is None else done[device, key])
     return out
 
   def _first_slices(self, initializer: Initializer) -> list[Any]:

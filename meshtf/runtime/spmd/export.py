@@ -28,6 +28,7 @@ from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement
 from meshtf.partition import Load, Program, Put, build, walk
 from meshtf.partition.cost import local_shape
+from meshtf.runtime.spmd.refusal import refuse_effects
 from meshtf.runtime.spmd.replica import Replica, scope
 from meshtf.runtime.stores import region, slice_keys
 from meshtf.runtime.tf_private import xla_knows
@@ -140,9 +141,12 @@ def export(nodes: Sequence[Node], results: Sequence[Tensor], arguments: Sequence
     mesh: where it is to run.
 
   Raises:
-    PlanError: XLA cannot compile one of its ops, or it takes an unfinished sum from outside.
+    PlanError: XLA cannot compile one of its ops, it prints, or it takes an unfinished sum from
+      outside.
   """
+  _check_one_stage(nodes, mesh)
   program = build(nodes, results, mesh)
+  refuse_effects(program)
   variables, captured = _stores(program, arguments)
   others = [*captured, *arguments]
   _check_finished(captured)
@@ -201,6 +205,17 @@ class _Body:
         inputs="" if node is None else " ".join(repr(x.shape) for x in node.inputs),
         **({} if why is None else {"xla": why}),
         way_out="Write it with other ops, or run it as it is: a mtf.function needs no XLA."))
+
+
+def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
+  """Refuses stages: all replicas run one program. Raises PlanError."""
+  for node in nodes:
+    if node.stage is not None and mesh.axes.get(mesh.stages, 1) > 1:
+      raise PlanError(explain_error(
+          f"{node.op.title} runs at stage {node.stage} alone, and replicas run one and the same "
+          "program.", **{"from": node.source}, mesh=repr(mesh),
+          way_out='Run it with runtime="placed", or export it for a mesh without an axis '
+                  f"{mesh.stages!r}."))
 
 
 def _stores(program: Program, arguments: Sequence[Store]) -> tuple[list[Store], list[Store]]:
