@@ -6,9 +6,9 @@
     mlp = FeedForward(mesh, "d_model:512", "d_ff:2048", activation="swiglu", dropout_rate=0.1)
     y = mlp(x, training=True)         # [batch length d_model] -> the same
 
-An activation is a function of a tensor, or the name of one: linear, relu, gelu, silu, sigmoid,
-tanh, softplus. FeedForward takes the names of gated ones, too (Shazeer, 2020, arXiv 2002.05202):
-glu, bilinear, reglu, geglu, swiglu.
+An activation is a function of a tensor, or the name of one: linear, relu, leaky_relu, squared_relu,
+elu, selu, gelu, silu, sigmoid, tanh, softplus. FeedForward takes the names of gated ones, too
+(Shazeer, 2020, arXiv 2002.05202): glu, bilinear, reglu, geglu, swiglu.
 """
 
 from __future__ import annotations
