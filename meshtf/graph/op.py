@@ -148,7 +148,8 @@ class Op:
   stops_gradient: ClassVar[bool] = False
   # Whether inputs and outputs are brought where the layout says at once, not when it is needed.
   settled: ClassVar[bool] = False
-  effect: ClassVar[Literal["read", "write"] | None] = None
+  # "print": `update` tells the world outside, once for all devices, in the order of recording.
+  effect: ClassVar[Literal["read", "write", "print"] | None] = None
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     """Returns shape and data type of each output. Raises ShapeError or DTypeError."""
@@ -210,7 +211,10 @@ class Op:
     return ()
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
-    """Writes one device's slices of the stores, in place; each slice is written once."""
+    """Writes one device's slices of the stores, in place; each slice is written once.
+
+    With the effect "print" there are no slices, and the inputs are whole.
+    """
     raise NotImplementedError
 
   def scratch(self, *xs: Spec) -> tuple[Spec, ...]:

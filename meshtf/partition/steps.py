@@ -41,7 +41,7 @@ class Load:
 
 @dataclasses.dataclass(eq=False)
 class Put:
-  """Write the stores of an op."""
+  """Write the stores of an op; if it has none, tell the world outside, once."""
 
   node: Node
   values: tuple[Value, ...]

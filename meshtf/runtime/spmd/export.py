@@ -16,6 +16,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from typing import Any
@@ -187,8 +188,8 @@ class _Body:
         raise self._refusal(op.name, f"TensorFlow's {op.type}")
     try:
       return function.experimental_get_compiler_ir(variables, others)(stage="stablehlo_serialized")
-    except tf.errors.OpError as error:
-      raise self._refusal(error.message, "it as it is", error.message) from None
+    except (tf.errors.OpError, ValueError) as error:
+      raise self._refusal(str(error), "it as it is", str(error)) from None
 
   def _zeros(self, store: Store) -> Any:
     local = local_shape(store.spec.shape, store.placement, self.program.mesh)
@@ -196,7 +197,8 @@ class _Body:
 
   def _refusal(self, text: str, what: str, why: str | None = None) -> PlanError:
     """Returns the error for the op whose name stands in `text`."""
-    named = (s for s, _ in walk(self.program) if not isinstance(s, Load) and f"{scope(s)}/" in text)
+    named = (s for s, _ in walk(self.program) if not isinstance(s, Load)
+             and re.search(rf"\b{re.escape(scope(s))}(_\d+)?/", text))     # TensorFlow counts them
     node = next((s.node for s in named if s.node is not None), None)
     title = "an op" if node is None else node.op.title
     return PlanError(explain_error(

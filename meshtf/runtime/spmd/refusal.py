@@ -1,6 +1,7 @@
-"""Why TensorFlow does not run an SPMD program on the devices of a mesh.
+"""Why TensorFlow does not run an SPMD program on the devices of a mesh, and what none can hold.
 
     raise refusal(mesh)
+    refuse_effects(program)
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.mesh import Mesh
+from meshtf.partition import Program, Put
 from meshtf.runtime.devices import devices_of
 
 _WHY = {"CPU": "TensorFlow compiles XLA's collectives on CPUs, but cannot run them.",
@@ -25,3 +27,14 @@ def refusal(mesh: Mesh) -> PlanError:
       mesh=repr(mesh), devices=", ".join(dict.fromkeys(devices)),
       way_out='Take runtime="placed", which runs on all of these, or hand the program to a PJRT '
               "host: mtf.export(fn, ...).save(folder)."))
+
+
+def refuse_effects(program: Program) -> None:
+  """Refuses programs that print or write summaries: a module has no way out. Raises PlanError."""
+  for step in program.steps:
+    if isinstance(step, Put) and not step.op.stores:
+      raise PlanError(explain_error(
+          f"{step.op.title} tells the world outside, which an exported program cannot.",
+          tensors=" ".join(repr(x.shape) for x in step.node.inputs),
+          **{"from": step.node.source},
+          way_out="Return the value instead, or run the mtf.function as it is."))
