@@ -29,6 +29,7 @@ from meshtf.ops.dynamic import dynamic_shift, dynamic_slice, dynamic_update
 from meshtf.ops.effects import print, scalar_summary
 from meshtf.ops.einsum import einsum, matmul
 from meshtf.ops.fourier import fft, ifft, irfft, rfft
+from meshtf.ops.halo import halo_exchange
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
 from meshtf.ops.laying import layout, replicate, shard, split, stage
 from meshtf.ops.loops import cond, scan, while_loop

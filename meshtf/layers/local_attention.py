@@ -26,10 +26,9 @@ from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.arithmetic import logical_and
+from meshtf.ops.halo import halo_exchange
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.reshape import Names, merge, rename, require_dim, split_dim
-from meshtf.ops.shifting import shift
-from meshtf.ops.slicing import concat, slice
 from meshtf.ops.unary import abs
 
 
@@ -61,13 +60,7 @@ class _Near:
     """Returns x with blocks, and what each of them sees: its own rows and those next to it."""
     name = self.memory.name
     x = rename(self.part(x), self.inside.name, name)
-    pieces = [x]
-    if self.before:
-      last = slice(x, name, self.block - self.before, self.before)
-      pieces.insert(0, shift(last, self.blocks.name, 1))
-    if self.after:
-      pieces.append(shift(slice(x, name, 0, self.after), self.blocks.name, -1))
-    return concat(pieces, name)
+    return halo_exchange(x, self.blocks.name, name, self.before, self.after)
 
   def join(self, y: Tensor) -> Tensor:
     """Returns y with one dimension again."""
