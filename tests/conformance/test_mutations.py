@@ -11,16 +11,18 @@ import importlib.util
 import pytest
 import tensorflow as tf
 
-from meshtf.graph import Role, Spec
+from meshtf.graph import Role, Spec, apply
 from meshtf.graph.op import Window
 from meshtf.names import Dimension, Shape
 from meshtf.ops.binary import Binary
 from meshtf.ops.choosing import Where
 from meshtf.ops.einsum import Einsum
 from meshtf.ops.elementwise import Unary
+from meshtf.ops.fourier import FFT, IRFFT, RFFT
 from meshtf.ops.indexing import Gather, OneHot, Range, SegmentSum
 from meshtf.ops.loss import CrossEntropy
 from meshtf.ops.merging import MergeSplit
+from meshtf.ops.moments import Prod, ProdGrad
 from meshtf.ops.normalize import Normalize
 from meshtf.ops.ordering import Sort
 from meshtf.ops.random import DropoutMask, Random
@@ -230,6 +232,14 @@ MUTANTS = {
         Reduce("sum", self.dims).gradient(dy, y, x))),
     "gradient: names in the wrong order": mutant(Transpose, lambda s: not s.inputs[0].startswith(
         "int"), gradient=lambda self, dy, y, x: [dy]),
+    "gradient: complex numbers not conjugated": mutant(
+        Scalar, lambda s: s.attributes == ("multiply", 1 - 2j),
+        gradient=lambda self, dz, z, x: [dz * self.value]),
+    "gradient: rows that stand for two count once": mutant(
+        RFFT, gradient=lambda self, dy, y, x: [apply(IRFFT(self.dim, x.shape[self.dim]), dy)]),
+    "role: transform of slices": role(FFT, Role.MAP),
+    "share: the product of one slice": deaf(Prod),
+    "offset: the product of the others": blind(ProdGrad),
     "offset: gather": blind(Gather),
     "offset: segment_sum": blind(SegmentSum),
     "offset: one_hot": blind(OneHot),
