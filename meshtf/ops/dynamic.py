@@ -11,16 +11,74 @@ update moves nothing but the new rows, and what is read is added up from the sli
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import tensorflow as tf
+
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import Tensor
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, ShapeLike, is_integer
-from meshtf.ops.arithmetic import add, floormod, greater_equal, less, logical_and, subtract
+from meshtf.ops.arithmetic import add, floormod, less, subtract
+from meshtf.ops.broadcasting import align, same_dtype
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as rows_of
 from meshtf.ops.reshape import rename, require_dim, reshape, single_dim, transpose
+from meshtf.ops.state import zeros_like
+
+
+@dataclasses.dataclass(frozen=True)
+class UpdateRows(Op):
+  """x[*outer, dim, *inner] with another's [*outer, rows, *inner] from row begin[*outer] on.
+
+  `begin` may lack dimensions. Rows that would lie outside are left out. It takes one pass over x.
+  """
+
+  dim: str
+  rows: str
+  samples = (Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
+             Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4")),
+             Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), 4),
+             Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 9))
+
+  def out(self, x: Spec, begin: Spec, rows: Spec) -> tuple[Spec, ...]:
+    return (Spec(x.shape, same_dtype(x, rows)),)
+
+  def role(self, factor: str) -> Role:
+    return Role.WHOLE if factor == self.rows else Role.MAP
+
+  def local(self, at: At, x: Any, begin: Any, rows: Any) -> tuple[Any, ...]:
+    outer = at.inputs[0].names[:at.axis(0, self.dim)]
+    outer_shape = at.inputs[0].only(outer)
+    groups, n, size = outer_shape.size, at.size(self.dim), at.size(self.rows)
+    start = tf.broadcast_to(align(begin, at.inputs[1], outer_shape), outer_shape.sizes)
+    start = tf.reshape(start, [groups, 1]) - at.offset(self.dim)
+    y, rows = tf.reshape(x, [groups, n, -1]), tf.reshape(rows, [groups, size, -1])
+    return (tf.reshape(_updated(y, start, rows), x.shape),)
+
+  def gradient(self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, rows: Tensor
+               ) -> list[Tensor | None]:
+    dx = apply(self, dy, begin, zeros_like(rows))
+    numbers = add(begin, rows_of(x.mesh, rows.shape.dim(self.rows)))
+    inside = where(less(numbers, x.shape[self.dim]), numbers, -1)
+    drows = gather(dy, inside, self.dim, zero_negative=True)
+    return [dx, None, transpose(drows, rows.shape.names)]
+
+
+def _updated(x: Any, start: Any, rows: Any) -> Any:
+  """Returns x[groups, n, inner] with rows[groups, size, inner] from start[groups, 1] on."""
+  (groups, n, _), size = x.shape, rows.shape[1]
+  if size > n:                      # more rows than a slice has: each of these looks for its own
+    row = tf.range(n) - start
+    mine = ((row >= 0) & (row < size))[..., None]
+    return tf.where(mine, tf.gather(rows, tf.clip_by_value(row, 0, size - 1), batch_dims=1), x)
+  row = start + tf.range(size)
+  mine = ((row >= 0) & (row < n))[..., None]
+  flat = tf.reshape(x, [groups * n, -1])
+  places = tf.range(groups)[:, None] * n + row % n      # no two rows at one place
+  new = tf.where(mine, rows, tf.gather(flat, places))
+  return tf.tensor_scatter_nd_update(flat, places[..., None], new)
 
 
 def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> Tensor:
@@ -67,13 +125,14 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
         f'the new rows differ from the tensor in more than "{dim}".',
         tensor=repr(x.shape), rows=repr(rows.shape)))
   size = new[0].size if new else 1
-  here = subtract(rows_of(x.mesh, x.shape.dim(dim)), _in_range(x, dim, begin, size))
-  inside = logical_and(greater_equal(here, 0), less(here, size))
-  if size == 1:
-    values = reshape(transpose(rows, [*(d.name for d in new), *rest.names]), rest)
-  else:
-    values = gather(rename(rows, {new[0].name: "." + dim}), where(inside, here, 0), "." + dim)
-  return transpose(where(inside, values, x), x.shape)
+  begin = _in_range(x, dim, begin, size)
+  places, order = "." + dim, list(x.shape.names)
+  if any(order.index(n) > order.index(dim) for n in begin.shape.names):
+    order = [*begin.shape.names, *(n for n in order if n not in begin.shape)]
+  rows = (rename(rows, {new[0].name: places}) if new
+          else reshape(rows, [Dimension(places, 1), *rows.shape]))
+  rows = transpose(rows, [places if n == dim else n for n in order])
+  return transpose(apply(UpdateRows(dim, places), transpose(x, order), begin, rows), x.shape)
 
 
 def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor:

@@ -67,17 +67,18 @@ class MergeSplit(Op):
     number = at.offset(self.blocks) + tf.range(at.size(self.blocks))
     partner = number + 1 - 2 * ((number + self.odd) % 2)
     alone = ((partner < 0) | (partner >= at.whole(self.blocks)))[:, None]
-    ys = [tf.where(alone, self._own(at, x), self._own(at, tf.reshape(m, x.shape)))
+    first, size = (at.offset(self.blocks) + self.odd) % 2, at.size(self.blocks)
+    ys = [tf.where(alone, _own(x, first, size), _own(tf.reshape(m, x.shape), first, size))
           for x, m in zip(xs, merged)]
     return tuple(arrange(y, order, s.names) for y, s in zip(ys, at.outputs))
 
-  def _own(self, at: At, x: Any) -> Any:
-    """Returns this slice's blocks of a window."""
-    begin = [0] * (len(x.shape) - 2) + [(at.offset(self.blocks) + self.odd) % 2, 0]
-    return tf.slice(x, begin, [*x.shape[:-2], at.size(self.blocks), x.shape[-1]])
-
   def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> list[Tensor | None]:
     return [None] * len(xs)
+
+
+def _own(x: Any, first: Any, size: int) -> Any:
+  """Returns this slice's blocks of a window."""
+  return tf.slice(x, [0] * (len(x.shape) - 2) + [first, 0], [*x.shape[:-2], size, x.shape[-1]])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ Axis by axis, in the order of the mesh:
     free    else cut a factor by which every input that is not Whole here is cut already
     bytes   else, of the factors that an input is cut by and the one wanted by the output, cut the
             one that moves the fewest bytes, the output's move included; at ties the wanted one;
-            where what is cut must be whole, another factor that no axis cuts, if that moves less
-            than to make it whole and cut it again: a sort along "d" is done cut by "batch"
+            where what is cut must be whole, another factor that no axis cuts, if that moves no
+            more than to make it whole and cut it again: a sort along "d" is done cut by "batch"
 
 A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis cuts it
 (unless the layout says so). Outputs are then moved to the wanted placement; but where Whole is

@@ -16,6 +16,7 @@ from meshtf.graph.op import Window
 from meshtf.names import Dimension, Shape
 from meshtf.ops.binary import Binary
 from meshtf.ops.choosing import Where
+from meshtf.ops.dynamic import UpdateRows
 from meshtf.ops.einsum import Einsum
 from meshtf.ops.elementwise import Unary
 from meshtf.ops.fourier import FFT, IRFFT, RFFT
@@ -246,6 +247,7 @@ MUTANTS = {
     "offset: range": blind(Range),
     "offset: cumsum": blind(Cumsum),
     "offset: merged blocks": blind(MergeSplit),
+    "offset: updated rows": blind(UpdateRows),
     "offset: recurrence": blind(LinearRecurrence),
     "offset: segment_max": blind(SegmentExtreme),
     "offset: random": blind(Random),
