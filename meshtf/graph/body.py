@@ -89,8 +89,9 @@ class Body:
 
 
 def uses(node: Node) -> tuple[Tensor, ...]:
-  """Returns the tensors that must be there before a node runs."""
-  return node.inputs if node.after is None else (*node.inputs, node.after)
+  """Returns the tensors that must be there before a node runs, or that its rule may need."""
+  before = node.inputs if node.after is None else (*node.inputs, node.after)
+  return before if node.rule is None else (*before, *node.rule.beside)
 
 
 def needed(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:

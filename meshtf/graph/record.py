@@ -32,6 +32,7 @@ class Rule:
   inputs: tuple[Tensor, ...]
   captures: tuple[Tensor, ...]        # what the outputs depend on besides: it gets no gradient
   outputs: tuple[Tensor, ...]
+  beside: tuple[Tensor, ...]          # what was made on the way, which the gradient may need
   gradient: Callable[[Sequence[Any]], Sequence[Any]]       # cotangents of outputs -> of inputs
 
 

@@ -96,7 +96,8 @@ class Binary(Op):
 
   @property
   def linear(self) -> Any:
-    return {"add": "joint", "subtract": "joint", "multiply": "each"}.get(self.fn)
+    return {"add": "joint", "subtract": "joint", "multiply": "each", "multiply_no_nan": "each"}.get(
+        self.fn)
 
   def out(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
     return (Spec(join(x.shape, y.shape), result_type(self.fn, same_dtype(x, y))),)

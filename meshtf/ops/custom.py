@@ -18,7 +18,18 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
-from meshtf.graph import OPERATORS, Op, Rule, Sample, Source, Spec, Tensor, apply, next_serial
+from meshtf.graph import (
+  OPERATORS,
+  Op,
+  Rule,
+  Sample,
+  Source,
+  Spec,
+  Tensor,
+  apply,
+  current_executor,
+  next_serial,
+)
 from meshtf.names import has_gradient
 from meshtf.ops.state import transpose_like
 
@@ -60,15 +71,17 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
   def wrapped(*args: Any, **kwargs: Any) -> Any:
     source = Source.here()
     flat = [x.tensor() if hasattr(x, "tensor") else x for x in tf.nest.flatten(args)]
-    since = next_serial()
+    since, recorded = next_serial(), getattr(current_executor(), "nodes", [])
+    before = len(recorded)
     made = fn(*tf.nest.pack_sequence_as(args, flat), **kwargs)
+    beside = tuple(y for node in recorded[before:] for y in node.outputs)
     if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
       raise PlanError(explain_error(
           f"{fn.__name__} has a gradient of its own, but does not return it.",
           **{"from": source}, way_out="Return the result and a rule: return y, lambda dy: [dx]."))
     ys = [apply(Result(), y) for y in tf.nest.flatten(made[0])]
     inputs = tuple(x for x in flat if isinstance(x, Tensor))
-    rule = Rule(inputs, _captures(ys, inputs, since), tuple(ys),
+    rule = Rule(inputs, _captures(ys, inputs, since), tuple(ys), beside,
                 functools.partial(_cotangents, made[1], inputs, ys, source))
     for y in ys:
       y.node.rule = rule

@@ -162,6 +162,21 @@ def test_in_the_body_of_a_scan(x, run):
   close(run(twice)(x)[0], plain(x)[0].numpy())
 
 
+@mtf.custom_gradient
+def exponential_only_backward(x):
+  e = mtf.exp(x)
+  return x * 2.0, lambda dy: [dy * e]
+
+
+@pytest.mark.parametrize("loop", [
+    lambda fn, x: mtf.scan(lambda h, _: (fn(h), None), x, length=1)[0],
+    lambda fn, x: mtf.scan(mtf.recompute(lambda h, _: (fn(h), None)), x, length=1)[0],
+    lambda fn, x: mtf.cond(mtf.reduce_max(x) > 0, lambda: fn(x), lambda: x)])
+def test_what_only_the_rule_uses_is_there_in_a_loop_and_a_branch(x, run, loop):
+  dx, = run(lambda x: gradient(lambda x: loop(exponential_only_backward, x), x))(x)
+  close(dx, np.exp(x.numpy()))
+
+
 def test_names_in_another_order_are_put_right(x):
   @mtf.custom_gradient
   def fn(x):
