@@ -1,0 +1,133 @@
+"""Convolutions with kernels of their own.
+
+    conv = Conv(mesh, "h:3;w:3", "c_in:3", "channels:32", stride=2)
+    y = mtf.relu(conv(x))                     # [batch h w c_in] -> [batch h/2 w/2 channels]
+    conv = Conv(mesh, "h:3;w:3", groups="channels:32")        # depthwise
+    conv = SeparableConv(mesh, "length:7", "d_model:512", "d_out:512")
+
+How many dimensions windows slide over is for `window` to say; the rows of a window over "h" are
+called "k_h". Images may be cut along any name, for instance "h:data; w:model".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from meshtf.graph import Tensor
+from meshtf.layers.initializers import Initializer, variance_scaling, zeros
+from meshtf.mesh import Mesh
+from meshtf.module import Module
+from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.ops.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.sliding import Padding, PerDim, by_dim
+from meshtf.runtime.variables import Variable
+
+
+class Conv(Module):
+  """conv(x[..., reduced_dims], kernel[window, groups, reduced_dims, new_dims]) + bias.
+
+  Args:
+    mesh: where the variables lie.
+    window: the rows of a window, by dimension: "h:3;w:3".
+    reduced_dims: the dimensions of the input that are summed away, such as "c_in:16".
+    new_dims: the dimensions that come in, such as "channels:32".
+    stride: rows from one window to the next; a number, or numbers by name.
+    padding: "same", "valid", "causal" or the rows before and after; for all names, or by name.
+    dilation: rows of x from one row of the kernel to the next.
+    groups: dimensions of the input of which each row has a kernel of its own.
+    use_bias: whether a bias, at first zero, is added.
+    kernel_initializer: default: normal with variance 1 / size of a window of `reduced_dims`.
+    name: the last part of the path of its variables.
+  """
+
+  def __init__(self, mesh: Mesh, window: ShapeLike, reduced_dims: ShapeLike = "",
+               new_dims: ShapeLike = "", stride: PerDim[int] = 1,
+               padding: PerDim[Padding] = "same", dilation: PerDim[int] = 1,
+               groups: ShapeLike = "", use_bias: bool = True,
+               kernel_initializer: Initializer | None = None, name: str = "conv") -> None:
+    super().__init__(name)
+    self.window, taps = _taps(window)
+    self.stride, self.padding, self.dilation = stride, padding, dilation
+    self.groups = Shape(groups)
+    summed = taps + Shape(reduced_dims)
+    first = kernel_initializer or self._initializer(summed)
+    with self.scope():
+      self.kernel = Variable(mesh, taps + self.groups + reduced_dims + new_dims, first,
+                             name="kernel")
+      self.bias = Variable(mesh, self.groups + new_dims, zeros, name="bias") if use_bias else None
+
+  def _initializer(self, summed: Shape) -> Initializer:
+    return variance_scaling(";".join(summed.names), expert_dims=";".join(self.groups.names))
+
+  def __call__(self, x: Tensor) -> Tensor:
+    """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
+    y = conv(x, self.kernel, self.window, self.stride, self.padding, self.dilation,
+             self.groups.names)
+    return y if self.bias is None else y + self.bias
+
+
+class ConvTranspose(Conv):
+  """A transposed convolution: `stride` times as many rows as x has.
+
+  Arguments are those of `Conv`. By default the kernel's variance is larger by the strides, since
+  fewer rows of x reach a row of the result.
+  """
+
+  def _initializer(self, summed: Shape) -> Initializer:
+    strides = by_dim(self.stride, self.window, 1, "stride").values()
+    return variance_scaling(";".join(summed.names), scale=math.prod(strides),
+                            expert_dims=";".join(self.groups.names))
+
+  def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
+    """Returns [..., new_dims] for x[..., reduced_dims]; so many `rows`, where several would do."""
+    y = conv_transpose(x, self.kernel, self.window, self.stride, self.padding, self.dilation,
+                       self.groups.names, rows)
+    return y if self.bias is None else y + self.bias
+
+
+class SeparableConv(Module):
+  """A depthwise convolution, then a product over channels (Chollet, 2017, arXiv 1610.02357).
+
+  Args:
+    mesh: where the variables lie.
+    window: the rows of a window, by dimension: "h:3;w:3".
+    reduced_dims: the channels of the input, such as "c_in:16".
+    new_dims: the channels of the output, such as "channels:32".
+    stride: rows from one window to the next.
+    padding: "same", "valid", "causal" or the rows before and after.
+    dilation: rows of x from one row of the kernel to the next.
+    multiplier: how many depthwise kernels each channel has.
+    use_bias: whether a bias, at first zero, is added.
+    name: the last part of the path of its variables.
+  """
+
+  def __init__(self, mesh: Mesh, window: ShapeLike, reduced_dims: ShapeLike, new_dims: ShapeLike,
+               stride: PerDim[int] = 1, padding: PerDim[Padding] = "same",
+               dilation: PerDim[int] = 1, multiplier: int = 1, use_bias: bool = True,
+               name: str = "separable_conv") -> None:
+    super().__init__(name)
+    self.window, taps = _taps(window)
+    self.stride, self.padding, self.dilation = stride, padding, dilation
+    channels = Shape(reduced_dims) + Dimension("multiplier", multiplier)
+    names = ";".join(channels.names)
+    with self.scope():
+      self.depthwise = Variable(mesh, taps + channels,
+                                variance_scaling(";".join(taps.names), expert_dims=names),
+                                name="depthwise")
+      self.pointwise = Variable(mesh, channels + new_dims, variance_scaling(names),
+                                name="pointwise")
+      self.bias = Variable(mesh, new_dims, zeros, name="bias") if use_bias else None
+
+  def __call__(self, x: Tensor) -> Tensor:
+    """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
+    y = separable_conv(x, self.depthwise, self.pointwise, self.window, self.stride, self.padding,
+                       self.dilation)
+    return y if self.bias is None else y + self.bias
+
+
+def _taps(window: ShapeLike) -> tuple[dict[str, str], Shape]:
+  """Returns which name of the kernel has the rows of windows over a name, and these names."""
+  dims = Shape(window)
+  return ({d.name: f"k_{d.name}" for d in dims},
+          Shape(Dimension(f"k_{d.name}", d.size) for d in dims))
