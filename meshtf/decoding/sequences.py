@@ -1,0 +1,151 @@
+"""What sampling and beam search share: sequences that are partly given, and calls of the step.
+
+    prompt [batch length]    7 4 9 -1 -1 -1     given where not negative
+    filled                   7 4 9  1  1  1     1 ends: what follows an end is the end again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near_misses
+from meshtf.graph import Source, Tensor
+from meshtf.names import Shape, is_floating, is_integer
+from meshtf.ops.arithmetic import equal, less
+from meshtf.ops.choosing import cast, where
+from meshtf.ops.indexing import gather
+from meshtf.ops.indexing import range as numbers
+from meshtf.ops.reshape import transpose
+
+Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
+
+
+class Sequences:
+  """A prompt, and the step that goes on with it."""
+
+  def __init__(self, step: Step, prompt: Tensor, state: Any, end: int | None, vocab: str,
+               length: str, vocab_size: int | None) -> None:
+    _check_prompt(prompt, vocab, length)
+    self.step, self.vocab, self.length, self.vocab_size = step, vocab, length, vocab_size
+    self.prompt = cast(prompt, "int32")
+    self.batch = prompt.shape.without(length)
+    self.places = numbers(prompt.mesh, prompt.shape.dim(length))
+    self.last = prompt.shape[length] - 1
+    self.end, self.ends = -1 if end is None else end, end is not None
+    self.filled = where(less(self.prompt, 0), max(self.end, 0), self.prompt)
+    self.nest = state
+    self.state = _leaves(state)
+
+  def at(self, x: Tensor, position: Tensor) -> Tensor:
+    """Returns x[*rest, length] at a position: [*rest]."""
+    return gather(x, position, self.length)
+
+  def put(self, ids: Tensor, position: Tensor, new: Tensor) -> Tensor:
+    """Returns ids[*rest, length] with new[*rest] at a position."""
+    return transpose(where(equal(self.places, position), new, ids), ids.shape)
+
+  def follow(self, position: Tensor, ids: Tensor, state: Sequence[Tensor]
+             ) -> tuple[Tensor, list[Tensor]]:
+    """Returns the logits [*ids, vocab] of what follows ids, in float32, and the next state.
+
+    Raises:
+      PlanError, ShapeError, DTypeError: the step returns something else, or an end that is no id.
+    """
+    made = self.step(position, ids, _packed(self.nest, state))
+    if not isinstance(made, tuple) or len(made) != 2:
+      raise _refusal(PlanError, "a step returns two things: logits, and its next state.",
+                     way_out="Return (logits, None) if it keeps nothing.")
+    logits, nest = made
+    self._check_logits(logits, ids)
+    _check_nest(self.nest, nest)
+    logits = cast(transpose(logits, (*ids.shape.names, self.vocab)), "float32")
+    if self.vocab_size is not None:
+      rows = numbers(logits.mesh, logits.shape.dim(self.vocab))
+      logits = where(less(rows, self.vocab_size), logits, -float("inf"))
+    return logits, [transpose(x, old.shape) if set(x.shape) == set(old.shape) else x
+                    for x, old in zip(_leaves(nest), self.state)]
+
+  def _check_logits(self, logits: Tensor, ids: Tensor) -> None:
+    names = (*ids.shape.names, self.vocab)
+    if not isinstance(logits, Tensor) or set(logits.shape.names) != set(names):
+      raise _refusal(ShapeError, f"a step returns logits [{' '.join(names)}].", logits=logits,
+                     way_out="Name the dimension of ids with vocab=, and keep those of its ids.")
+    if not is_floating(logits.dtype):
+      raise _refusal(DTypeError, f"logits are floats, not {logits.dtype}.", logits=logits)
+    size = logits.shape[self.vocab]
+    if self.vocab_size is not None and not 0 < self.vocab_size <= size:
+      raise _refusal(ShapeError, f'of the {size} ids of "{self.vocab}", vocab_size='
+                     f"{self.vocab_size} cannot be the used ones.", logits=logits,
+                     way_out=f"Give one of 1 to {size}, or leave it out.")
+    size = self.vocab_size or size
+    if self.ends and not 0 <= self.end < size:
+      raise _refusal(ShapeError, f'the end, id {self.end}, is none of the {size} ids of '
+                     f'"{self.vocab}".', logits=logits,
+                     way_out=f"Give one of 0 to {size - 1}, or end=None if nothing ends.")
+
+
+def refuse_number(holds: bool, what: str, value: object, way_out: str = "") -> None:
+  """Refuses a setting. Raises PlanError."""
+  if not holds:
+    raise _refusal(PlanError, f"{what}, not {value}.", way_out=way_out)
+
+
+def check_free(shape: Shape, name: str, what: str) -> None:
+  """Refuses a name that a shape has already. Raises ShapeError."""
+  if name in shape:
+    raise _refusal(ShapeError, f'"{name}" is to be {what}, but there it is already.',
+                   tensor=repr(shape), way_out="Give it another name.")
+
+
+def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
+  if not isinstance(prompt, Tensor):
+    raise _refusal(PlanError, f"a prompt is a tensor, not {type(prompt).__name__}.",
+                   way_out='Make it one: mtf.import_tensor(mesh, array, "batch;length").')
+  if not is_integer(prompt.dtype):
+    raise _refusal(DTypeError, f"a prompt is made of integers, not of {prompt.dtype}.",
+                   prompt=prompt)
+  if length not in prompt.shape:
+    close = near_misses(length, prompt.shape.names)
+    raise _refusal(ShapeError, f'the prompt has no dimension "{length}".', prompt=prompt,
+                   way_out=f'Name it: length="{close or "length"}".')
+  if prompt.shape[length] < 1:
+    raise _refusal(ShapeError, "a prompt gives at least the first id.", prompt=prompt,
+                   way_out=f'Make "{length}" as long as the result, negative where ids are wanted.')
+  check_free(prompt.shape, vocab, "the dimension of logits")
+
+
+def _check_nest(old: Any, new: Any) -> None:
+  try:
+    tf.nest.assert_same_structure(old, new, check_types=False)
+    alike = [x is None for x in _flat(old)] == [x is None for x in _flat(new)]
+  except (TypeError, ValueError):
+    alike = False
+  if not alike:
+    raise _refusal(PlanError, "a step returns a state that is nested as the one it is given.",
+                   given=_outline(old), returned=_outline(new))
+
+
+def _refusal(kind: type[Exception], headline: str, way_out: str = "", **facts: Any) -> Exception:
+  shown = {k: f"{x.dtype} {x.shape!r}" if isinstance(x, Tensor) else x for k, x in facts.items()}
+  return kind(explain_error(headline, way_out, **shown, **{"from": Source.here()}))
+
+
+def _flat(nest: Any) -> list[Any]:
+  return list(tf.nest.flatten(nest))
+
+
+def _leaves(nest: Any) -> list[Tensor]:
+  """Returns the tensors of a nest, which may hold None, too; variables are read."""
+  return [x.tensor() if hasattr(x, "tensor") else x for x in _flat(nest) if x is not None]
+
+
+def _packed(nest: Any, leaves: Sequence[Tensor]) -> Any:
+  given = iter(leaves)
+  return tf.nest.pack_sequence_as(nest, [x if x is None else next(given) for x in _flat(nest)])
+
+
+def _outline(nest: Any) -> str:
+  return repr(tf.nest.map_structure(lambda x: x if x is None else "*", nest))
