@@ -6,7 +6,7 @@
 """
 
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
-from meshtf import decoding, layers, optimizers
+from meshtf import decoding, layers, optimizers, pipeline
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
                            MeshtfError, ParseError, PlanError, ShapeError)
 from meshtf.forecast import Forecast

@@ -10,6 +10,7 @@ Nothing here imports TensorFlow or knows an op by name.
 from meshtf.graph.apply import Executor, apply, apply_all, current_executor, executing
 from meshtf.graph.body import Body, record_body
 from meshtf.graph.branch import Branch
+from meshtf.graph.call import Call
 from meshtf.graph.context import Context, context, current
 from meshtf.graph.gradients import gradients
 from meshtf.graph.loop import Loop
@@ -18,7 +19,7 @@ from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.record import Graph, Group, Rule
 from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
 
-__all__ = ["At", "Body", "Branch", "Context", "Executor", "Graph", "Group", "Held", "Loop", "Node",
+__all__ = ["At", "Body", "Branch", "Call", "Context", "Executor", "Graph", "Group", "Held", "Loop", "Node",
            "OPERATORS", "Op", "Operators", "Role", "Rule", "Sample", "Source", "Spec", "Store",
            "Tensor", "Window", "apply", "apply_all", "context", "current", "current_executor",
            "executing", "gradients", "next_serial", "record_body"]

@@ -30,17 +30,21 @@ def random_key(seeds: Sequence[Any]) -> Any:
   return _avalanche(key)
 
 
-def index_words(at: At, names: Sequence[str], key: Any) -> tuple[list[Any], list[Any]]:
-  """Returns the two words of each index of each dimension: two lists of 1-D tensors."""
+def index_words(at: At, names: Sequence[str], key: Any, part: tuple[str, int] | None = None,
+                first: Any = None) -> tuple[list[Any], list[Any]]:
+  """Returns the two words of each index of each dimension: two lists of 1-D tensors.
+
+  With `part`, (dim, n): dim has every n-th row alone of what is the whole, from row `first` on.
+  """
   sizes = [at.size(n) for n in names] or [1]
-  rows = [_rows(at, n, d) for d, n in enumerate(names)] or [_number([0])]
+  rows = [_rows(at, n, d, part, first) for d, n in enumerate(names)] or [_number([0])]
   index = tf.concat(rows, 0) if len(rows) > 1 else rows[0]
   salt = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
   words = _avalanche(_avalanche(index + key) + tf.reverse(key, [0]) + salt)
-  first, second = tf.unstack(words)
+  one, other = tf.unstack(words)
   if len(sizes) == 1:
-    return [first], [second]
-  return tf.split(first, sizes), tf.split(second, sizes)
+    return [one], [other]
+  return tf.split(one, sizes), tf.split(other, sizes)
 
 
 def element_sums(words: tuple[list[Any], list[Any]]) -> tuple[Any, Any]:
@@ -79,11 +83,13 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
   return tf.reshape(y[:size], shape)
 
 
-def _rows(at: At, name: str, d: int) -> Any:
+def _rows(at: At, name: str, d: int, part: tuple[str, int] | None, first: Any) -> Any:
   """Returns the global indices of one dimension, far from those of the others."""
   rows = tf.range(at.size(name))
   if at.parts(name) > 1:
     rows = rows + at.offset(name)
+  if part is not None and part[0] == name:
+    rows = rows * part[1] + first
   return tf.bitcast(rows, tf.uint32) + _number(0x9E3779B9 * d)
 
 

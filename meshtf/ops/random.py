@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -34,7 +35,7 @@ from meshtf.ops.broadcasting import align
 from meshtf.ops.choosing import cast
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import Names, names_of, require_dim
-from meshtf.ops.seeds import Seed, seeds_of
+from meshtf.ops.seeds import Seed, part_of, seeds_of
 from meshtf.ops.select import argmax
 
 # Bits of a number in [0, 1) that the type holds exactly, so that none is rounded up to 1.
@@ -54,6 +55,7 @@ class Random(Op):
   dtype: str
   scale: float = 1.0
   shift: float = 0.0
+  part: tuple[str, int] | None = None      # of a microbatch; its number is the last input
 
   outlined = True
   samples = (
@@ -65,14 +67,15 @@ class Random(Op):
       Sample(("normal", Shape("d:6;b:4"), "float32"), ("int",), gradient=False),
       Sample(("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0), ("int",), gradient=False),
       Sample(("truncated", Shape("b:4;d:6"), "float32"), ("int",), gradient=False),
-      Sample(("gumbel", Shape("b:3;d:8"), "float32"), ("int",), gradient=False))
+      Sample(("gumbel", Shape("b:3;d:8"), "float32"), ("int",), gradient=False),
+      Sample(("uniform", Shape("b:4;d:6"), "float32", 1.0, 0.0, ("b", 3)), ("int", "int"),
+             gradient=False))
 
   def out(self, *seeds: Spec) -> tuple[Spec, ...]:
     return (Spec(self.shape, self.dtype),)
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
-    key = random_key(seeds)
-    a, b = element_sums(index_words(at, self.shape.names, key))
+    a, b = element_sums(_words(at, self.shape, self.part, seeds))
     y = tf.reshape(_KINDS[self.kind](self, a, b), at.outputs[0].sizes)
     if self.scale != 1 and self.kind != "integers":
       y = y * tf.constant(self.scale, y.dtype)
@@ -85,6 +88,11 @@ class Random(Op):
 
   def flops(self, *seeds: Spec) -> int:
     return 12 * self.shape.size
+
+
+def _words(at: At, shape: Shape, part: tuple[str, int] | None, seeds: Sequence[Any]) -> Any:
+  *seeds, first = seeds if part is not None else (*seeds, None)
+  return index_words(at, shape.names, random_key(seeds), part, first)
 
 
 def _uniform(op: Random, a: Any, b: Any) -> Any:
@@ -133,17 +141,19 @@ class DropoutMask(Op):
 
   rate: float
   shape: Shape
+  part: tuple[str, int] | None = None      # of a microbatch; its number is the last input
 
   outlined = True
   samples = (Sample((0.4, Shape("b:4;d:6")), ("int",), gradient=False),
              Sample((0.5, Shape("d:5;b:3")), ("int", "int"), gradient=False),
-             Sample((0.1, Shape("b:8;c:2;d:3")), ("int",), gradient=False))
+             Sample((0.1, Shape("b:8;c:2;d:3")), ("int",), gradient=False),
+             Sample((0.4, Shape("b:4;d:6"), ("b", 2)), ("int", "int"), gradient=False))
 
   def out(self, *seeds: Spec) -> tuple[Spec, ...]:
     return (Spec(self.shape, "bool"),)
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
-    bits = mix_high(*element_sums(index_words(at, self.shape.names, random_key(seeds))))
+    bits = mix_high(*element_sums(_words(at, self.shape, self.part, seeds)))
     kept = bits >= tf.constant(min(round(self.rate * 2**32), 2**32 - 1), tf.uint32)
     return (tf.reshape(kept, at.outputs[0].sizes),)
 
@@ -177,8 +187,9 @@ class Dropout(Op):
 
 def _draw(mesh: Mesh | None, kind: str, shape: ShapeLike, dtype: Any, scale: float, shift: float,
           seed: Seed, name: str) -> Tensor:
-  return apply(Random(kind, Shape(shape), dtype, scale, shift), *seeds_of(mesh, seed, name),
-               mesh=mesh)
+  part, number = part_of(Shape(shape))
+  return apply(Random(kind, Shape(shape), dtype, scale, shift, part),
+               *seeds_of(mesh, seed, name), *number, mesh=mesh)
 
 
 def random_uniform(mesh: Mesh | None, shape: ShapeLike, minval: float = 0, maxval: float = 1,
@@ -267,5 +278,7 @@ def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), na
   require_floating(x.spec, "dropout")
   require_dim(x.shape, *names_of(broadcast))
   shape = x.shape.without(*names_of(broadcast))
-  mask = apply(DropoutMask(float(rate), shape), *seeds_of(x.mesh, seed, name), mesh=x.mesh)
+  part, number = part_of(shape)
+  mask = apply(DropoutMask(float(rate), shape, part), *seeds_of(x.mesh, seed, name), *number,
+               mesh=x.mesh)
   return apply(Dropout(1 / (1 - rate)), x, mask)

@@ -15,6 +15,7 @@ from meshtf.partition.program import build
 from meshtf.partition.schedule import Segment, schedule
 from meshtf.partition.steps import (
   BranchStep,
+  CallStep,
   Compute,
   Load,
   LoopStep,
@@ -29,6 +30,6 @@ from meshtf.partition.steps import (
   walked_only,
 )
 
-__all__ = ["BranchStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan", "Program",
+__all__ = ["BranchStep", "CallStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan", "Program",
            "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build", "moves", "plan_node",
            "schedule", "walk", "walked_only"]

@@ -8,14 +8,15 @@ before the loop; what turns add up stays unfinished until after it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from meshtf.graph import Body, Branch, Loop, Node, Tensor
-from meshtf.mesh import Pending, Placement, Split, Whole
+from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
+from meshtf.mesh import At, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.names import Dimension
 from meshtf.partition.steps import (
   BranchStep,
+  CallStep,
   LoopStep,
   MoveStep,
   Program,
@@ -35,6 +36,8 @@ def add(builder: Builder, node: Node) -> None:
   """Plans a loop or branch and writes its step."""
   if isinstance(node.op, Branch):
     _branch(builder, node, node.op)
+  elif isinstance(node.op, Call):
+    _call(builder, node, node.op)
   else:
     assert isinstance(node.op, Loop)
     _loop(builder, node, node.op)
@@ -92,6 +95,49 @@ def _branch(builder: Builder, node: Node, op: Branch) -> None:
   builder.steps.append(BranchStep(node, predicate, (programs[0], programs[1]),
                                   _taken(programs, set()), outs, builder.gate(node)))
   _made(builder, node, outs)
+
+
+class Called(NamedTuple):
+  """A body as it was planned at its first call."""
+
+  body: Program
+  given: tuple[Value, ...]
+  taken: tuple[Value, ...]
+
+
+def _call(builder: Builder, node: Node, op: Call) -> None:
+  """Later calls bring their arguments to where the first one's were."""
+  arguments = node.inputs[:len(op.body.arguments)]
+  if op.body not in builder.called:
+    builder.called[op.body] = _first_call(builder, node, op)
+  called = builder.called[op.body]
+  passed = tuple(builder.bring(x, v.placement, node) for x, v in zip(arguments, called.given))
+  outs = tuple(Value(y.spec, v.placement) for y, v in zip(node.outputs, called.body.results))
+  follows = [v for x in op.follows if x in builder.versions for v in builder.versions[x].values()]
+  builder.steps.append(CallStep(node, called.body, called.given, passed, called.taken, outs,
+                                tuple(follows)))
+  _made(builder, node, outs)
+
+
+def _first_call(builder: Builder, node: Node, op: Call) -> Called:
+  stage = builder.stage(node)
+  given = []
+  for x, inside in zip(node.inputs, op.body.arguments):
+    state = finished(builder.state(x))
+    given.append(Value(inside.spec, _restaged(builder, state, stage)))
+  captures = node.inputs[len(op.body.arguments):]
+  inner = _program(builder, node, op.body, given, captures)
+  results = [inner.bring(x, inner.state(x), node) for x in op.body.results]
+  body = Program(builder.mesh, inner.steps, results)
+  varies = set(given)
+  builder.steps += _take_out(body, varies)
+  return Called(body, tuple(given), _taken([body], varies))
+
+
+def _restaged(builder: Builder, placement: Placement, stage: int | None) -> Placement:
+  """Returns a placement at the stage where a body runs."""
+  return tuple(s if axis != builder.mesh.stages or stage is None else At(stage)
+               for axis, s in zip(builder.axes, placement))
 
 
 def _program(builder: Builder, node: Node, body: Body, given: Sequence[Value],

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Branch, Loop, Node, Spec, Store, Tensor
+from meshtf.graph import Body, Branch, Call, Loop, Node, Spec, Store, Tensor
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.partition import nested
@@ -78,6 +78,7 @@ class Builder:
   def __init__(self, mesh: Mesh) -> None:
     self.mesh = mesh
     self.gathered: dict[Tensor, dict[Placement, Value]] = {}    # again, for the backward pass
+    self.called: dict[Body, nested.Called] = {}
     self.users: list[Value] = []      # what ops with gathered variables made
     self.axes = tuple(mesh.axes)
     self.steps: list[Step] = []
@@ -105,7 +106,7 @@ class Builder:
     elif op.effect == "print":
       self.steps.append(Put(node, tuple(self.bring(x, self.mesh.whole, node)
                                         for x in node.inputs)))
-    elif isinstance(op, (Loop, Branch)):
+    elif isinstance(op, (Loop, Branch, Call)):
       nested.add(self, node)
     else:
       self._compute(node)
@@ -171,7 +172,7 @@ class Builder:
     ins = tuple(x.spec for x in node.inputs)
     outs = tuple(y.spec for y in node.outputs)
     plan = plan_node(node.op, self.mesh, node.layout, ins, self._states(node), outs,
-                     [self.wish(node, y) for y in node.outputs], self._stage(node))
+                     [self.wish(node, y) for y in node.outputs], self.stage(node))
     values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
                    for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
     results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
@@ -228,14 +229,14 @@ class Builder:
     more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
     if same or more:
       return self._like((same or more)[0], y)
-    placement, clashes = self.mesh.place(y.shape, node.layout, self._stage(node))
+    placement, clashes = self.mesh.place(y.shape, node.layout, self.stage(node))
     for clash in clashes:
       self.mesh.note(f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: {clash.axis} "
                      + (f"already cuts {clash.other}." if clash.kind == "axis" else
                         "does not divide it."))
     return placement
 
-  def _stage(self, node: Node) -> int | None:
+  def stage(self, node: Node) -> int | None:
     """Returns the stage at which a node runs: its region's, else that of its latest input."""
     if self.mesh.axes.get(self.mesh.stages, 1) == 1:
       return None

@@ -175,14 +175,32 @@ class BranchStep:
     return [v for v in (self.predicate, *self.taken, self.after) if v is not None]
 
 
-Step = Load | Put | MoveStep | WindowStep | Tell | Compute | LoopStep | BranchStep
+@dataclasses.dataclass(eq=False)
+class CallStep:
+  """One run of a program that is planned once and runs at several places; see `graph.Call`."""
+
+  node: Node
+  body: Program
+  given: tuple[Value, ...]           # what the body calls its arguments
+  passed: tuple[Value, ...]          # these, here
+  taken: tuple[Value, ...]           # what the body uses from outside
+  outs: tuple[Value, ...]
+  follows: tuple[Value, ...] = ()    # does not run before these are there, where it runs
+
+  @property
+  def inputs(self) -> list[Value]:
+    """All values that it needs."""
+    return [*self.passed, *self.taken, *self.follows]
+
+
+Step = Load | Put | MoveStep | WindowStep | Tell | Compute | LoopStep | BranchStep | CallStep
 
 
 def reads(step: Step) -> Iterable[Value]:
   """Returns the values that a step works on."""
   if isinstance(step, Load):
     return ()
-  if isinstance(step, (Compute, LoopStep, BranchStep)):
+  if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
     return step.inputs
   return step.values if isinstance(step, Put) else (step.src,)
 
@@ -196,7 +214,7 @@ def needs(step: Step) -> Iterable[Value]:
 
 def makes(step: Step) -> tuple[Value, ...]:
   """Returns the values that a step makes."""
-  if isinstance(step, (Compute, LoopStep, BranchStep)):
+  if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
     return step.outs
   return () if isinstance(step, Put) else (step.out,)
 
@@ -222,6 +240,6 @@ def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
       for body in (step.test, step.body):
         if body is not None:
           yield from walk(body, times * (step.op.turns or 1))
-    elif isinstance(step, BranchStep):
-      for body in step.bodies:
+    elif isinstance(step, (BranchStep, CallStep)):
+      for body in step.bodies if isinstance(step, BranchStep) else (step.body,):
         yield from walk(body, times)

@@ -14,6 +14,7 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.partition import (
   BranchStep,
+  CallStep,
   Load,
   LoopStep,
   MoveStep,
@@ -24,7 +25,7 @@ from meshtf.partition import (
   Value,
   WindowStep,
 )
-from meshtf.runtime.loops import run_branch, run_loop
+from meshtf.runtime.loops import run_branch, run_call, run_loop
 
 
 class Carrier:
@@ -51,6 +52,8 @@ class Carrier:
       run_loop(self, step)
     elif isinstance(step, BranchStep):
       run_branch(self, step)
+    elif isinstance(step, CallStep):
+      run_call(self, step)
 
   def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
     """Returns the results of a program within this one, in which `given` values are there too."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
-from meshtf.partition import BranchStep, LoopStep, Value
+from meshtf.partition import BranchStep, CallStep, LoopStep, Value
 from meshtf.partition.cost import local_shape
 
 if TYPE_CHECKING:
@@ -37,6 +37,15 @@ def run_branch(carrier: Carrier, step: BranchStep) -> None:
     predicate = tf.identity(carrier.different(step.predicate, carrier.values[step.predicate])[0])
   made = tf.cond(predicate, lambda: run(0), lambda: run(1))
   _keep(carrier, step.outs, iter(tf.nest.flatten(made)))
+
+
+def run_call(carrier: Carrier, step: CallStep) -> None:
+  """Carries out a call, and keeps what it makes."""
+  waits = [x for v in step.follows for x in carrier.different(v, carrier.values[v])]
+  with tf.control_dependencies(waits):
+    given = {v: carrier.values[x] for v, x in zip(step.given, step.passed)}
+    results = carrier.run_body(step.body, given)
+  carrier.values.update(zip(step.outs, results))
 
 
 class _Loop:

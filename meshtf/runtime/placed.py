@@ -19,6 +19,7 @@ from meshtf.graph import Store
 from meshtf.mesh import At, Mesh, Pending, Split, Whole
 from meshtf.partition import (
   BranchStep,
+  CallStep,
   Load,
   LoopStep,
   MoveStep,
@@ -52,6 +53,7 @@ class Placed(Carrier):
     self.devices = devices_of(mesh)
     self.separate = kept_separate(mesh)
     self._constants: dict[int, Any] = {}
+    self.schedules: dict[Program, Sequence[Segment]] = {}       # of bodies that ran before
 
   def run(self, results: Sequence[Value]) -> list[Slices]:
     """Runs all segments and returns the values of `results` on each position."""
@@ -66,8 +68,10 @@ class Placed(Carrier):
 
   def run_body(self, program: Program, given: dict[Value, Any]) -> list[Slices]:
     """Returns the results of a program within this one."""
-    segments = schedule(program, apart=len(set(self.devices)) < len(self.devices))
-    inner = Placed(self.mesh, segments, self.make_caller)
+    if program not in self.schedules:
+      self.schedules[program] = schedule(program, len(set(self.devices)) < len(self.devices))
+    inner = Placed(self.mesh, self.schedules[program], self.make_caller)
+    inner.schedules = self.schedules
     inner.values = {**self.values, **given}
     return inner.run(program.results)
 
@@ -277,7 +281,7 @@ def _scope(step: Any) -> str:
     return f"move/window/{step.axis}/"
   if isinstance(step, Tell):
     return f"move/tell/{'.'.join(step.axes)}/"
-  if isinstance(step, (LoopStep, BranchStep)):
+  if isinstance(step, (LoopStep, BranchStep, CallStep)):
     return f"{step.node.op.title}/"
   return "load/" if isinstance(step, Load) else "put/"
 

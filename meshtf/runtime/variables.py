@@ -147,13 +147,25 @@ class Variable(Operators, tf.Module):
     for key, variable in held.values():
       variable.assign(read_region(self._region(key)))
 
+  def bring_to_stage(self, stage: int | None) -> None:
+    """Lets it lie at one stage of a pipeline, with its value; optimizers come after that."""
+    if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
+      return
+    whole = None if self.mesh.abstract else tf.constant(self.numpy())
+    self.stage = stage
+    self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
+    if whole is not None:
+      self._slices = self._keep(slices_of(whole, self.spec, self.placement, self.mesh))
+
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
     return region(self.shape, self.placement, key, self.mesh)
 
   def _make_slices(self, initializer: Initializer) -> list[tf.Variable]:
     slices = self._first_slices(initializer)
-    if self.mesh.abstract:
-      return []
+    return [] if self.mesh.abstract else self._keep(slices)
+
+  def _keep(self, slices: list[Any]) -> list[tf.Variable]:
+    """Returns each position's tf.Variable with these first values; None: it holds none."""
     done: dict[Any, tf.Variable] = {}
     out = []
     for device, key, x in zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh), slices):

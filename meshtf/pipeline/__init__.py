@@ -1,0 +1,16 @@
+"""Pipelines: layers split into stages, microbatches, and the order of work.
+
+>>> from meshtf.pipeline import gpipe, simulate, split
+>>> split([3, 1, 1, 1, 2, 2], stages=2)
+(3, 3)
+>>> simulate(gpipe(stages=2, microbatches=8)).speed_up
+1.7777777777777777
+"""
+
+from meshtf.pipeline.partition import Layer, split
+from meshtf.pipeline.schedule import Schedule, Task, gpipe, held, interleaved, one_f_one_b
+from meshtf.pipeline.simulator import Span, Timeline, ideal_speed_up, simulate
+from meshtf.pipeline.wrapper import GPipe
+
+__all__ = ["GPipe", "Layer", "Schedule", "Span", "Task", "Timeline", "gpipe", "held", "ideal_speed_up",
+           "interleaved", "one_f_one_b", "simulate", "split"]

@@ -1,0 +1,65 @@
+"""What the layers of a pipeline cost: given, or counted by recording them on an example.
+
+    [c.cost for c in layer_costs(layers, None, example)]        # flops of one forward pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Graph, context, executing
+from meshtf.names import dtype_bytes
+from meshtf.pipeline.partition import Layer
+
+
+def layer_costs(layers: Sequence[Callable[..., Any]],
+                cost: Sequence[float] | Callable[[Any], float] | None, inputs: Any) -> list[Layer]:
+  """Returns what is known of each layer.
+
+  Args:
+    layers: the layers, in order.
+    cost: of each layer, or a function from a layer to its cost, or None.
+    inputs: an example of what the first layer takes, or None.
+
+  Raises:
+    PlanError: there are other numbers of costs than of layers.
+  """
+  counted = _counted(layers, inputs) if inputs is not None else None
+  if cost is None:
+    return counted or [Layer(_name(layer, i), 1.0, _parameters(layer))
+                       for i, layer in enumerate(layers)]
+  costs = [float(cost(layer)) for layer in layers] if callable(cost) else list(cost)
+  if len(costs) != len(layers):
+    raise PlanError(explain_error(f"there are {len(costs)} costs for {len(layers)} layers.",
+                                  way_out="Give one for each layer."))
+  known = counted or [Layer(_name(layer, i), 0.0, _parameters(layer))
+                      for i, layer in enumerate(layers)]
+  return [layer._replace(cost=c) for layer, c in zip(known, costs)]
+
+
+def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
+  """Records the layers on an example; nothing runs."""
+  flat = tf.nest.flatten(x)
+  graph, found = Graph(flat[0].mesh), []
+  with executing(graph), context(seeds=(0,), seeded=set()):
+    for i, layer in enumerate(layers):
+      before = len(graph.nodes)
+      x = layer(x)
+      flops = sum(n.op.flops(*(y.spec for y in n.inputs)) for n in graph.nodes[before:])
+      held = sum(y.shape.size * dtype_bytes(y.dtype) for n in graph.nodes[before:]
+                 if n.op.effect is None for y in n.outputs)
+      found.append(Layer(_name(layer, i), flops, _parameters(layer), held))
+  return found
+
+
+def _name(layer: Any, i: int) -> str:
+  return "/".join(layer.path) if hasattr(layer, "path") else getattr(layer, "__name__",
+                                                                     f"layer_{i}")
+
+
+def _parameters(layer: Any) -> int:
+  return sum(v.shape.size for v in getattr(layer, "trainable_variables", ()))

@@ -1,0 +1,199 @@
+"""A pipeline within a mtf.function: each cell is recorded once, and called for each microbatch.
+
+The order of work on a stage is a chain: each call waits for the one before it on its stage. Sums of
+weights' gradients are handed on from call to call, so that each is one tensor at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import tensorflow as tf
+
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import Body, Source, Spec, Tensor, context, current, record_body
+from meshtf.graph.call import Backward, backward_of, call
+from meshtf.names import Shape, has_gradient
+from meshtf.ops.control import recompute
+from meshtf.ops.laying import stage
+from meshtf.ops.state import full, zeros_like
+from meshtf.pipeline.schedule import Schedule, Task
+
+if TYPE_CHECKING:
+  from meshtf.pipeline.wrapper import GPipe
+
+_NUMBER = Spec(Shape(), "int32")
+
+
+class _Run(NamedTuple):
+  """One forward pass of a microbatch through a cell."""
+
+  arguments: tuple[Tensor, ...]
+  results: tuple[Tensor, ...]
+
+
+class Cells:
+  """The bodies of a pipeline's cells, and their calls.
+
+  Args:
+    pipe: the pipeline.
+    example: one microbatch of what the first layer takes.
+    loss_of: makes a loss of the last layer's output and `others`; None: there is no loss.
+    others: one microbatch of them.
+  """
+
+  def __init__(self, pipe: GPipe, example: Any, loss_of: Callable[..., Tensor] | None,
+               others: Any) -> None:
+    self.pipe, self.loss_of, self.others = pipe, loss_of, others
+    self.mesh = tf.nest.flatten(example)[0].mesh
+    self.bodies: list[Body] = []
+    self.structures: list[Any] = []          # of each cell's output
+    for k in range(len(pipe.cells)):
+      example = self._record(k, example)
+    self.number_of_inputs = len(tf.nest.flatten(others)) if loss_of is not None else 0
+    self.last: dict[int, tuple[Tensor, ...]] = {}        # what each stage made last
+
+  @property
+  def captures(self) -> list[Tensor]:
+    """What the cells use from outside, each once."""
+    return list(dict.fromkeys(x for body in self.bodies for x in body.captures))
+
+  def forward(self, number: int, x: Any) -> Any:
+    """Returns what all cells make of a microbatch."""
+    flat = tf.nest.flatten(x)
+    for k, structure in enumerate(self.structures):
+      made = self._call(k, self.bodies[k], [self._number(number), *flat])
+      flat = list(made)
+    return tf.nest.pack_sequence_as(structure, flat)
+
+  def run(self, parts: Sequence[Sequence[Tensor]], schedule: Schedule
+          ) -> tuple[Tensor, list[list[Tensor | None]], list[Tensor | None]]:
+    """Runs all microbatches through all cells, forwards and backwards.
+
+    Args:
+      parts: of each microbatch the tensors that the first cell takes, then `others`.
+      schedule: the order of work.
+
+    Returns:
+      (loss, cotangents of parts, cotangents of captures).
+    """
+    self.backwards = [backward_of(body) for body in self.bodies]
+    self.kept = [self._keeping(body, b) for body, b in zip(self.bodies, self.backwards)]
+    self.runs: dict[tuple[int, int], _Run] = {}
+    self.sums: list[list[Tensor]] = [self._zeros(k, b) for k, b in enumerate(self.backwards)]
+    self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
+    cells = len(self.bodies)
+    for task in schedule.order():
+      k = task.chunk * self.pipe.stages + task.stage
+      if task.kind == "forward":
+        self._forward(k, task, parts[task.microbatch])
+      else:
+        self._backward(k, task)
+    losses = [self.runs[cells - 1, m].results[0] for m in range(len(parts))]
+    total = losses[0]
+    for more in losses[1:]:
+      total = total + more
+    return (total * (1.0 / len(parts)), [self._of_parts(m) for m in range(len(parts))],
+            self._of_captures())
+
+  def _record(self, k: int, example: Any) -> Any:
+    """Records cell k on what the one before it made; returns what stands for its results."""
+    pipe, last = self.pipe, k == len(self.pipe.cells) - 1 and self.loss_of is not None
+    flat, others = tf.nest.flatten(example), tf.nest.flatten(self.others) if last else []
+    made: list[Any] = []
+
+    def run(number: Tensor, *xs: Tensor) -> Sequence[Tensor]:
+      def cell(*xs: Tensor) -> Any:
+        y = pipe.run_cell(k, number, tf.nest.pack_sequence_as(example, list(xs[:len(flat)])))
+        if last:
+          with stage(pipe.stage_of(k)):
+            rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat):]))
+            y = self._scalar(self.loss_of(*((y, *rest))))  # type: ignore[misc]
+        return y
+      made.append((recompute(cell) if pipe.recompute else cell)(*xs))
+      return tf.nest.flatten(made[0])
+
+    with context(stage=pipe.stage_of(k)):
+      self.bodies.append(record_body(run, [_NUMBER, *(x.spec for x in (*flat, *others))]))
+    self.structures.append(tf.nest.map_structure(lambda x: 0, made[0]))
+    return tf.nest.pack_sequence_as(made[0], list(self.bodies[k].results))
+
+  def _scalar(self, loss: Tensor) -> Tensor:
+    if loss.shape.names:
+      raise ShapeError(explain_error(
+          "the loss of a pipeline is a scalar.", tensor=repr(loss.shape),
+          **{"from": Source.here()}, way_out="Reduce it: mtf.reduce_mean(loss)."))
+    return loss
+
+  def _number(self, number: int) -> Tensor:
+    with context(stage=None):
+      return full(self.mesh, "", number, "int32")
+
+  def _call(self, k: int, body: Body, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Calls a body at the stage of cell k, after all that this stage did before."""
+    place = self.pipe.stage_of(k)
+    with stage(place):
+      made = call(body, arguments, self.last.get(place, ()))
+    self.last[place] = made
+    return made
+
+  def _keeping(self, body: Body, backward: Backward) -> Body:
+    """Returns a forward body that also returns what its backward body takes."""
+    own = {*body.arguments, *body.results}
+    kept = [x for x in backward.kept if x not in own]
+    return Body.of(body.graph, body.arguments, body.nodes, [*body.results, *kept])
+
+  def _zeros(self, k: int, backward: Backward) -> list[Tensor]:
+    with stage(self.pipe.stage_of(k)):
+      return [zeros_like(x) for x in backward.captures]
+
+  def _forward(self, k: int, task: Task, inputs: Sequence[Tensor]) -> None:
+    body = self.kept[k]
+    others = len(inputs) - self.number_of_inputs
+    taken = (list(inputs[:others]) if k == 0 else
+             list(self.runs[k - 1, task.microbatch].results[:len(self.bodies[k - 1].results)]))
+    if k == len(self.bodies) - 1:
+      taken += inputs[others:]
+    arguments = (self._number(task.microbatch), *taken)
+    self.runs[k, task.microbatch] = _Run(arguments, self._call(k, body, arguments))
+
+  def _backward(self, k: int, task: Task) -> None:
+    backward, run = self.backwards[k], self.runs[k, task.microbatch]
+    outside = dict(zip((*self.kept[k].arguments, *self.kept[k].results),
+                       (*run.arguments, *run.results)))
+    kept = [outside[x] for x in backward.kept]
+    made = iter(self._call(k, backward.body,
+                           [*kept, *self._given(k, task.microbatch), *self.sums[k]]))
+    reached = [x for x in self.bodies[k].arguments if x in set(backward.arguments)]
+    self.cotangents[k, task.microbatch] = {x: next(made) for x in reached}
+    self.sums[k] = list(made)
+
+  def _given(self, k: int, number: int) -> list[Tensor]:
+    """Returns the cotangents of a cell's results: of the loss, or from the next cell."""
+    results = [r for r in self.bodies[k].results if has_gradient(r.dtype)]
+    if k == len(self.bodies) - 1:
+      with stage(self.pipe.stage_of(k)):
+        return [full(self.mesh, "", 1.0 / self.pipe.microbatches, r.dtype) for r in results]
+    after = self.bodies[k + 1].arguments[1:1 + len(self.bodies[k].results)]
+    there = self.cotangents[k + 1, number]
+    outputs = self.runs[k, number].results
+    return [there[x] if x in there else zeros_like(y)
+            for x, r, y in zip(after, self.bodies[k].results, outputs) if has_gradient(r.dtype)]
+
+  def _of_parts(self, number: int) -> list[Tensor | None]:
+    """Returns the cotangents of what the first cell took, and of the others."""
+    first = [self.cotangents[0, number].get(x) for x in self.bodies[0].arguments[1:]]
+    last = len(self.bodies) - 1
+    others = [self.cotangents[last, number].get(x)
+              for x in self.bodies[last].arguments[len(self.bodies[last].arguments)
+                                                   - self.number_of_inputs:]]
+    return [*first, *others] if last else first
+
+  def _of_captures(self) -> list[Tensor | None]:
+    """Returns the cotangents of captures, those of several cells added up."""
+    totals: dict[Tensor, Tensor] = {}
+    for backward, sums in zip(self.backwards, self.sums):
+      for x, total in zip(backward.captures, sums):
+        totals[x] = totals[x] + total if x in totals else total
+    return [totals.get(x) for x in self.captures]

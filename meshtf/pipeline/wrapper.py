@@ -1,0 +1,209 @@
+"""The GPipe wrapper: layers in a row, cut into stages, that work on microbatches side by side.
+
+    pipe = mtf.pipeline.GPipe(layers, stages=4, microbatches=16, inputs=example, recompute=True)
+
+    loss = pipe.loss(lambda y, labels: mtf.reduce_mean(mtf.cross_entropy(y, labels, "vocab")),
+                     x, labels)
+    grads = mtf.gradients([loss], pipe.trainable_variables)
+    y = pipe(x)                                    # without a loss, to evaluate
+
+Neither the number of stages, nor that of microbatches, nor the schedule changes loss and gradients.
+(Huang et al. 2019, arXiv:1811.06965; schedules: `meshtf.pipeline.schedule`.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import MeshError, PlanError, ShapeError, explain_error
+from meshtf.graph import Graph, Source, Tensor, context, current, current_executor
+from meshtf.mesh import Mesh
+from meshtf.module import Module
+from meshtf.names import Dimension
+from meshtf.ops.custom import custom_gradient
+from meshtf.ops.laying import stage
+from meshtf.ops.reshape import merge, require_dim, split_dim
+from meshtf.ops.seeds import microbatch
+from meshtf.ops.stacking import stack, unstack
+from meshtf.ops.state import full
+from meshtf.pipeline.costs import layer_costs
+from meshtf.pipeline.partition import Memory, split
+from meshtf.pipeline.recorded import Cells
+from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
+from meshtf.runtime.variables import Variable
+
+_PART = "microbatch"
+_SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
+
+
+class GPipe(Module):
+  """A sequence of layers as a pipeline.
+
+  Args:
+    layers: callables; each takes what the one before returned: a tensor, or several in any nesting.
+      Pass a tensor on to bring it to a later layer.
+    stages: how many cells of layers; the mesh's axis for stages has this size, or 1.
+    microbatches: how many parts of a batch are under way.
+    schedule: "1f1b" (fewer microbatches are held at once) or "gpipe".
+    chunks: cells of each stage; more than one interleave them (1F1B alone).
+    partition: how layers are split: see `split`; or the numbers of layers of each cell.
+    recompute: whether the backward pass computes each cell again, and keeps its input alone.
+    cost: of each layer, or a function from a layer to its cost; default: counted on `inputs`.
+    inputs: an example of what the first layer takes (a tensor, or several in any nesting), to count
+      costs on; without it and `cost`, layers cost the same.
+    memory: bytes of layers, with `limit`, the most of a cell: see `split`.
+    limit: see `memory`.
+    dim: the dimension that is cut into microbatches.
+    name: of the module.
+
+  Raises:
+    PlanError: fewer layers than cells, or no split keeps to the limit.
+  """
+
+  def __init__(self, layers: Sequence[Callable[..., Any]], stages: int, microbatches: int,
+               schedule: str = "1f1b", chunks: int = 1,
+               partition: str | Sequence[int] = "min_max", recompute: bool = False,
+               cost: Sequence[float] | Callable[[Any], float] | None = None, inputs: Any = None,
+               memory: Memory | None = None, limit: float | None = None, dim: str = "batch",
+               name: str = "gpipe") -> None:
+    super().__init__(name)
+    self.layers, self.stages, self.microbatches = list(layers), stages, microbatches
+    self.recompute, self.dim = recompute, dim
+    self.schedule = _schedule(schedule, stages, microbatches, chunks)
+    self.costs = layer_costs(self.layers, cost, inputs)
+    self.sizes = split([c.cost for c in self.costs], stages * chunks, partition, memory, limit)
+    ends = [sum(self.sizes[:k + 1]) for k in range(len(self.sizes))]
+    self.cells = [self.layers[end - size:end] for end, size in zip(ends, self.sizes)]
+    self._place_variables()
+
+  def stage_of(self, cell: int) -> int:
+    """Returns the stage at which a cell runs."""
+    return cell % self.stages
+
+  def __call__(self, x: Any) -> Any:
+    """Returns what the last layer makes of x, one microbatch after another, put together again."""
+    parts = self._parts(x)
+    if isinstance(current_executor(), Graph):
+      cells = Cells(self, parts[0], None, ())
+      ys = [cells.forward(m, part) for m, part in enumerate(parts)]
+    else:
+      ys = [self.run_eagerly(m, part) for m, part in enumerate(parts)]
+    return tf.nest.map_structure(lambda *rows: self._together(list(rows)), *ys)
+
+  def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
+    """Returns the mean over microbatches of loss_of(y, *others), where y is the last layer's output.
+
+    If that is a mean over the rows of `dim`, all of one weight, the result is that of the whole
+    batch. Its gradients are computed with it, in the order of the schedule.
+
+    Args:
+      loss_of: takes the output for a microbatch and its rows of others, returns a scalar.
+      x: what the first layer takes.
+      *others: tensors with `dim`, in any nesting, such as labels.
+
+    Raises:
+      ShapeError: a tensor lacks `dim`, or `microbatches` does not divide it, or the loss is no
+        scalar.
+      MeshError: the mesh's axis for stages has another size.
+    """
+    parts = self._parts((x, others))
+    if not isinstance(current_executor(), Graph):
+      losses = [loss_of(self.run_eagerly(m, part), *rest) for m, (part, rest) in enumerate(parts)]
+      return _mean(losses)
+    cells = Cells(self, parts[0][0], loss_of, parts[0][1])
+    flat = [tf.nest.flatten(part) for part in parts]
+    captures = cells.captures
+
+    @custom_gradient
+    def run(tensors: Any, captured: Any) -> Any:
+      loss, rows, sums = cells.run(tensors, self.schedule)
+      return loss, lambda dy: [None if d is None else d * dy
+                               for d in (*(d for row in rows for d in row), *sums)]
+    return run(flat, captures)
+
+  def run_eagerly(self, number: int, x: Any) -> Any:
+    """Returns what the layers make of a microbatch."""
+    with context(seeded=set()):          # its random ops draw for rows of their own
+      for k in range(len(self.cells)):
+        x = self.run_cell(k, number, x)
+    return x
+
+  def run_cell(self, cell: int, number: Any, x: Any) -> Any:
+    """Returns what the layers of a cell make of a microbatch, whose number may be a tensor."""
+    with stage(self.stage_of(cell)), microbatch(self.dim, self.microbatches, number):
+      for layer in self.cells[cell]:
+        x = layer(x)
+    return x
+
+  def _parts(self, x: Any) -> list[Any]:
+    """Returns the microbatches: rows m, m + M, ... of each tensor, so that none moves."""
+    flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
+    self._check_mesh(flat[0].mesh)
+    rows = [unstack(self._parted(y), _PART) for y in flat]
+    return [tf.nest.pack_sequence_as(x, [r[m] for r in rows]) for m in range(self.microbatches)]
+
+  def _parted(self, x: Tensor) -> Tensor:
+    require_dim(x.shape, self.dim)
+    size, number = x.shape[self.dim], self.microbatches
+    if size % number:
+      raise ShapeError(explain_error(
+          f'{number} microbatches do not divide dimension "{self.dim}" of size {size}.',
+          tensor=repr(x.shape), **{"from": Source.here()},
+          way_out=f"Take one of {[n for n in range(1, size + 1) if size % n == 0][:12]}."))
+    return split_dim(x, self.dim, [Dimension(self.dim, size // number), Dimension(_PART, number)])
+
+  def _together(self, rows: list[Tensor]) -> Tensor:
+    shape = rows[0].shape
+    if self.dim not in shape:
+      raise ShapeError(explain_error(
+          f'an output of the pipeline lacks "{self.dim}", so its microbatches cannot be put '
+          "together.", tensor=repr(shape), **{"from": Source.here()},
+          way_out="Use pipe.loss for what is a mean over the batch."))
+    y = stack(rows, _PART, shape.index(self.dim) + 1)
+    return merge(y, (self.dim, _PART), self.dim)
+
+  def _check_mesh(self, mesh: Mesh | None) -> None:
+    if mesh is None:
+      raise PlanError(explain_error(
+          "a pipeline must know its mesh, and its input does not tell it so far.",
+          **{"from": Source.here()}, way_out="Write @mtf.function(mesh=mesh, ...)."))
+    there = mesh.axes.get(mesh.stages, 1)
+    if there not in (1, self.stages):
+      raise MeshError(explain_error(
+          f"a pipeline of {self.stages} stages does not fit axis {mesh.stages!r} of size {there}.",
+          mesh=repr(mesh), **{"from": Source.here()},
+          way_out=f"Take stages={there}, a mesh with {mesh.stages}:{self.stages}, or one without "
+                  "that axis, on which all stages are one."))
+
+  def _place_variables(self) -> None:
+    """Brings each layer's variables to its stage; those of several layers to the first one's."""
+    seen: set[int] = set()
+    for k, cell in enumerate(self.cells):
+      for variable in (v for layer in cell for v in _variables(layer)):
+        if id(variable) not in seen:
+          seen.add(id(variable))
+          variable.bring_to_stage(self.stage_of(k))
+
+
+def _variables(layer: Any) -> Sequence[Variable]:
+  return layer.variables if isinstance(layer, Module) else ()
+
+
+def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+  if name not in _SCHEDULES or (chunks > 1 and name != "1f1b"):
+    raise PlanError(explain_error(
+        f"there is no schedule {name!r}" + (f" with {chunks} chunks." if chunks > 1 else "."),
+        way_out=f"Take one of {', '.join(map(repr, _SCHEDULES))}; chunks interleave 1f1b."))
+  if chunks > 1:
+    return interleaved(stages, microbatches, chunks)
+  return _SCHEDULES[name](stages, microbatches)
+
+
+def _mean(losses: Sequence[Tensor]) -> Tensor:
+  total = losses[0]
+  for more in losses[1:]:
+    total = total + more
+  return total * (1.0 / len(losses))
