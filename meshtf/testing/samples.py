@@ -7,7 +7,7 @@
 (dtype('int32'), [b:4])
 
 "ties" are multiples of 0.75, and "whole" is 0 or 3: they repeat, and the partial sums made of them
-add up exactly, so that equal values stay equal under every layout. "unit" lies between -0.9 and 0.9.
+add up exactly, so that equal values stay equal under every layout. "unit" is within -0.9 and 0.9.
 """
 
 from __future__ import annotations
