@@ -110,6 +110,17 @@ def test_heat_flows_as_the_exact_solution_says(capsys):
   assert moved.count("62 B by window") == 4 and moved.count("B by") == 4
 
 
+def test_lines_that_are_found_are_likely_ones(capsys):
+  lines = run_example("decode", capsys)
+  found, drawn = lines[:-4], lines[-4:]
+  scores = np.array([float(line.split()[0]) for line in found]).reshape(4, 4)
+  assert (np.diff(scores) <= 0).all()
+  assert len({line.split(maxsplit=1)[1] for line in found}) == len(found)
+  assert any("for i in range" in line for line in found)
+  for word, rows, other in zip(("for", "def", "if", "raise"), np.reshape(found, (4, 4)), drawn):
+    assert all(row.split()[1] == word for row in (*rows, other))
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
@@ -129,6 +140,12 @@ def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
   assert len(found) == 3
 
 
+@pytest.mark.slow
+def test_digits_are_told_apart(capsys):
+  lines = run_example("digits", capsys)
+  assert float(re.match(r"([\d.]+)% of 360 digits", lines[-1]).group(1)) >= 97.0
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_are_short_and_say_how_they_are_run(name):
   text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
@@ -137,8 +154,8 @@ def test_examples_are_short_and_say_how_they_are_run(name):
 
 
 def test_every_example_is_run_here():
-  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "two_regions", "pjrt_host",
-                           "heat"}
+  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "decode", "two_regions", "pjrt_host",
+                           "heat", "digits"}
 
 
 def test_commands_name_targets_files_and_settings_that_are_there():
