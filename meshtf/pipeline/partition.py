@@ -78,7 +78,7 @@ def _check(costs: Sequence[float], stages: int, memory: Memory | None,
   """Raises an error for what can be split in no way."""
   if not 1 <= stages <= len(costs):
     raise PlanError(explain_error(
-        f"{len(costs)} layers cannot be split into {stages} stages: each stage needs a layer.",
+        f"{len(costs)} layers cannot be split into {stages} cells: each cell needs a layer.",
         way_out=f"Take 1 to {len(costs)} stages, or write the model as more layers."))
   for i, cost in enumerate(costs):
     if not (math.isfinite(cost) and cost >= 0):
@@ -100,8 +100,8 @@ def _explicit(cells: _Cells, sizes: tuple[int, ...]) -> tuple[int, ...]:
   """Returns sizes that the user gives, if they fit."""
   if len(sizes) != cells.stages or sum(sizes) != cells.layers or min(sizes) < 1:
     raise PlanError(explain_error(
-        f"the split {sizes} does not fit {cells.layers} layers and {cells.stages} stages.",
-        way_out="Give one number for each stage, at least 1 each, that sum up to all layers."))
+        f"the split {sizes} does not fit {cells.layers} layers and {cells.stages} cells.",
+        way_out="Give one number for each cell, at least 1 each, that sum up to all layers."))
   worst = cells.largest(sizes)
   if worst.bytes > cells.limit:
     raise PlanError(explain_error(
@@ -119,10 +119,14 @@ class _Cell(NamedTuple):
   last: int      # the one after its last layer
   bytes: float
 
+  def size(self) -> float:
+    """Returns its bytes."""
+    return self.bytes
+
   def __str__(self) -> str:
     layers = (f"layer {self.first}" if self.last == self.first + 1 else
               f"layers {self.first} to {self.last - 1}")
-    return f"{layers} on stage {self.stage}, {self.bytes:,.0f} bytes"
+    return f"{layers} in cell {self.stage}, {self.bytes:,.0f} bytes"
 
 
 class _Cells:
@@ -222,7 +226,7 @@ class _Cells:
 
   def largest(self, sizes: Sequence[int]) -> _Cell:
     """Returns the cell of a split that takes the most bytes."""
-    return max(self.cells(sizes), key=lambda cell: cell.bytes)
+    return max(self.cells(sizes), key=_Cell.size)
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -241,16 +245,26 @@ def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
 
 
 def _refuse(cells: _Cells) -> NoReturn:
-  """Raises the error for a limit that no split keeps to, with the least that one would."""
-  sums, k, n, limit = cells.sums, cells.stages, cells.layers, cells.limit
-  costs = [b - a for a, b in itertools.pairwise(sums)]
-  def fits(most: int) -> bool:
-    return bool(_Cells(costs, k, cells.memory, most).reach(sums[-1]))
-  high = math.ceil(cells.largest([1] * (k - 1) + [n - k + 1]).bytes)     # some split's
-  least = _least(math.floor(limit), high, fits)
-  best = _Cells(costs, k, cells.memory, least)
-  worst = best.largest(best.least_squares(0, sums[-1]))
+  """Raises the error for a limit that no split keeps to, with what is too large for it."""
+  limit = cells.limit
+  worst = _too_large(cells)
   raise PlanError(explain_error(
-      f"no split of {n} layers into {k} stages keeps to the memory limit.",
+      f"no split of {cells.layers} layers into {cells.stages} cells keeps to the memory limit.",
       limit=f"{limit:,.0f} bytes", needed=f"{worst}, {worst.bytes - limit:,.0f} over the limit",
       way_out="Take more stages, a smaller microbatch, or recompute activations."))
+
+
+def _too_large(cells: _Cells) -> _Cell:
+  """Returns a layer that exceeds the limit alone, or the largest cell of the smallest split."""
+  n, k, total = cells.layers, cells.stages, cells.sums[-1]
+  alone = [min((_Cell(stage, i, i + 1, cells.bytes(stage, i, i + 1)) for stage in range(k)),
+               key=_Cell.size) for i in range(n)]
+  largest = max(alone, key=_Cell.size)
+  if largest.bytes > cells.limit:
+    return largest
+  costs = [b - a for a, b in itertools.pairwise(cells.sums)]
+  def under(limit: int) -> _Cells:
+    return _Cells(costs, k, cells.memory, limit)
+  high = math.ceil(cells.largest([1] * (k - 1) + [n - k + 1]).bytes)     # some split's
+  least = _least(math.floor(cells.limit), high, lambda limit: bool(under(limit).reach(total)))
+  return cells.largest(under(least).least_squares(0, total))
