@@ -154,8 +154,8 @@ def test_examples_are_short_and_say_how_they_are_run(name):
 
 
 def test_every_example_is_run_here():
-  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "decode", "two_regions", "pjrt_host",
-                           "heat", "digits"}
+  assert set(EXAMPLES) == {"mlp_layouts", "own_op", "checkpoints", "two_regions", "pjrt_host",
+                           "decode", "heat", "digits"}
 
 
 def test_commands_name_targets_files_and_settings_that_are_there():
