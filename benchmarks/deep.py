@@ -104,13 +104,13 @@ def main(argv: list[str]) -> None:
     how, layers = FLAGS.case.split(":")
     print(json.dumps(worker(how, int(layers))))
     return
-  print(f"{'layers':>6}{'first step, s':>28}{'step, ms':>26}\n{'':6}"
-        f"{'one by one':>12}{'repeated':>10}{'ratio':>6}{'one by one':>12}{'repeated':>8}{'ratio':>6}")
+  ways = f"{'one by one':>12}{'repeated':>10}{'ratio':>6}"
+  print(f"{'layers':>6}{'first step, s':>28}{'step, ms':>28}\n{'':6}{ways}{ways}")
   for layers in map(int, FLAGS.layers):
     plain, repeated = measure(layers).values()
     print(f"{layers:6}{plain['first']:12.2f}{repeated['first']:10.2f}"
           f"{repeated['first'] / plain['first']:6.2f}{plain['step'] * 1e3:12.1f}"
-          f"{repeated['step'] * 1e3:8.1f}{repeated['step'] / plain['step']:6.2f}", flush=True)
+          f"{repeated['step'] * 1e3:10.1f}{repeated['step'] / plain['step']:6.2f}", flush=True)
 
 
 if __name__ == "__main__":

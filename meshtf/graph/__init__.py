@@ -19,7 +19,7 @@ from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.record import Graph, Group, Rule
 from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
 
-__all__ = ["At", "Body", "Branch", "Call", "Context", "Executor", "Graph", "Group", "Held", "Loop", "Node",
-           "OPERATORS", "Op", "Operators", "Role", "Rule", "Sample", "Source", "Spec", "Store",
-           "Tensor", "Window", "apply", "apply_all", "context", "current", "current_executor",
-           "executing", "gradients", "next_serial", "record_body"]
+__all__ = ["At", "Body", "Branch", "Call", "Context", "Executor", "Graph", "Group", "Held", "Loop",
+           "Node", "OPERATORS", "Op", "Operators", "Role", "Rule", "Sample", "Source", "Spec",
+           "Store", "Tensor", "Window", "apply", "apply_all", "context", "current",
+           "current_executor", "executing", "gradients", "next_serial", "record_body"]

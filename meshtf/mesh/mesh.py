@@ -55,7 +55,7 @@ class Mesh:
       for each position, or "abstract": none, for programs that are only explained.
     within_host: an axis, or several, along which positions lie on one host, whatever the order of
       the axes; it matters where devices are a list of names over several hosts.
-    stages: the axis along which stages of a pipeline lie (`mtf.stage`); no dimension is cut along it.
+    stages: the axis along which stages of a pipeline lie (`mtf.stage`); it cuts no dimension.
     strict: whether warnings about the layout are errors.
     seed: the seed from which the initial values of variables are drawn.
 

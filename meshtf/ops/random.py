@@ -33,9 +33,10 @@ from meshtf.ops.bits import (
 )
 from meshtf.ops.broadcasting import align
 from meshtf.ops.choosing import cast
+from meshtf.ops.microbatch import part_of
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import Names, names_of, require_dim
-from meshtf.ops.seeds import Seed, part_of, seeds_of
+from meshtf.ops.seeds import Seed, seeds_of
 from meshtf.ops.select import argmax
 
 # Bits of a number in [0, 1) that the type holds exactly, so that none is rounded up to 1.

@@ -18,7 +18,6 @@ from typing import Any, TypeAlias
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
-from meshtf.names import Shape
 from meshtf.ops.state import full, number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
@@ -67,22 +66,6 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
     values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
   salt = number(mesh, _checked(zlib.crc32(path.encode())), "int32")
   return [salt, *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values)]
-
-
-def part_of(shape: Shape) -> tuple[tuple[str, int] | None, tuple[Tensor, ...]]:
-  """Returns (dim, microbatches) where a shape has rows of a microbatch, and the number of that: so
-  a random op counts rows as in the whole batch."""
-  part = current().part
-  if part is None or part[0] not in shape:
-    return None, ()
-  return part[:2], part[2:]
-
-
-@contextlib.contextmanager
-def microbatch(dim: str, microbatches: int, number: Any) -> Iterator[None]:
-  """Says that `dim` has the rows number, number + microbatches, ... of a batch."""
-  with context(part=(dim, microbatches, number)):
-    yield
 
 
 def _in_force(path: str) -> tuple[Any, ...]:

@@ -14,13 +14,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import Source, Tensor, gradients
+from meshtf.graph import Tensor, context, current, gradients
 from meshtf.names import Dimension
+from meshtf.ops.indexing import range
 from meshtf.ops.loops import scan_and_sum
-from meshtf.ops.reshape import require_dim, split_dim
-
-_PART = "microbatch"
+from meshtf.ops.microbatch import MICROBATCH, in_microbatches, microbatch
 
 
 def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[Any], inputs: Any,
@@ -29,7 +27,7 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
 
   That is the loss of the whole batch if loss_of is a mean over the rows of `dim`, each with equal
   weight. Each microbatch takes every so-many-th row, so that a cut batch stays where it is. Random
-  ops draw other numbers in each microbatch.
+  ops count rows as in the whole batch, so dropout's masks are the same.
 
   Args:
     loss_of: takes inputs with fewer rows of `dim`, returns a scalar.
@@ -46,25 +44,21 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
     return loss, gradients([loss], list(variables))
   reached: list[bool] = []
 
+  seeds = current().seeds
+
   def part(_: None, rows: Any) -> tuple[None, list[Tensor], None]:
-    loss = loss_of(rows)
+    number, rows = rows
+    with microbatch(dim, microbatches, number), context(seeds=seeds):
+      loss = loss_of(rows)
     made = gradients([loss], list(variables))
     reached[:] = [dx is not None for dx in made]
     return None, [loss, *(dx for dx in made if dx is not None)], None
 
-  parts = tf.nest.map_structure(lambda x: _parted(x, dim, microbatches), inputs)
-  _, sums, _ = scan_and_sum(part, None, parts, _PART)
+  parts = tf.nest.map_structure(lambda x: in_microbatches(x, dim, microbatches), inputs)
+  mesh = tf.nest.flatten(parts)[0].mesh
+  number = range(mesh, Dimension(MICROBATCH, microbatches))
+  _, sums, _ = scan_and_sum(part, None, (number, parts), MICROBATCH)
   loss, *grads = (x * (1.0 / microbatches) for x in sums)
   left = iter(grads)
   return loss, [next(left) if there else None for there in reached]
 
-
-def _parted(x: Tensor, dim: str, microbatches: int) -> Tensor:
-  require_dim(x.shape, dim)
-  size = x.shape[dim]
-  if microbatches < 1 or size % microbatches:
-    raise ShapeError(explain_error(
-        f'{microbatches} microbatches do not divide dimension "{dim}" of size {size}.',
-        tensor=repr(x.shape), **{"from": Source.here()},
-        way_out=f"Take one of {[n for n in range(1, size + 1) if size % n == 0][:12]}."))
-  return split_dim(x, dim, [Dimension(dim, size // microbatches), Dimension(_PART, microbatches)])

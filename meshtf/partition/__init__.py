@@ -30,6 +30,6 @@ from meshtf.partition.steps import (
   walked_only,
 )
 
-__all__ = ["BranchStep", "CallStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan", "Program",
-           "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build", "moves", "plan_node",
-           "schedule", "walk", "walked_only"]
+__all__ = ["BranchStep", "CallStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan",
+           "Program", "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build", "moves",
+           "plan_node", "schedule", "walk", "walked_only"]

@@ -12,5 +12,5 @@ from meshtf.pipeline.schedule import Schedule, Task, gpipe, held, interleaved, o
 from meshtf.pipeline.simulator import Span, Timeline, ideal_speed_up, simulate
 from meshtf.pipeline.wrapper import GPipe
 
-__all__ = ["GPipe", "Layer", "Schedule", "Span", "Task", "Timeline", "gpipe", "held", "ideal_speed_up",
-           "interleaved", "one_f_one_b", "simulate", "split"]
+__all__ = ["GPipe", "Layer", "Schedule", "Span", "Task", "Timeline", "gpipe", "held",
+           "ideal_speed_up", "interleaved", "one_f_one_b", "simulate", "split"]

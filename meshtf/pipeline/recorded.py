@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import Body, Source, Spec, Tensor, context, current, record_body
+from meshtf.graph import Body, Source, Spec, Tensor, context, record_body
 from meshtf.graph.call import Backward, backward_of, call
 from meshtf.names import Shape, has_gradient
 from meshtf.ops.control import recompute
@@ -62,10 +62,9 @@ class Cells:
   def forward(self, number: int, x: Any) -> Any:
     """Returns what all cells make of a microbatch."""
     flat = tf.nest.flatten(x)
-    for k, structure in enumerate(self.structures):
-      made = self._call(k, self.bodies[k], [self._number(number), *flat])
-      flat = list(made)
-    return tf.nest.pack_sequence_as(structure, flat)
+    for k, body in enumerate(self.bodies):
+      flat = list(self._call(k, body, [self._number(number), *flat]))
+    return tf.nest.pack_sequence_as(self.structures[-1], flat)
 
   def run(self, parts: Sequence[Sequence[Tensor]], schedule: Schedule
           ) -> tuple[Tensor, list[list[Tensor | None]], list[Tensor | None]]:

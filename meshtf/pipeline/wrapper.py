@@ -19,23 +19,19 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import MeshError, PlanError, ShapeError, explain_error
-from meshtf.graph import Graph, Source, Tensor, context, current, current_executor
+from meshtf.graph import Graph, Source, Tensor, context, current_executor
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Dimension
 from meshtf.ops.custom import custom_gradient
 from meshtf.ops.laying import stage
-from meshtf.ops.reshape import merge, require_dim, split_dim
-from meshtf.ops.seeds import microbatch
+from meshtf.ops.microbatch import MICROBATCH, in_microbatches, microbatch, together
 from meshtf.ops.stacking import stack, unstack
-from meshtf.ops.state import full
 from meshtf.pipeline.costs import layer_costs
 from meshtf.pipeline.partition import Memory, split
 from meshtf.pipeline.recorded import Cells
 from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
 from meshtf.runtime.variables import Variable
 
-_PART = "microbatch"
 _SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
 
 
@@ -94,7 +90,7 @@ class GPipe(Module):
     return tf.nest.map_structure(lambda *rows: self._together(list(rows)), *ys)
 
   def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
-    """Returns the mean over microbatches of loss_of(y, *others), where y is the last layer's output.
+    """Returns the mean over microbatches of loss_of(y, *others), y being the last layer's output.
 
     If that is a mean over the rows of `dim`, all of one weight, the result is that of the whole
     batch. Its gradients are computed with it, in the order of the schedule.
@@ -142,18 +138,8 @@ class GPipe(Module):
     """Returns the microbatches: rows m, m + M, ... of each tensor, so that none moves."""
     flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
     self._check_mesh(flat[0].mesh)
-    rows = [unstack(self._parted(y), _PART) for y in flat]
+    rows = [unstack(in_microbatches(y, self.dim, self.microbatches), MICROBATCH) for y in flat]
     return [tf.nest.pack_sequence_as(x, [r[m] for r in rows]) for m in range(self.microbatches)]
-
-  def _parted(self, x: Tensor) -> Tensor:
-    require_dim(x.shape, self.dim)
-    size, number = x.shape[self.dim], self.microbatches
-    if size % number:
-      raise ShapeError(explain_error(
-          f'{number} microbatches do not divide dimension "{self.dim}" of size {size}.',
-          tensor=repr(x.shape), **{"from": Source.here()},
-          way_out=f"Take one of {[n for n in range(1, size + 1) if size % n == 0][:12]}."))
-    return split_dim(x, self.dim, [Dimension(self.dim, size // number), Dimension(_PART, number)])
 
   def _together(self, rows: list[Tensor]) -> Tensor:
     shape = rows[0].shape
@@ -162,8 +148,7 @@ class GPipe(Module):
           f'an output of the pipeline lacks "{self.dim}", so its microbatches cannot be put '
           "together.", tensor=repr(shape), **{"from": Source.here()},
           way_out="Use pipe.loss for what is a mean over the batch."))
-    y = stack(rows, _PART, shape.index(self.dim) + 1)
-    return merge(y, (self.dim, _PART), self.dim)
+    return together(stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim)
 
   def _check_mesh(self, mesh: Mesh | None) -> None:
     if mesh is None:

@@ -32,11 +32,10 @@ from meshtf.partition import (
   schedule,
   walked_only,
 )
-from meshtf.partition.cost import spans
-from meshtf.runtime.at import take_rows
 from meshtf.runtime.carrier import Carrier
 from meshtf.runtime.collectives import collectives_for
 from meshtf.runtime.collectives.pieces import piece, send
+from meshtf.runtime.collectives.rows import rows_of_slices
 from meshtf.runtime.devices import devices_of, kept_separate
 from meshtf.runtime.segments import Caller
 
@@ -208,7 +207,8 @@ class Placed(Carrier):
     """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
     xs, out = self.values[step.src], list(self.values[step.src])
     for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
-      out[target] = None if xs[source] is None else send(xs[source], self.devices[source], self.devices[target])
+      if xs[source] is not None:
+        out[target] = send(xs[source], self.devices[source], self.devices[target])
     return out
 
   def _restage(self, step: MoveStep) -> Slices:
@@ -268,7 +268,7 @@ class Placed(Carrier):
     length = max(high - low for low, high in ends)       # one trace: equal lengths on all devices
 
     def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
-      return [_rows_of_slices(xs, devices, j, axis, low, low + length, step)
+      return [rows_of_slices(xs, devices, j, axis, low, low + length, step)
               for j, (low, _) in enumerate(ends)]
     return self._grouped(self.values[step.src], (step.axis,), exchange)
 
@@ -284,19 +284,3 @@ def _scope(step: Any) -> str:
   if isinstance(step, (LoopStep, BranchStep, CallStep)):
     return f"{step.node.op.title}/"
   return "load/" if isinstance(step, Load) else "put/"
-
-
-def _rows_of_slices(xs: Slices, devices: Sequence[str], j: int, axis: int, start: int, stop: int,
-                    step: WindowStep) -> Any:
-  """Returns rows [start, stop) of the whole that the slices make up, on device j."""
-  pieces, fill = [], step.fill
-  for q, low, high in spans(start, stop, xs[0].shape[axis], len(xs), step.window.wrap):
-    with tf.device(devices[q]):
-      pieces.append(send(take_rows(xs[q], axis, low, high, fill), devices[q], devices[j]))
-  with tf.device(devices[j]):
-    if not pieces:
-      return take_rows(xs[j], axis, -(stop - start), 0, fill)
-    rows = pieces[0] if len(pieces) == 1 else tf.concat(pieces, axis)
-    before, have = 0 if step.window.wrap else max(0, -start), rows.shape[axis]
-    return take_rows(rows, axis, -before, stop - start - before, fill) if (
-        before or have < stop - start) else rows

@@ -1,0 +1,60 @@
+"""Microbatches: a batch in several parts, which together draw the numbers of the whole.
+
+    parts = unstack(in_microbatches(x, "batch", 4), MICROBATCH)     # rows 0, 4, 8..; 1, 5, 9..; ...
+    with microbatch("batch", 4, number):
+      h = mtf.dropout(layer(parts[number]), 0.1)                    # the masks of these very rows
+
+Each part has every so-many-th row, so rows of a batch that is cut over devices stay where they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import Source, Tensor, context, current
+from meshtf.names import Dimension, Shape
+from meshtf.ops.reshape import merge, require_dim, split_dim
+
+MICROBATCH = "microbatch"       # the dimension of the parts
+
+
+def in_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
+  """Returns x with rows of `dim` as [dim, microbatch], the latter of size `number`.
+
+  Raises:
+    ShapeError: x lacks `dim`, or `number` does not divide it.
+  """
+  require_dim(x.shape, dim)
+  size = x.shape[dim]
+  if number < 1 or size % number:
+    raise ShapeError(explain_error(
+        f'{number} microbatches do not divide dimension "{dim}" of size {size}.',
+        tensor=repr(x.shape), **{"from": Source.here()},
+        way_out=f"Take one of {[n for n in range(1, size + 1) if size % n == 0][:12]}."))
+  return split_dim(x, dim, [Dimension(dim, size // number), Dimension(MICROBATCH, number)])
+
+
+def together(x: Tensor, dim: str) -> Tensor:
+  """Returns x[..., dim, microbatch, ...] with the rows of the whole batch again."""
+  return merge(x, (dim, MICROBATCH), dim)
+
+
+@contextlib.contextmanager
+def microbatch(dim: str, microbatches: int, number: Any) -> Iterator[None]:
+  """Says that `dim` has the rows number, number + microbatches, ... of a batch.
+
+  Random ops count rows so, whatever parts a batch is cut into.
+  """
+  with context(part=(dim, microbatches, number)):
+    yield
+
+
+def part_of(shape: Shape) -> tuple[tuple[str, int] | None, tuple[Tensor, ...]]:
+  """Returns (dim, microbatches) and the number of the microbatch, where a shape has its rows."""
+  part = current().part
+  if part is None or part[0] not in shape:
+    return None, ()
+  return part[:2], (part[2],)
