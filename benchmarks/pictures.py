@@ -3,8 +3,7 @@
     Path("fsdp.svg").write_text(picture(forecast, "Fully sharded", rows))
 
 A tensor is a box with an edge for each dimension; each position has one, in which the part that it
-holds is solid and what only others hold is an outline. What is drawn is read off a forecast. The
-picture brings its own background, so that it can be read on pages of any colour.
+holds is solid and what only others hold is an outline. What is drawn is read off a forecast.
 """
 
 from __future__ import annotations
@@ -12,36 +11,26 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
-from html import escape
 from typing import NamedTuple
 
 from meshtf.forecast import Forecast, Placed
+from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.table import bytes_text
 
-LABEL, WHOLE, FIRST, STEP, RIGHT, WIDTH = 26, 218, 344, 115, 804, 1000       # columns
+WHOLE, FIRST, STEP, RIGHT, WIDTH = 218, 344, 115, 804, 1000       # columns
 HEAD, ROW = 94, 112
 CUBE, PLATE = ((56.0, 44.0), (34.0, -26.0)), ((78.0, 46.0), (5.0, -4.0))     # front, depth
 GAP = 4.0
 
-STYLE = """
-    .back { fill: #fbfbfa } .rule { stroke: #d5dade; fill: none }
-    text { fill: #1f2933; font: 14px "DejaVu Sans", Helvetica, Arial, sans-serif }
-    .title { font-weight: bold; font-size: 17px } .name { font-weight: bold }
-    .note { fill: #52606d; font-size: 12.5px }
-    .code { font: 12px "DejaVu Sans Mono", Menlo, monospace; fill: #52606d }
-    .cut { fill: #a64b00; font-weight: bold }
-    .edge { font-size: 11px; fill: #6b7784 }
+LIGHT = """\
+    .cut { fill: #a64b00; font-weight: bold } .edge { font-size: 11px; fill: #6b7784 }
     .other { fill: #7b8794; fill-opacity: .05; stroke: #7b8794; stroke-opacity: .5 }
     .all { fill: #7b8794; fill-opacity: .22; stroke: #7b8794 }
     .held { stroke-width: .6; stroke-linejoin: round }
-    .p0 { fill: #3d7fc1; stroke: #2c5f93 } .p1 { fill: #dd8531; stroke: #a8611b }
-    .p2 { fill: #43a06b; stroke: #2e7a4f } .p3 { fill: #9a69c7; stroke: #73489b }
     .top { fill: #ffffff; fill-opacity: .38 } .side { fill: #000000; fill-opacity: .22 }
-    @media (prefers-color-scheme: dark) {
-      .back { fill: #161b22 } .rule { stroke: #343c46 }
-      text { fill: #e6edf3 } .note, .code { fill: #a5b1bd } .cut { fill: #ffae66 }
-      .edge { fill: #8d99a6 }
-    }
+"""
+DARK = """\
+      .cut { fill: #ffae66 } .edge { fill: #8d99a6 }
 """
 
 
@@ -62,13 +51,10 @@ def picture(forecast: Forecast, title: str, rows: Sequence[Row]) -> str:
   height = top + ROW * len(rows) + 46
   foot = ("Solid: held by this position. Outline: held by others only. "
           "On the right: the part that each holds; what is moved of it, or of its gradient.")
-  return "\n".join([
-      f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}">',
-      f"  <title>{escape(title)}</title>", f"  <style>{STYLE}  </style>",
-      f'  <rect class="back" width="{WIDTH}" height="{height}" rx="10"/>',
-      _text(LABEL, 38, "title", title), *_positions(forecast),
-      *(line for i, row in enumerate(rows) for line in _row(forecast, row, top + ROW * i)),
-      _text(LABEL, height - 18, "note", foot), "</svg>", ""])
+  body = [*_positions(forecast),
+          *(line for i, row in enumerate(rows) for line in _row(forecast, row, top + ROW * i)),
+          text(MARGIN, height - 18, "note", foot)]
+  return document(title, WIDTH, height, body, LIGHT, DARK)
 
 
 def _positions(forecast: Forecast) -> Iterator[str]:
@@ -81,27 +67,27 @@ def _positions(forecast: Forecast) -> Iterator[str]:
       left = FIRST + STEP * count * i
       right, y = left + STEP * count - 22, HEAD - 14 + 24 * level
       yield f'  <path class="rule" d="M{left} {y}H{right}"/>'
-      yield _text((left + right) / 2, y - 7, "code", f"{axis} {i % size}", "middle")
+      yield text((left + right) / 2, y - 7, "code", f"{axis} {i % size}", "middle")
 
 
 def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
-  yield f'  <path class="rule" d="M{LABEL} {y}H{WIDTH - LABEL}"/>'
-  yield _text(LABEL, y + 26, "name", row.name)
-  yield _text(LABEL, y + 43, "note", row.note)
+  yield f'  <path class="rule" d="M{MARGIN} {y}H{WIDTH - MARGIN}"/>'
+  yield text(MARGIN, y + 26, "name", row.name)
+  yield text(MARGIN, y + 43, "note", row.note)
   axes = [axis for axis, _ in forecast.axes]
   for i, (dim, size) in enumerate(row.tensor.shape):
     over = "".join(f"/{a}" for a, state in zip(axes, row.tensor.states) if state == dim)
-    yield _text(LABEL, y + 61 + 15 * i, "code cut" if over else "code", f"{dim}:{size}{over}")
+    yield text(MARGIN, y + 61 + 15 * i, "code cut" if over else "code", f"{dim}:{size}{over}")
   box = _Box(row)
   yield from box.whole(WHOLE, y)
   sizes = [size for _, size in forecast.axes]
   for position, coords in enumerate(itertools.product(*map(range, sizes))):
     held = {state: i for i, state in zip(coords, row.tensor.states)}
     yield from box.part(FIRST + STEP * position, y, held, f"p{position % 4}")
-  yield _text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
-  yield _text(RIGHT, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
-  for i, text in enumerate(row.moves):
-    yield _text(RIGHT, y + 63 + 15 * i, "code", text)
+  yield text(RIGHT, y + 26, "name", _share(row.tensor, forecast.positions))
+  yield text(RIGHT, y + 43, "note", f"{bytes_text(row.tensor.bytes)} each")
+  for i, move in enumerate(row.moves):
+    yield text(RIGHT, y + 63 + 15 * i, "code", move)
 
 
 def _share(tensor: Placed, positions: int) -> str:
@@ -128,10 +114,10 @@ class _Box:
     y = self._base(y)
     (width, height), (dx, dy) = self.front, self.depth
     yield from _faces((x, y), self.front, self.depth, "all")
-    yield _text(x + width / 2, y + height + 13, "edge", self.dims[2], "middle")
-    yield _text(x - 5, y + height / 2 + 4, "edge", self.dims[1], "end")
+    yield text(x + width / 2, y + height + 13, "edge", self.dims[2], "middle")
+    yield text(x - 5, y + height / 2 + 4, "edge", self.dims[1], "end")
     if self.dims[0]:
-      yield _text(x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", self.dims[0])
+      yield text(x + width + dx / 2 + 7, y + height + dy / 2 + 8, "edge", self.dims[0])
 
   def part(self, x: float, y: float, held: dict[str, int], kind: str) -> Iterator[str]:
     """Yields the box in its parts, those that are held solid."""
@@ -164,8 +150,3 @@ def _faces(corner: tuple[float, float], size: tuple[float, float], depth: tuple[
     yield f'  <path class="{kind}" d="{path}"/>'
     if shade and kind.startswith("held"):
       yield f'  <path class="{shade}" d="{path}"/>'
-
-
-def _text(x: float, y: float, kind: str, text: str, anchor: str = "start") -> str:
-  place = f'x="{x:g}" y="{y:g}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
-  return f'  <text class="{kind}" {place}>{escape(text)}</text>'

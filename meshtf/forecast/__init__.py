@@ -4,6 +4,7 @@
     totals      sums, and equal stretches of ops
     table       as text, and as JSON
     page        as one HTML page
+    svg         what pictures share
     forecast    the facts, which print and save themselves
     analysis    a planned program -> a forecast
     memory      what is alive when

@@ -1,0 +1,44 @@
+"""What all pictures share: their frame, their letters, and colours for light and dark pages.
+
+    document("A title", 1000, 400, [text(26, 80, "note", "what it shows")])
+
+A picture is an SVG document that needs nothing else. It brings its own background, so that it can
+be read on pages of any colour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+MARGIN = 26
+LIGHT = """
+    .back { fill: #fbfbfa } .rule { stroke: #d5dade; fill: none }
+    text { fill: #1f2933; font: 14px "DejaVu Sans", Helvetica, Arial, sans-serif }
+    .title { font-weight: bold; font-size: 17px } .name { font-weight: bold }
+    .note { fill: #52606d; font-size: 12.5px }
+    .code { font: 12px "DejaVu Sans Mono", Menlo, monospace; fill: #52606d }
+    .p0 { fill: #3d7fc1; stroke: #2c5f93 } .p1 { fill: #dd8531; stroke: #a8611b }
+    .p2 { fill: #43a06b; stroke: #2e7a4f } .p3 { fill: #9a69c7; stroke: #73489b }
+"""
+DARK = """\
+      .back { fill: #161b22 } .rule { stroke: #343c46 }
+      text { fill: #e6edf3 } .note, .code { fill: #a5b1bd }
+"""
+
+
+def document(title: str, width: float, height: float, body: Iterable[str], light: str = "",
+             dark: str = "") -> str:
+  """Returns a picture with its title at the top left; `light` and `dark` are further styles."""
+  style = f"{LIGHT}{light}    @media (prefers-color-scheme: dark) {{\n{DARK}{dark}    }}\n"
+  return "\n".join([
+      f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
+      f"  <title>{escape(title)}</title>", f"  <style>{style}  </style>",
+      f'  <rect class="back" width="{width:g}" height="{height:g}" rx="10"/>',
+      text(MARGIN, 38, "title", title), *body, "</svg>", ""])
+
+
+def text(x: float, y: float, kind: str, words: str, anchor: str = "start") -> str:
+  """Returns words of a class at a place."""
+  place = f'x="{x:g}" y="{y:g}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
+  return f'  <text class="{kind}" {place}>{escape(words)}</text>'
