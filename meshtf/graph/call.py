@@ -42,9 +42,9 @@ class Call(Op):
 class Backward:
   """The backward body of a body, and what it takes.
 
-  Its arguments are `kept`, tensors of the forward body, the cotangents of the forward body's
-  floating results, and sums so far of cotangents of `captures`. Its results are the cotangents of
-  `arguments`, and the sums with those of this run.
+  Its arguments are `kept`, tensors of the forward body, the cotangents of results, and sums so far
+  of the cotangents of `captures`. Its results are the cotangents of `arguments`, and these sums with
+  those of this run.
   """
 
   body: Body
@@ -53,9 +53,13 @@ class Backward:
   captures: tuple[Tensor, ...]
 
 
-def backward_of(body: Body) -> Backward:
-  """Records the gradient of a body with respect to its arguments and captures."""
-  results = [r for r in body.results if has_gradient(r.dtype)]
+def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
+  """Records the gradient of a body with respect to its arguments and captures.
+
+  Args:
+    body: the forward body.
+    results: those of its results that have cotangents.
+  """
   given = [body.graph.given(r.spec) for r in results]
   inputs = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
   sums: dict[Tensor, Tensor] = {}

@@ -29,6 +29,7 @@ class Context:
   instead: Any = None                    # by tensor: the same, computed again, to take in its place
   stage: int | None = None               # the stage of a pipeline; None: where the inputs are
   part: Any = None                       # (dim, microbatches, number) of the microbatch made here
+  later: Any = None                      # where `once_per_batch` keeps what is to be called
   stack: Any = None                      # the dimension that variables made here get in front
   rows: Any = None                       # by id of a variable: the row of it that is its value here
 

@@ -4,7 +4,8 @@
     y = norm(x, training=True)     # mean 0 and variance 1 of each channel, scaled and shifted
 
 The statistics are those of the whole batch, however it is cut: sums of a few numbers for each
-channel are all that devices exchange.
+channel are all that devices exchange. Where a batch comes in microbatches (pipelines, gradient
+accumulation), each is normalized by its own, and the moving averages take those of the whole batch.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.ops.choosing import cast
+from meshtf.ops.microbatch import once_per_batch
 from meshtf.ops.reduce import reduce_mean, wide
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import rsqrt, square
@@ -63,13 +65,16 @@ class BatchNorm(Module):
     y = y - mean
     variance = reduce_mean(square(y), others)
     y = self._scaled(y, variance, x.dtype)
-    self._move(self.moving_mean, mean)        # after `_scaled`, for which their sums are finished
-    self._move(self.moving_variance, variance)
+    # After `_scaled`, for which their sums are finished.
+    once_per_batch(self._move, mean, variance, square(mean))
     return y
 
   def _scaled(self, centred: Tensor, variance: Tensor | Variable, dtype: str) -> Tensor:
     y = centred * (rsqrt(variance + self.epsilon) * self.scale) + self.bias
     return cast(y, dtype)
 
-  def _move(self, average: Variable, value: Tensor) -> None:
-    average.assign(average * self.momentum + value * (1 - self.momentum))
+  def _move(self, mean: Tensor, variance: Tensor, mean_square: Tensor) -> None:
+    """Moves the averages; the arguments are means over microbatches, whose means vary, too."""
+    variance = variance + (mean_square - square(mean))
+    for average, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
+      average.assign(average * self.momentum + value * (1 - self.momentum))

@@ -10,12 +10,13 @@ Each part has every so-many-th row, so rows of a batch that is cut over devices 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import Source, Tensor, context, current
+from meshtf.graph import Context, Source, Tensor, context, current
 from meshtf.names import Dimension, Shape
+from meshtf.ops.control import stop_gradient
 from meshtf.ops.reshape import merge, require_dim, split_dim
 
 MICROBATCH = "microbatch"       # the dimension of the parts
@@ -40,6 +41,43 @@ def in_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
 def together(x: Tensor, dim: str) -> Tensor:
   """Returns x[..., dim, microbatch, ...] with the rows of the whole batch again."""
   return merge(x, (dim, MICROBATCH), dim)
+
+
+def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
+  """Calls fn(*tensors), which writes what a layer keeps of a batch, such as moving averages.
+
+  Where the batch comes in microbatches (a pipeline, gradient accumulation), fn is called once for
+  all of them, with the means of the tensors over them.
+  """
+  later = current().later
+  if later is None:
+    fn(*tensors)
+  else:
+    later.append(Later(fn, tuple(stop_gradient(x) for x in tensors), current()))
+
+
+class Later(NamedTuple):
+  """What is to be called when all microbatches are through."""
+
+  fn: Callable[..., None]
+  tensors: tuple[Tensor, ...]
+  around: Context          # in force where `once_per_batch` was called
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[list[Later]]:
+  """Collects what `once_per_batch` is asked for within, instead of calling it."""
+  later: list[Later] = []
+  with context(later=later):
+    yield later
+
+
+def call_with_means(later: Sequence[Later], sums: Iterable[Tensor], microbatches: int) -> None:
+  """Calls all that was collected, with sums over microbatches of its tensors in their order."""
+  means = iter([x * (1.0 / microbatches) for x in sums])
+  for fn, tensors, around in later:
+    with context(region=around.region, stage=around.stage, path=around.path):
+      fn(*(next(means) for _ in tensors))
 
 
 @contextlib.contextmanager

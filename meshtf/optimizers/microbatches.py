@@ -18,7 +18,14 @@ from meshtf.graph import Tensor, context, current, gradients
 from meshtf.names import Dimension
 from meshtf.ops.indexing import range
 from meshtf.ops.loops import scan_and_sum
-from meshtf.ops.microbatch import MICROBATCH, in_microbatches, microbatch
+from meshtf.ops.microbatch import (
+  MICROBATCH,
+  Later,
+  call_with_means,
+  collecting,
+  in_microbatches,
+  microbatch,
+)
 
 
 def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[Any], inputs: Any,
@@ -43,22 +50,26 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
     loss = loss_of(inputs)
     return loss, gradients([loss], list(variables))
   reached: list[bool] = []
+  later: list[Later] = []
 
   seeds = current().seeds
 
-  def part(_: None, rows: Any) -> tuple[None, list[Tensor], None]:
+  def part(_: None, rows: Any) -> tuple[None, Any, None]:
     number, rows = rows
-    with microbatch(dim, microbatches, number), context(seeds=seeds):
+    with (microbatch(dim, microbatches, number), context(seeds=seeds, seeded=set()),
+          collecting() as found):
       loss = loss_of(rows)
     made = gradients([loss], list(variables))
-    reached[:] = [dx is not None for dx in made]
-    return None, [loss, *(dx for dx in made if dx is not None)], None
+    later[:], reached[:] = found, [dx is not None for dx in made]
+    collected = [x for entry in found for x in entry.tensors]
+    return None, (loss, collected, [dx for dx in made if dx is not None]), None
 
   parts = tf.nest.map_structure(lambda x: in_microbatches(x, dim, microbatches), inputs)
   mesh = tf.nest.flatten(parts)[0].mesh
   number = range(mesh, Dimension(MICROBATCH, microbatches))
   _, sums, _ = scan_and_sum(part, None, (number, parts), MICROBATCH)
-  loss, *grads = (x * (1.0 / microbatches) for x in sums)
-  left = iter(grads)
-  return loss, [next(left) if there else None for there in reached]
+  loss, collected, grads = sums
+  call_with_means(later, collected, microbatches)
+  left = (dx * (1.0 / microbatches) for dx in grads)
+  return loss * (1.0 / microbatches), [next(left) if there else None for there in reached]
 

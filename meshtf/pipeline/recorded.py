@@ -15,8 +15,10 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Body, Source, Spec, Tensor, context, record_body
 from meshtf.graph.call import Backward, backward_of, call
 from meshtf.names import Shape, has_gradient
+from meshtf.ops.adding import add_n
 from meshtf.ops.control import recompute
 from meshtf.ops.laying import stage
+from meshtf.ops.microbatch import Later, call_with_means, collecting
 from meshtf.ops.state import full, zeros_like
 from meshtf.pipeline.schedule import Schedule, Task
 
@@ -48,11 +50,14 @@ class Cells:
     self.pipe, self.loss_of, self.others = pipe, loss_of, others
     self.mesh = tf.nest.flatten(example)[0].mesh
     self.bodies: list[Body] = []
+    self.outputs: list[tuple[Tensor, ...]] = []      # of each body: what the next one takes
+    self.later: list[list[Later]] = []               # of each cell: what is to be called in the end
     self.structures: list[Any] = []          # of each cell's output
     for k in range(len(pipe.cells)):
       example = self._record(k, example)
     self.number_of_inputs = len(tf.nest.flatten(others)) if loss_of is not None else 0
     self.last: dict[int, tuple[Tensor, ...]] = {}        # what each stage made last
+    self.runs: dict[tuple[int, int], _Run] = {}
 
   @property
   def captures(self) -> list[Tensor]:
@@ -63,8 +68,19 @@ class Cells:
     """Returns what all cells make of a microbatch."""
     flat = tf.nest.flatten(x)
     for k, body in enumerate(self.bodies):
-      flat = list(self._call(k, body, [self._number(number), *flat]))
+      made = self._call(k, body, [self._number(number), *flat])
+      self.runs[k, number] = _Run((), made)
+      flat = list(made[:len(self.outputs[k])])
     return tf.nest.pack_sequence_as(self.structures[-1], flat)
+
+  def finish(self) -> None:
+    """Calls what layers asked for once in a batch, when all microbatches are through."""
+    for k, later in enumerate(self.later):
+      first = len(self.outputs[k])
+      made = [self.runs[k, m].results[first:] for m in range(self.pipe.microbatches)]
+      number = sum(len(entry.tensors) for entry in later)
+      sums = [add_n([rows[i] for rows in made]) for i in range(number)]
+      call_with_means(later, sums, self.pipe.microbatches)
 
   def run(self, parts: Sequence[Sequence[Tensor]], schedule: Schedule
           ) -> tuple[Tensor, list[list[Tensor | None]], list[Tensor | None]]:
@@ -77,9 +93,8 @@ class Cells:
     Returns:
       (loss, cotangents of parts, cotangents of captures).
     """
-    self.backwards = [backward_of(body) for body in self.bodies]
+    self.backwards = [backward_of(body, self._floating(k)) for k, body in enumerate(self.bodies)]
     self.kept = [self._keeping(body, b) for body, b in zip(self.bodies, self.backwards)]
-    self.runs: dict[tuple[int, int], _Run] = {}
     self.sums: list[list[Tensor]] = [self._zeros(k, b) for k, b in enumerate(self.backwards)]
     self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
     cells = len(self.bodies)
@@ -89,11 +104,9 @@ class Cells:
         self._forward(k, task, parts[task.microbatch])
       else:
         self._backward(k, task)
+    self.finish()
     losses = [self.runs[cells - 1, m].results[0] for m in range(len(parts))]
-    total = losses[0]
-    for more in losses[1:]:
-      total = total + more
-    return (total * (1.0 / len(parts)), [self._of_parts(m) for m in range(len(parts))],
+    return (add_n(losses) * (1.0 / len(parts)), [self._of_parts(m) for m in range(len(parts))],
             self._of_captures())
 
   def _record(self, k: int, example: Any) -> Any:
@@ -110,13 +123,19 @@ class Cells:
             rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat):]))
             y = self._scalar(self.loss_of(*((y, *rest))))  # type: ignore[misc]
         return y
-      made.append((recompute(cell) if pipe.recompute else cell)(*xs))
-      return tf.nest.flatten(made[0])
+      with collecting() as later:
+        made.append((recompute(cell) if pipe.recompute else cell)(*xs))
+      self.later.append(later)
+      return [*tf.nest.flatten(made[0]), *(x for entry in later for x in entry.tensors)]
 
     with context(stage=pipe.stage_of(k)):
       self.bodies.append(record_body(run, [_NUMBER, *(x.spec for x in (*flat, *others))]))
     self.structures.append(tf.nest.map_structure(lambda x: 0, made[0]))
-    return tf.nest.pack_sequence_as(made[0], list(self.bodies[k].results))
+    self.outputs.append(self.bodies[k].results[:len(tf.nest.flatten(made[0]))])
+    return tf.nest.pack_sequence_as(made[0], list(self.outputs[k]))
+
+  def _floating(self, k: int) -> list[Tensor]:
+    return [r for r in self.outputs[k] if has_gradient(r.dtype)]
 
   def _scalar(self, loss: Tensor) -> Tensor:
     if loss.shape.names:
@@ -151,7 +170,7 @@ class Cells:
     body = self.kept[k]
     others = len(inputs) - self.number_of_inputs
     taken = (list(inputs[:others]) if k == 0 else
-             list(self.runs[k - 1, task.microbatch].results[:len(self.bodies[k - 1].results)]))
+             list(self.runs[k - 1, task.microbatch].results[:len(self.outputs[k - 1])]))
     if k == len(self.bodies) - 1:
       taken += inputs[others:]
     arguments = (self._number(task.microbatch), *taken)
@@ -170,15 +189,15 @@ class Cells:
 
   def _given(self, k: int, number: int) -> list[Tensor]:
     """Returns the cotangents of a cell's results: of the loss, or from the next cell."""
-    results = [r for r in self.bodies[k].results if has_gradient(r.dtype)]
+    results = self._floating(k)
     if k == len(self.bodies) - 1:
       with stage(self.pipe.stage_of(k)):
         return [full(self.mesh, "", 1.0 / self.pipe.microbatches, r.dtype) for r in results]
-    after = self.bodies[k + 1].arguments[1:1 + len(self.bodies[k].results)]
+    after = self.bodies[k + 1].arguments[1:1 + len(self.outputs[k])]
     there = self.cotangents[k + 1, number]
     outputs = self.runs[k, number].results
     return [there[x] if x in there else zeros_like(y)
-            for x, r, y in zip(after, self.bodies[k].results, outputs) if has_gradient(r.dtype)]
+            for x, r, y in zip(after, self.outputs[k], outputs) if has_gradient(r.dtype)]
 
   def _of_parts(self, number: int) -> list[Tensor | None]:
     """Returns the cotangents of what the first cell took, and of the others."""

@@ -22,9 +22,17 @@ from meshtf.errors import MeshError, PlanError, ShapeError, explain_error
 from meshtf.graph import Graph, Source, Tensor, context, current_executor
 from meshtf.mesh import Mesh
 from meshtf.module import Module
+from meshtf.ops.adding import add_n
 from meshtf.ops.custom import custom_gradient
 from meshtf.ops.laying import stage
-from meshtf.ops.microbatch import MICROBATCH, in_microbatches, microbatch, together
+from meshtf.ops.microbatch import (
+  MICROBATCH,
+  call_with_means,
+  collecting,
+  in_microbatches,
+  microbatch,
+  together,
+)
 from meshtf.ops.stacking import stack, unstack
 from meshtf.pipeline.costs import layer_costs
 from meshtf.pipeline.partition import Memory, split
@@ -85,8 +93,9 @@ class GPipe(Module):
     if isinstance(current_executor(), Graph):
       cells = Cells(self, parts[0], None, ())
       ys = [cells.forward(m, part) for m, part in enumerate(parts)]
+      cells.finish()
     else:
-      ys = [self.run_eagerly(m, part) for m, part in enumerate(parts)]
+      ys = self._eagerly(parts)
     return tf.nest.map_structure(lambda *rows: self._together(list(rows)), *ys)
 
   def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
@@ -107,8 +116,9 @@ class GPipe(Module):
     """
     parts = self._parts((x, others))
     if not isinstance(current_executor(), Graph):
-      losses = [loss_of(self.run_eagerly(m, part), *rest) for m, (part, rest) in enumerate(parts)]
-      return _mean(losses)
+      ys = self._eagerly([part for part, _ in parts])
+      losses = [loss_of(y, *rest) for y, (_, rest) in zip(ys, parts)]
+      return add_n(losses) * (1.0 / self.microbatches)
     cells = Cells(self, parts[0][0], loss_of, parts[0][1])
     flat = [tf.nest.flatten(part) for part in parts]
     captures = cells.captures
@@ -120,12 +130,17 @@ class GPipe(Module):
                                for d in (*(d for row in rows for d in row), *sums)]
     return run(flat, captures)
 
-  def run_eagerly(self, number: int, x: Any) -> Any:
-    """Returns what the layers make of a microbatch."""
-    with context(seeded=set()):          # its random ops draw for rows of their own
-      for k in range(len(self.cells)):
-        x = self.run_cell(k, number, x)
-    return x
+  def _eagerly(self, parts: Sequence[Any]) -> list[Any]:
+    """Returns what the layers make of all microbatches, in eager mode."""
+    ys, collected = [], []
+    for number, x in enumerate(parts):
+      with context(seeded=set()), collecting() as later:     # it draws for rows of its own
+        for k in range(len(self.cells)):
+          x = self.run_cell(k, number, x)
+      ys.append(x)
+      collected.append([t for entry in later for t in entry.tensors])
+    call_with_means(later, [add_n(list(ts)) for ts in zip(*collected)], self.microbatches)
+    return ys
 
   def run_cell(self, cell: int, number: Any, x: Any) -> Any:
     """Returns what the layers of a cell make of a microbatch, whose number may be a tensor."""
@@ -186,9 +201,3 @@ def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedul
     return interleaved(stages, microbatches, chunks)
   return _SCHEDULES[name](stages, microbatches)
 
-
-def _mean(losses: Sequence[Tensor]) -> Tensor:
-  total = losses[0]
-  for more in losses[1:]:
-    total = total + more
-  return total * (1.0 / len(losses))

@@ -56,3 +56,25 @@ def test_microbatches_that_do_not_divide_are_refused(seed):
   mesh = mtf.Mesh("")
   with pytest.raises(mtf.ShapeError, match="batch"):
     mtf.optimizers.accumulate_gradients(lambda x: x, [], mtf.ones(mesh, "d:4"), "batch", 2)
+
+
+def test_masks_and_moving_averages_are_those_of_the_whole_batch(seed):
+  x = np.random.default_rng(seed).normal(1.0, 2.0, size=(16, 8)).astype("float32")
+
+  def run(layout, microbatches, eager):
+    mesh = mtf.Mesh("x:2", layout, seed=seed)
+    norm = mtf.layers.BatchNorm(mesh, "d:8", momentum=0.5)
+    def step(x):
+      def loss_of(x):
+        norm(x, training=True)
+        return mtf.reduce_mean(mtf.square(mtf.dropout(x, 0.5)))
+      with mtf.seed(seed):
+        return mtf.optimizers.accumulate_gradients(loss_of, [], x, "batch", microbatches)[0]
+    loss = (step if eager else mtf.function(step))(mtf.import_tensor(mesh, x, "batch;d"))
+    return float(loss), norm.moving_mean.numpy(), norm.moving_variance.numpy()
+
+  want = run("", 1, False)
+  np.testing.assert_allclose(want[2], 0.5 + 0.5 * x.var(0), 1e-5)
+  for layout, microbatches, eager in (("", 4, False), ("batch:x", 8, False), ("batch:x", 4, True)):
+    for y, expected in zip(run(layout, microbatches, eager), want):
+      np.testing.assert_allclose(y, expected, 1e-5)

@@ -77,8 +77,6 @@ def unpipelined(seed):
   """The same without a pipeline."""
   mesh = mtf.Mesh("", seed=seed)
   layers = [Layer(mesh, k) for k in range(4)] + [last]
-  with mtf.scope("gpipe"):
-    pass
   variables = [v for layer in layers[:-1] for v in layer.trainable_variables]
   optimizer = mtf.optimizers.AdamW(variables, 0.01)
   rng = np.random.default_rng(seed)
@@ -107,3 +105,61 @@ def test_a_pipeline_trains_as_the_model_without_it(case, seed):
   got, _ = train(*case, seed)
   for i, (y, expected) in enumerate(zip(got, want, strict=True)):
     np.testing.assert_allclose(y, expected, 2e-4, 2e-6, err_msg=str(i))
+
+
+@pytest.mark.parametrize("case", [CASES[0], CASES[3], CASES[5]], ids=lambda c: c[0] or "one")
+def test_eagerly_too(case, seed):
+  want, got = unpipelined(seed), train(*case, seed, eager=True)[0]
+  for i, (y, expected) in enumerate(zip(got, want, strict=True)):
+    np.testing.assert_allclose(y, expected, 2e-4, 2e-6, err_msg=str(i))
+
+
+def test_outputs_are_put_together(seed):
+  rows = np.arange(16, dtype="float32")[:, None] + np.zeros((16, 8), "float32")
+  for case in CASES[1:3] + CASES[5:6]:
+    mesh, pipe = pipeline(*case, seed)
+    pipe = mtf.pipeline.GPipe([lambda x: x * 2, lambda x: (x + 1, x)], *case[2:5])
+    for program in (pipe, mtf.function(pipe.__call__, mesh=mesh)):
+      y, doubled = program(mtf.import_tensor(mesh, rows, "batch;d"))
+      np.testing.assert_array_equal(y.numpy(), rows * 2 + 1)
+      np.testing.assert_array_equal(doubled.numpy(), rows * 2)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_batch_norm_moves_by_the_whole_batch(recorded, seed):
+  x = np.random.default_rng(seed).normal(1.0, 2.0, size=(16, 8)).astype("float32")
+  for axes, stages, microbatches in (("", 1, 4), ("stage:2", 2, 4), ("stage:2", 2, 1)):
+    mesh = mtf.Mesh(axes)
+    norms = [mtf.layers.BatchNorm(mesh, "d:8", momentum=0.9, name=f"norm_{k}") for k in range(2)]
+    pipe = mtf.pipeline.GPipe([lambda x, n=n: n(x, training=True) for n in norms], stages,
+                              microbatches, cost=[1, 1])
+
+    def step(x, pipe=pipe):
+      return pipe.loss(lambda y: mtf.reduce_sum(y * y), x)
+    program = mtf.function(step, mesh=mesh) if recorded else step
+    program(mtf.import_tensor(mesh, x, "batch;d"))
+    np.testing.assert_allclose(norms[0].moving_mean.numpy(), 0.1 * x.mean(0), 1e-5)
+    np.testing.assert_allclose(norms[0].moving_variance.numpy(), 0.9 + 0.1 * x.var(0), 1e-5)
+    each = [x[m::microbatches] for m in range(microbatches)]
+    second = np.concatenate([(p - p.mean(0)) / np.sqrt(p.var(0) + 1e-3) for p in each])
+    np.testing.assert_allclose(norms[1].moving_variance.numpy(), 0.9 + 0.1 * second.var(0), 1e-4)
+
+
+def test_what_is_refused(seed):
+  mesh = mtf.Mesh("stage:2")
+  x = mtf.zeros(mesh, "batch:6;d:4")
+  layers = [lambda x: x * 2] * 4
+
+  def refused(error, match, *args, call=lambda pipe: pipe(x), **kwargs):
+    with pytest.raises(error, match=match):
+      call(mtf.pipeline.GPipe(*args, **kwargs))
+  refused(mtf.PlanError, "layers", layers[:1], 2, 2)
+  refused(mtf.PlanError, "no schedule 'gpipee'", layers, 2, 2, "gpipee")
+  refused(mtf.PlanError, "3 costs for 4 layers", layers, 2, 2, cost=[1, 2, 3])
+  refused(mtf.ShapeError, r'4 microbatches .* "batch" of size 6(.|\n)*\[1, 2, 3, 6\]', layers, 2, 4)
+  refused(mtf.MeshError, "3 stages does not fit axis 'stage' of size 2", layers, 3, 2)
+  refused(mtf.ShapeError, 'lacks "batch"', [mtf.reduce_sum, lambda x: x], 2, 2)
+  refused(mtf.ShapeError, "batch", layers, 2, 2, dim="rows")
+  loss = mtf.function(lambda pipe, x: pipe.loss(lambda y: y, x), mesh=mesh)
+  refused(mtf.ShapeError, "the loss of a pipeline is a scalar", layers, 2, 2,
+          call=lambda pipe: loss(pipe, x))
