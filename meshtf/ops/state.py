@@ -113,7 +113,8 @@ def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
 
 def full(mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32") -> Tensor:
   """Returns a tensor of one number."""
-  return apply(Fill(Shape(shape), value, dtype_name(dtype)), mesh=mesh)
+  name = dtype_name(dtype)
+  return apply(Fill(Shape(shape), bool(value) if name == "bool" else value, name), mesh=mesh)
 
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
