@@ -175,7 +175,7 @@ class _Cells:
     for end in self.ends(most):
       ends = 0
       for first in _bits(starts[-1] & inside):
-        ends |= (2 << max(first, end[first])) - (2 << first)
+        ends |= (2 << end[first]) - (2 << first)
       starts.append(ends)
     return [s & inside for s in starts[:-1]] if starts[-1] > inside else []
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from meshtf.pipeline import Layer, gpipe, interleaved, one_f_one_b, simulate
+from meshtf.pipeline import Layer, Timeline, gpipe, interleaved, one_f_one_b, simulate
 from meshtf.pipeline.drawing import split_svg, split_text, timeline_svg, timeline_text
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -56,6 +56,13 @@ def test_a_time_line_says_what_it_comes_to():
   text = timeline_text(simulate(one_f_one_b(4, 8), Fraction(1, 2)))
   assert text.endswith("\ntime 16.5; idle 27.3 %; 2.91 times as fast as one stage; "
                        "holds at most 4, 3, 2, 1")
+
+
+def test_a_line_may_start_at_any_time():
+  line = simulate(gpipe(2, 3))
+  later = Timeline(tuple(s._replace(start=s.start + 100, end=s.end + 100) for s in line.spans))
+  assert timeline_text(later) == timeline_text(line)
+  assert timeline_svg("A", {"": later}) == timeline_svg("A", {"": line})
 
 
 def test_time_lines_as_a_picture_have_one_scale():

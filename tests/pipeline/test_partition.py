@@ -56,6 +56,15 @@ def test_no_split_is_better(layers, stages, kind, how, rng):
     assert split(costs, stages, how) == best(costs, every_split(layers, stages), how), costs
 
 
+@pytest.mark.parametrize("costs, largest, alike", [
+    ([1, 12, 3, 8], (1, 1, 2), (2, 1, 1)),      # 1 12 11 against 13 3 8
+    ([2, 9, 7, 3], (1, 1, 2), (2, 1, 1)),       # 2 9 10 against 11 7 3
+    ([2, 2, 4, 1, 4], (2, 1, 1, 1), (1, 1, 1, 2))])     # 4 4 1 4 against 2 2 4 5, as alike
+def test_the_least_maximum_is_not_the_least_variance(costs, largest, alike):
+  assert split(costs, len(largest), "min_max") == largest
+  assert split(costs, len(alike), "least_variance") == alike
+
+
 @pytest.mark.parametrize("how", ["min_max", "least_variance"])
 @pytest.mark.parametrize("layers, stages", [size for size in SIZES if size[1] > 1])
 def test_no_split_that_fits_is_better(layers, stages, how, rng):
