@@ -140,7 +140,6 @@ def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
   assert len(found) == 3
 
 
-@pytest.mark.slow
 def test_digits_are_told_apart(capsys):
   lines = run_example("digits", capsys)
   assert float(re.match(r"([\d.]+)% of 360 digits", lines[-1]).group(1)) >= 97.0

@@ -100,18 +100,22 @@ class Kernels:
     return _DENSE_3D if len(self.taps) == 3 else _DENSE_2D
 
   @property
-  def _padded_by_op(self) -> bool:
-    return self._ops is _DENSE_2D and not self._dilated
+  def _steps(self) -> Ints:
+    """The strides that the kernel takes."""
+    return (1,) * len(self.taps) if self._thin else self.strides
+
+  @property
+  def _same(self) -> bool:
+    """Whether the kernel knows the padding by itself, which is faster than to pad first."""
+    totals = [max((-(-rows // step) - 1) * step + taps - rows, 0)
+              for rows, step, taps in zip(self.rows, self._steps, self.taps)]
+    return not self._dilated and self.pads == tuple((n // 2, n - n // 2) for n in totals)
 
   @property
   def _attributes(self) -> dict[str, Any]:
-    strides = (1,) * len(self.taps) if self._thin else self.strides
     # A stride over the one row of a dimension that was put in changes nothing; kernels want equals.
-    known: dict[str, Any] = {"strides": [1, *self._lift(strides, strides[-1]), 1]}
-    if not self._padded_by_op or not any(map(any, self.pads)):
-      return known | {"padding": "VALID"}
-    pads = self._lift(self.pads, (0, 0))
-    return known | {"padding": "EXPLICIT", "explicit_paddings": [0, 0, *sum(pads, ()), 0, 0]}
+    return {"strides": [1, *self._lift(self._steps, self._steps[-1]), 1],
+            "padding": "SAME" if self._same else "VALID"}
 
   # Rows in and out of the shape that the kernel takes.
 
@@ -129,7 +133,7 @@ class Kernels:
   @property
   def _margins(self) -> list[tuple[int, int]]:
     """The rows that x gets before and behind, other than by the kernel."""
-    if self._padded_by_op:
+    if self._same:
       return [(0, 0)] * len(self.rows)
     return [(before, after + extra) for (before, after), extra in zip(self.pads, self._extra)]
 
