@@ -53,12 +53,24 @@ class LanguageModel(mtf.Module):
 
   def __call__(self, tokens: mtf.Tensor, training: bool = False) -> mtf.Tensor:
     """Returns logits [batch length vocab] for int32 tokens [batch length]."""
-    length = tokens.shape.dim("length")
-    bias = mtf.layers.causal_bias(self.mesh, length, mtf.Dimension("memory_length", length.size))
-    angles = mtf.layers.rotary_angles(self.mesh, length, self.sizes.dim("d_kv"))
-    x = self.dropout(self.embedding(tokens), training)
+    places = self.places(tokens.shape.dim("length"))
+    x = self.embed(tokens, training)
     for block in self.blocks:
-      x = block(x, bias, angles, training)
+      x = block(x, *places, training)
+    return self.predict(x)
+
+  def places(self, length: mtf.Dimension) -> tuple[mtf.Tensor, mtf.layers.Angles]:
+    """Returns what all blocks know of positions: the causal mask, and rotary angles."""
+    memory = mtf.Dimension("memory_length", length.size)
+    return (mtf.layers.causal_bias(self.mesh, length, memory),
+            mtf.layers.rotary_angles(self.mesh, length, self.sizes.dim("d_kv")))
+
+  def embed(self, tokens: mtf.Tensor, training: bool) -> mtf.Tensor:
+    """Returns the stream [batch length d_model] before the first block."""
+    return self.dropout(self.embedding(tokens), training)
+
+  def predict(self, x: mtf.Tensor) -> mtf.Tensor:
+    """Returns logits [batch length vocab] for the stream after the last block."""
     x = self.norm(x)
     if self.logits is not None:
       return self.logits(x)
