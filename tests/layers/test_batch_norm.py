@@ -69,6 +69,17 @@ def test_moving_averages_reach_the_statistics(mesh, array):
   close(norm(mtf.import_tensor(mesh, array, "batch;h;channels")), y.numpy(), 1e-3)
 
 
+def test_averages_move_once_where_the_layer_is_computed_again(mesh, array):
+  norm = layers.BatchNorm(mesh, "channels:4", momentum=0.5)
+
+  @mtf.function(mesh=mesh, x="batch;h;channels")
+  def step(x):
+    y = mtf.recompute(lambda x: mtf.tanh(norm(x, training=True)))(x)
+    return mtf.gradients([mtf.reduce_sum(y * y)], [x])[0]
+  step(array)
+  close(norm.moving_mean, array.mean((0, 1)) / 2)
+
+
 def test_averages_are_state_and_are_not_trained():
   norm = layers.BatchNorm(mtf.Mesh(""), "channels:4", name="norm")
   assert {v.name for v in norm.trainable_variables} == {"norm/scale", "norm/bias"}

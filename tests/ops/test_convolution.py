@@ -138,6 +138,14 @@ def test_conv_transpose(mesh, rng, stride, taps):
       x, tf.transpose(k, [0, 1, 3, 2]), y.shape.sizes, (stride, 1), "SAME"), [x, kernel], rng)
 
 
+def test_conv_transpose_3d(mesh, rng):
+  x, kernel = rng.normal(size=(2, 4, 2, 3, 4)), rng.normal(size=(3, 2, 2, 4, 2))
+  xs = named(mesh, x, "b;h;w;d;c"), named(mesh, kernel, "i;j;k;c;o")
+  y = mtf.conv_transpose(*xs, "h:i;w:j;d:k", stride={"h": 2, "d": 2})
+  gradients_are_equal(y, xs, lambda x, k: tf.nn.conv3d_transpose(
+      x, tf.transpose(k, [0, 1, 2, 4, 3]), (2, 8, 2, 6, 2), (2, 1, 2), "SAME"), [x, kernel], rng)
+
+
 @pytest.mark.parametrize("padding, rows, want", [("valid", {}, 9), ("same", {"h": 7}, 7),
                                                  ("valid", {"h": 10}, 10), ((1, 0), {}, 8)])
 def test_rows_of_a_transposed_conv(rng, padding, rows, want):
