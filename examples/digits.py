@@ -9,7 +9,6 @@ import numpy as np
 from sklearn.datasets import load_digits
 
 import meshtf as mtf
-from meshtf import layers
 
 MESH = mtf.Mesh("rows:2; columns:2", "h:rows; w:columns")
 EPOCHS, BATCH, HELD_OUT = 8, 64, 360
@@ -21,11 +20,11 @@ class Network(mtf.Module):
   def __init__(self, mesh: mtf.Mesh) -> None:
     super().__init__("network")
     with self.scope():
-      self.conv_1 = layers.Conv(mesh, "h:3;w:3", "color:1", "c_1:16", name="conv_1")
-      self.conv_2 = layers.Conv(mesh, "h:3;w:3", "c_1:16", "c_2:32", name="conv_2")
-      self.norm_1 = layers.BatchNorm(mesh, "c_1:16", momentum=0.9, name="norm_1")
-      self.norm_2 = layers.BatchNorm(mesh, "c_2:32", momentum=0.9, name="norm_2")
-      self.dense = layers.Dense(mesh, "h:4;w:4;c_2:32", "digit:10")
+      self.conv_1 = mtf.layers.Conv(mesh, "h:3;w:3", "color:1", "c_1:16", name="conv_1")
+      self.conv_2 = mtf.layers.Conv(mesh, "h:3;w:3", "c_1:16", "c_2:32", name="conv_2")
+      self.norm_1 = mtf.layers.BatchNorm(mesh, "c_1:16", momentum=0.9, name="norm_1")
+      self.norm_2 = mtf.layers.BatchNorm(mesh, "c_2:32", momentum=0.9, name="norm_2")
+      self.dense = mtf.layers.Dense(mesh, "h:4;w:4;c_2:32", "digit:10")
 
   def __call__(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
     x = mtf.relu(self.norm_1(self.conv_1(x), training))
@@ -39,7 +38,7 @@ adam = mtf.optimizers.Adam(network.trainable_variables, learning_rate=0.002)
 
 @mtf.function(mesh=MESH, x="batch;h;w;color", digits="batch", number="")
 def train_step(x: mtf.Tensor, digits: mtf.Tensor, number: mtf.Tensor) -> mtf.Tensor:
-  loss = layers.softmax_cross_entropy(network(x, training=True), digits, "digit")
+  loss = mtf.layers.softmax_cross_entropy(network(x, training=True), digits, "digit")
   variables = network.trainable_variables
   adam.apply(mtf.gradients([loss], variables), variables, number)
   return loss
