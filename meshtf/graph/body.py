@@ -36,6 +36,8 @@ class Inner(Graph):
   def __init__(self, around: Graph) -> None:
     super().__init__(around.mesh)
     self.around = around
+    self.backwards: dict[Any, Any] = {}      # of bodies that are called: see `call`
+    self.keeping: dict[Any, Any] = {}
 
   def find(self, op: Op) -> Node | None:
     """Returns an earlier read of the same variable, outside."""

@@ -8,7 +8,7 @@ A pipeline calls the body of each stage once for each microbatch, and so its bac
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtf.graph.apply import apply_all
@@ -16,6 +16,7 @@ from meshtf.graph.body import Body, needed, record_more, uses
 from meshtf.graph.context import context
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
+from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
 from meshtf.names import has_gradient
 
@@ -37,20 +38,47 @@ class Call(Op):
   def bodies(self) -> tuple[Body, ...]:
     return (self.body,)
 
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    dys, (node, *_) = dy if isinstance(dy, tuple) else (dy,), {
+        r.node for r in (y if isinstance(y, tuple) else (y,))}
+    there = tuple(k for k, d in enumerate(dys) if d is not None)
+    backward = _shared_backward(self.body, there)
+    keeping = backward.keeping(self.body)
+    node.op = dataclasses.replace(self, body=keeping)
+    node.outputs += tuple(Tensor(node, k, keeping.results[k].spec)
+                          for k in range(len(node.outputs), len(keeping.results)))
+    outside = dict(zip((*keeping.arguments, *keeping.captures), xs))
+    outside.update(zip(keeping.results, node.outputs))
+    sums = [OPERATORS["zeros_like"](outside[x]) for x in backward.captures]
+    made = call(backward.body, [*(outside[x] for x in backward.kept), *(dys[k] for k in there),
+                                *sums], captures=outside)
+    found = dict(zip((*backward.arguments, *backward.captures), made))
+    return [found.get(x) for x in (*self.body.arguments, *self.body.captures)]
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Backward:
   """The backward body of a body, and what it takes.
 
   Its arguments are `kept`, tensors of the forward body, the cotangents of results, and sums so far
-  of the cotangents of `captures`. Its results are the cotangents of `arguments`, and these sums with
-  those of this run.
+  of the cotangents of `captures`. Its results are the cotangents of `arguments`, and the new sums.
   """
 
   body: Body
   kept: tuple[Tensor, ...]
   arguments: tuple[Tensor, ...]
   captures: tuple[Tensor, ...]
+
+  def keeping(self, body: Body) -> Body:
+    """Returns the forward body with what the backward body takes among its results."""
+    own = {*body.arguments, *body.results}
+    more = [x for x in self.kept if x not in own]
+    if not more:
+      return body
+    if body not in body.graph.keeping:
+      body.graph.keeping[body] = Body.of(body.graph, body.arguments, body.nodes,
+                                         [*body.results, *more])
+    return body.graph.keeping[body]
 
 
 def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
@@ -84,7 +112,23 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
                   tuple(x for x in reached if x not in sums), tuple(sums))
 
 
-def call(body: Body, arguments: Sequence[Tensor], follows: Sequence[Tensor] = ()
-         ) -> tuple[Tensor, ...]:
-  """Returns the results of a body."""
-  return apply_all(Call(body, tuple(follows)), *arguments, *body.captures)
+def _shared_backward(body: Body, results: tuple[int, ...]) -> Backward:
+  """Returns the backward body of some results, recorded once for all calls."""
+  key = body, results
+  if key not in body.graph.backwards:
+    body.graph.backwards[key] = backward_of(body, [body.results[k] for k in results])
+  return body.graph.backwards[key]
+
+
+def call(body: Body, arguments: Sequence[Tensor], follows: Sequence[Tensor] = (),
+         captures: Mapping[Tensor, Tensor] | None = None) -> tuple[Tensor, ...]:
+  """Returns the results of a body.
+
+  Args:
+    body: what is called.
+    arguments: what it is given.
+    follows: what has to be there before it runs.
+    captures: by what it uses from outside: what to take for it here; default: itself.
+  """
+  taken = [x if captures is None else captures.get(x, x) for x in body.captures]
+  return apply_all(Call(body, tuple(follows)), *arguments, *taken)

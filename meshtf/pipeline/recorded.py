@@ -94,7 +94,7 @@ class Cells:
       (loss, cotangents of parts, cotangents of captures).
     """
     self.backwards = [backward_of(body, self._floating(k)) for k, body in enumerate(self.bodies)]
-    self.kept = [self._keeping(body, b) for body, b in zip(self.bodies, self.backwards)]
+    self.kept = [b.keeping(body) for body, b in zip(self.bodies, self.backwards)]
     self.sums: list[list[Tensor]] = [self._zeros(k, b) for k, b in enumerate(self.backwards)]
     self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
     cells = len(self.bodies)
@@ -155,12 +155,6 @@ class Cells:
       made = call(body, arguments, self.last.get(place, ()))
     self.last[place] = made
     return made
-
-  def _keeping(self, body: Body, backward: Backward) -> Body:
-    """Returns a forward body that also returns what its backward body takes."""
-    own = {*body.arguments, *body.results}
-    kept = [x for x in backward.kept if x not in own]
-    return Body.of(body.graph, body.arguments, body.nodes, [*body.results, *kept])
 
   def _zeros(self, k: int, backward: Backward) -> list[Tensor]:
     with stage(self.pipe.stage_of(k)):

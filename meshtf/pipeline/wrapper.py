@@ -88,7 +88,11 @@ class GPipe(Module):
     return cell % self.stages
 
   def __call__(self, x: Any) -> Any:
-    """Returns what the last layer makes of x, one microbatch after another, put together again."""
+    """Returns what the last layer makes of x, one microbatch after another, put together again.
+
+    It has gradients: the forward passes of all microbatches come before any backward pass, as in
+    GPipe's schedule, whatever `schedule` says.
+    """
     parts = self._parts(x)
     if isinstance(current_executor(), Graph):
       cells = Cells(self, parts[0], None, ())

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.partition import CallStep
 
 CASES = [  # mesh, layout, stages, microbatches, schedule, chunks, recompute
     ("", "", 1, 1, "1f1b", 1, False),
@@ -112,6 +113,26 @@ def test_eagerly_too(case, seed):
   want, got = unpipelined(seed), train(*case, seed, eager=True)[0]
   for i, (y, expected) in enumerate(zip(got, want, strict=True)):
     np.testing.assert_allclose(y, expected, 2e-4, 2e-6, err_msg=str(i))
+
+
+@pytest.mark.parametrize("case", [CASES[2], CASES[3], CASES[5]], ids=lambda c: c[0])
+def test_the_loss_may_be_outside(case, seed):
+  want = unpipelined(seed)
+  mesh, pipe = pipeline(*case, seed)
+  rng = np.random.default_rng(seed)
+  x, labels = (rng.normal(size=(16, 8)).astype("float32") for _ in range(2))
+
+  @mtf.function(mesh=mesh, x="batch;d", labels="batch;d", number="")
+  def step(x, labels, number):
+    with mtf.seed(seed, number):
+      loss = loss_of(pipe((x, x)), labels)
+    return [loss, *mtf.gradients([loss * 3.0], [x, *pipe.trainable_variables])]
+
+  got = step(x, labels, np.int32(0))
+  for i, (y, expected) in enumerate(zip(got, want)):
+    np.testing.assert_allclose(y.numpy(), expected, 2e-4, 2e-6, err_msg=str(i))
+  calls = [s for s in step.lower(x, labels, np.int32(0)).program.steps if isinstance(s, CallStep)]
+  assert len({id(s.body) for s in calls}) == 2 * case[2] and len(calls) == 2 * case[2] * case[3]
 
 
 def test_outputs_are_put_together(seed):
