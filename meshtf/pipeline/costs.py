@@ -5,30 +5,38 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
+from meshtf.function import function
 from meshtf.graph import Graph, context, executing
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
+from meshtf.ops.seeds import seed
 from meshtf.pipeline.partition import Layer
+
+ROUNDS = 6       # of which the first, which traces, does not count
 
 
 def layer_costs(layers: Sequence[Callable[..., Any]],
-                cost: Sequence[float] | Callable[[Any], float] | None, inputs: Any) -> list[Layer]:
+                cost: Sequence[float] | Callable[[Any], float] | str | None, inputs: Any
+                ) -> list[Layer]:
   """Returns what is known of each layer.
 
   Args:
     layers: the layers, in order.
-    cost: of each layer, or a function from a layer to its cost, or None.
+    cost: of each layer, or a function from a layer to its cost, or "measured", or None.
     inputs: an example of what the first layer takes, or None.
 
   Raises:
-    PlanError: there are other numbers of costs than of layers.
+    PlanError: there are other numbers of costs than of layers, or nothing to measure on.
   """
+  if isinstance(cost, str):
+    cost = _measured(cost, layers, inputs)
   counted = _counted(layers, inputs) if inputs is not None else None
   if cost is None:
     return counted or [Layer(_name(layer, i), 1.0, _parameters(layer))
@@ -55,6 +63,34 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
                  if n.op.effect is None for y in n.outputs)
       found.append(Layer(_name(layer, i), flops, _parameters(layer), held))
   return found
+
+
+def _measured(how: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
+  """Returns the seconds of a forward pass of each layer, the best of some."""
+  if how != "measured" or x is None:
+    raise PlanError(explain_error(
+        f"the cost of layers is not {how!r}." if how != "measured" else
+        "layers are measured on an example.",
+        way_out='Give numbers, a function of a layer, or "measured" with inputs=.'))
+  seconds = []
+  for layer in layers:
+    with context(seeds=None, region=Layout.changes("*:")):
+      program = function(lambda x, layer=layer: _seeded(layer, x))
+      times = []
+      for _ in range(ROUNDS):
+        start = time.perf_counter()
+        y = program(x)
+        for part in tf.nest.flatten(y):
+          part.numpy()
+        times.append(time.perf_counter() - start)
+    seconds.append(min(times[1:]))
+    x = y
+  return seconds
+
+
+def _seeded(layer: Callable[..., Any], x: Any) -> Any:
+  with seed(0):
+    return layer(x)
 
 
 def _name(layer: Any, i: int) -> str:

@@ -22,8 +22,11 @@ from meshtf.errors import MeshError, PlanError, ShapeError, explain_error
 from meshtf.graph import Graph, Source, Tensor, context, current_executor
 from meshtf.mesh import Mesh
 from meshtf.module import Module
+from meshtf.names import Dimension
 from meshtf.ops.adding import add_n
+from meshtf.ops.choosing import cast
 from meshtf.ops.custom import custom_gradient
+from meshtf.ops.indexing import range as numbered
 from meshtf.ops.laying import stage
 from meshtf.ops.microbatch import (
   MICROBATCH,
@@ -33,11 +36,15 @@ from meshtf.ops.microbatch import (
   microbatch,
   together,
 )
+from meshtf.ops.slicing import pad as pad_rows
+from meshtf.ops.slicing import slice as take_rows
 from meshtf.ops.stacking import stack, unstack
 from meshtf.pipeline.costs import layer_costs
+from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.partition import Memory, split
 from meshtf.pipeline.recorded import Cells
 from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
+from meshtf.pipeline.simulator import Timeline, simulate
 from meshtf.runtime.variables import Variable
 
 _SCHEDULES = {"gpipe": gpipe, "1f1b": one_f_one_b}
@@ -55,12 +62,15 @@ class GPipe(Module):
     chunks: cells of each stage; more than one interleave them (1F1B alone).
     partition: how layers are split: see `split`; or the numbers of layers of each cell.
     recompute: whether the backward pass computes each cell again, and keeps its input alone.
-    cost: of each layer, or a function from a layer to its cost; default: counted on `inputs`.
+    cost: of each layer, or a function from a layer to its cost, or "measured": the time that it
+      takes on `inputs`; default: the operations that are counted on `inputs`.
     inputs: an example of what the first layer takes (a tensor, or several in any nesting), to count
       costs on; without it and `cost`, layers cost the same.
     memory: bytes of layers, with `limit`, the most of a cell: see `split`.
     limit: see `memory`.
     dim: the dimension that is cut into microbatches.
+    pad: whether rows are added to a batch that `microbatches` does not divide; the loss gets
+      weights by which they do not count.
     name: of the module.
 
   Raises:
@@ -70,18 +80,32 @@ class GPipe(Module):
   def __init__(self, layers: Sequence[Callable[..., Any]], stages: int, microbatches: int,
                schedule: str = "1f1b", chunks: int = 1,
                partition: str | Sequence[int] = "min_max", recompute: bool = False,
-               cost: Sequence[float] | Callable[[Any], float] | None = None, inputs: Any = None,
-               memory: Memory | None = None, limit: float | None = None, dim: str = "batch",
-               name: str = "gpipe") -> None:
+               cost: Sequence[float] | Callable[[Any], float] | str | None = None,
+               inputs: Any = None, memory: Memory | None = None, limit: float | None = None,
+               dim: str = "batch", pad: bool = False, name: str = "gpipe") -> None:
     super().__init__(name)
     self.layers, self.stages, self.microbatches = list(layers), stages, microbatches
-    self.recompute, self.dim = recompute, dim
+    self.recompute, self.dim, self.pad = recompute, dim, pad
     self.schedule = _schedule(schedule, stages, microbatches, chunks)
     self.costs = layer_costs(self.layers, cost, inputs)
     self.sizes = split([c.cost for c in self.costs], stages * chunks, partition, memory, limit)
     ends = [sum(self.sizes[:k + 1]) for k in range(len(self.sizes))]
     self.cells = [self.layers[end - size:end] for end, size in zip(ends, self.sizes)]
     self._place_variables()
+
+  def timeline(self, backward: float = 2.0) -> Timeline:
+    """Returns when each stage will do what, by the layers' costs.
+
+    Args:
+      backward: how much more a backward pass costs than a forward pass.
+    """
+    layers = iter(self.costs)
+    costs = [sum(next(layers).cost for _ in cell) for cell in self.cells]
+    return simulate(self.schedule, costs, [backward * c for c in costs],
+                    recompute=costs if self.recompute else 0)
+
+  def __str__(self) -> str:
+    return f"{split_text(self.costs, self.sizes)}\n\n{timeline_text(self.timeline())}"
 
   def stage_of(self, cell: int) -> int:
     """Returns the stage at which a cell runs."""
@@ -100,7 +124,8 @@ class GPipe(Module):
       cells.finish()
     else:
       ys = self._eagerly(parts)
-    return tf.nest.map_structure(lambda *rows: self._together(list(rows)), *ys)
+    number = tf.nest.flatten(x)[0].shape[self.dim]
+    return tf.nest.map_structure(lambda *rows: self._together(list(rows), number), *ys)
 
   def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
     """Returns the mean over microbatches of loss_of(y, *others), y being the last layer's output.
@@ -109,7 +134,8 @@ class GPipe(Module):
     batch. Its gradients are computed with it, in the order of the schedule.
 
     Args:
-      loss_of: takes the output for a microbatch and its rows of others, returns a scalar.
+      loss_of: takes the output for a microbatch and its rows of others, returns a scalar. With
+        `pad` it takes weights [dim] besides, by which it multiplies what it takes the mean of.
       x: what the first layer takes.
       *others: tensors with `dim`, in any nesting, such as labels.
 
@@ -118,7 +144,7 @@ class GPipe(Module):
         scalar.
       MeshError: the mesh's axis for stages has another size.
     """
-    parts = self._parts((x, others))
+    parts = self._parts((x, (*others, self._weights(x)) if self.pad else others))
     if not isinstance(current_executor(), Graph):
       ys = self._eagerly([part for part, _ in parts])
       losses = [loss_of(y, *rest) for y, (_, rest) in zip(ys, parts)]
@@ -157,17 +183,31 @@ class GPipe(Module):
     """Returns the microbatches: rows m, m + M, ... of each tensor, so that none moves."""
     flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
     self._check_mesh(flat[0].mesh)
-    rows = [unstack(in_microbatches(y, self.dim, self.microbatches), MICROBATCH) for y in flat]
+    rows = [unstack(in_microbatches(self._padded(y), self.dim, self.microbatches), MICROBATCH)
+            for y in flat]
     return [tf.nest.pack_sequence_as(x, [r[m] for r in rows]) for m in range(self.microbatches)]
 
-  def _together(self, rows: list[Tensor]) -> Tensor:
+  def _padded(self, x: Tensor) -> Tensor:
+    more = -x.shape[self.dim] % self.microbatches if self.pad and self.dim in x.shape else 0
+    return pad_rows(x, self.dim, 0, more) if more else x
+
+  def _weights(self, x: Any) -> Tensor:
+    """Returns weights [dim] of a padded batch's rows, of mean 1: those that were added have 0."""
+    first = tf.nest.flatten(x)[0]
+    size = first.shape[self.dim]
+    whole = size + -size % self.microbatches
+    row = numbered(first.mesh, Dimension(self.dim, whole))
+    return cast(row < size, "float32") * (whole / size)
+
+  def _together(self, rows: list[Tensor], number: int) -> Tensor:
     shape = rows[0].shape
     if self.dim not in shape:
       raise ShapeError(explain_error(
           f'an output of the pipeline lacks "{self.dim}", so its microbatches cannot be put '
           "together.", tensor=repr(shape), **{"from": Source.here()},
           way_out="Use pipe.loss for what is a mean over the batch."))
-    return together(stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim)
+    y = together(stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim)
+    return y if y.shape[self.dim] == number else take_rows(y, self.dim, 0, number)
 
   def _check_mesh(self, mesh: Mesh | None) -> None:
     if mesh is None:

@@ -166,6 +166,44 @@ def test_batch_norm_moves_by_the_whole_batch(recorded, seed):
     np.testing.assert_allclose(norms[1].moving_variance.numpy(), 0.9 + 0.1 * second.var(0), 1e-4)
 
 
+def test_rows_may_be_added(seed):
+  x, labels = (np.random.default_rng(seed).normal(size=(14, 8)).astype("float32")
+               for _ in range(2))
+  for axes, layout, stages in (("", "", 1), ("stage:2;data:2", "batch:data", 2)):
+    mesh = mtf.Mesh(axes, layout, seed=seed)
+    layer = mtf.layers.Dense(mesh, "d:8", "e:8", name="dense")
+    pipe = mtf.pipeline.GPipe([layer, lambda x: mtf.rename(x, "e", "d")], stages, 4, pad=True)
+
+    def weighted(y, labels, weights):
+      return mtf.reduce_mean(mtf.square(y - labels) * weights)
+
+    @mtf.function(mesh=mesh, x="batch;d", labels="batch;d")
+    def step(x, labels, pipe=pipe, weighted=weighted):
+      loss = pipe.loss(weighted, x, labels)
+      return [loss, pipe(x), *mtf.gradients([loss], pipe.trainable_variables)]
+
+    @mtf.function(mesh=mesh, x="batch;d", labels="batch;d")
+    def plain(x, labels, layer=layer):
+      y = mtf.rename(layer(x), "e", "d")
+      loss = loss_of(y, labels)
+      return [loss, y, *mtf.gradients([loss], layer.trainable_variables)]
+    for got, want in zip(step(x, labels), plain(x, labels), strict=True):
+      np.testing.assert_allclose(got.numpy(), want.numpy(), 1e-5, 1e-6)
+
+
+def test_costs_are_counted_or_measured():
+  mesh = mtf.Mesh("")
+  x = mtf.zeros(mesh, "batch:256;d:8")
+  layers = [mtf.layers.FeedForward(mesh, "d:8", f"f{k}:{n}", name=f"ff_{k}")
+            for k, n in enumerate((8, 8, 2048))]
+  for how in ({}, {"cost": "measured"}):
+    pipe = mtf.pipeline.GPipe(layers, 2, 4, inputs=x, **how)
+    assert pipe.sizes == (2, 1)
+  table = str(mtf.pipeline.GPipe(layers, 2, 4, inputs=x))
+  assert "ff_2" in table and "F3" in table and "idle" in table
+  assert pipe.timeline().stages == 2
+
+
 def test_what_is_refused(seed):
   mesh = mtf.Mesh("stage:2")
   x = mtf.zeros(mesh, "batch:6;d:4")
@@ -177,6 +215,8 @@ def test_what_is_refused(seed):
   refused(mtf.PlanError, "layers", layers[:1], 2, 2)
   refused(mtf.PlanError, "no schedule 'gpipee'", layers, 2, 2, "gpipee")
   refused(mtf.PlanError, "3 costs for 4 layers", layers, 2, 2, cost=[1, 2, 3])
+  refused(mtf.PlanError, "the cost of layers is not 'flops'", layers, 2, 2, cost="flops")
+  refused(mtf.PlanError, "measured on an example", layers, 2, 2, cost="measured")
   refused(mtf.ShapeError, r'4 microbatches .* "batch" of size 6(.|\n)*\[1, 2, 3, 6\]', layers, 2, 4)
   refused(mtf.MeshError, "3 stages does not fit axis 'stage' of size 2", layers, 3, 2)
   refused(mtf.ShapeError, 'lacks "batch"', [mtf.reduce_sum, lambda x: x], 2, 2)
