@@ -23,6 +23,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import Shape, is_floating, is_integer
+from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import add, multiply, subtract
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
@@ -40,12 +41,20 @@ from meshtf.ops.unary import exp, square
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropy(Op):
-  """The loss of logits and labels, and the log-sum-exp, which is there for the gradient."""
+class _OfClasses(Op):
+  """What the loss and its gradient know."""
 
   dim: str
   z_loss: float = 0.0
   smoothing: float = 0.0
+
+  def flops(self, *xs: Spec) -> int:
+    return 4 * max(x.shape.size for x in xs)
+
+
+@dataclasses.dataclass(frozen=True)
+class CrossEntropy(_OfClasses):
+  """The loss of logits and labels, and the log-sum-exp, which is there for the gradient."""
 
   samples = (Sample(("v",), ("b:4;v:8", "int b:4")), Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
              Sample(("v", 0.0, 0.25), ("v:8;b:4;c:2", "int c:2;b:4")),
@@ -54,16 +63,8 @@ class CrossEntropy(Op):
              Sample(("v",), ("b:3;v:5", "int b:3"), below=5))
 
   def out(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
-    require_dim(logits.shape, self.dim)
-    require_floating(logits, "cross_entropy")
-    if not is_integer(labels.dtype):
-      raise DTypeError(f"labels are integers, rows of {self.dim!r}, not {labels.dtype}.")
-    shape = logits.shape.without(self.dim)
-    if set(labels.shape) != set(shape):
-      raise ShapeError(explain_error(
-          f"cross_entropy needs labels of {shape!r}, in any order, not {labels.shape!r}.",
-          way_out=f"Labels have all dimensions of the logits but {self.dim!r}."))
-    return (Spec(shape, wide(logits.dtype)),) * 2
+    _check(logits, labels, self.dim)
+    return self.tells(logits, labels)
 
   def role(self, factor: str) -> Role:
     return Role.SAME if factor == self.dim else Role.MAP
@@ -78,11 +79,12 @@ class CrossEntropy(Op):
     return (Spec(logits.shape, wide(logits.dtype)),)
 
   def share(self, at: At, logits: Any, labels: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    axis = at.axis(0, self.dim)
     labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
-    lse = log_sum_exp(widen(logits), [at.axis(0, self.dim)])
-    picked = self._picked(at, logits, labels)
+    lse = log_sum_exp(widen(logits), [axis])
+    picked = _picked(logits, labels - at.offset(self.dim), axis)
     if self.smoothing:
-      mean = tf.reduce_sum(widen(logits), at.axis(0, self.dim)) * (1 / at.whole(self.dim))
+      mean = tf.reduce_sum(widen(logits), axis) * (1 / at.whole(self.dim))
       picked = picked * (1 - self.smoothing) + mean * self.smoothing
     return (lse, picked), ()
 
@@ -94,43 +96,21 @@ class CrossEntropy(Op):
     loss = lse - picked
     if self.z_loss:
       loss = loss + self.z_loss * tf.square(lse)
-    labels = _labels(labels, at.inputs[1], at.outputs[0])
-    zero, nan = tf.zeros([], loss.dtype), tf.constant(math.nan, loss.dtype)
-    loss = tf.where(labels < 0, zero, loss)
-    return tf.where(labels < at.whole(self.dim), loss, nan), lse
-
-  def _picked(self, at: At, logits: Any, labels: Any) -> Any:
-    axis, size = at.axis(0, self.dim), at.size(self.dim)
-    own = labels - at.offset(self.dim)
-    mine = (own >= 0) & (own < size)
-    if axis == len(logits.shape) - 1:
-      picked = widen(tf.gather(logits, tf.where(mine, own, 0), batch_dims=axis))
-      return tf.where(mine, picked, tf.zeros([], picked.dtype))
-    hot = tf.one_hot(own, size, True, False, axis, tf.bool)
-    return tf.reduce_sum(tf.where(hot, widen(logits), tf.zeros([], widen(logits).dtype)), axis)
+    return _counted(loss, _labels(labels, at.inputs[1], at.outputs[0]), at.whole(self.dim)), lse
 
   def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
-    (dloss, dlse), (_, lse) = dys, ys
-    dx = None
+    (dloss, dlse), (_, lse), dxs = dys, ys, []
     if dloss is not None:
-      dx = apply(CrossEntropyGrad(self.dim, self.z_loss, self.smoothing), dloss, logits, labels,
-                 lse)
+      grad = CrossEntropyGrad(self.dim, self.z_loss, self.smoothing)
+      dxs.append(apply(grad, dloss, logits, labels, lse))
     if dlse is not None:                            # only in gradients of gradients
-      more = cast(multiply(_probability(logits, lse), dlse), logits.dtype)
-      dx = more if dx is None else add(dx, more)
-    return [dx, None]
-
-  def flops(self, *xs: Spec) -> int:
-    return 4 * xs[0].shape.size
+      dxs.append(cast(multiply(_probability(logits, lse), dlse), logits.dtype))
+    return [add_n(dxs), None]
 
 
 @dataclasses.dataclass(frozen=True)
-class CrossEntropyGrad(Op):
+class CrossEntropyGrad(_OfClasses):
   """The cotangent of the logits from those of the loss: pointwise, whatever is cut."""
-
-  dim: str
-  z_loss: float = 0.0
-  smoothing: float = 0.0
 
   samples = (Sample(("v",), ("b:4", "b:4;v:8", "int b:4", "b:4")),
              Sample(("v", 0.1, 0.25), ("b:4;c:2", "b:4;v:8;c:2", "int c:2;b:4", "b:4;c:2")),
@@ -173,12 +153,39 @@ class CrossEntropyGrad(Op):
     by_lse = subtract(multiply(multiply(counted, 2 * self.z_loss), total), multiply(scale, total))
     return [by_dloss, cast(multiply(weighted, scale), logits.dtype), None, by_lse]
 
-  def flops(self, *xs: Spec) -> int:
-    return 4 * xs[1].shape.size
+
+def _check(logits: Spec, labels: Spec, dim: str) -> None:
+  """Refuses logits and labels that do not fit."""
+  require_dim(logits.shape, dim)
+  require_floating(logits, "cross_entropy")
+  if not is_integer(labels.dtype):
+    raise DTypeError(f"labels are integers, rows of {dim!r}, not {labels.dtype}.")
+  shape = logits.shape.without(dim)
+  if set(labels.shape) != set(shape):
+    raise ShapeError(explain_error(
+        f"cross_entropy needs labels of {shape!r}, in any order, not {labels.shape!r}.",
+        way_out=f"Labels have all dimensions of the logits but {dim!r}."))
 
 
 def _labels(labels: Any, have: Shape, want: Shape) -> Any:
   return arrange(tf.cast(labels, tf.int32), have.names, want.names)
+
+
+def _picked(logits: Any, own: Any, axis: int) -> Any:
+  """Returns the logit of each label, counted from the first row here; 0 where it is not here."""
+  size = logits.shape[axis]
+  if axis == len(logits.shape) - 1:
+    mine = (own >= 0) & (own < size)
+    picked = widen(tf.gather(logits, tf.where(mine, own, 0), batch_dims=axis))
+    return tf.where(mine, picked, tf.zeros([], picked.dtype))
+  hot = tf.one_hot(own, size, True, False, axis, tf.bool)
+  return tf.reduce_sum(tf.where(hot, widen(logits), tf.zeros([], widen(logits).dtype)), axis)
+
+
+def _counted(loss: Any, labels: Any, classes: int) -> Any:
+  """Returns the loss, 0 where the label is negative and NaN where there is no such class."""
+  loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
+  return tf.where(labels < classes, loss, tf.constant(math.nan, loss.dtype))
 
 
 def _subtract_at(x: Any, own: Any, amount: Any, size: int) -> Any:
