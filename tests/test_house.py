@@ -161,9 +161,35 @@ def _public(scope: ast.Module | ast.ClassDef) -> Iterator[Function | ast.ClassDe
         yield from _public(node)
 
 
+def _op_classes() -> dict[str, tuple[Path, ast.ClassDef]]:
+  """Returns the classes of meshtf/ops, ops and others, by name."""
+  return {node.name: (path, node) for path in files("meshtf/ops") for node in tree(path).body
+          if isinstance(node, ast.ClassDef)}
+
+
+def class_lines(node: ast.ClassDef, text: str) -> int:
+  """Returns the lines of code of a class, without docstrings, comments, and samples."""
+  words = [item for item in ast.walk(node) if isinstance(item, ast.Expr)
+           and isinstance(item.value, ast.Constant) and isinstance(item.value.value, str)]
+  words += [item for item in node.body if isinstance(item, ast.Assign)
+            and ast.unparse(item.targets[0]) == "samples"]
+  left_out = {n for item in words for n in range(item.lineno, item.end_lineno + 1)}
+  lines = enumerate(text.splitlines()[node.lineno:node.end_lineno], node.lineno + 1)
+  return sum(n not in left_out and not re.match(r"\s*(#|$)", line) for n, line in lines)
+
+
+def test_ops_are_short():
+  classes = _op_classes()
+  lines = {f"{path.stem}.{name}": class_lines(node, path.read_text(encoding="utf-8"))
+           for name, (path, node) in classes.items() if _is_op(name, classes)}
+  print(f"{len(lines)} classes of ops; lines: median {statistics.median(lines.values()):g}, "
+        f"most {max(lines.values())}, {max(lines, key=lines.get)}")
+  assert not {name: number for name, number in lines.items() if number > 40}
+  assert statistics.median(lines.values()) < 20
+
+
 def test_every_op_has_samples():
-  ops = {node.name: (path, node) for path in files("meshtf/ops") for node in tree(path).body
-         if isinstance(node, ast.ClassDef)}
+  ops = _op_classes()
   wrong = [f"{here(path, node)}: {name}" for name, (path, node) in ops.items()
            if _says(node, "local") and _is_op(name, ops) and not name.startswith("_")
            and not any(_says(c, "samples") or _says(c, "effect") for c in _lineage(name, ops))]
@@ -205,6 +231,28 @@ def test_nothing_names_a_machine_or_is_left_unfinished():
         if MACHINE_PATHS.search(line) or UNFINISHED.search(line):
           wrong.append(f"{inside}:{number}: {line.strip()}")
   assert not wrong, "\n".join(wrong)
+
+
+CLASS = """@frozen
+class A(Op):
+  '''Says.
+
+  More.'''
+
+  dim: str
+  samples = (Sample(1),
+             Sample(2))
+
+  def out(self, x):
+    '''Says.'''
+    # why
+    return (x,
+            x)
+"""
+
+
+def test_lines_of_a_class_are_counted_without_words_and_samples():
+  assert class_lines(ast.parse(CLASS).body[0], CLASS) == 4
 
 
 @pytest.mark.parametrize("text, lines", [
