@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.graph.apply import apply_all
 from meshtf.graph.body import Body, needed, record_more, uses
@@ -21,12 +21,29 @@ from meshtf.graph.tensor import Tensor
 from meshtf.names import has_gradient
 
 
+class Which(NamedTuple):
+  """Which call it is, to people who read plans and profiles."""
+
+  cell: int = 0
+  number: int = 0             # of the microbatch
+  backward: bool = False
+
+  @property
+  def label(self) -> str:
+    """What is called, such as "forward.2"."""
+    return f"{'backward' if self.backward else 'forward'}.{self.cell}"
+
+
+_FIRST = Which()
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call(Op):
   """Runs a body; inputs are its arguments and captures. `follows`: what has to be there before."""
 
   body: Body
   follows: tuple[Tensor, ...] = ()
+  which: Which = _FIRST
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     return tuple(r.spec for r in self.body.results)
@@ -37,6 +54,10 @@ class Call(Op):
   @property
   def bodies(self) -> tuple[Body, ...]:
     return (self.body,)
+
+  @property
+  def title(self) -> str:
+    return self.which.label
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     dys, (node, *_) = dy if isinstance(dy, tuple) else (dy,), {
@@ -51,7 +72,7 @@ class Call(Op):
     outside.update(zip(keeping.results, node.outputs))
     sums = [OPERATORS["zeros_like"](outside[x]) for x in backward.captures]
     made = call(backward.body, [*(outside[x] for x in backward.kept), *(dys[k] for k in there),
-                                *sums], captures=outside)
+                                *sums], captures=outside, which=self.which._replace(backward=True))
     found = dict(zip((*backward.arguments, *backward.captures), made))
     return [found.get(x) for x in (*self.body.arguments, *self.body.captures)]
 
@@ -121,7 +142,8 @@ def _shared_backward(body: Body, results: tuple[int, ...]) -> Backward:
 
 
 def call(body: Body, arguments: Sequence[Tensor], follows: Sequence[Tensor] = (),
-         captures: Mapping[Tensor, Tensor] | None = None) -> tuple[Tensor, ...]:
+         captures: Mapping[Tensor, Tensor] | None = None, which: Which = _FIRST
+         ) -> tuple[Tensor, ...]:
   """Returns the results of a body.
 
   Args:
@@ -129,6 +151,7 @@ def call(body: Body, arguments: Sequence[Tensor], follows: Sequence[Tensor] = ()
     arguments: what it is given.
     follows: what has to be there before it runs.
     captures: by what it uses from outside: what to take for it here; default: itself.
+    which: call it is.
   """
   taken = [x if captures is None else captures.get(x, x) for x in body.captures]
-  return apply_all(Call(body, tuple(follows)), *arguments, *taken)
+  return apply_all(Call(body, tuple(follows), which), *arguments, *taken)

@@ -237,13 +237,14 @@ class Builder:
     return placement
 
   def stage(self, node: Node) -> int | None:
-    """Returns the stage at which a node runs: its region's, else that of its latest input."""
+    """Returns the stage at which a node runs: its region's, else that of its largest input."""
     if self.mesh.axes.get(self.mesh.stages, 1) == 1:
       return None
     if node.stage is not None:
       return node.stage
-    return max((s.coordinate for x in node.inputs for s in self.state(x) if isinstance(s, At)),
-               default=None)
+    places = [(x.shape.size, s.coordinate) for x in node.inputs for s in self.state(x)
+              if isinstance(s, At)]
+    return max(places)[1] if places else None          # of equally large ones the latest
 
   def _state_or_wish(self, primal: Tensor) -> Placement:
     """Where a primal is; where it would have been, if nothing but its gradient needs it."""

@@ -15,7 +15,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Iterator
 
-from meshtf.graph import Loop, Node, Op, Spec, Store, Window
+from meshtf.graph import Call, Loop, Node, Op, Spec, Store, Window
 from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
 from meshtf.partition.moves import Move
@@ -186,6 +186,12 @@ class CallStep:
   taken: tuple[Value, ...]           # what the body uses from outside
   outs: tuple[Value, ...]
   follows: tuple[Value, ...] = ()    # does not run before these are there, where it runs
+
+  @property
+  def op(self) -> Call:
+    """What it carries out."""
+    assert isinstance(self.node.op, Call)
+    return self.node.op
 
   @property
   def inputs(self) -> list[Value]:

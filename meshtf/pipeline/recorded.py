@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Body, Source, Spec, Tensor, context, record_body
-from meshtf.graph.call import Backward, backward_of, call
+from meshtf.graph.call import Backward, Which, backward_of, call
 from meshtf.names import Shape, has_gradient
 from meshtf.ops.adding import add_n
 from meshtf.ops.control import recompute
@@ -68,7 +68,7 @@ class Cells:
     """Returns what all cells make of a microbatch."""
     flat = tf.nest.flatten(x)
     for k, body in enumerate(self.bodies):
-      made = self._call(k, body, [self._number(number), *flat])
+      made = self._call(Which(k, number), body, [self._number(number), *flat])
       self.runs[k, number] = _Run((), made)
       flat = list(made[:len(self.outputs[k])])
     return tf.nest.pack_sequence_as(self.structures[-1], flat)
@@ -148,11 +148,11 @@ class Cells:
     with context(stage=None):
       return full(self.mesh, "", number, "int32")
 
-  def _call(self, k: int, body: Body, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Calls a body at the stage of cell k, after all that this stage did before."""
-    place = self.pipe.stage_of(k)
+  def _call(self, which: Which, body: Body, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Calls a body at the stage of its cell, after all that this stage did before."""
+    place = self.pipe.stage_of(which.cell)
     with stage(place):
-      made = call(body, arguments, self.last.get(place, ()))
+      made = call(body, arguments, self.last.get(place, ()), which=which)
     self.last[place] = made
     return made
 
@@ -168,14 +168,15 @@ class Cells:
     if k == len(self.bodies) - 1:
       taken += inputs[others:]
     arguments = (self._number(task.microbatch), *taken)
-    self.runs[k, task.microbatch] = _Run(arguments, self._call(k, body, arguments))
+    made = self._call(Which(k, task.microbatch), body, arguments)
+    self.runs[k, task.microbatch] = _Run(arguments, made)
 
   def _backward(self, k: int, task: Task) -> None:
     backward, run = self.backwards[k], self.runs[k, task.microbatch]
     outside = dict(zip((*self.kept[k].arguments, *self.kept[k].results),
                        (*run.arguments, *run.results)))
     kept = [outside[x] for x in backward.kept]
-    made = iter(self._call(k, backward.body,
+    made = iter(self._call(Which(k, task.microbatch, backward=True), backward.body,
                            [*kept, *self._given(k, task.microbatch), *self.sums[k]]))
     reached = [x for x in self.bodies[k].arguments if x in set(backward.arguments)]
     self.cotangents[k, task.microbatch] = {x: next(made) for x in reached}

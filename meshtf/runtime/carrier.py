@@ -56,7 +56,7 @@ class Carrier:
       run_call(self, step)
 
   def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
-    """Returns the results of a program within this one, in which `given` values are there too."""
+    """Returns the results of a program within this one, which is given what it uses."""
     raise NotImplementedError
 
   def homes(self, value: Value) -> list[str | None]:

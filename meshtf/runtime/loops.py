@@ -31,7 +31,7 @@ def run_loop(carrier: Carrier, step: LoopStep) -> None:
 def run_branch(carrier: Carrier, step: BranchStep) -> None:
   """Carries out a branch, and keeps what it makes."""
   def run(k: int) -> list[Any]:
-    results = carrier.run_body(step.bodies[k], {})
+    results = carrier.run_body(step.bodies[k], _taken(carrier, step))
     return [tf.identity(x) for v, xs in zip(step.outs, results) for x in carrier.different(v, xs)]
   with _after(carrier, step.after):
     predicate = tf.identity(carrier.different(step.predicate, carrier.values[step.predicate])[0])
@@ -44,7 +44,7 @@ def run_call(carrier: Carrier, step: CallStep) -> None:
   waits = [x for v in step.follows for x in carrier.different(v, carrier.values[v])]
   with tf.control_dependencies(waits):
     given = {v: carrier.values[x] for v, x in zip(step.given, step.passed)}
-    results = carrier.run_body(step.body, given)
+    results = carrier.run_body(step.body, given | _taken(carrier, step))
   carrier.values.update(zip(step.outs, results))
 
 
@@ -101,9 +101,10 @@ class _Loop:
     return [number + 1, *out]
 
   def _given(self, row: Any, flat: Iterator[Any]) -> dict[Value, Any]:
-    """Returns what the body is given: its turn and the states."""
+    """Returns what the body is given: its turn, the states, and what it takes from outside."""
     homes = len(self.carrier.homes(self.step.turn))
-    given = {self.step.turn: self.carrier.spread(self.step.turn, [row] * homes)}
+    given = _taken(self.carrier, self.step)
+    given[self.step.turn] = self.carrier.spread(self.step.turn, [row] * homes)
     for value in self.states:
       given[value] = _spread(self.carrier, value, flat)
     return given
@@ -116,6 +117,11 @@ class _Loop:
       if isinstance(found[0], tf.TensorArray) and value not in self.carrier.lists:
         found = [x.stack() for x in found]
       self.carrier.values[value] = self.carrier.spread(value, found)
+
+
+def _taken(carrier: Carrier, step: LoopStep | BranchStep | CallStep) -> dict[Value, Any]:
+  """Returns what bodies use from outside."""
+  return {v: carrier.values[v] for v in step.taken}
 
 
 def _keep(carrier: Carrier, outs: Sequence[Value], flat: Iterator[Any]) -> None:

@@ -10,13 +10,14 @@ is done once: of a replicated update on eight positions of one CPU, one runs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import At, Mesh, Pending, Split, Whole
+from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.partition import (
   BranchStep,
   CallStep,
@@ -51,8 +52,10 @@ class Placed(Carrier):
     self.segments, self.make_caller = segments, make_caller
     self.devices = devices_of(mesh)
     self.separate = kept_separate(mesh)
-    self._constants: dict[int, Any] = {}
-    self.schedules: dict[Program, Sequence[Segment]] = {}       # of bodies that ran before
+    # What bodies share, so that a call of one that ran before costs little:
+    self._schedules: dict[Program, Sequence[Segment]] = {}
+    self._constants: dict[tuple[int, Any], Any] = {}      # by number and graph
+    self._known_keys: dict[Placement, list[tuple[Any, ...] | None]] = {}
 
   def run(self, results: Sequence[Value]) -> list[Slices]:
     """Runs all segments and returns the values of `results` on each position."""
@@ -67,11 +70,10 @@ class Placed(Carrier):
 
   def run_body(self, program: Program, given: dict[Value, Any]) -> list[Slices]:
     """Returns the results of a program within this one."""
-    if program not in self.schedules:
-      self.schedules[program] = schedule(program, len(set(self.devices)) < len(self.devices))
-    inner = Placed(self.mesh, self.schedules[program], self.make_caller)
-    inner.schedules = self.schedules
-    inner.values = {**self.values, **given}
+    if program not in self._schedules:
+      self._schedules[program] = schedule(program, len(set(self.devices)) < len(self.devices))
+    inner = copy.copy(self)
+    inner.segments, inner.values = self._schedules[program], dict(given)
     return inner.run(program.results)
 
   def homes(self, value: Value) -> list[str | None]:
@@ -152,15 +154,20 @@ class Placed(Carrier):
 
   def _keys(self, value: Value) -> list[tuple[Any, ...] | None]:
     """Returns for each position its device and which slice it holds; None: it holds none."""
-    return [(device, *(0 if s == Whole else c for s, c in zip(value.placement, coord)))
-            if there else None for device, coord, there in
-            zip(self.devices, self.mesh.coords, self.mesh.has(value.placement))]
+    placement = value.placement
+    if placement not in self._known_keys:
+      self._known_keys[placement] = [
+          (device, *(0 if s == Whole else c for s, c in zip(placement, coord)))
+          if there else None for device, coord, there in
+          zip(self.devices, self.mesh.coords, self.mesh.has(placement))]
+    return self._known_keys[placement]
 
   def _constant(self, number: int) -> Any:
-    if number not in self._constants:
-      with tf.device("/device:CPU:0"):
-        self._constants[number] = tf.constant(number, tf.int32)
-    return self._constants[number]
+    key = number, tf.compat.v1.get_default_graph()
+    if key not in self._constants:
+      with tf.device("/device:CPU:0"), tf.control_dependencies(None):
+        self._constants[key] = tf.constant(number, tf.int32)
+    return self._constants[key]
 
   def _move(self, step: MoveStep) -> Slices:
     before, after = step.move.before, step.move.after
@@ -281,6 +288,8 @@ def _scope(step: Any) -> str:
     return f"move/window/{step.axis}/"
   if isinstance(step, Tell):
     return f"move/tell/{'.'.join(step.axes)}/"
-  if isinstance(step, (LoopStep, BranchStep, CallStep)):
+  if isinstance(step, CallStep):
+    return f"call/{step.op.title}.{step.op.which.number}/"
+  if isinstance(step, (LoopStep, BranchStep)):
     return f"{step.node.op.title}/"
   return "load/" if isinstance(step, Load) else "put/"

@@ -74,8 +74,14 @@ class Tracer:
     self.jit = jit
     self._outlined: dict[Any, Any] = {}
     self._traced: dict[Any, Traced] = {}
+    self._found: dict[Segment, Traced] = {}      # so that what runs often is compared once
 
   def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
+    if segment not in self._found:
+      self._found[segment] = self._find(segment, mesh)
+    return self._found[segment]
+
+  def _find(self, segment: Segment, mesh: Mesh) -> Traced:
     key = segment.key()
     try:
       hash(key)

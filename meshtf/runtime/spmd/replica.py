@@ -59,7 +59,7 @@ class Replica(Carrier):
   def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
     """Returns the results of a program within this one."""
     around = self.values, self.lists
-    self.values = {**self.values, **given}
+    self.values = dict(given)
     self.lists = walked_only(program.steps, program.results)
     for segment in schedule(program):
       for step in (*segment.before, *segment.computes):
