@@ -30,11 +30,6 @@ from benchmarks.op_cases import CASES, Case
 from benchmarks.report import Row, ratio
 
 FLAGS = flags.FLAGS
-flags.DEFINE_boolean("quick", False, "Fewer turns, and one first call of each.")
-flags.DEFINE_list("only", [], "Only families and ops with one of these in their name.")
-flags.DEFINE_integer("rounds", 15, "How many turns are timed.")
-flags.DEFINE_integer("starts", 3, "How many first calls are timed.")
-flags.DEFINE_string("json", None, "A file to write all numbers to.")
 
 LEAST = 0.005            # seconds: shorter calls are timed several at once
 PLAIN = "plain TensorFlow"
@@ -185,5 +180,15 @@ def main(argv: list[str]) -> None:
     sys.exit("\n".join(["results differ:", *wrong]))
 
 
+def define_flags() -> None:
+  """Defines what the command line takes, which a test that imports this has no need of."""
+  flags.DEFINE_boolean("quick", False, "Fewer turns, and one first call of each.")
+  flags.DEFINE_list("only", [], "Only families and ops with one of these in their name.")
+  flags.DEFINE_integer("rounds", 15, "How many turns are timed.")
+  flags.DEFINE_integer("starts", 3, "How many first calls are timed.")
+  flags.DEFINE_string("json", None, "A file to write all numbers to.")
+
+
 if __name__ == "__main__":
+  define_flags()
   app.run(main)
