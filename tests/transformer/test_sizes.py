@@ -1,4 +1,4 @@
-"""Sizes of published models: GPipe's Transformers (Huang et al. 2019, arXiv:1811.06965, table 1)."""
+"""Sizes of published models: the Transformers of GPipe (arXiv:1811.06965, table 1)."""
 
 from __future__ import annotations
 
