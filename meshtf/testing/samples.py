@@ -29,10 +29,14 @@ _KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex")
 
 
 def registered_ops() -> list[type[Op]]:
-  """Returns every op of the library, in the order of their labels."""
+  """Returns every op of the library, in the order of their labels.
+
+  A class whose name begins with "_" is what several ops share, and no op itself.
+  """
   for module in pkgutil.walk_packages(meshtf.ops.__path__, meshtf.ops.__name__ + "."):
     importlib.import_module(module.name)
-  found = {op for op in _subclasses(Op) if op.__module__.startswith(meshtf.ops.__name__)}
+  found = {op for op in _subclasses(Op)
+           if op.__module__.startswith(meshtf.ops.__name__) and op.__name__[0] != "_"}
   return sorted(found, key=label)
 
 
