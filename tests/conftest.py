@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conformance_counts import pytest_terminal_summary, record
+
+__all__ = ["pytest_terminal_summary", "record"]      # pytest finds them here, at the start
+
 DEVICES = 8
 
 
