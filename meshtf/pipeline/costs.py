@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -93,10 +95,18 @@ def _seeded(layer: Callable[..., Any], x: Any) -> Any:
     return layer(x)
 
 
+def owner(layer: Any) -> Any:
+  """Returns what holds a layer's variables: the layer, or what it is a partial or a method of."""
+  while isinstance(layer, functools.partial):
+    layer = layer.func
+  return layer.__self__ if inspect.ismethod(layer) else layer
+
+
 def _name(layer: Any, i: int) -> str:
+  layer = owner(layer)
   return "/".join(layer.path) if hasattr(layer, "path") else getattr(layer, "__name__",
                                                                      f"layer_{i}")
 
 
 def _parameters(layer: Any) -> int:
-  return sum(v.shape.size for v in getattr(layer, "trainable_variables", ()))
+  return sum(v.shape.size for v in getattr(owner(layer), "trainable_variables", ()))

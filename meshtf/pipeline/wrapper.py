@@ -39,7 +39,7 @@ from meshtf.ops.microbatch import (
 from meshtf.ops.slicing import pad as pad_rows
 from meshtf.ops.slicing import slice as take_rows
 from meshtf.ops.stacking import stack, unstack
-from meshtf.pipeline.costs import layer_costs
+from meshtf.pipeline.costs import layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
 from meshtf.pipeline.partition import Memory, split
 from meshtf.pipeline.recorded import Cells
@@ -55,7 +55,8 @@ class GPipe(Module):
 
   Args:
     layers: callables; each takes what the one before returned: a tensor, or several in any nesting.
-      Pass a tensor on to bring it to a later layer.
+      Pass a tensor on to bring it to a later layer. A module's partial, such as that of
+      training=True, or method, is a layer with the variables of the module.
     stages: how many cells of layers; the mesh's axis for stages has this size, or 1.
     microbatches: how many parts of a batch are under way.
     schedule: "1f1b" (fewer microbatches are held at once) or "gpipe".
@@ -85,6 +86,7 @@ class GPipe(Module):
                dim: str = "batch", pad: bool = False, name: str = "gpipe") -> None:
     super().__init__(name)
     self.layers, self.stages, self.microbatches = list(layers), stages, microbatches
+    self.owners = [owner(layer) for layer in self.layers]      # so that their variables are found
     self.recompute, self.dim, self.pad = recompute, dim, pad
     self.schedule = _schedule(schedule, stages, microbatches, chunks)
     self.costs = layer_costs(self.layers, cost, inputs)
@@ -233,7 +235,8 @@ class GPipe(Module):
 
 
 def _variables(layer: Any) -> Sequence[Variable]:
-  return layer.variables if isinstance(layer, Module) else ()
+  module = owner(layer)
+  return module.variables if isinstance(module, Module) else ()
 
 
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:

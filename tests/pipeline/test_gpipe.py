@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -202,6 +204,21 @@ def test_costs_are_counted_or_measured():
   table = str(mtf.pipeline.GPipe(layers, 2, 4, inputs=x))
   assert "ff_2" in table and "F3" in table and "idle" in table
   assert pipe.timeline().stages == 2
+
+
+def test_partials_and_methods_have_the_variables_of_their_module():
+  mesh = mtf.Mesh("stage:3")
+  norms = [mtf.layers.BatchNorm(mesh, "d:8", name=f"norm_{k}") for k in range(3)]
+  layers = [functools.partial(norms[0], training=True), norms[1].__call__,
+            functools.partial(functools.partial(norms[2]), training=True)]
+  pipe = mtf.pipeline.GPipe(layers, 3, 1)
+  assert {v.name for v in pipe.variables} == {v.name for norm in norms for v in norm.variables}
+  assert [v.stage for v in pipe.trainable_variables] == [0, 0, 1, 1, 2, 2]
+  assert [(layer.name, layer.parameters) for layer in pipe.costs] == [
+      (f"norm_{k}", 16) for k in range(3)]
+  pipe(mtf.import_tensor(mesh, np.ones((4, 8), "float32"), "batch;d"))
+  for norm, moved in zip(norms, (True, False, True)):
+    assert (norm.moving_variance.numpy() != 1.0).all() == moved
 
 
 def test_what_is_refused(seed):
