@@ -11,7 +11,10 @@ import gin
 
 import meshtf as mtf
 
-for _part in (mtf.Mesh, mtf.optimizers.SGD, mtf.optimizers.Adam, mtf.optimizers.AdamW,
-              mtf.optimizers.Adafactor, mtf.optimizers.warmup_cosine,
-              mtf.optimizers.warmup_inverse_sqrt):
+_OPTIMIZERS = mtf.optimizers
+for _part in (mtf.Mesh, _OPTIMIZERS.SGD, _OPTIMIZERS.Adam, _OPTIMIZERS.AdamW, _OPTIMIZERS.LAMB,
+              _OPTIMIZERS.Adafactor, _OPTIMIZERS.warmup_cosine, _OPTIMIZERS.warmup_inverse_sqrt,
+              _OPTIMIZERS.linear_warmup, _OPTIMIZERS.linear_decay, _OPTIMIZERS.cosine_decay,
+              _OPTIMIZERS.inverse_sqrt, _OPTIMIZERS.slanted_triangular, _OPTIMIZERS.product,
+              _OPTIMIZERS.delayed):
   gin.external_configurable(_part)
