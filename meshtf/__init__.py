@@ -34,7 +34,7 @@ from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
 from meshtf.ops.laying import layout, replicate, shard, split, stage
 from meshtf.ops.loops import cond, scan, while_loop
 from meshtf.ops.loss import cross_entropy
-from meshtf.ops.microbatch import once_per_batch
+from meshtf.ops.microbatch import microbatches_of, once_per_batch
 from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where

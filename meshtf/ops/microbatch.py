@@ -90,6 +90,12 @@ def microbatch(dim: str, microbatches: int, number: Any) -> Iterator[None]:
     yield
 
 
+def microbatches_of(dim: str) -> int:
+  """Returns how many microbatches rows of `dim` are parted into where this is called, mostly 1."""
+  part = current().part
+  return part[1] if part is not None and part[0] == dim else 1
+
+
 def part_of(shape: Shape) -> tuple[tuple[str, int] | None, tuple[Tensor, ...]]:
   """Returns (dim, microbatches) and the number of the microbatch, where a shape has its rows."""
   part = current().part

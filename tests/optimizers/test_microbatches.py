@@ -78,3 +78,16 @@ def test_masks_and_moving_averages_are_those_of_the_whole_batch(seed):
   for layout, microbatches, eager in (("", 4, False), ("batch:x", 8, False), ("batch:x", 4, True)):
     for y, expected in zip(run(layout, microbatches, eager), want):
       np.testing.assert_allclose(y, expected, 1e-5)
+
+
+def test_how_many_microbatches_there_are_is_known_within():
+  mesh, seen = mtf.Mesh(""), []
+
+  def loss_of(x):
+    seen.append((mtf.microbatches_of("batch"), mtf.microbatches_of("length")))
+    return mtf.reduce_mean(x)
+
+  x = mtf.import_tensor(mesh, np.ones((4, 2), "float32"), "batch;length")
+  mtf.function(lambda x: mtf.optimizers.accumulate_gradients(loss_of, [], x, "batch", 2)[0],
+               mesh=mesh)(x)
+  assert set(seen) == {(2, 1)} and mtf.microbatches_of("batch") == 1
