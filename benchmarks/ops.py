@@ -158,6 +158,7 @@ def medians(groups: list[list[Row]]) -> str:
 def main(argv: list[str]) -> None:
   """Measures, prints, and fails where results differ."""
   del argv
+  tf.get_logger().setLevel("ERROR")      # it warns of functions made anew, which is meant
   rounds, starts = (5, 1) if FLAGS.quick else (FLAGS.rounds, FLAGS.starts)
   chosen = [case for case in CASES if not FLAGS.only or any(
       word in f"{case.family} {case.name}" for word in FLAGS.only)]
