@@ -17,7 +17,8 @@ EXTRAS = {
     "pjrt": ["jaxlib>=0.7.2,<0.11; python_version >= '3.11'"],
     # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports it.
     "jax": ["jax>=0.7.2,<0.11; python_version >= '3.11'"],
-    # `examples.digits` learns from the images that scikit-learn brings along; no download.
+    # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn brings along;
+    # no download.
     "examples": ["scikit-learn>=1.5"],
     "test": [
         "pytest>=8.1",           # runs the tests and the doctests
@@ -26,7 +27,7 @@ EXTRAS = {
         "mypy>=1.10",            # types
         "setuptools>=70.1",      # builds the wheel whose contents a test looks at
         "jaxlib>=0.7.2,<0.11; python_version >= '3.11'",     # runs what the SPMD runtime exports
-        "scikit-learn>=1.5",     # the images of examples.digits
+        "scikit-learn>=1.5",     # the images of examples.digits and .amoebanet
         "tensorboard>=2.20",     # the events that the metrics write are read back
     ],
 }
