@@ -17,7 +17,7 @@ EXTRAS = {
     "pjrt": ["jaxlib>=0.7.2,<0.11; python_version >= '3.11'"],
     # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports it.
     "jax": ["jax>=0.7.2,<0.11; python_version >= '3.11'"],
-    # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn brings along;
+    # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn brings;
     # no download.
     "examples": ["scikit-learn>=1.5"],
     "test": [
