@@ -7,7 +7,9 @@
 
 A gating is a function of logits [*groups, length, experts_all]. All names but these two are groups,
 which know nothing of each other. The choices of a group queue up: all first choices in the order of
-the tokens, then all second ones, and so on; an expert takes the first `capacity` of its queue.
+the tokens, then all second ones, and so on; an expert takes the first `capacity` of its queue. So
+where slots are short, a second choice can be dropped for later tokens' first ones; a first choice
+depends on earlier tokens alone.
 
     top_2           GShard (Lepikhin et al. 2020, arXiv 2006.16668), as run or as published
     switch          Switch Transformer (Fedus et al. 2021, arXiv 2101.03961)

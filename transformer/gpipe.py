@@ -12,22 +12,25 @@ part where its variables lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import gin
 
 import meshtf as mtf
 from transformer.model import LanguageModel
+from transformer.moe import Report
+
+Parts: TypeAlias = tuple[mtf.Tensor, ...]
 
 
 class Part(mtf.Module):
   """A layer of a pipeline: a function, and the modules whose variables it uses."""
 
-  def __init__(self, name: str, fn: Callable[[mtf.Tensor], mtf.Tensor], *modules: Any) -> None:
+  def __init__(self, name: str, fn: Callable[[Any], Parts], *modules: Any) -> None:
     super().__init__(name)
     self.fn, self.modules = fn, modules
 
-  def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
+  def __call__(self, x: Any) -> Parts:
     return self.fn(x)
 
 
@@ -56,18 +59,28 @@ class PipelinedLanguageModel(LanguageModel):
         self._parts(), mesh.axes.get(mesh.stages, 1), microbatches, schedule, chunks, partition,
         recompute, inputs=example)
 
-  def loss(self, tokens: mtf.Tensor, targets: mtf.Tensor, training: bool = False) -> mtf.Tensor:
-    """Returns the mean of -ln p(target), as `LanguageModel.loss` does."""
+  def loss_and_reports(self, tokens: mtf.Tensor, targets: mtf.Tensor,
+                       training: bool = False) -> tuple[mtf.Tensor, dict[str, Report]]:
+    """Returns the loss as `LanguageModel` does; in training mixtures of experts report nothing."""
     if not training:
-      return super().loss(tokens, targets)
-    def loss_of(logits: mtf.Tensor, targets: mtf.Tensor) -> mtf.Tensor:
-      return mtf.layers.softmax_cross_entropy(logits, targets, "vocab", self.z_loss)
-    return self.pipe.loss(loss_of, tokens, targets)
+      return super().loss_and_reports(tokens, targets)
+    def loss_of(parts: tuple[mtf.Tensor, ...], targets: mtf.Tensor) -> mtf.Tensor:
+      logits, *more = parts
+      loss = mtf.layers.softmax_cross_entropy(logits, targets, "vocab", self.z_loss)
+      return mtf.add_n([loss, *more])
+    return self.pipe.loss(loss_of, tokens, targets), {}
 
   def _parts(self) -> list[Part]:
-    def run(block: Any) -> Callable[[mtf.Tensor], mtf.Tensor]:
-      return lambda x: block(x, *self.places(x.shape.dim("length")), True)
+    """Returns layers that pass on the stream, and after it the losses of mixtures of experts."""
+    def run(block: Any) -> Callable[[Parts], Parts]:
+      def part(parts: Parts) -> Parts:
+        x, *losses = parts
+        x, report = block(x, *self.places(x.shape.dim("length")), True)
+        return (x, *losses) if report is None else (x, *losses, report.loss)
+      return part
+    def predict(parts: Parts) -> Parts:
+      return self.predict(parts[0]), *parts[1:]
     last = [self.norm] if self.logits is None else [self.norm, self.logits]
-    return [Part("embed", lambda tokens: self.embed(tokens, True), self.embedding),
+    return [Part("embed", lambda tokens: (self.embed(tokens, True),), self.embedding),
             *(Part(block.path[-1], run(block), block) for block in self.blocks),
-            Part("predict", self.predict, *last)]
+            Part("predict", predict, *last)]

@@ -10,10 +10,13 @@ The layout says what lies where; nothing in this file does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import gin
 
 import meshtf as mtf
 from transformer.layers import Block, Sizes
+from transformer.moe import MixtureOfExperts, Report
 
 
 @gin.configurable
@@ -32,11 +35,14 @@ class LanguageModel(mtf.Module):
     dropout: the share that is dropped in training.
     tied: whether logits are products with the embedding's rows, instead of a kernel of their own.
     z_loss: weight of the squared logsumexp in the training loss.
+    moe_every: each so-many-th block has a mixture of experts as its feed-forward half; 0: none has.
+    mixture: makes these mixtures, whose experts have hidden layers of d_ff numbers.
   """
 
   def __init__(self, mesh: mtf.Mesh, vocab: int = 256, d_model: int = 128, d_ff: int = 512,
                heads: int = 4, d_kv: int = 32, blocks: int = 3, activation: str = "gelu",
-               dropout: float = 0.0, tied: bool = False, z_loss: float = 1e-4) -> None:
+               dropout: float = 0.0, tied: bool = False, z_loss: float = 1e-4, moe_every: int = 0,
+               mixture: Callable[..., MixtureOfExperts] = MixtureOfExperts) -> None:
     super().__init__("language_model")
     self.mesh, self.z_loss = mesh, z_loss
     self.sizes = sizes = Sizes(vocab, d_model, d_ff, heads, d_kv, blocks)
@@ -45,19 +51,27 @@ class LanguageModel(mtf.Module):
       self.embedding = mtf.layers.Embedding(mesh, rows, width,
                                             mtf.layers.initializers.normal(0.5))
       self.dropout = mtf.layers.Dropout(dropout)
-      self.blocks = [Block(mesh, sizes, activation, dropout, name=f"block_{i}")
-                     for i in range(blocks)]
+      mixed = [moe_every > 0 and (i + 1) % moe_every == 0 for i in range(blocks)]
+      self.blocks = [Block(mesh, sizes, activation, dropout, f"block_{i}",
+                           mixture if mixed[i] else mtf.layers.FeedForward) for i in range(blocks)]
       self.norm = mtf.layers.RMSNorm(mesh, width, name="norm")
       self.logits = None if tied else mtf.layers.Dense(mesh, width, rows, use_bias=False,
                                                        name="logits")
 
   def __call__(self, tokens: mtf.Tensor, training: bool = False) -> mtf.Tensor:
     """Returns logits [batch length vocab] for int32 tokens [batch length]."""
+    return self.logits_and_reports(tokens, training)[0]
+
+  def logits_and_reports(self, tokens: mtf.Tensor,
+                         training: bool = False) -> tuple[mtf.Tensor, dict[str, Report]]:
+    """Returns logits, and what mixtures of experts report, by the names of their blocks."""
     places = self.places(tokens.shape.dim("length"))
-    x = self.embed(tokens, training)
+    x, reports = self.embed(tokens, training), {}
     for block in self.blocks:
-      x = block(x, *places, training)
-    return self.predict(x)
+      x, report = block(x, *places, training)
+      if report is not None:
+        reports[block.path[-1]] = report
+    return self.predict(x), reports
 
   def places(self, length: mtf.Dimension) -> tuple[mtf.Tensor, mtf.layers.Angles]:
     """Returns what all blocks know of positions: the causal mask, and rotary angles."""
@@ -77,12 +91,21 @@ class LanguageModel(mtf.Module):
     return self.embedding.attend(x * self.sizes.d_model ** -0.5)
 
   def loss(self, tokens: mtf.Tensor, targets: mtf.Tensor, training: bool = False) -> mtf.Tensor:
-    """Returns the mean of -ln p(target), and in training the z-loss besides: a scalar.
+    """Returns the mean of -ln p(target), and in training other losses besides: a scalar.
 
     Args:
       tokens: int32 [batch length].
       targets: the token after each of them, int32 [batch length].
-      training: whether to drop, and to add the z-loss.
+      training: whether to drop, and to add the z-loss and what mixtures of experts ask for.
     """
+    return self.loss_and_reports(tokens, targets, training)[0]
+
+  def loss_and_reports(self, tokens: mtf.Tensor, targets: mtf.Tensor,
+                       training: bool = False) -> tuple[mtf.Tensor, dict[str, Report]]:
+    """Returns the loss as `loss` does, and what mixtures report, by the names of their blocks."""
+    logits, reports = self.logits_and_reports(tokens, training)
     z_loss = self.z_loss if training else 0.0
-    return mtf.layers.softmax_cross_entropy(self(tokens, training), targets, "vocab", z_loss)
+    loss = mtf.layers.softmax_cross_entropy(logits, targets, "vocab", z_loss)
+    if training and reports:
+      loss = mtf.add_n([loss, *(report.loss for report in reports.values())])
+    return loss, reports

@@ -9,13 +9,14 @@ GShard (Lepikhin et al. 2020, arXiv 2006.16668) are two renames:
 
     x         [batch     length             d_model]     batch:data
     tokens    [batch     experts_all capacity d_model]   rows of x, by number
-    tokens    [batch_all experts     capacity d_model]   experts:data, so this is an all_to_all
-    results   [batch_all experts     capacity d_model]
-    results   [batch     experts_all capacity d_model]   an all_to_all
+    tokens    [batch_all experts     capacity d_model_expert]   experts:data: an all_to_all
+    results   [batch_all experts     capacity d_model_expert]
+    results   [batch     experts_all capacity d_model]          an all_to_all
     y         [batch     length             d_model]     rows of results, times gates
 
-Gates never know of `experts`, so `batch:data; experts:data` is a legal layout. A row of x is a
-group: experts have slots for tokens of each. `group_size` makes other groups, of parts of a row or
+Gates never know of `experts`, so `batch:data; experts:data` is a legal layout. Variables of experts
+have no `d_model`, so it may be cut along `data`, too (FSDP). A row of x is a group: experts have
+slots for tokens of each. `group_size` makes other groups, of parts of a row or
 of several rows. Microbatches part a batch by rows, so groups within rows do not know of them;
 microbatches that would cut groups of several rows are refused.
 """
@@ -44,6 +45,19 @@ class Report(NamedTuple):
   load: mtf.Tensor          # [experts_all]: each expert's share of all choices
   dropped: mtf.Tensor       # scalar: the share of choices that no expert had a slot for
   entropy: mtf.Tensor       # scalar: of a token's probabilities, in nats
+
+
+def told(reports: dict[str, Report]) -> dict[str, float]:
+  """Returns what reports say as numbers by name, such as "block_1/dropped".
+
+  "most_loaded" is the load of the busiest expert, as a multiple of the mean.
+  """
+  numbers: dict[str, float] = {}
+  for name, report in reports.items():
+    load = report.load.numpy()
+    numbers |= {f"{name}/dropped": float(report.dropped), f"{name}/entropy": float(report.entropy),
+                f"{name}/most_loaded": float(load.max() * len(load))}
+  return numbers
 
 
 @gin.configurable
@@ -86,6 +100,7 @@ class MixtureOfExperts(mtf.Module):
     if dispatch not in _DISPATCH:
       raise ValueError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
     (self.model_dim,), (hidden,) = mtf.Shape(model_dim), mtf.Shape(hidden_dim)
+    self._inside = f"{self.model_dim.name}_expert"
     self.gating, self.group_size, self.jitter = gating, group_size, jitter
     self.dispatch = _DISPATCH[dispatch]
     self.weights = {"balance": balance_weight, "z": z_weight}
@@ -93,8 +108,9 @@ class MixtureOfExperts(mtf.Module):
       self.router = mtf.layers.Dense(mesh, self.model_dim, mtf.Dimension(EXPERTS, experts),
                                      use_bias=False, name="router")
       self.experts = mtf.layers.FeedForward(
-          mesh, self.model_dim, hidden, activation, output_initializer=output_initializer,
-          expert_dims=mtf.Dimension(_CUT, experts), name="experts")
+          mesh, mtf.Dimension(self._inside, self.model_dim.size), hidden, activation,
+          output_initializer=output_initializer, expert_dims=mtf.Dimension(_CUT, experts),
+          name="experts")
       self.shared = mtf.layers.FeedForward(
           mesh, self.model_dim, mtf.Dimension(hidden.name, hidden.size * shared_experts),
           activation, output_initializer=output_initializer,
@@ -132,9 +148,9 @@ class MixtureOfExperts(mtf.Module):
 
   def _through_experts(self, x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
     groups = [n for n in x.shape.names if n not in (TOKENS, self.model_dim.name)]
-    away = {EXPERTS: _CUT, **{n: f"{n}_all" for n in groups}}
-    tokens = mtf.transpose(self.dispatch.take(x, routing),
-                           [EXPERTS, *groups, CAPACITY, self.model_dim.name])
+    model = self.model_dim.name
+    away = {EXPERTS: _CUT, model: self._inside, **{n: f"{n}_all" for n in groups}}
+    tokens = mtf.transpose(self.dispatch.take(x, routing), [EXPERTS, *groups, CAPACITY, model])
     results = self.experts(mtf.rename(tokens, away))
     results = mtf.rename(results, {new: old for old, new in away.items()})
     return self.dispatch.bring_back(results, routing, x)

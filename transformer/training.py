@@ -27,6 +27,7 @@ from transformer import configurables, data, metrics, reports
 from transformer.evaluation import Evaluation
 from transformer.interrupts import interrupts_between_steps
 from transformer.model import LanguageModel
+from transformer.moe import Report, told
 from transformer.sampling import sample
 
 __all__ = ["Run", "Trainer", "configurables", "train"]
@@ -48,21 +49,22 @@ class Trainer:
                seed: int = 0, clip_norm: float = 1.0, jit: bool = False) -> None:
     variables = model.trainable_variables
     self.model, self.optimizer, self.steps_done = model, optimizer(variables), 0
+    self.reports: dict[str, Report] = {}      # what mixtures of experts told in the last step
 
     @mtf.function(mesh=model.mesh, jit=jit, tokens="batch;length", targets="batch;length", step="")
     def training_step(tokens: mtf.Tensor, targets: mtf.Tensor,
-                      step: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor]:
+                      step: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
       with mtf.seed(seed, step):
-        loss = model.loss(tokens, targets, training=True)
+        loss, reports = model.loss_and_reports(tokens, targets, training=True)
       grads, norm = mtf.optimizers.clip_by_global_norm(mtf.gradients([loss], variables), clip_norm)
       self.optimizer.apply(grads, variables, step)
-      return loss, norm
+      return loss, norm, reports
 
     self._step = training_step
 
   def step(self, tokens: np.ndarray, targets: np.ndarray) -> tuple[mtf.Tensor, mtf.Tensor]:
     """Learns from int32 [batch length]; returns the loss and the norm of the gradients before."""
-    loss, norm = self._step(tokens, targets, np.int32(self.steps_done))
+    loss, norm, self.reports = self._step(tokens, targets, np.int32(self.steps_done))
     self.steps_done += 1
     return loss, norm
 
@@ -185,7 +187,7 @@ def _loop(trainer: Trainer, batches: tf.data.Dataset, log: metrics.Metrics,
       if step % report_every == 0 or step in (first + 1, last) or asked():
         rate = progress.report(step, float(loss))
         log.write(step, loss=float(loss), gradient_norm=float(norm),
-                  **({} if rate is None else {"tokens_per_second": rate}))
+                  **({} if rate is None else {"tokens_per_second": rate}), **told(trainer.reports))
       if step % save_every == 0 or step == last or asked():
         trainer.save(model_dir)
       if asked():
