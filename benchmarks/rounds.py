@@ -21,9 +21,9 @@ from benchmarks.report import Row
 class Process:
   """A worker with one case, which has taken its first steps."""
 
-  def __init__(self, case: Case):
+  def __init__(self, case: Any, worker: str = "benchmarks.worker"):
     self.process = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.worker", case.dump()], text=True,
+        [sys.executable, "-m", worker, case.dump()], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ)
     self.case = case

@@ -12,7 +12,7 @@
 """
 
 from meshtf.forecast.analysis import forecast
-from meshtf.forecast.facts import Done, Held, Memory, Moved, Placed
+from meshtf.forecast.facts import Done, Held, Memory, Moved, Placed, Stage
 from meshtf.forecast.forecast import Forecast
 
-__all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "forecast"]
+__all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "Stage", "forecast"]

@@ -8,18 +8,22 @@ forecast for 2,048 positions takes as long as that for eight.
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from meshtf.errors import MeshtfError
-from meshtf.forecast.facts import Done, Held, Memory, Moved, Phase, Placed
+from meshtf.forecast.facts import Done, Held, Memory, Moved, Phase, Placed, Stage
 from meshtf.forecast.forecast import Forecast
-from meshtf.forecast.memory import peaks
+from meshtf.forecast.memory import Peaks, lies, peaks, stages
 from meshtf.forecast.phases import phases
 from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, State, Whole
 from meshtf.partition import (
   BranchStep,
+  CallStep,
   Compute,
   Load,
   LoopStep,
@@ -53,12 +57,14 @@ def forecast(name: str, nodes: Sequence[Node], results: Sequence[Tensor] | None,
   unmatched = (f"layout rule {rule}: no dimension of this program is called so."
                + (f" Did you mean {close}?" if close else "")
                for rule, close in mesh.unmatched_rules().items())
+  memory = found.memory(program)
   return Forecast(
       name, tuple(mesh.axes.items()), repr(mesh.layout), repr(mesh.variable_layout),
       repr(mesh.optimizer_layout), tuple(found.ops), tuple(found.moves.pop(None, ())),
-      tuple(found.variables()), found.memory(program),
+      tuple(found.variables()), memory,
       (*mesh.notes, *found.notes, *unmatched),
-      None if error is None else f"{type(error).__name__}: {error}")
+      None if error is None else f"{type(error).__name__}: {error}",
+      tuple(found.at_stage) if stages(mesh) > 1 else ())
 
 
 class _Analysis:
@@ -75,6 +81,11 @@ class _Analysis:
     self.versions: dict[Value, list[Value]] = {}          # the list in `gradients` with a value
     self._placed: dict[tuple[Spec, Placement], Placed] = {}
     self._times = 1                                       # turns of the loops around a step
+    self._calls = collections.Counter(s.body for s in program.steps if isinstance(s, CallStep))
+    self._called: dict[Program, int] = {}                 # where its calls stand among the ops
+    self._added: set[Value] = set()                       # sums so far of parameters' cotangents
+    self._flops = [0.0] * stages(self.mesh)
+    self.at_stage: list[Stage] = []
     self.notes: list[str] = []
 
   def add(self, step: object) -> None:
@@ -93,6 +104,8 @@ class _Analysis:
       self._compute(step)
     elif isinstance(step, LoopStep):
       self._loop(step)
+    elif isinstance(step, CallStep):
+      self._call(step)
     elif isinstance(step, BranchStep):
       costs = [sum(s.node.op.flops(*(x.spec for x in s.node.inputs)) for s, _ in walk(body)
                    if isinstance(s, Compute)) for body in step.bodies]
@@ -106,7 +119,28 @@ class _Analysis:
     self._nested(step, bodies, step.op.turns or 1)
     self._find_gradients(step)
 
-  def _nested(self, step: LoopStep | BranchStep, bodies: Sequence[Program], times: int) -> None:
+  def _call(self, step: CallStep) -> None:
+    """Takes account of all calls of a body at the first of them, but for what they are sent."""
+    if step.body not in self._called:
+      times = self._calls[step.body]
+      self._nested(step, [step.body], times)
+      self._called[step.body] = len(self.ops) - 1
+      self.ops[-1] = dataclasses.replace(self.ops[-1], times=self._times * times)
+    else:
+      first = self._called[step.body]
+      often: collections.Counter[Moved] = collections.Counter()
+      for move in (*self.ops[first].moves, *self.moves.pop(step.node, ())):
+        often[dataclasses.replace(move, times=1)] += move.times
+      self.ops[first] = dataclasses.replace(self.ops[first], moves=tuple(
+          dataclasses.replace(move, times=n) for move, n in often.items()))
+    before = dict(zip(step.op.body.arguments, step.passed))
+    for value, inside, made in zip(step.outs, step.body.results, step.op.body.results):
+      for store in _parameters(made.node):
+        self.gradients[store] = self.versions[value] = [value]
+        self._added |= {value, inside, *(before[x] for x in made.node.inputs if x in before)}
+
+  def _nested(self, step: LoopStep | BranchStep | CallStep, bodies: Sequence[Program],
+              times: int) -> None:
     """Takes account of the steps of bodies, each of which runs `times` times."""
     around, self._times = self._times, self._times * times
     for body in bodies:
@@ -117,24 +151,35 @@ class _Analysis:
 
   def variables(self) -> list[Held]:
     """Returns the variables that the program reads or writes."""
-    return [Held(s.name, self._at(s.spec, s.placement),
-                 "parameter" if s.kind == "parameter" else
-                 "optimizer state" if s in self.slots else "other")
+    return [Held(s.name, self._at(s.spec, s.placement), self._role(s))
             for s in self.stores if s.kind in ("parameter", "state")]
 
+  def _role(self, store: Store) -> Literal["parameter", "optimizer state", "other"]:
+    if store.kind == "parameter":
+      return "parameter"
+    return "optimizer state" if store in self.slots else "other"
+
   def memory(self, program: Program) -> Memory:
-    """Returns the bytes that one position holds."""
-    held = dict.fromkeys(("parameter", "optimizer state", "other"), 0.0)
-    for variable in self.variables():
-      held[variable.role] += variable.tensor.bytes
-    arguments = sum(self._at(s.spec, s.placement).bytes for s in self.stores
-                    if s.kind == "argument")
+    """Returns the bytes that one position holds, at the stage where it is most."""
     gradients = {min(versions, key=lambda v: self._value(v).bytes)
                  for versions in self.gradients.values()}
-    most = peaks(program, gradients)
+    every = [self._memory(k, gradients, most)
+             for k, most in enumerate(peaks(program, gradients | self._added))]
+    self.at_stage = [Stage(flops, m.parameters, m.activations, m.peak)
+                     for flops, m in zip(self._flops, every)]
+    return max(every, key=lambda m: m.peak)
+
+  def _memory(self, stage: int, gradients: set[Value], most: Peaks) -> Memory:
+    """Returns the bytes that one position at a stage holds."""
+    held = dict.fromkeys(("parameter", "optimizer state", "other"), 0.0)
+    here = [s for s in self.stores if lies(s.placement, stage)]
+    for store in here:
+      if store.kind in ("parameter", "state"):
+        held[self._role(store)] += self._at(store.spec, store.placement).bytes
+    arguments = sum(self._at(s.spec, s.placement).bytes for s in here if s.kind == "argument")
     return Memory(held["parameter"], held["optimizer state"], held["other"], arguments,
-                  sum(self._value(v).bytes for v in gradients), most.activations,
-                  sum(held.values()) + arguments + most.everything)
+                  sum(self._value(v).bytes for v in gradients if lies(v.placement, stage)),
+                  most.activations, sum(held.values()) + arguments + most.everything)
 
   def _at(self, spec: Spec, placement: Placement) -> Placed:
     key = spec, placement
@@ -149,9 +194,15 @@ class _Analysis:
     assert value.spec is not None
     return self._at(value.spec, value.placement)
 
+  def _share(self, placement: Placement) -> float:
+    """Returns in how much of all stages something lies."""
+    return 1.0 if not any(isinstance(s, At) for s in placement) else 1 / stages(self.mesh)
+
   def _move(self, step: MoveStep) -> None:
     before, after = self._value(step.src), self._value(step.out)
     received = bytes_received(step.move.kind, before.bytes, self.mesh.axes[step.move.axis])
+    if step.move.axis != self.mesh.stages:
+      received *= self._share(step.src.placement)
     maker = self.maker.get(step.src)
     self._moved(step.node, maker if isinstance(step.move.before, Pending) else step.node,
                 (step.move.kind, step.move.axis, before, after, received))
@@ -165,11 +216,13 @@ class _Analysis:
     before, parts = self._value(step.src), self.mesh.axes[step.axis]
     rows = dict(zip((n for n, _ in before.shape), before.local))[step.dim]
     share = rows_received(step.window, step.factor_size, rows, parts) / rows
-    self._moved(step.node, step.node, ("window", step.axis, before, before, before.bytes * share))
+    received = before.bytes * share * self._share(step.src.placement)
+    self._moved(step.node, step.node, ("window", step.axis, before, before, received))
 
   def _tell(self, step: Tell) -> None:
     told = step.tells(self.mesh)
-    others = step.slices(self.mesh) - 1
+    others = (step.slices(self.mesh) - 1) * (1.0 if step.plan.stage is None else
+                                             1 / stages(self.mesh))
     size = sum(local_bytes(t, self.mesh.whole, self.mesh) for t in told)
     largest = self._at(max(told, key=lambda t: t.shape.size), self.mesh.whole)
     self._moved(step.node, step.node,
@@ -196,25 +249,37 @@ class _Analysis:
     self.maker.update(dict.fromkeys(step.outs, step.node))
     self._find_gradients(step)
     cut = {axis for axis, _ in step.plan.cut}
+    stage = step.plan.stage
     same = [axis for i, axis in enumerate(self.mesh.axes)
-            if axis not in cut and all(v.placement[i] == Whole for v in step.ins)]
+            if axis not in cut and all(v.placement[i] == Whole for v in step.ins)
+            and (stage is None or axis != self.mesh.stages)]
     parts = math.prod(self.mesh.axes[a] for a in cut)
     flops = step.node.op.flops(*(x.spec for x in step.node.inputs)) / parts
+    for k in range(len(self._flops)) if stage is None else [stage]:
+      self._flops[k] += flops * self._times
+    if stage is not None:
+      flops /= len(self._flops)
     self._done(step.node, tuple(map(self._value, step.outs)), flops,
                math.prod(self.mesh.axes[a] for a in same))
 
   def _find_gradients(self, step: Compute | LoopStep) -> None:
     """Keeps the cotangents of parameters that a step makes."""
-    for store in (x.node.op.stores[0] for x in step.node.primals if x.node.op.effect == "read"):
-      if store.kind == "parameter":              # the last one is the sum of all
-        for v in (v for v in step.outs if _like(v.spec, store.spec)):
-          self.gradients[store] = self.versions[v] = [v]
+    for store in _parameters(step.node):          # the last one is the sum of all
+      for v in (v for v in step.outs if _like(v.spec, store.spec)):
+        self.gradients[store] = self.versions[v] = [v]
 
   def _done(self, node: Node, outputs: tuple[Placed, ...], flops: float, repeated: int) -> None:
     source = node.source
     self.ops.append(Done(len(self.ops), node.op.title, source.function, source.file, source.line,
                          self.phase[node], outputs, tuple(self.moves.pop(node, ())), flops,
                          repeated, self._times))
+
+
+def _parameters(node: Node) -> Iterator[Store]:
+  """Yields the parameters whose cotangents a node may make."""
+  for store in (x.node.op.stores[0] for x in node.primals if x.node.op.effect == "read"):
+    if store.kind == "parameter":
+      yield store
 
 
 def _like(spec: Spec | None, other: Spec) -> bool:

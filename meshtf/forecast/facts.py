@@ -1,8 +1,10 @@
 """What is known of a program before it runs: plain data, as it is printed, drawn and saved.
 
 All counts are for one position of the mesh (one device, where each has its own) and one call:
-flops in floating-point operations, sizes in bytes. A state is a word: "whole", the name of the
-dimension that is cut, or "sum", "max", "min" for a partial result still to be reduced.
+flops in floating-point operations, sizes in bytes. Stages of a pipeline differ: what is computed
+and received is the mean over them, memory is that of the fullest one, and `stages` has each. A
+state is a word: "whole", the name of the dimension that is cut, "sum", "max", "min" for a partial
+result still to be reduced, or "at 2" for what lies at one stage.
 
     facts.memory.parameters, facts.bytes_moved(kind="all_reduce", axis="data")
 """
@@ -14,6 +16,7 @@ from typing import Any, Literal
 
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
+FREE = ("slice", "drop")      # moves in which nobody receives anything
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +93,16 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True)
+class Stage:
+  """What one position at a stage of a pipeline computes and holds."""
+
+  flops: float
+  parameters: float
+  activations: float
+  peak: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Facts:
   """What a program will do on a mesh, and what it will cost."""
 
@@ -104,6 +117,7 @@ class Facts:
   memory: Memory
   notes: tuple[str, ...] = ()                     # what is legal but worth knowing
   error: str | None = None                        # why the plan ends here
+  stages: tuple[Stage, ...] = ()                  # of a pipeline
 
   @property
   def positions(self) -> int:
@@ -115,9 +129,9 @@ class Facts:
 
   @property
   def moves(self) -> tuple[Moved, ...]:
-    """All communication of one call, in order; slices, which are free, left out."""
+    """All communication of one call, in order; those that are free left out."""
     every = (*(m for op in self.ops for m in op.moves), *self.results)
-    return tuple(m for m in every if m.kind != "slice")
+    return tuple(m for m in every if m.kind not in FREE)
 
   def bytes_moved(self, kind: str | None = None, axis: str | None = None,
                   phase: Phase | None = None) -> float:

@@ -4,19 +4,22 @@ A value is there from the step that makes it to the last one that uses it. Varia
 are there all the time, and reading them takes nothing. An op whose output is as large as an input
 that nobody needs afterwards takes that one's place, as TensorFlow and XLA do for elementwise ops.
 
-    peaks(program, gradients).activations
+    peaks(program, gradients)[0].activations
+
+Stages of a pipeline hold different things, so there is a peak for each of them.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from typing import NamedTuple
 
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh
+from meshtf.mesh import At, Mesh, Placement
 from meshtf.partition import (
   BranchStep,
+  CallStep,
   Compute,
   Load,
   LoopStep,
@@ -37,24 +40,53 @@ class Peaks(NamedTuple):
   activations: float      # all but the gradients that updates take
 
 
-def peaks(program: Program, gradients: Set[Value]) -> Peaks:
-  """Returns the most that is alive at once while a program runs step by step."""
+def peaks(program: Program, gradients: Set[Value],
+          bodies: dict[Program, list[Peaks]] | None = None) -> list[Peaks]:
+  """Returns the most that is alive at once while a program runs step by step, at each stage.
+
+  Args:
+    program: what runs.
+    gradients: what does not count as activations.
+    bodies: what is known so far of programs within this one.
+  """
+  inside = {} if bodies is None else bodies
+  every = range(stages(program.mesh))
   sizes = _sizes(program)
   steps = [step for segment in schedule(program) for step in (*segment.before, *segment.computes)]
   last = {value: i for i, step in enumerate(steps) for value in reads(step)}
   last.update(dict.fromkeys(program.results, len(steps)))
-  alive = activations = most = most_activations = 0.0
+  alive, most = ([Peaks(0.0, 0.0) for _ in every] for _ in range(2))
   for i, step in enumerate(steps):
     dying = [v for v in dict.fromkeys(reads(step)) if last[v] == i]
     made = [v for v in makes(step) if v in last]
-    new, reused = sum(sizes[v] for v in made), _reused(step, dying, sizes)
-    kept = sum(sizes[v] for v in made if v in gradients)
-    extra = new - reused + _scratch(step, program.mesh)
-    most = max(most, alive + extra)
-    most_activations = max(most_activations, activations + extra - kept)
-    alive += new - sum(sizes[v] for v in dying)
-    activations += new - kept - sum(sizes[v] for v in dying if v not in gradients)
-  return Peaks(most, most_activations)
+    for k in _touched((*dying, *made), every):
+      gone, new = ([v for v in values if lies(v.placement, k)] for values in (dying, made))
+      more, less = (Peaks(sum(sizes[v] for v in values),
+                          sum(sizes[v] for v in values if v not in gradients))
+                    for values in (new, gone))
+      extra = _scratch(step, k, more, gradients, inside, program.mesh)
+      reused = _reused(step, gone, sizes)
+      most[k] = Peaks(*(max(top, now + m + e - reused)
+                        for top, now, m, e in zip(most[k], alive[k], more, extra)))
+      alive[k] = Peaks(*(now + m - d for now, m, d in zip(alive[k], more, less)))
+  return most
+
+
+def stages(mesh: Mesh) -> int:
+  """Returns how many stages a mesh has."""
+  return mesh.axes.get(mesh.stages, 1)
+
+
+def lies(placement: Placement, stage: int) -> bool:
+  """Whether a stage holds what has this placement."""
+  return all(not isinstance(s, At) or s.coordinate == stage for s in placement)
+
+
+def _touched(values: Iterable[Value], every: range) -> Iterable[int]:
+  """Returns the stages that hold some of the values."""
+  found = {s.coordinate for v in values for s in v.placement if isinstance(s, At)}
+  everywhere = any(not any(isinstance(s, At) for s in v.placement) for v in values)
+  return every if everywhere else found
 
 
 def _reused(step: Step, dying: list[Value], sizes: dict[Value, float]) -> float:
@@ -65,16 +97,25 @@ def _reused(step: Step, dying: list[Value], sizes: dict[Value, float]) -> float:
   return max((sizes[v] for v in dying if sizes[v] in outs), default=0.0)
 
 
-def _scratch(step: Step, mesh: Mesh) -> float:
+def _scratch(step: Step, stage: int, made: Peaks, gradients: Set[Value],
+             bodies: dict[Program, list[Peaks]], mesh: Mesh) -> Peaks:
   """Returns the bytes that an op holds while it runs, beside inputs and outputs."""
-  if isinstance(step, (LoopStep, BranchStep)):
-    bodies = step.bodies if isinstance(step, BranchStep) else (step.body,)
-    return max(peaks(body, set()).everything for body in bodies)
-  if not isinstance(step, Compute) or step.sharing:
-    return 0.0
+  if isinstance(step, (LoopStep, BranchStep, CallStep)):
+    programs = step.bodies if isinstance(step, BranchStep) else (step.body,)
+    for body in programs:
+      if body not in bodies:
+        bodies[body] = peaks(body, gradients, bodies)
+    most = Peaks(*map(max, *(bodies[body][stage] for body in (*programs, programs[0]))))
+    if isinstance(step, CallStep):         # its results are among what its body holds
+      return Peaks(*(max(0.0, m - own) for m, own in zip(most, made)))
+    return most
+  if (not isinstance(step, Compute) or step.sharing
+      or step.plan.stage not in (None, stage)):
+    return Peaks(0.0, 0.0)
   local = [Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
            for v in step.ins if v.spec is not None]
-  return sum(local_bytes(s, mesh.whole, mesh) for s in step.node.op.scratch(*local))
+  size = sum(local_bytes(s, mesh.whole, mesh) for s in step.node.op.scratch(*local))
+  return Peaks(size, size)
 
 
 def _sizes(program: Program) -> dict[Value, float]:

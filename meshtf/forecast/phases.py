@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshtf.forecast.facts import Phase
-from meshtf.graph import Node, Tensor
+from meshtf.graph import Call, Node, Tensor
 
 
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
@@ -32,7 +32,7 @@ def _inside(node: Node) -> Iterator[Node]:
 
 
 def _phase(node: Node, before: dict[Node, Phase]) -> Phase:
-  if node.primals:
+  if node.primals or isinstance(node.op, Call) and node.op.which.backward:
     return "backward"
   trains = node.op.effect == "write" and node.op.stores[0].kind == "parameter"
   if trains or any(before.get(x.node, "forward") != "forward" for x in node.inputs):

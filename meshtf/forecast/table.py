@@ -28,8 +28,9 @@ LEGEND = """\
 
 def table(forecast: Facts) -> str:
   """Returns a forecast as text for a terminal."""
-  blocks = [_head(forecast), _costs(forecast), _memory(forecast), _notes(forecast),
-            _gathers(forecast), _repeated(forecast), list(_ops(forecast)), _error(forecast)]
+  blocks = [_head(forecast), _costs(forecast), _memory(forecast), _stages(forecast),
+            _notes(forecast), _gathers(forecast), _repeated(forecast), list(_ops(forecast)),
+            _error(forecast)]
   return "\n\n".join("\n".join(line.rstrip() for line in block) for block in blocks if block)
 
 
@@ -120,6 +121,15 @@ def _memory(forecast: Facts) -> list[str]:
   parts = vars(forecast.memory).items()
   return ["  memory", *(f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}"
                         for name, size in parts)]
+
+
+def _stages(forecast: Facts) -> list[str]:
+  def row(*words: str) -> str:
+    return "  " + words[0].ljust(18) + "".join(word.rjust(14) for word in words[1:])
+  return [row("stages", "flops", "parameters", "activations", "peak"),
+          *(row(f"  {k}", flops_text(s.flops), bytes_text(s.parameters),
+                bytes_text(s.activations), bytes_text(s.peak))
+            for k, s in enumerate(forecast.stages))] if forecast.stages else []
 
 
 def _notes(forecast: Facts) -> list[str]:

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from meshtf.forecast.facts import PHASES, Done, Facts, Moved
+from meshtf.forecast.facts import FREE, PHASES, Done, Facts, Moved
 
 SAVED = 4       # ops; a stretch that saves fewer reads better as it is
 # The number of an op, or (times, what is repeated).
@@ -63,10 +63,10 @@ def _sum(names: tuple[str, ...],
 
 
 def _moves(forecast: Facts) -> Iterator[tuple[tuple[str, int, str], Moved]]:
-  """Yields all moves but slices, each with the user's line and function."""
+  """Yields all moves that are not free, each with the user's line and function."""
   for op in forecast.ops:
-    yield from (((op.file, op.line, op.function), m) for m in op.moves if m.kind != "slice")
-  yield from ((("", 0, ""), m) for m in forecast.results if m.kind != "slice")
+    yield from (((op.file, op.line, op.function), m) for m in op.moves if m.kind not in FREE)
+  yield from ((("", 0, ""), m) for m in forecast.results if m.kind not in FREE)
 
 
 def gathered(move: Moved) -> list[str]:

@@ -17,7 +17,7 @@ from meshtf.graph.context import context
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.tensor import Tensor
+from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient
 
 
@@ -112,25 +112,35 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
   given = [body.graph.given(r.spec) for r in results]
   inputs = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
   sums: dict[Tensor, Tensor] = {}
+  adds: dict[Node, list[Node]] = {}
 
   def gradient() -> list[Any]:
     found = dict(zip(inputs, gradients_within(set(body.nodes), results, inputs, given)))
     for x in body.captures:
-      if found.get(x) is not None:
+      made = found.get(x)
+      if made is not None:
         sums[x] = body.graph.given(x.spec)
         with context(primals=(x,)):
-          found[x] = sums[x] + found[x]
+          found[x] = total = sums[x] + made
+        adds.setdefault(made.node, []).append(total.node)
     return [found.get(x) for x in inputs]
 
   nodes, made = record_more(body, gradient)
   reached = {x: dx for x, dx in zip(inputs, made) if dx is not None}
   wanted = list(reached.values())
-  nodes = needed(nodes, wanted)
+  nodes = needed(_at_once(nodes, adds), wanted)
   there = {*given, *sums.values(), *body.captures, *(y for n in nodes for y in n.outputs)}
   used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *wanted))
   kept = tuple(x for x in used if x not in there)
   return Backward(Body.of(body.graph, (*kept, *given, *sums.values()), nodes, wanted), kept,
                   tuple(x for x in reached if x not in sums), tuple(sums))
+
+
+def _at_once(nodes: Sequence[Node], after: Mapping[Node, Sequence[Node]]) -> list[Node]:
+  """Returns nodes with some right after others, so that what these make need not be held."""
+  later = {n for some in after.values() for n in some}
+  first = [n for node in nodes if node not in later for n in (node, *after.get(node, ()))]
+  return [*first, *later.difference(first)]
 
 
 def _shared_backward(body: Body, results: tuple[int, ...]) -> Backward:

@@ -146,6 +146,8 @@ class Op:
   outlined: ClassVar[bool] = False
   # Whether no gradient ever flows through, so that nothing before it needs one.
   stops_gradient: ClassVar[bool] = False
+  # Whether all of the outputs is zero, so that they are unfinished sums, too; may be a property.
+  zero: ClassVar[bool] = False
   # Whether inputs and outputs are brought where the layout says at once, not when it is needed.
   settled: ClassVar[bool] = False
   # "print": `update` tells the world outside, once for all devices, in the order of recording.

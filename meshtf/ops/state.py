@@ -69,6 +69,10 @@ class Fill(Op):
   samples = (Sample((Shape("b:4;h:8"), 1.5, "float32")), Sample((Shape(""), 3, "int32")),
              Sample((Shape("h:3"), True, "bool")))
 
+  @property
+  def zero(self) -> Any:
+    return not self.value
+
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     return (Spec(self.shape, self.dtype),)
 

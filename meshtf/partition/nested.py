@@ -2,21 +2,24 @@
 
 States of a loop are where the layout puts them, so one plan of the body serves all turns. Sums from
 outside are finished before. What no turn changes (a cast of a weight, its gathering) is computed
-before the loop; what turns add up stays unfinished until after it.
+before the loop; what turns add up stays unfinished until after it. So does what calls add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
 from meshtf.mesh import At, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.names import Dimension
+from meshtf.partition.plan import final, plan_node
 from meshtf.partition.steps import (
   BranchStep,
   CallStep,
+  Compute,
   LoopStep,
   MoveStep,
   Program,
@@ -111,7 +114,7 @@ def _call(builder: Builder, node: Node, op: Call) -> None:
   if op.body not in builder.called:
     builder.called[op.body] = _first_call(builder, node, op)
   called = builder.called[op.body]
-  passed = tuple(builder.bring(x, v.placement, node) for x, v in zip(arguments, called.given))
+  passed = tuple(_passed(builder, x, v.placement, node) for x, v in zip(arguments, called.given))
   outs = tuple(Value(y.spec, v.placement) for y, v in zip(node.outputs, called.body.results))
   follows = [v for x in op.follows if x in builder.versions for v in builder.versions[x].values()]
   builder.steps.append(CallStep(node, called.body, called.given, passed, called.taken, outs,
@@ -121,17 +124,52 @@ def _call(builder: Builder, node: Node, op: Call) -> None:
 
 def _first_call(builder: Builder, node: Node, op: Call) -> Called:
   stage = builder.stage(node)
-  given = []
-  for x, inside in zip(node.inputs, op.body.arguments):
-    state = finished(builder.state(x))
-    given.append(Value(inside.spec, _restaged(builder, state, stage)))
+  places = {inside: _restaged(builder, finished(builder.state(x)), stage)
+            for x, inside in zip(node.inputs, op.body.arguments)}
   captures = node.inputs[len(op.body.arguments):]
-  inner = _program(builder, node, op.body, given, captures)
+
+  def planned() -> tuple[list[Value], Builder]:
+    given = [Value(inside.spec, place) for inside, place in places.items()]
+    return given, _program(builder, node, op.body, given, captures)
+  given, inner = planned()
+  unfinished = _unfinished(inner, op.body, {inside for x, inside in zip(node.inputs, places)
+                                            if x.node.op.zero})
+  if unfinished:
+    places |= unfinished
+    given, inner = planned()
   results = [inner.bring(x, inner.state(x), node) for x in op.body.results]
   body = Program(builder.mesh, inner.steps, results)
   varies = set(given)
   builder.steps += _take_out(body, varies)
   return Called(body, tuple(given), _taken([body], varies))
+
+
+def _unfinished(inner: Builder, body: Body, zeros: Set[Tensor]) -> dict[Tensor, Placement]:
+  """Returns where zeros are best given that a body adds something to, such as weights' cotangents.
+
+  What calls add up stays unfinished, and is reduced over positions once, after the last call.
+  """
+  found = {}
+  for add in (r.node for r in body.results if r.node.op.linear == "joint"):
+    for total, more in (add.inputs, add.inputs[::-1]) if len(add.inputs) == 2 else ():
+      if total in zeros and more in inner.versions:
+        made = next(iter(inner.versions[more]))
+        place = final(made, inner.wish(more.node, more))
+        if any(s == Pending("sum") for s in place):
+          found[total] = place
+  return found
+
+
+def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Value:
+  """Returns an argument in a placement; zeros are an unfinished sum, if that is asked for."""
+  if not x.node.op.zero or placement == finished(placement):
+    return builder.bring(x, placement, node)
+  plan = plan_node(x.node.op, builder.mesh, x.node.layout, (), (), (x.spec,),
+                   [finished(placement)], builder.stage(node))
+  value = Value(x.spec, placement)
+  builder.steps.append(Compute(x.node, dataclasses.replace(plan, results=(placement,)), (),
+                               (value,)))
+  return value
 
 
 def _restaged(builder: Builder, placement: Placement, stage: int | None) -> Placement:

@@ -88,7 +88,7 @@ class _Planner:
     targets = tuple(tuple(self._target(x, s, axis) for s, axis in zip(states, self.axes))
                     for x, states in zip(self.ins, self.states))
     results = tuple(tuple(self._result(y, axis) for axis in self.axes) for y in self.outs)
-    finals = tuple(map(_final, results, self.wishes))
+    finals = tuple(map(final, results, self.wishes))
     return NodePlan(targets, results, finals, tuple(self.cut.items()), tuple(self.sizes.items()),
                     self.stage.coordinate if isinstance(self.stage, At) else None)
 
@@ -194,7 +194,8 @@ class _Planner:
     return Whole if role is Role.SAME else Pending(role.value)
 
 
-def _final(result: Placement, wish: Placement) -> Placement:
-  """Where Whole is wished, what is cut or unfinished stays so, unless another axis is to cut it."""
+def final(result: Placement, wish: Placement) -> Placement:
+  """Returns where an output stays: what is cut or unfinished stays so where Whole is wished, unless
+  another axis is to cut it."""
   return tuple(r if w == Whole and not (isinstance(r, Split) and r in wish) else w
                for r, w in zip(result, wish))

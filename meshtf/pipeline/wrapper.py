@@ -158,8 +158,9 @@ class GPipe(Module):
     @custom_gradient
     def run(tensors: Any, captured: Any) -> Any:
       loss, rows, sums = cells.run(tensors, self.schedule)
-      return loss, lambda dy: [None if d is None else d * dy
-                               for d in (*(d for row in rows for d in row), *sums)]
+      found = [*(d for row in rows for d in row), *sums]
+      return loss, lambda dy: [_times(d, dy, x) for d, x in
+                               zip(found, tf.nest.flatten([tensors, captured]), strict=True)]
     return run(flat, captures)
 
   def _eagerly(self, parts: Sequence[Any]) -> list[Any]:
@@ -232,6 +233,12 @@ class GPipe(Module):
         if id(variable) not in seen:
           seen.add(id(variable))
           variable.bring_to_stage(self.stage_of(k))
+
+
+def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
+  """Returns the cotangent of x, which lies where x does."""
+  with context(primals=(x,)):
+    return None if d is None else d * dy
 
 
 def _variables(layer: Any) -> Sequence[Variable]:
