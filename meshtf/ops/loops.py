@@ -1,4 +1,4 @@
-"""Loops and branches: scan, while_loop, cond. All devices are in one loop, and turn together.
+"""Loops and branches: scan, scan_and_sum, while_loop, cond. All devices turn together, in one loop.
 
     def layer(h, w):                                   # one traced body for a deep model
       return mtf.relu(mtf.einsum([h, w], "batch;d_out")), None
@@ -39,7 +39,7 @@ from meshtf.graph import (
 from meshtf.names import Dimension, Shape
 from meshtf.ops.stacking import stack, unstack
 
-__all__ = ["cond", "scan", "while_loop"]
+__all__ = ["cond", "scan", "scan_and_sum", "while_loop"]
 
 
 def scan(body: Callable[..., tuple[Any, Any]], state: Any, rows: Any = None, dim: str = "turns",
@@ -73,9 +73,11 @@ def scan(body: Callable[..., tuple[Any, Any]], state: Any, rows: Any = None, dim
 def scan_and_sum(body: Callable[..., tuple[Any, Any, Any]], state: Any, rows: Any = None,
                  dim: str = "turns", length: int | None = None, reverse: bool = False
                  ) -> tuple[Any, Any, Any]:
-  """Scans as `scan` does, with a body that returns (state, what to add up, what to stack).
+  """Returns what `scan` does, with sums over all turns: (last state, sums, stacks).
 
-  What is added up may stay unfinished in all turns: devices reduce a sum once, after the loop.
+  The body returns (state, what to add up, what to stack). What is added up may stay unfinished in
+  all turns: devices reduce a sum once, after the loop, and not in each turn, as they would a state.
+  Arguments and errors are those of `scan`.
   """
   walked = Dimension(dim, _length(rows, dim, length))
   run = _recorded if isinstance(current_executor(), Graph) else _unrolled

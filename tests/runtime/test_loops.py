@@ -164,6 +164,26 @@ def test_what_no_turn_changes_is_done_once():
   assert recur(x).numpy().shape == (8, 8)
 
 
+def totals(x, w, b):
+  """Sums over all turns, next to a state and a stack."""
+  def turn(h, row):
+    y = mtf.rename(mtf.tanh(mtf.einsum([h, row], "batch;e")), "e", "d")
+    return y, {"all": mtf.reduce_sum(y), "rows": mtf.reduce_sum(y * y, "batch")}, None
+  h, sums, _ = mtf.scan_and_sum(turn, x, w, "layers")
+  loss = mtf.reduce_sum(h) + sums["all"] * mtf.reduce_sum(sums["rows"])
+  return [loss, sums["rows"], *mtf.gradients([loss + mtf.reduce_sum(b)], [x, w, b])]
+
+
+def test_sums_are_reduced_once(seed):
+  want = [y.numpy() for y in totals(*tensors("", seed))]
+  for layout in LAYOUTS:
+    got = mtf.function(totals)(*tensors(layout, seed))
+    for y, expected in zip(got, want, strict=True):
+      np.testing.assert_allclose(y.numpy(), expected, 2e-4, 2e-5, err_msg=layout)
+  moves = mtf.function(lambda *args: totals(*args)[1:2]).lower(*tensors("batch:x", seed)).moves
+  assert moves == ["all_reduce over x of [d:8]"]
+
+
 def test_explain_counts_all_turns():
   report = mtf.explain(stack_of_layers, *tensors("batch:x;d:y", 0))
   layers = [op for op in report.ops if op.title == "einsum"]
