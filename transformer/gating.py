@@ -19,7 +19,8 @@ depends on earlier tokens alone.
 Losses have no weights yet. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the mean over
 groups: f_e is the share of choices of expert e before any is dropped, P_e the mean of its
 probability; 1 where all experts are alike. "z" is the mean of logsumexp(logits)**2 (Zoph et al.
-2022, arXiv 2202.08906). Means are over tokens that are no padding.
+2022, arXiv 2202.08906). All means, of statistics too, are means over groups of what is found in
+each group's tokens that are no padding.
 """
 
 from __future__ import annotations
@@ -141,10 +142,10 @@ def expert_choice(logits: mtf.Tensor, nonpadding: mtf.Tensor | None = None, trai
   filled = mtf.cast(weights >= 0.0, "float32")
   tokens = mtf.where(weights >= 0.0, tokens, -1)
   taken = mtf.segment_sum(filled, tokens, size, likely.groups)
-  left = mtf.where(taken < 0.5, likely.real, 0.0)
+  left = mtf.cast(taken < 0.5, "float32")
   return Routing(tokens, weights * filled, None, tokens, {"z": _z_loss(likely)},
-                 load=_shares(mtf.reduce_sum(filled, [*likely.groups, CAPACITY])),
-                 dropped=_part(left, likely.real), entropy=_entropy(likely))
+                 load=_shares(mtf.reduce_sum(filled, CAPACITY)),
+                 dropped=_mean(left, likely.real), entropy=_entropy(likely))
 
 
 class _Likely(NamedTuple):
@@ -210,13 +211,13 @@ def _queue_up(likely: _Likely, capacity: Capacity | None, training: bool,
   size = likely.logits.shape[TOKENS]
   chosen = Choices(likely.experts, gates, positions, kept,
                    mtf.where(kept, likely.experts * slots + positions, -1))
-  wanted = mtf.broadcast(likely.real, gates.shape)
+  lost = 1.0 - mtf.reduce_mean(mtf.cast(kept, "float32"), CHOICE)
   return Routing(
       mtf.where(sources >= 0, mtf.floormod(sources, size), -1), at_rows(gates, sources), chosen,
       sources, {"balance": _balance(likely, line.count(counted or choices), counted or choices),
                 "z": _z_loss(likely)},
-      load=_shares(mtf.reduce_sum(mtf.cast(line.counts, "float32"), likely.groups)),
-      dropped=_part(wanted - mtf.cast(kept, "float32"), wanted), entropy=_entropy(likely))
+      load=_shares(mtf.cast(line.counts, "float32")),
+      dropped=_mean(lost, likely.real), entropy=_entropy(likely))
 
 
 def _slots(likely: _Likely, capacity: Capacity | None, training: bool, choices: int) -> int:
@@ -246,12 +247,13 @@ def _mean(x: mtf.Tensor, real: mtf.Tensor) -> mtf.Tensor:
   return mtf.reduce_mean(mtf.reduce_sum(x * real, TOKENS) / tokens)
 
 
-def _part(some: mtf.Tensor, of: mtf.Tensor) -> mtf.Tensor:
-  return mtf.reduce_sum(some) / mtf.maximum(mtf.reduce_sum(of), 1.0)
-
-
 def _shares(counts: mtf.Tensor) -> mtf.Tensor:
-  return counts / mtf.maximum(mtf.reduce_sum(counts), 1.0)
+  """Returns each expert's share of a group's choices [*groups, experts_all], the mean over groups.
+
+  So only sums over groups are left to do, which can wait until somebody asks.
+  """
+  shares = counts / mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
+  return mtf.reduce_mean(shares, [n for n in counts.shape.names if n != EXPERTS])
 
 
 def _one_of(given: str, *known: str) -> str:

@@ -74,7 +74,7 @@ class Routing:
   choices: Choices | None           # None: tokens choose nothing
   sources: mtf.Tensor               # `tokens` as rows of [choice length] together; -1: empty
   losses: dict[str, mtf.Tensor]     # scalars
-  load: mtf.Tensor                  # [experts_all]: shares of choices before any is dropped; sum 1
+  load: mtf.Tensor                  # [experts_all]: shares of choices before any is dropped
   dropped: mtf.Tensor               # scalar: the share of choices that no expert works on
   entropy: mtf.Tensor               # scalar: of the probabilities of a token, the mean, in nats
 

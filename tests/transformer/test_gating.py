@@ -11,7 +11,7 @@ import meshtf as mtf
 from transformer import gating
 from transformer.routing import Capacity
 
-# whether slots of second choices that are not drawn are free for others
+# whether second choices that are not drawn leave their slots to others
 FREED = {"practice": True, "published": False}
 
 
@@ -33,8 +33,7 @@ def random_logits(case):
   if kind == "overflow":
     logits[..., 0] += 6.0
   if kind == "padding":
-    real = random.random((groups, tokens)) < 0.6
-    real[0] = False
+    real = (random.random((groups, tokens)) < 0.6) & (np.arange(groups) > 0)[:, None]
   return logits, real
 
 
@@ -89,10 +88,16 @@ def z_loss(logits, real):
   return np.mean([squares[g, real[g]].mean() if real[g].any() else 0.0 for g in range(len(real))])
 
 
+def lost(combine, real, choices):
+  """Returns the share of a group's choices that have no slot, the mean over groups."""
+  kept = (combine > 0).sum((1, 2, 3)) / np.maximum(choices * real.sum(1), 1)
+  return np.mean(np.where(real.any(1), 1 - kept, 0))
+
+
 def gshard_as_published(logits, real, u, capacity):
   """Algorithm 1 of GShard, with gates, counters and loss in its words."""
   groups, tokens, experts = logits.shape
-  combine, losses, dropped = np.zeros((groups, tokens, experts, capacity)), [], 0
+  combine, losses, wanted = np.zeros((groups, tokens, experts, capacity)), [], min(2, experts)
   for g in range(groups):
     gates = softmax(logits[g])
     c = np.zeros(experts, int)
@@ -104,18 +109,14 @@ def gshard_as_published(logits, real, u, capacity):
       g1, g2 = gates[s, e1], sum(gates[s, e] for e in others)
       if c[e1] < capacity:
         combine[g, s, e1, c[e1]] = g1 / (g1 + g2)
-      else:
-        dropped += 1
       c[e1] += 1
       second += [(s, e2, g2 / (g1 + g2)) for e2 in others]
     losses.append((c / max(len(rows), 1) * m).sum() / experts)
     for s, e2, g2 in second:
       if c[e2] < capacity and 2 * g2 > u[g, s]:
         combine[g, s, e2, c[e2]] = g2
-      else:
-        dropped += 1
       c[e2] += 1
-  return combine, np.mean(losses), dropped / (real.sum() * min(2, experts))
+  return combine, np.mean(losses), lost(combine, real, wanted)
 
 
 def gshard_as_run(logits, real, u, capacity, threshold, normalize):
@@ -143,15 +144,14 @@ def gshard_as_run(logits, real, u, capacity, threshold, normalize):
   slot = np.eye(capacity)
   combine = sum((w / total)[..., None] * slot[np.where(kept > 0, place, 0).astype(int)]
                 for w, kept, place in ((w1, kept_1, position_1), (w2, kept_2, position_2)))
-  wanted = real.sum() * min(2, experts)
-  return combine, aux, 1 - (kept_1.sum() + kept_2.sum()) / wanted
+  return combine, aux, lost(combine, real, min(2, experts))
 
 
 def token_choice(logits, real, k, capacity, normalize):
   """Switch with k = 1; otherwise its queues, once for each choice."""
   groups, tokens, experts = logits.shape
   k = min(k, experts)
-  combine, losses, kept = np.zeros((groups, tokens, experts, capacity)), [], 0
+  combine, losses = np.zeros((groups, tokens, experts, capacity)), []
   for g in range(groups):
     p = softmax(logits[g])
     rows = np.flatnonzero(real[g])
@@ -162,14 +162,13 @@ def token_choice(logits, real, k, capacity, normalize):
         e = best[s, choice]
         if count[e] < capacity:
           combine[g, s, e, count[e]] = p[s, e]
-          kept += 1
         count[e] += 1
     for s in rows:
       total = {"before": p[s, best[s]].sum(), "after": combine[g, s].sum(), "never": 1.0}[normalize]
       combine[g, s] /= total or 1.0
     f = count / max(k * len(rows), 1)
     losses.append(experts * (f * (p[rows].mean(0) if len(rows) else 0 * f)).sum())
-  return combine, np.mean(losses), 1 - kept / (k * real.sum())
+  return combine, np.mean(losses), lost(combine, real, k)
 
 
 def experts_choose(logits, real, capacity):
@@ -182,7 +181,7 @@ def experts_choose(logits, real, capacity):
       for c, s in enumerate(np.argsort(-p[:, e], kind="stable")[:capacity]):
         combine[g, s, e, c] = max(p[s, e], 0.0)
   alone = real & ~combine.any((-1, -2))
-  return combine, alone.sum() / real.sum()
+  return combine, np.mean(alone.sum(1) / np.maximum(real.sum(1), 1))
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
@@ -251,9 +250,10 @@ def test_statistics():
   logits, real = random_logits((3, 10, 4, "padding"))
   routing = route(functools.partial(gating.top_k, capacity=TIGHT), logits, real, True)
   p = softmax(logits)
-  best = np.argsort(-p, axis=-1, kind="stable")[..., :2][real]
-  np.testing.assert_allclose(routing.load.numpy(), np.bincount(best.ravel(), minlength=4)
-                             / best.size, rtol=1e-6)
+  best = np.argsort(-p, axis=-1, kind="stable")[..., :2]
+  load = [np.bincount(best[g][real[g]].ravel(), minlength=4) / 2 / max(real[g].sum(), 1)
+          for g in range(3)]
+  np.testing.assert_allclose(routing.load.numpy(), np.mean(load, 0), rtol=1e-6)
   entropy = -(p * np.log(p)).sum(-1)
   want = np.mean([entropy[g][real[g]].mean() if real[g].any() else 0 for g in range(3)])
   np.testing.assert_allclose(float(routing.entropy), want, rtol=1e-5)
