@@ -12,13 +12,12 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
+from tests.apart import start_tensorflow
 from tests.conformance_counts import pytest_terminal_summary, record
 
 __all__ = ["pytest_terminal_summary", "record"]      # pytest finds them here, at the start
 
-DEVICES = 8
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,11 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
   """Starts TensorFlow with logical devices."""
-  cpu = tf.config.list_physical_devices("CPU")[0]
-  logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
-  tf.config.set_logical_device_configuration(cpu, logical)
-  tf.config.threading.set_intra_op_parallelism_threads(1)
-  tf.config.threading.set_inter_op_parallelism_threads(2)
+  start_tensorflow()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

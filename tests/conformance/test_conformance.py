@@ -5,10 +5,18 @@ from __future__ import annotations
 import pytest
 
 from meshtf.testing import check_export, check_program, check_sample, label, registered_ops
+from tests.apart import Apart
 
 OPS = [op for op in registered_ops() if op.samples]
 SAMPLES = [pytest.param(op, i, id=f"{label(op)}-{i}")
            for op in OPS for i in range(len(op.samples))]
+
+
+@pytest.fixture(scope="module")
+def apart():
+  """Returns what runs a check in another process."""
+  with Apart(tasks=4) as run:
+    yield run
 
 
 def test_every_op_has_samples():
@@ -24,12 +32,12 @@ def test_eager(op, index, seed, record):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
-def test_function(op, seed, record):
-  record("mtf.function", check_program(op, seed))
+def test_function(op, seed, record, apart):
+  record("mtf.function", apart(check_program, op, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
-def test_export(op, seed, record):
+def test_export(op, seed, record, apart):
   pytest.importorskip("jaxlib")       # Python 3.10 has none
-  record("one StableHLO module", check_export(op, seed))
+  record("one StableHLO module", apart(check_export, op, seed))
