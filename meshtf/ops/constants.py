@@ -10,13 +10,10 @@ TensorShape([6])
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
-
-_made: weakref.WeakKeyDictionary[Any, dict[Any, Any]] = weakref.WeakKeyDictionary()
 
 
 def integers(numbers: Sequence[int]) -> Any:
@@ -33,7 +30,11 @@ def scalar(value: float, dtype: Any, device: str) -> Any:
 def _once(key: Any, make: Callable[[], Any]) -> Any:
   if tf.executing_eagerly():
     return make()
-  made = _made.setdefault(tf.compat.v1.get_default_graph(), {})
+  # The graph keeps them: whoever else did would keep the graph alive, to which they belong.
+  kept = tf.compat.v1.get_default_graph().get_collection_ref(__name__)
+  if not kept:
+    kept.append({})
+  (made,) = kept
   if key not in made:
     with tf.control_dependencies(None):
       made[key] = make()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 
 import numpy as np
 import pytest
+from tensorflow.python.framework.func_graph import FuncGraph
 
 import meshtf as mtf
 from meshtf.graph import Op, Spec, apply_all
@@ -119,3 +121,19 @@ def test_what_a_forecast_reads_of_tells():
   assert CrossEntropy("v").tells(logits, labels) == (Spec(Shape("b:4"), "float32"),) * 2
   assert TopK("v", Shape("k:16").dim("k")).tells(logits) == (
       Spec(Shape("b:4;k:8"), "bfloat16"), Spec(Shape("b:4;k:8"), "int32"))
+
+
+def test_a_program_that_nobody_needs_is_freed():
+  def graphs():
+    gc.collect()
+    return sum(isinstance(x, FuncGraph) for x in gc.get_objects())
+  mesh = mtf.Mesh("x:2", "b:x")
+  x = mtf.ones(mesh, "b:4;c:3;d:2")
+
+  def run():
+    return mtf.function(lambda x: mtf.einsum([x, x], "b;d") + mtf.einsum([x], "d;b"))(x).numpy()
+  run()
+  before = graphs()
+  for _ in range(3):
+    run()
+  assert graphs() == before
