@@ -1,14 +1,17 @@
 """Two stages on two cores beside one stage on one: how much of the ideal speed-up is there.
 
-    python -m benchmarks.pipeline                          # M = 1, 4, 8, 32; about five minutes
-    python -m benchmarks.pipeline --microbatches=4,8 --rounds=5 --json=pipeline.json
+    python -m benchmarks.pipeline                          # M = 1, 4, 8, 32; some minutes
+    python -m benchmarks.pipeline --microbatches=4,8 --pairs=3 --json=pipeline.json
 
 Eight equal blocks are two cells of equal cost. Microbatches have a fixed size, so a batch grows
 with their number M. One stage has a process with one thread, two stages have one with two, and what
-a stage does comes in order. All processes are alive at once and take their steps in turn; a
-speed-up is the median of the ratios of steps that were taken one after the other. Before these two
-it waits until other processes leave the cores idle, but not for ever: see "best". The ideal,
-K M / (M + K - 1), knows neither sending nor the update of the variables.
+a stage does comes in order. Both take steps in turn; a speed-up is the median of the ratios of
+steps that were taken one after the other. The ideal, K M / (M + K - 1), knows neither sending nor
+the update of the variables.
+
+Two stages need two cores. It waits until other processes leave them alone, and pairs during which
+they took more than a tenth of a core all the same do not count, until there are enough that do, or
+the time is up.
 
 Then one step's time line, as TensorFlow's profiler saw it, beside the one that the simulator makes
 of what the cells cost on one stage.
@@ -18,10 +21,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from absl import app, flags
 
@@ -39,94 +43,104 @@ from meshtf.pipeline import (
 
 STAGES = 2
 SHOWN = 8        # microbatches of the time line
-QUIET = 0.93     # share of idle time that will do
+OTHERS = 0.1     # cores that other processes may take
+SAMPLE = 16      # microbatches, at least, that are timed together
 _FLAGS = flags.FLAGS
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-  """What was measured with some number of microbatches; pairs are of one stage and of two."""
+class Pair(NamedTuple):
+  """Steps of one stage and of two, one after the other."""
 
-  microbatches: int
-  wall: tuple[list[float], list[float]]       # seconds of each step, in turn
-  cpu: tuple[list[float], list[float]]
-  losses: tuple[list[float], list[float]]
-  start: tuple[dict[str, float], dict[str, float]]
+  wall: tuple[float, float]      # seconds of a step
+  cpu: tuple[float, float]
+  others: float                  # cores that other processes took meanwhile, or a little before
 
   @property
   def speed_up(self) -> float:
     """How many times faster two stages are."""
-    return statistics.median(one / two for one, two in zip(*self.wall, strict=True))
+    return self.wall[0] / self.wall[1]
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+  """What was measured with some number of microbatches; the starts are of one stage and of two."""
+
+  microbatches: int
+  pairs: list[Pair]
+  losses: tuple[float, float]
+  starts: tuple[dict[str, float], dict[str, float]]
 
   @property
-  def best(self) -> float:
-    """The same of the fastest step of each: what else the machine does slows these down least."""
-    one, two = map(min, self.wall)
-    return one / two
+  def quiet(self) -> list[Pair]:
+    """The pairs that count."""
+    return [pair for pair in self.pairs if pair.others <= OTHERS]
+
+  @property
+  def speed_up(self) -> float:
+    """How many times faster two stages are."""
+    return statistics.median(pair.speed_up for pair in self.quiet or self.pairs)
 
   @property
   def ideal(self) -> float:
     """What the schedule allows."""
     return ideal_speed_up(STAGES, self.microbatches)
 
-  @property
-  def busy(self) -> float:
-    """How many cores the two stages use."""
-    return statistics.median(c / w for c, w in zip(self.cpu[1], self.wall[1], strict=True))
+  def median(self, what: str, which: int) -> float:
+    """Returns the median of "wall" or "cpu", in seconds, of one stage (0) or of two (1)."""
+    return statistics.median(getattr(pair, what)[which] for pair in self.quiet or self.pairs)
 
 
-def measure(microbatches: list[int], rounds: int, patience: float = 0.0) -> list[Row]:
-  """Returns a row for each number of microbatches; waits before each pair of steps for so long."""
-  workers = {(k, m): Process(Case(k, m), "benchmarks.pipeline_worker")
-             for m in microbatches for k in (1, STAGES)}
-  steps: dict[tuple[int, int], dict[str, list[float]]] = {
-      case: {"wall": [], "cpu": [], "loss": []} for case in workers}
+def measure(microbatches: int, pairs: int, minutes: float) -> Row:
+  """Returns a row with so many quiet pairs, if time allows."""
+  workers = [Process(Case(k, microbatches), "benchmarks.pipeline_worker") for k in (1, STAGES)]
+  end = time.monotonic() + 60 * minutes
   try:
-    for turn in range(rounds + 1):
-      for case, worker in workers.items():
-        if case[0] == 1:
-          wait_for_quiet(patience)
-        for what, values in worker.ask("steps", 1).items():
-          steps[case][what] += values if turn else []          # the first one warms up
+    one, two = (worker.ask("steps", 2)["loss"][-1] for worker in workers)       # they warm up
+    row = Row(microbatches, [], (one, two), (workers[0].start, workers[1].start))
+    while len(row.quiet) < pairs and (time.monotonic() < end or not row.pairs):
+      _wait_for_quiet(end)
+      row.pairs.append(_pair(*workers, -(-SAMPLE // microbatches)))
   finally:
-    for worker in workers.values():
+    for worker in workers:
       worker.stop()
-  def both(m: int, what: str) -> tuple[list[float], list[float]]:
-    return steps[1, m][what], steps[STAGES, m][what]
-  return [Row(m, both(m, "wall"), both(m, "cpu"), both(m, "loss"),
-              (workers[1, m].start, workers[STAGES, m].start)) for m in microbatches]
+  return row
 
 
-def wait_for_quiet(patience: float) -> None:
-  """Waits until the processors are idle, for so many seconds at most; Linux only."""
-  end = time.monotonic() + patience
+def _wait_for_quiet(end: float) -> None:
+  """Waits until other processes leave the cores alone, or the time is up."""
   while time.monotonic() < end:
-    before = _ticks()
+    before, start = _processor_time(), time.monotonic()
     time.sleep(0.2)
-    idle, all_ = (b - a for a, b in zip(before, _ticks(), strict=True))
-    if idle >= QUIET * all_:
+    if _processor_time() - before <= OTHERS * (time.monotonic() - start):
       return
 
 
-def _ticks() -> tuple[int, int]:
-  """Returns the processors' idle time and all of their time, in ticks."""
+def _pair(one: Process, two: Process, number: int) -> Pair:
+  before, start = _processor_time(), time.monotonic()
+  told = [worker.ask("steps", number) for worker in (one, two)]
+  seconds = time.monotonic() - start
+  others = _processor_time() - before - sum(sum(t["cpu"]) for t in told)
+  wall, cpu = ([statistics.fmean(t[what]) for t in told] for what in ("wall", "cpu"))
+  return Pair((wall[0], wall[1]), (cpu[0], cpu[1]), max(0.0, others / seconds))
+
+
+def _processor_time() -> float:
+  """Returns the seconds for which the processors have been busy; Linux only, elsewhere 0."""
   try:
-    numbers = [*map(int, Path("/proc/stat").read_text(encoding="utf-8").split("\n")[0].split()[1:])]
+    line, _ = Path("/proc/stat").read_text(encoding="utf-8").split("\n", 1)
   except OSError:
-    return 0, 0
-  return numbers[3] + numbers[4], sum(numbers)
+    return 0.0
+  user, nice, system, _, _, *rest = map(int, line.split()[1:9])
+  return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
-def timelines(microbatches: int, patience: float, tries: int = 5) -> dict[str, Timeline]:
+def timelines(microbatches: int, tries: int = 20) -> dict[str, Timeline]:
   """Returns what was predicted from the costs of cells on one stage, and what was measured."""
   found = {}
   for stages in (1, STAGES):
     worker = Process(Case(stages, microbatches), "benchmarks.pipeline_worker")
     worker.ask("steps", 3)
-    told = []
-    for _ in range(tries):
-      wait_for_quiet(patience)
-      told.append(worker.ask("timeline", 1))
+    told = [worker.ask("timeline", 1) for _ in range(tries)]
     worker.stop()
     found[stages] = min((_timeline(calls, stages) for calls in told), key=lambda line: line.time)
   costs = [statistics.median(span.end - span.start for span in found[1].spans
@@ -141,21 +155,25 @@ def _timeline(calls: list[Any], stages: int) -> Timeline:
       for what, cell, microbatch, start, end in calls))
 
 
-def table(rows: list[Row]) -> str:
-  """Returns the rows as a table."""
-  head = (f"{'M':>3}{'one stage':>12}{'two stages':>12}{'speed-up':>10}{'best':>7}{'ideal':>7}"
-          f"{'of ideal':>10}{'cores':>7}{'first step':>13}{'processor':>11}")
-  return "\n".join([head, *(
-      f"{r.microbatches:3}{statistics.median(r.wall[0]) * 1e3:9.1f} ms"
-      f"{statistics.median(r.wall[1]) * 1e3:9.1f} ms{r.speed_up:10.2f}{r.best:7.2f}{r.ideal:7.2f}"
-      f"{r.speed_up / r.ideal:10.0%}{r.busy:7.2f}{r.start[1]['first']:11.2f} s"
-      f"{r.start[1]['first_cpu']:9.2f} s" for r in rows)])
+def head() -> str:
+  """Returns the first line of the table."""
+  return (f"{'M':>3}{'one stage':>12}{'two stages':>12}{'speed-up':>10}{'ideal':>7}"
+          f"{'of ideal':>10}{'cores':>7}{'first step':>12}{'processor':>11}{'pairs':>10}")
+
+
+def line(row: Row) -> str:
+  """Returns a line of the table."""
+  return (f"{row.microbatches:3}{row.median('wall', 0) * 1e3:9.1f} ms"
+          f"{row.median('wall', 1) * 1e3:9.1f} ms{row.speed_up:10.2f}{row.ideal:7.2f}"
+          f"{row.speed_up / row.ideal:10.0%}{row.median('cpu', 1) / row.median('wall', 1):7.2f}"
+          f"{row.starts[1]['first']:10.2f} s{row.starts[1]['first_cpu']:9.2f} s"
+          f"{len(row.quiet):4} of {len(row.pairs):2}")
 
 
 def starts(rows: list[Row]) -> str:
   """Returns how the time to the first step grows with the number of microbatches."""
   few, many = rows[0], rows[-1]
-  ratios = {what: many.start[1][what] / few.start[1][what] for what in ("first", "first_cpu")}
+  ratios = {what: many.starts[1][what] / few.starts[1][what] for what in ("first", "first_cpu")}
   return (f"Time to the first step with M = {many.microbatches} over that with M = "
           f"{few.microbatches}: {ratios['first']:.2f} (processor time {ratios['first_cpu']:.2f}).")
 
@@ -163,14 +181,17 @@ def starts(rows: list[Row]) -> str:
 def _main(argv: list[str]) -> None:
   del argv
   numbers = [int(m) for m in _FLAGS.microbatches]
-  rows = measure(numbers, _FLAGS.rounds, _FLAGS.patience)
-  print(table(rows))
+  rows = []
+  print(head())
+  for m in numbers:
+    rows.append(measure(m, _FLAGS.pairs, _FLAGS.minutes))
+    print(line(rows[-1]), flush=True)
   print(starts([r for r in rows if r.microbatches >= 4] or rows))
-  apart = max(abs(one - two) / abs(one) for r in rows for one, two in zip(*r.losses, strict=True))
+  apart = max(abs(r.losses[0] - r.losses[1]) / abs(r.losses[0]) for r in rows)
   print(f"Losses of one and of two stages differ by {apart:.1e} at most.\n")
-  lines = timelines(SHOWN, _FLAGS.patience)
-  for name, line in lines.items():
-    print(f"{name}, in milliseconds, M = {SHOWN}\n{timeline_text(line)}\n")
+  lines = timelines(SHOWN)
+  for name, found in lines.items():
+    print(f"{name}, in milliseconds, M = {SHOWN}\n{timeline_text(found)}\n")
   if _FLAGS.json:
     Path(_FLAGS.json).write_text(json.dumps([dataclasses.asdict(r) for r in rows]),
                                  encoding="utf-8")
@@ -178,7 +199,7 @@ def _main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_list("microbatches", ["1", "4", "8", "32"], "How many microbatches.")
-  flags.DEFINE_integer("rounds", 15, "How many steps of each are timed.")
-  flags.DEFINE_float("patience", 3.0, "Seconds to wait for idle processors, before each pair.")
+  flags.DEFINE_integer("pairs", 7, "How many pairs of each shall count.")
+  flags.DEFINE_float("minutes", 1.0, "When to stop waiting for a quiet machine, of each.")
   flags.DEFINE_string("json", None, "Where to write the numbers.")
   app.run(_main)

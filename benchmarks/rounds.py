@@ -37,9 +37,10 @@ class Process:
 
   def stop(self) -> None:
     """Ends the worker."""
-    assert self.process.stdin
+    assert self.process.stdin and self.process.stdout
     self.process.stdin.close()
     self.process.wait()
+    self.process.stdout.close()
 
   def _answer(self) -> Any:
     assert self.process.stdout
