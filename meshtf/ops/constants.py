@@ -31,7 +31,8 @@ def _once(key: Any, make: Callable[[], Any]) -> Any:
   if tf.executing_eagerly():
     return make()
   # The graph keeps them: whoever else did would keep the graph alive, to which they belong.
-  kept = tf.compat.v1.get_default_graph().get_collection_ref(__name__)
+  graph = tf.compat.v1.get_default_graph()
+  kept = graph.get_collection_ref(f"{__name__}/{id(graph)}")      # inner graphs copy collections
   if not kept:
     kept.append({})
   (made,) = kept
