@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -25,6 +23,7 @@ import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
+from benchmarks.serving import serve
 
 BLOCKS, ROWS, D_MODEL, D_FF = 8, 128, 256, 1024
 _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
@@ -135,20 +134,14 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
               line.timestamp_ns / 1e6 + event.offset_ps / 1e9)
 
 
-def main() -> None:
-  """Serves one case until standard input ends."""
-  answers = os.fdopen(os.dup(1), "w")
-  os.dup2(2, 1)           # whatever prints goes to standard error
-  case = Case(**json.loads(sys.argv[1]))
+def start(text: str) -> Runner:
+  """Returns the runner of a case, on as many threads as it has stages."""
+  case = Case(**json.loads(text))
   tf.config.threading.set_inter_op_parallelism_threads(case.stages)
   tf.config.threading.set_intra_op_parallelism_threads(1)
   mtf.logical_devices(case.stages)
-  runner = Runner(case)
-  print(json.dumps(runner.start), file=answers, flush=True)
-  for line in sys.stdin:
-    (request, number), = json.loads(line).items()
-    print(json.dumps(getattr(runner, request)(number)), file=answers, flush=True)
+  return Runner(case)
 
 
 if __name__ == "__main__":
-  main()
+  serve(start)

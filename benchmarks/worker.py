@@ -15,9 +15,6 @@ the start.
 from __future__ import annotations
 
 import importlib
-import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +23,7 @@ import numpy as np
 
 from benchmarks.cases import Case
 from benchmarks.lm_plain import Config
+from benchmarks.serving import serve
 
 _BATCHES = 4
 _IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client", "placed": "tensorflow"}
@@ -140,18 +138,12 @@ def _reset_peak() -> None:
     pass                  # then the peak of the imports counts too, alike for all
 
 
-def main() -> None:
-  """Serves one case until standard input ends."""
-  answers = os.fdopen(os.dup(1), "w")
-  os.dup2(2, 1)           # whatever prints goes to standard error
-  case = Case.load(sys.argv[1])
-  importlib.import_module(_IMPORTED[case.runtime])      # before the clock starts
-  runner = Runner(case)
-  print(json.dumps(runner.start), file=answers, flush=True)
-  for line in sys.stdin:
-    (request, number), = json.loads(line).items()
-    print(json.dumps(getattr(runner, request)(number)), file=answers, flush=True)
+def start(text: str) -> Runner:
+  """Returns the runner of a case, imported before the clock starts."""
+  case = Case.load(text)
+  importlib.import_module(_IMPORTED[case.runtime])
+  return Runner(case)
 
 
 if __name__ == "__main__":
-  main()
+  serve(start)
