@@ -29,23 +29,23 @@ HERE = Path(__file__).resolve().parent
 VOCAB = 40
 IGNORED = -100            # the label that PyTorch's cross entropy leaves out
 
-BERT = dict(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=2, num_attention_heads=4,
-            intermediate_size=24, max_position_embeddings=14, type_vocab_size=2,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-GPT2 = dict(vocab_size=VOCAB, n_embd=16, n_layer=2, n_head=4, n_inner=24, n_positions=14,
-            resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
-T5 = dict(vocab_size=VOCAB, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_heads=2,
-          relative_attention_num_buckets=8, relative_attention_max_distance=10, dropout_rate=0.0,
-          decoder_start_token_id=0)
-LLAMA = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
-             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=16,
-             rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 100.0})
+BERT = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 24, "max_position_embeddings": 14, "type_vocab_size": 2,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+GPT2 = {"vocab_size": VOCAB, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24,
+        "n_positions": 14, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0,
+        "bos_token_id": 0, "eos_token_id": 0}
+T5 = {"vocab_size": VOCAB, "d_model": 16, "d_kv": 6, "d_ff": 24, "num_layers": 2, "num_heads": 2,
+      "relative_attention_num_buckets": 8, "relative_attention_max_distance": 10,
+      "dropout_rate": 0.0, "decoder_start_token_id": 0}
+LLAMA = {"vocab_size": VOCAB, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 16,
+         "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}
 
 
 def main() -> None:
   """Writes all files."""
-  import transformers as hf        # here: whoever only collects tests has no PyTorch
-
+  import transformers as hf  # here: whoever only collects tests has no PyTorch
   bert = hf.BertConfig(**BERT)
   write("bert", hf.BertForPreTraining(bert), {**sentences(), **masked_words()})
   three = hf.BertConfig(**BERT, num_labels=3)
