@@ -8,7 +8,8 @@
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
 from meshtf import decoding, layers, optimizers, pipeline
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
-                           MeshtfError, ParseError, PlanError, ShapeError)
+                           MeshtfError, ParseError, PlanError, ShapeError, explain_error,
+                           near_misses)
 from meshtf.forecast import Forecast
 from meshtf.function import explain, export, function
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, Window, apply, apply_all, gradients

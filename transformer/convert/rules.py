@@ -1,0 +1,175 @@
+"""Names of another library's tensors and of our variables, and how the axes of theirs read in ours.
+
+    Rule("h.{layer}.attn.c_proj.weight", "block_{layer}/attention/output/kernel",
+         "(heads d_kv) d_model")
+
+says that their tensor has two axes: heads and d_kv in one, and d_model. Ours has these names in any
+order, such as `[heads d_kv d_model]`. A tensor of theirs that is several of ours has a `*`:
+
+    Rule("h.{layer}.attn.c_attn.weight", "query/kernel; key/kernel; value/kernel",
+         "d_model (* heads d_kv)", within="block_{layer}/attention/")
+
+So transposes, merged heads and fused kernels need no more words. Where one variable of ours serves
+all layers, with their dimension in front, our name has no `{layer}`: each row is a tensor of
+theirs.
+
+    arrays = to_ours(rules, shapes, tensors)          # by our names
+    tensors = to_theirs(rules, shapes, arrays)        # by theirs, the same bits
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+
+import meshtf as mtf
+
+Shapes = Mapping[str, mtf.Shape]
+
+
+class Tensors(Protocol):
+  """Another library's tensors by name, whose shapes are known before they are read."""
+
+  def __iter__(self) -> Iterator[str]: ...
+  def __getitem__(self, name: str) -> np.ndarray: ...
+
+  def shape(self, name: str) -> tuple[int, ...]:
+    """Returns the shape of a tensor."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+  """One of their tensors, the variables of ours that it is made of, and its axes in our names.
+
+  Args:
+    theirs: their name.
+    ours: our name, or several parted by ";".
+    axes: for each axis of theirs one of our names, or several in brackets; `*` counts `ours`.
+    within: what our names begin with.
+    row: which row of our variable it is; None: all of it.
+  """
+
+  theirs: str
+  ours: str
+  axes: str
+  within: str = ""
+  row: int | None = None
+
+  def names(self) -> list[str]:
+    """Returns the names of our variables."""
+    return [self.within + name.strip() for name in self.ours.split(";")]
+
+  def parts(self) -> list[list[str]]:
+    """Returns what each axis of theirs is made of."""
+    return [axis.strip("()").split() for axis in re.findall(r"\([^)]*\)|\S+", self.axes)]
+
+  def of_layer(self, layer: int) -> Rule:
+    """Returns the rule of one layer."""
+    row = None if "{layer}" in self.within + self.ours else layer
+    return dataclasses.replace(self, theirs=self.theirs.format(layer=layer), row=row,
+                               ours=self.ours.format(layer=layer),
+                               within=self.within.format(layer=layer))
+
+
+def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
+  """Returns rules with a `{layer}` in their names, for each layer."""
+  return [rule.of_layer(layer) for layer in range(layers) for rule in rules]
+
+
+def to_ours(rules: Iterable[Rule], shapes: Shapes, tensors: Tensors) -> dict[str, np.ndarray]:
+  """Returns the values of our variables, by name.
+
+  Raises:
+    CheckpointError: names or shapes of theirs are not those that our variables ask for.
+  """
+  rules = list(rules)
+  check(rules, shapes, {name: tensors.shape(name) for name in tensors})
+  arrays = {name: np.empty(shape.sizes, np.float32) for name, shape in shapes.items()}
+  for rule in rules:
+    tensor = tensors[rule.theirs]
+    for part, target in enumerate(_targets(rule, arrays)):
+      target[...] = _view(rule, _shape(rule, shapes), tensor, part)
+  return arrays
+
+
+def to_theirs(rules: Iterable[Rule], shapes: Shapes, arrays: Mapping[str, np.ndarray]
+              ) -> dict[str, np.ndarray]:
+  """Returns tensors under their names for the values of our variables."""
+  found = {}
+  for rule in rules:
+    shape = _shape(rule, shapes)
+    tensor = np.empty(_sizes(rule, shape), np.float32)
+    for part, source in enumerate(_targets(rule, arrays)):
+      _view(rule, shape, tensor, part)[...] = source
+    found[rule.theirs] = tensor
+  return dict(sorted(found.items()))
+
+
+def check(rules: Iterable[Rule], shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> None:
+  """Compares names and shapes of theirs with those that our variables ask for.
+
+  Args:
+    rules: of the model.
+    shapes: of our variables.
+    found: shapes of their tensors.
+
+  Raises:
+    CheckpointError: they differ, or rules and variables do.
+  """
+  rules = list(rules)
+  ours = [name for rule in rules for name in rule.names()]
+  lost = sorted(set(ours) ^ set(shapes))
+  if lost:
+    raise mtf.CheckpointError(mtf.explain_error(
+        "this configuration has variables that the other library's model has not, or lacks some.",
+        variables=_some(lost), way_out="Convert what `transformer.convert` made the sizes of."))
+  wanted = {rule.theirs: _sizes(rule, _shape(rule, shapes)) for rule in rules}
+  missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
+  differ = [f"{name}: {found[name]} found, {size} wanted" for name, size in sorted(wanted.items())
+            if name in found and found[name] != size]
+  if missing or unknown or differ:
+    close = [f"{n} (close: {c})" if (c := mtf.near_misses(n, unknown)) else n for n in missing[:6]]
+    raise mtf.CheckpointError(mtf.explain_error(
+        "names or shapes are not those of the configuration.",
+        missing=_some(close + missing[6:]), unknown=_some(unknown), other_shape=_some(differ),
+        way_out="config.json and the tensors must be of one model."))
+
+
+def _shape(rule: Rule, shapes: Shapes) -> mtf.Shape:
+  """Returns the shape of what one layer's tensor is of our variables."""
+  shape = shapes[rule.names()[0]]
+  return shape if rule.row is None else mtf.Shape(list(shape)[1:])
+
+
+def _axes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
+  known = {"*": len(rule.names()), **dict(zip(shape.names, shape.sizes))}
+  return [[known[name] for name in axis] for axis in rule.parts()]
+
+
+def _sizes(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:
+  """Returns the shape of their tensor."""
+  return tuple(math.prod(axis) for axis in _axes(rule, shape))
+
+
+def _targets(rule: Rule, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+  found = [arrays[name] for name in rule.names()]
+  return found if rule.row is None else [array[rule.row] for array in found]
+
+
+def _view(rule: Rule, shape: mtf.Shape, tensor: np.ndarray, part: int) -> np.ndarray:
+  """Returns a view of their tensor that is one of our variables."""
+  names = [name for axis in rule.parts() for name in axis]
+  split = tensor.reshape([size for axis in _axes(rule, shape) for size in axis])
+  split = split[tuple(part if name == "*" else slice(None) for name in names)]
+  kept = [name for name in names if name != "*"]
+  return split.transpose([kept.index(name) for name in shape.names])
+
+
+def _some(names: list[str]) -> str:
+  more = f"\nand {len(names) - 6} more" if len(names) > 6 else ""
+  return "\n".join(names[:6]) + more if names else "-"
