@@ -21,11 +21,13 @@ from pathlib import Path
 import gin
 import numpy as np
 
+from transformer.data.errors import DataError
+
 END = 0
 _SKIPPED = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
 
 
-class CorpusError(ValueError):
+class CorpusError(DataError):
   """A corpus that cannot be read, is empty, or is too short for what is asked of it."""
 
 

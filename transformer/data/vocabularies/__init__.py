@@ -1,5 +1,20 @@
-"""Text to ids and back: bytes, word pieces, sentence pieces."""
+"""Text to ids and back: bytes, word pieces, sentence pieces.
+
+    ByteVocabulary(extra_ids=100)              pad 0, end 1, unknown 2, 256 bytes, sentinels
+    RawBytes()                                 256 bytes; 0 ends a text
+    WordPieceVocabulary("vocab.txt")           BERT's; package tokenizers
+    SentencePieceVocabulary("text.model")      T5's, sentinels at the end; package sentencepiece
+
+`python -m transformer.vocabulary` trains the last two.
+"""
 
 from transformer.data.vocabularies.base import PAD, Vocabulary, VocabularyError
+from transformer.data.vocabularies.byte import ByteVocabulary, RawBytes
+from transformer.data.vocabularies.sentence_piece import (
+    SentencePieceVocabulary,
+    train_sentence_pieces,
+)
+from transformer.data.vocabularies.word_piece import WordPieceVocabulary, train_word_pieces
 
-__all__ = ["PAD", "Vocabulary", "VocabularyError"]
+__all__ = ["ByteVocabulary", "PAD", "RawBytes", "SentencePieceVocabulary", "Vocabulary",
+           "VocabularyError", "WordPieceVocabulary", "train_sentence_pieces", "train_word_pieces"]

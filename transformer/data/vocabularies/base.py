@@ -7,13 +7,17 @@ the first is the last id of all, the second the one before, and so on.
 from __future__ import annotations
 
 import abc
+import importlib
+from types import ModuleType
 
 import numpy as np
+
+from transformer.data.errors import DataError
 
 PAD = 0
 
 
-class VocabularyError(ValueError):
+class VocabularyError(DataError):
   """A vocabulary that cannot be read, or that lacks what is asked of it."""
 
 
@@ -55,3 +59,12 @@ class Vocabulary(abc.ABC):
     ids = np.asarray(ids).reshape(-1)
     ends = np.flatnonzero(ids == self.end)
     return ids[:ends[0]] if ends.size else ids
+
+
+def extra(package: str) -> ModuleType:
+  """Returns a package of the extra `text`. Raises VocabularyError: it is not installed."""
+  try:
+    return importlib.import_module(package)
+  except ImportError as error:
+    raise VocabularyError(f"the package {package} is not installed, and this vocabulary needs "
+                          "it.\n  pip install 'meshtf[text]'") from error
