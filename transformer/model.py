@@ -77,7 +77,7 @@ class LanguageModel(mtf.Module):
     """Returns what all blocks know of positions: the causal mask, and rotary angles."""
     memory = mtf.Dimension("memory_length", length.size)
     return (mtf.layers.causal_bias(self.mesh, length, memory),
-            mtf.layers.rotary_angles(self.mesh, length, self.sizes.dim("d_kv")))
+            mtf.layers.rotary_angles(mtf.range(self.mesh, length), self.sizes.dim("d_kv")))
 
   def embed(self, tokens: mtf.Tensor, training: bool) -> mtf.Tensor:
     """Returns the stream [batch length d_model] before the first block."""

@@ -10,8 +10,10 @@ from meshtf.layers import initializers
 from meshtf.layers.attention import MultiHeadAttention
 from meshtf.layers.backward import Reversible, clip_gradient
 from meshtf.layers.batch_norm import BatchNorm
+from meshtf.layers.blockwise import BlockwiseAttention, blockwise_attention
 from meshtf.layers.convolution import Conv, ConvTranspose, SeparableConv
 from meshtf.layers.dense import Dense
+from meshtf.layers.distance import RelativeBias, distance_slopes
 from meshtf.layers.dot_product import compress_mean, dot_product_attention
 from meshtf.layers.dropout import AnnealedDropout, Dropout, add_noise, multiplicative_jitter
 from meshtf.layers.embedding import Embedding, sinusoids
@@ -30,11 +32,12 @@ from meshtf.layers.repeat import Repeat
 from meshtf.layers.rotary import Angles, rotary_angles, rotate
 from meshtf.layers.statistics import correlation, rms
 
-__all__ = ["Angles", "AnnealedDropout", "BatchNorm", "Cache", "Conv", "ConvTranspose", "Dense",
-           "DenseProduct", "Dropout", "Embedding", "FeedForward", "GroupNorm", "LayerNorm",
-           "LocalAttention", "MultiHeadAttention", "RMSNorm", "Repeat", "Reversible",
-           "SeparableConv", "add_noise", "causal_bias", "causal_mask", "clip_gradient",
-           "compress_mean", "correlation", "dot_product_attention", "initializers",
+__all__ = ["Angles", "AnnealedDropout", "BatchNorm", "BlockwiseAttention", "Cache", "Conv",
+           "ConvTranspose", "Dense", "DenseProduct", "Dropout", "Embedding", "FeedForward",
+           "GroupNorm", "LayerNorm", "LocalAttention", "MultiHeadAttention", "RMSNorm",
+           "RelativeBias", "Repeat", "Reversible", "SeparableConv", "add_noise",
+           "blockwise_attention", "causal_bias", "causal_mask", "clip_gradient", "compress_mean",
+           "correlation", "distance_slopes", "dot_product_attention", "initializers",
            "local_attention", "mask_bias", "mean_squared_error", "multiplicative_jitter",
            "padding_mask", "rms", "rotary_angles", "rotate", "segment_mask",
            "sigmoid_cross_entropy", "sinusoids", "softmax_cross_entropy", "weights_nonzero"]

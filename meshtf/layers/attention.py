@@ -41,6 +41,7 @@ class MultiHeadAttention(Heads):
     output_initializer: of the kernel of the last product.
     memory_heads_dim: those of `heads_dim` that keys and values have, too; default: all.
     dropout_broadcast: names along which one dropout mask serves all rows.
+    scale: what scores are multiplied by; default: 1 / sqrt(size of `key_dim`).
     name: the last part of the path of its variables.
 
   Raises:
@@ -52,9 +53,10 @@ class MultiHeadAttention(Heads):
                dropout_rate: float = 0.0, use_bias: bool = False,
                output_initializer: Initializer | None = None,
                memory_heads_dim: ShapeLike | None = None, dropout_broadcast: str = "",
-               name: str = "attention") -> None:
+               scale: float | None = None, name: str = "attention") -> None:
     super().__init__(mesh, model_dim, heads_dim, key_dim, memory_heads_dim, length_dim, memory_dim,
-                     use_bias, output_initializer, (dropout_rate, dropout_broadcast), name)
+                     use_bias, output_initializer, (dropout_rate, dropout_broadcast), scale,
+                     name)
 
   def __call__(self, x: Tensor, memory: Tensor | None = None, bias: Tensor | None = None,
                angles: Angles | None = None, training: bool = False,
@@ -90,5 +92,5 @@ class MultiHeadAttention(Heads):
   def _look(self, x: Tensor, q: Tensor, cache: Cache, bias: Tensor | None, training: bool,
             extra_logit: Tensor | float | None) -> Tensor:
     y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim, bias, extra_logit,
-                              dropout=lambda weights: self.dropout(weights, training))
+                              self.scale, lambda weights: self.dropout(weights, training))
     return self.output(y, x.shape.names)

@@ -7,8 +7,9 @@
     y = mlp(x, training=True)         # [batch length d_model] -> the same
 
 An activation is a function of a tensor, or the name of one: linear, relu, leaky_relu, squared_relu,
-elu, selu, gelu, silu, sigmoid, tanh, softplus. FeedForward takes the names of gated ones, too
-(Shazeer, 2020, arXiv 2002.05202): glu, bilinear, reglu, geglu, swiglu.
+elu, selu, gelu (as usual approximated by tanh), gelu_exact, silu, sigmoid, tanh, softplus.
+FeedForward takes the names of gated ones, too (Shazeer, 2020, arXiv 2002.05202): glu, bilinear,
+reglu, geglu, swiglu.
 """
 
 from __future__ import annotations
@@ -33,11 +34,15 @@ def _linear(x: Tensor) -> Tensor:
   return x
 
 
+def _gelu_exact(x: Tensor) -> Tensor:
+  return pointwise.gelu(x, approximate=False)
+
+
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": _linear, "relu": pointwise.relu, "leaky_relu": pointwise.leaky_relu,
     "squared_relu": pointwise.squared_relu, "elu": pointwise.elu, "selu": pointwise.selu,
-    "gelu": pointwise.gelu, "silu": pointwise.silu, "sigmoid": pointwise.sigmoid,
-    "tanh": pointwise.tanh, "softplus": pointwise.softplus}
+    "gelu": pointwise.gelu, "gelu_exact": _gelu_exact, "silu": pointwise.silu,
+    "sigmoid": pointwise.sigmoid, "tanh": pointwise.tanh, "softplus": pointwise.softplus}
 _GATED = {"glu": "sigmoid", "bilinear": "linear", "reglu": "relu", "geglu": "gelu",
           "swiglu": "silu"}
 

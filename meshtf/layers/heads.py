@@ -49,6 +49,7 @@ class Heads(Module):
     use_bias: whether the products add a bias.
     output_initializer: of the kernel of the last product.
     dropout: of attention weights: its rate, and names along which one mask serves all rows.
+    scale: what scores are multiplied by; None: 1 / sqrt(size of `key_dim`).
     name: the last part of the path of its variables.
 
   Raises:
@@ -58,9 +59,9 @@ class Heads(Module):
   def __init__(self, mesh: Mesh, model_dim: ShapeLike, heads_dim: ShapeLike, key_dim: ShapeLike,
                memory_heads_dim: ShapeLike | None, length_dims: Names, memory_dim: str,
                use_bias: bool, output_initializer: Initializer | None, dropout: tuple[float, str],
-               name: str) -> None:
+               scale: float | None, name: str) -> None:
     super().__init__(name)
-    self.length_dims, self.memory_dim = names_of(length_dims), memory_dim
+    self.length_dims, self.memory_dim, self.scale = names_of(length_dims), memory_dim, scale
     self.heads, self.key_dim = Shape(heads_dim) + key_dim, Shape(key_dim)
     shared = Shape(heads_dim if memory_heads_dim is None else memory_heads_dim)
     if not set(shared) <= set(self.heads):
@@ -82,8 +83,8 @@ class Heads(Module):
     shape = shape + [(self.memory_dim, positions)] + self.key_dim
     return Cache(*(zeros(x.mesh, shape, x.dtype) for _ in range(2)))
 
-  def step(self, x: Tensor, cache: Cache, position: Tensor, angles: Angles | None = None
-           ) -> tuple[Tensor, Cache]:
+  def step(self, x: Tensor, cache: Cache, position: Tensor, angles: Angles | None = None,
+           bias: Tensor | None = None) -> tuple[Tensor, Cache]:
     """Returns the next position's output, and the cache with its key and value.
 
     It sees itself and what the cache holds of those before it: where more positions come than the
@@ -94,6 +95,7 @@ class Heads(Module):
       cache: from `empty_cache`, or from the step before.
       position: its number, counted from 0: int32, a scalar or [batch].
       angles: rotary positions of all positions that come.
+      bias: added to the scores, which are [batch heads memory_length]: of each row of the cache.
     """
     turns = None if angles is None else Angles(*(gather(a, position, self.length_dims[-1])
                                                  for a in angles))
@@ -102,8 +104,9 @@ class Heads(Module):
     q, k, v = self.project(x, turns)
     cache = Cache(*(dynamic_update(old, self.memory_dim, position % rows.size, new)
                     for old, new in zip(cache, (k, v))))
-    bias = mask_bias(self.remembers(age, position), q.dtype)
-    y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim, bias)
+    past = mask_bias(self.remembers(age, position), q.dtype)
+    y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim,
+                              past if bias is None else past + bias, scale=self.scale)
     return self.output(y, x.shape.names), cache
 
   def remembers(self, age: Tensor, position: Tensor) -> Tensor:

@@ -122,6 +122,7 @@ class _Window:
 def local_attention(q: Tensor, k: Tensor, v: Tensor, blocks: ShapeLike, key_dim: Names = "key",
                     radius: ShapeLike = "", causal: bool = False,
                     segments: Tensor | None = None, extra_logit: Tensor | float | None = None,
+                    scale: float | None = None,
                     dropout: Callable[[Tensor], Tensor] | None = None) -> Tensor:
   """Returns attention of each position to those near it: [batch heads length value].
 
@@ -137,6 +138,7 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, blocks: ShapeLike, key_dim:
       being the fastest (rows of an image from the top).
     segments: integers [batch length]; a position sees its own segment only.
     extra_logit: the score of one more row of zeros.
+    scale: default: 1 / sqrt(size of key_dim).
     dropout: what attention weights pass through.
 
   Raises:
@@ -152,7 +154,7 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, blocks: ShapeLike, key_dim:
     visible = visible & (window.part(segments) == window.remember(segments))
   y = dot_product_attention(window.part(q), window.remember(k), window.remember(v),
                             window.memory.name, key_dim, mask_bias(visible, q.dtype), extra_logit,
-                            dropout=dropout)
+                            scale, dropout)
   return window.join(y)
 
 
@@ -172,6 +174,7 @@ class LocalAttention(Heads):
     output_initializer: of the kernel of the last product.
     memory_heads_dim: those of `heads_dim` that keys and values have, too; default: all.
     dropout_broadcast: names along which one dropout mask serves all rows.
+    scale: what scores are multiplied by; default: 1 / sqrt(size of `key_dim`).
     name: the last part of the path of its variables.
 
   Raises:
@@ -183,11 +186,11 @@ class LocalAttention(Heads):
                dropout_rate: float = 0.0, use_bias: bool = False,
                output_initializer: Initializer | None = None,
                memory_heads_dim: ShapeLike | None = None, dropout_broadcast: str = "",
-               name: str = "attention") -> None:
+               scale: float | None = None, name: str = "attention") -> None:
     names = Shape(blocks).names
     super().__init__(mesh, model_dim, heads_dim, key_dim, memory_heads_dim, names,
                      "_".join([*names, "memory"]), use_bias, output_initializer,
-                     (dropout_rate, dropout_broadcast), name)
+                     (dropout_rate, dropout_broadcast), scale, name)
     self.blocks, self.radius, self.causal = Shape(blocks), Shape(radius), causal
     require_dim(self.blocks, *self.radius.names)
 
@@ -203,7 +206,7 @@ class LocalAttention(Heads):
       extra_logit: the score of one more row of zeros.
     """
     y = local_attention(*self.project(x, angles), self.blocks, self.key_dim, self.radius,
-                        self.causal, segments, extra_logit,
+                        self.causal, segments, extra_logit, self.scale,
                         lambda weights: self.dropout(weights, training))
     return self.output(y, x.shape.names)
 

@@ -43,13 +43,29 @@ class Repeat(Module):
 
   def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Returns what the last layer makes of x; all layers get the other arguments."""
+    return self.each(lambda layer, h, row: (layer(h, *args, **kwargs), None), x)[0]
+
+  def each(self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], x: Any, rows: Any = None
+           ) -> tuple[Any, Any]:
+    """Returns what goes through all layers, and what each of them makes besides, stacked.
+
+    So layers have caches, or report losses:
+
+        h, caches = blocks.each(lambda block, h, cache: block.step(h, cache), h, caches)
+
+    Args:
+      fn: called with the layer, what goes through, and a row; returns what goes on, and what is
+        stacked along the dimension of the layers.
+      x: what goes into the first layer: tensors, in any nesting.
+      rows: tensors with the dimension of the layers, in any nesting: each layer gets one row.
+    """
     variables = self.layer.variables
 
-    def turn(h: Tensor, rows: Any) -> tuple[Tensor, None]:
-      def layer(h: Tensor) -> Tensor:
-        with context(rows={id(v): row for v, row in zip(variables, rows)}):
-          return self.layer(h, *args, **kwargs)
-      return (recompute(layer) if self.recomputed else layer)(h), None
+    def turn(h: Any, given: Any) -> tuple[Any, Any]:
+      values, row = given
+      def layer(h: Any) -> tuple[Any, Any]:
+        with context(rows={id(v): value for v, value in zip(variables, values)}):
+          return fn(self.layer, h, row)
+      return (recompute(layer) if self.recomputed else layer)(h)
 
-    y, _ = scan(turn, x, [v.tensor() for v in variables], self.dim.name, self.dim.size)
-    return y
+    return scan(turn, x, ([v.tensor() for v in variables], rows), self.dim.name, self.dim.size)

@@ -1,6 +1,6 @@
 """Rotary positions: each pair of numbers of a head turns with its position.
 
-    turn = rotary_angles(mesh, "length:128", "key:64")
+    turn = rotary_angles(mtf.range(mesh, "length:128"), "key:64")
     q, k = rotate(q, "key", turn), rotate(k, "key", turn)
 
 Then q · k depends on how far apart two positions are, and on nothing else of where they are (Su et
@@ -15,27 +15,26 @@ from typing import NamedTuple
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
-from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.ops.choosing import cast
 from meshtf.ops.indexing import range as range_
+from meshtf.ops.reshape import transpose
 from meshtf.ops.slicing import chunk, concat
 from meshtf.ops.unary import cos, exp, sin
 
 
 class Angles(NamedTuple):
-  """Cosine and signed sine of each position's angles: [length, key] each."""
+  """Cosine and signed sine of each position's angles: [..., length, key] each."""
 
   cos: Tensor
   sin: Tensor
 
 
-def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
-                  longest: float = 10000.0) -> Angles:
+def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.0) -> Angles:
   """Returns the angles position * longest**(-2 i / key), for both of a pair.
 
   Args:
-    mesh: where the tensors lie.
-    length_dim: the positions, such as "length:128".
+    positions: integers, such as mtf.range(mesh, "length:128").
     key_dim: the size of a head, such as "key:64".
     longest: the slowest pair turns once in about 2 * pi * longest positions.
 
@@ -46,8 +45,8 @@ def rotary_angles(mesh: Mesh, length_dim: ShapeLike, key_dim: ShapeLike,
   if size % 2:
     raise ShapeError(f"rotary positions turn pairs: {name}:{size} must have an even size.")
   half = Dimension(name, size // 2)
-  slower = exp(range_(mesh, half, "float32") * (-2.0 * math.log(longest) / size))
-  angles = range_(mesh, length_dim, "float32") * slower
+  slower = exp(range_(positions.mesh, half, "float32") * (-2.0 * math.log(longest) / size))
+  angles = transpose(cast(positions, "float32") * slower, (*positions.shape.names, name))
   sines = sin(angles)
   return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
 

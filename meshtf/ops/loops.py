@@ -52,8 +52,8 @@ def scan(body: Callable[..., tuple[Any, Any]], state: Any, rows: Any = None, dim
 
   Args:
     body: takes a state and a row of `rows` (or None), returns the next state and what to stack.
-    state: the first one: tensors, in any nesting, or None.
-    rows: tensors with dimension `dim`, in any nesting; each turn gets one row, without `dim`.
+    state: the first one: tensors, in any nesting, in which None may be; or None.
+    rows: tensors with dimension `dim`, likewise; each turn gets one row, without `dim`.
     dim: the name that is walked along, and that stacks get first.
     length: how many turns, if there are no rows.
     reverse: whether to start with the last row.
@@ -242,7 +242,7 @@ def _tensors(nest: Any, what: str) -> list[Tensor]:
 
 
 def _flat(nest: Any) -> list[Any]:
-  return [] if nest is None else tf.nest.flatten(nest)
+  return [x for x in tf.nest.flatten(nest) if x is not None]
 
 
 def _filled(nest: Any, flat: Iterator[Any]) -> Any:
@@ -251,7 +251,8 @@ def _filled(nest: Any, flat: Iterator[Any]) -> Any:
 
 
 def _packed(nest: Any, flat: Sequence[Any]) -> Any:
-  return None if nest is None else tf.nest.pack_sequence_as(nest, list(flat))
+  given = iter(flat)
+  return tf.nest.map_structure(lambda x: None if x is None else next(given), nest)
 
 
 def _truth(x: Any) -> Tensor:
@@ -269,12 +270,10 @@ def _truth(x: Any) -> Tensor:
 def _same(old: Any, new: Any, olds: Sequence[Tensor],
           what: str = "the body of a loop changes what its state is") -> None:
   """Refuses a new state that is not like the old one. Raises ShapeError, DTypeError, PlanError."""
-  try:
-    tf.nest.assert_same_structure(old, new, check_types=False)
-  except (TypeError, ValueError):
+  if not _alike(old, new):
     raise PlanError(explain_error(f"{what}: {_outline(old)} is not {_outline(new)}.",
                                   **{"from": Source.here()},
-                                  way_out="Return the same nesting of tensors.")) from None
+                                  way_out="Return the same nesting of tensors."))
   for x, y in zip(olds, _tensors(new, "state")):
     if x.shape != y.shape:
       raise ShapeError(explain_error(f"{what}.", before=repr(x.shape), after=repr(y.shape),
@@ -288,5 +287,14 @@ def _same(old: Any, new: Any, olds: Sequence[Tensor],
                                      way_out=f'Convert it: mtf.cast(x, "{x.dtype}").'))
 
 
+def _alike(old: Any, new: Any) -> bool:
+  """Returns whether two nestings are the same; a list may stand for a tuple."""
+  try:
+    tf.nest.assert_same_structure(old, new, check_types=False)
+  except (TypeError, ValueError):
+    return False
+  return all((x is None) == (y is None) for x, y in zip(tf.nest.flatten(old), tf.nest.flatten(new)))
+
+
 def _outline(nest: Any) -> str:
-  return repr(tf.nest.map_structure(lambda x: "*", nest))
+  return repr(tf.nest.map_structure(lambda x: None if x is None else "*", nest))

@@ -35,7 +35,7 @@ def steps(attention, mesh, x, angles=None, start=0, positions=None):
 def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
   attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared)
   x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-  angles = layers.rotary_angles(mesh, f"length:{LENGTH}", "key:4") if turned else None
+  angles = layers.rotary_angles(mtf.range(mesh, f"length:{LENGTH}"), "key:4") if turned else None
   whole = attention(mtf.import_tensor(mesh, x, "batch;length;d"), angles=angles,
                     bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"))
   np.testing.assert_allclose(steps(attention, mesh, x, angles, positions=LENGTH), whole.numpy(),

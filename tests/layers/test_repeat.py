@@ -100,3 +100,20 @@ def test_a_layer_that_changes_its_input_is_refused():
   net = mtf.layers.Repeat(lambda: mtf.layers.Dense(mesh, "d:8", "e:8"), "layers:2")
   with pytest.raises(mtf.ShapeError, match="before"):
     net(mtf.ones(mesh, "batch:2;d:8"))
+
+
+def test_layers_have_rows_and_make_stacks(rng):
+  mesh = mtf.Mesh("x:2", "d:x")
+  net = mtf.layers.Repeat(lambda: Block(mesh), "layers:3", name="net")
+  x = mtf.import_tensor(mesh, rng.normal(size=(2, 8)).astype("float32"), "batch;d")
+  rows = mtf.range(mesh, "layers:3", "float32")
+
+  def turn(block, h, row):
+    h = block(h, scale=row)
+    return h, {"sums": mtf.reduce_sum(h), "none": None}
+
+  y, made = mtf.function(lambda x: net.each(turn, x, rows), mesh=mesh)(x)
+  assert made["none"] is None
+  assert made["sums"].shape == mtf.Shape("layers:3")
+  np.testing.assert_allclose(made["sums"].numpy()[-1], y.numpy().sum(), rtol=1e-5)
+  np.testing.assert_allclose(made["sums"].numpy()[0], x.numpy().sum(), rtol=1e-5)    # row 0
