@@ -1,6 +1,6 @@
 """Files of other versions: older names, tensors that are no weights, and copies of tied ones.
 
-    tensors = Canonical(TensorFiles("gpt2"), older=[(r"^(?!transformer\\.)", "transformer.")],
+    tensors = Canonical(TensorFiles("gpt2"), older=[("^h", "transformer.h")],
                         no_weights=r"attn\\.bias$", copies={"lm_head.weight": "wte.weight"})
 """
 

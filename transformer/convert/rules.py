@@ -1,20 +1,19 @@
 """Names of another library's tensors and of our variables, and how the axes of theirs read in ours.
 
-    Rule("h.{layer}.attn.c_proj.weight", "block_{layer}/attention/output/kernel",
-         "(heads d_kv) d_model")
-
-says that their tensor has two axes: heads and d_kv in one, and d_model. Ours has these names in any
-order, such as `[heads d_kv d_model]`. A tensor of theirs that is several of ours has a `*`:
-
-    Rule("h.{layer}.attn.c_attn.weight", "query/kernel; key/kernel; value/kernel",
-         "d_model (* heads d_kv)", within="block_{layer}/attention/")
-
-So transposes, merged heads and fused kernels need no more words. Where one variable of ours serves
-all layers, with their dimension in front, our name has no `{layer}`: each row is a tensor of
-theirs.
-
+    BLOCK = '''
+      ln_1.weight          attention_norm/scale                 d_model
+      attn.c_attn.weight   attention/[query,key,value]/kernel   d_model (* heads d_kv)
+      attn.c_proj.weight   attention/output/kernel              (heads d_kv) d_model
+    '''
+    rules = each_layer(12, table(BLOCK, theirs="h.{layer}.", ours="block_{layer}/"))
     arrays = to_ours(rules, shapes, tensors)          # by our names
     tensors = to_theirs(rules, shapes, arrays)        # by theirs, the same bits
+
+The last line of the table says that their tensor has two axes: heads and d_kv in one, and d_model.
+Ours has these names in any order, such as `[heads d_kv d_model]`. A tensor of theirs that is
+several of ours has a `*`, which counts them. So transposes, merged heads and fused kernels need no
+more words. Where one variable of ours serves all layers, with their dimension in front, our name
+has no `{layer}`: each of its rows is a tensor of theirs.
 """
 
 from __future__ import annotations
@@ -48,37 +47,43 @@ class Rule:
 
   Args:
     theirs: their name.
-    ours: our name, or several parted by ";".
-    axes: for each axis of theirs one of our names, or several in brackets; `*` counts `ours`.
-    within: what our names begin with.
+    ours: our name; "[a,b]" in it stands for several.
+    axes: for each axis of theirs one of our names, or several in brackets; `*` counts variables.
     row: which row of our variable it is; None: all of it.
   """
 
   theirs: str
   ours: str
   axes: str
-  within: str = ""
   row: int | None = None
 
   def names(self) -> list[str]:
     """Returns the names of our variables."""
-    return [self.within + name.strip() for name in self.ours.split(";")]
+    before, *several = re.split(r"\[(.*)\]", self.ours)
+    return [f"{before}{n}{several[1]}" for n in several[0].split(",")] if several else [before]
 
   def parts(self) -> list[list[str]]:
     """Returns what each axis of theirs is made of."""
     return [axis.strip("()").split() for axis in re.findall(r"\([^)]*\)|\S+", self.axes)]
 
-  def of_layer(self, layer: int) -> Rule:
-    """Returns the rule of one layer."""
-    row = None if "{layer}" in self.within + self.ours else layer
-    return dataclasses.replace(self, theirs=self.theirs.format(layer=layer), row=row,
-                               ours=self.ours.format(layer=layer),
-                               within=self.within.format(layer=layer))
+
+def table(text: str, theirs: str = "", ours: str = "") -> list[Rule]:
+  """Returns the rules of lines of three columns.
+
+  Args:
+    text: the table.
+    theirs: what their names begin with.
+    ours: what our names begin with.
+  """
+  columns = [line.split(maxsplit=2) for line in text.strip().splitlines()]
+  return [Rule(theirs + their, ours + our, axes) for their, our, axes in columns]
 
 
 def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
   """Returns rules with a `{layer}` in their names, for each layer."""
-  return [rule.of_layer(layer) for layer in range(layers) for rule in rules]
+  return [Rule(rule.theirs.format(layer=layer), rule.ours.format(layer=layer), rule.axes,
+               None if "{layer}" in rule.ours else layer)
+          for layer in range(layers) for rule in rules]
 
 
 def to_ours(rules: Iterable[Rule], shapes: Shapes, tensors: Tensors) -> dict[str, np.ndarray]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.convert.rules import Rule, each_layer, to_ours, to_theirs
+from transformer.convert.rules import Rule, each_layer, table, to_ours, to_theirs
 
 
 class Arrays(dict):
@@ -16,8 +16,7 @@ class Arrays(dict):
     return self[name].shape
 
 
-PARTS = "q; k; v"
-FUSED = Rule("fused", PARTS, "d_model (* heads d_kv)", within="attention/")
+FUSED = Rule("fused", "attention/[q,k,v]", "d_model (* heads d_kv)")
 QKV = {f"attention/{n}": mtf.Shape("d_model:6; heads:2; d_kv:3") for n in "qkv"}
 
 
@@ -43,7 +42,7 @@ def test_a_fused_tensor_is_cut_into_its_parts(rng):
 
 
 def test_layers_with_variables_of_their_own(rng):
-  rules = each_layer(2, [Rule("h.{layer}.w", "w", "d_ff d_model", within="block_{layer}/")])
+  rules = each_layer(2, table("w  w  d_ff d_model", "h.{layer}.", "block_{layer}/"))
   shapes = {f"block_{i}/w": mtf.Shape("d_model:2; d_ff:3") for i in range(2)}
   theirs = Arrays({f"h.{i}.w": rng.normal(size=(3, 2)).astype(np.float32) for i in range(2)})
   ours = to_ours(rules, shapes, theirs)
@@ -51,8 +50,10 @@ def test_layers_with_variables_of_their_own(rng):
 
 
 def test_rows_of_one_variable_for_all_layers(rng):
-  rules = each_layer(3, [Rule("h.{layer}.ab", "blocks/a; blocks/b", "(* d_ff) d_model"),
-                         Rule("h.{layer}.scale", "blocks/scale", "d_model")])
+  rules = each_layer(3, table("""
+      ab      [a,b]   (* d_ff) d_model
+      scale   scale   d_model
+      """, "h.{layer}.", "blocks/"))
   shapes = {"blocks/a": mtf.Shape("layers:3; d_model:2; d_ff:4"),
             "blocks/b": mtf.Shape("layers:3; d_model:2; d_ff:4"),
             "blocks/scale": mtf.Shape("layers:3; d_model:2")}
