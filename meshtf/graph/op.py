@@ -61,7 +61,8 @@ class Sample(NamedTuple):
 
   `inputs` are shapes; "int b:4" makes whole numbers below `below`, "bool b:4" truth values, "ties
   b:4" floats that repeat, "whole b:4" floats without fractions, "positive b:4" floats above zero,
-  "unit b:4" floats between -1 and 1, "complex b:4" complex numbers, plain "b:4" normal floats.
+  "unit b:4" floats between -1 and 1, "complex b:4" complex numbers, plain "b:4" normal floats,
+  "half b:4" the same as bfloat16.
   """
 
   attributes: tuple[Any, ...] = ()

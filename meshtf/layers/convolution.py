@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
+from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
@@ -62,9 +63,9 @@ class Conv(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
-    y = conv(x, self.kernel, self.window, self.stride, self.padding, self.dilation,
+    y = conv(x, in_type_of(x, self.kernel), self.window, self.stride, self.padding, self.dilation,
              self.groups.names)
-    return y if self.bias is None else y + self.bias
+    return y if self.bias is None else y + in_type_of(x, self.bias)
 
 
 class ConvTranspose(Conv):
@@ -81,9 +82,9 @@ class ConvTranspose(Conv):
 
   def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims]; so many `rows`, where several would do."""
-    y = conv_transpose(x, self.kernel, self.window, self.stride, self.padding, self.dilation,
-                       self.groups.names, rows)
-    return y if self.bias is None else y + self.bias
+    y = conv_transpose(x, in_type_of(x, self.kernel), self.window, self.stride, self.padding,
+                       self.dilation, self.groups.names, rows)
+    return y if self.bias is None else y + in_type_of(x, self.bias)
 
 
 class SeparableConv(Module):
@@ -121,9 +122,9 @@ class SeparableConv(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
-    y = separable_conv(x, self.depthwise, self.pointwise, self.window, self.stride, self.padding,
-                       self.dilation)
-    return y if self.bias is None else y + self.bias
+    kernels = in_type_of(x, self.depthwise), in_type_of(x, self.pointwise)
+    y = separable_conv(x, *kernels, self.window, self.stride, self.padding, self.dilation)
+    return y if self.bias is None else y + in_type_of(x, self.bias)
 
 
 def _taps(window: ShapeLike) -> tuple[dict[str, str], Shape]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
+from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
@@ -52,5 +53,5 @@ class Dense(Module):
     """Returns [..., new_dims] for x[..., reduced_dims]; the names in another `order` if given."""
     kept = x.shape.without(*self.reduced_dims.names)
     names = (kept + self.expert_dims.without(*kept.names) + self.new_dims).names
-    y = einsum([x, self.kernel], order or names)
-    return y if self.bias is None else y + self.bias
+    y = einsum([x, in_type_of(x, self.kernel)], order or names)
+    return y if self.bias is None else y + in_type_of(x, self.bias)

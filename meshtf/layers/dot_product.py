@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.layers.precision import in_type_of
 from meshtf.ops.einsum import einsum
 from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.reshape import Names, names_of, require_dim, split_dim
@@ -44,7 +45,7 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, memory_dim: str = "me
   scale = 1.0 / math.sqrt(q.shape.only(keys).size) if scale is None else scale
   seen = q.shape.without(*keys)
   scores = einsum([q * scale if scale != 1 else q, k], seen + k.shape.only([memory_dim]))
-  scores = scores if bias is None else scores + bias
+  scores = scores if bias is None else scores + in_type_of(scores, bias)
   weights = softmax(scores, memory_dim, extra_logit)
   weights = weights if dropout is None else dropout(weights)
   return einsum([weights, v], seen + v.shape.without(memory_dim, *seen.names))

@@ -18,6 +18,7 @@ import math
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import Initializer, normal
+from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
@@ -40,26 +41,29 @@ class Embedding(Module):
     output_dim: what a row is made of, such as "d_model:512".
     initializer: default: normal with variance 1.
     expert_dims: dimensions of which each row has a table of its own, such as "ensemble:4".
+    dtype: of the rows that it returns, such as "bfloat16"; default: the table's.
     name: the last part of the path of its variable.
   """
 
   def __init__(self, mesh: Mesh, vocab_dim: ShapeLike, output_dim: ShapeLike,
                initializer: Initializer | None = None, expert_dims: ShapeLike = "",
-               name: str = "embedding") -> None:
+               dtype: str | None = None, name: str = "embedding") -> None:
     super().__init__(name)
-    self.vocab_dim, self.output_dim = Shape(vocab_dim), Shape(output_dim)
+    self.vocab_dim, self.output_dim, self.dtype = Shape(vocab_dim), Shape(output_dim), dtype
     with self.scope():
       self.table = Variable(mesh, Shape(expert_dims) + self.vocab_dim + self.output_dim,
                             initializer or normal(), name="table")
 
   def __call__(self, ids: Tensor) -> Tensor:
     """Returns [..., expert_dims, output_dim] for integers ids[...], which may have expert_dims."""
-    return gather(self.table, ids, self.vocab_dim.names[0])
+    rows = gather(self.table, ids, self.vocab_dim.names[0])
+    # Rows are cast, not the table: what ids that come often send back is added up in float32.
+    return cast(rows, self.dtype or rows.dtype)
 
   def attend(self, x: Tensor) -> Tensor:
     """Returns the product of x[..., output_dim] with every row: [..., expert_dims, vocab_dim]."""
     shape = x.shape + self.table.shape.without(*x.shape.names)
-    return einsum([x, self.table], shape.without(*self.output_dim.names))
+    return einsum([x, in_type_of(x, self.table)], shape.without(*self.output_dim.names))
 
 
 def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest: float = 10000.0

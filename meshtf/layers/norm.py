@@ -5,7 +5,8 @@
     norm = GroupNorm(mesh, "channels:64", groups=8, over="height;width")
 
 What needs a whole dimension is one op each (`normalize_layer`, `normalize_rms`), which stays
-distributed where the dimension is cut; over several dimensions it is two means.
+distributed where the dimension is cut; over several dimensions it is two means. Statistics of half
+floats are float32.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from __future__ import annotations
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.layers.initializers import ones, zeros
+from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.ops.choosing import cast
 from meshtf.ops.normalize import normalize_layer, normalize_rms
-from meshtf.ops.reduce import reduce_mean
+from meshtf.ops.reduce import reduce_mean, wide
 from meshtf.ops.reshape import Names, merge, names_of, single_dim, split_dim
 from meshtf.ops.unary import rsqrt, square
 from meshtf.runtime.variables import Variable
@@ -44,8 +47,8 @@ class LayerNorm(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, normalized over `dim`."""
-    y = normalize_layer(x, self.dim, self.epsilon) * self.scale
-    return y if self.bias is None else y + self.bias
+    y = normalize_layer(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+    return y if self.bias is None else y + in_type_of(x, self.bias)
 
 
 class RMSNorm(Module):
@@ -67,7 +70,7 @@ class RMSNorm(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, divided by its root mean square over `dim`, times the scale."""
-    return normalize_rms(x, self.dim, self.epsilon) * self.scale
+    return normalize_rms(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
 
 
 class GroupNorm(Module):
@@ -101,8 +104,9 @@ class GroupNorm(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, normalized over `over` and the channels of each group."""
-    y = split_dim(x, self.dim.name, self.parts)
+    y = cast(split_dim(x, self.dim.name, self.parts), wide(x.dtype))
     dims = (*self.over, "in_group")
     y = y - reduce_mean(y, dims)
     y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
-    return merge(y, self.parts.names, self.dim.name) * self.scale + self.bias
+    y = cast(merge(y, self.parts.names, self.dim.name), x.dtype)
+    return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.layers.precision import in_type_of
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.choosing import cast
 from meshtf.ops.indexing import range as range_
@@ -54,4 +55,5 @@ def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
   """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
   first, second = chunk(x, key_dim, 2)
-  return x * angles.cos + concat([second, first], key_dim) * angles.sin
+  swapped = concat([second, first], key_dim)
+  return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)

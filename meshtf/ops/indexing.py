@@ -24,6 +24,7 @@ from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name, is_integer
 from meshtf.ops.choosing import cast
+from meshtf.ops.reduce import widen
 from meshtf.ops.reshape import Names, arrange, names_of, rename, require_dim, single_dim, transpose
 
 
@@ -82,7 +83,8 @@ class SegmentSum(Op):
              Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
              Sample(("v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),
              Sample(("v", Shape("v:7;g:2")), ("c:3;g:2", "int c:3;g:2")),
-             Sample(("v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")))
+             Sample(("v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")),
+             Sample(("v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4))
 
   def out(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
     check_segments("segment_sum", self.dim, self.like, x, ids)
@@ -92,7 +94,8 @@ class SegmentSum(Op):
     return Role.MAP if factor in self.like else Role.SUM
 
   def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
-    return (into_segments(tf.math.unsorted_segment_sum, at, self.dim, x, ids),)
+    sums = into_segments(tf.math.unsorted_segment_sum, at, self.dim, widen(x), ids)
+    return (tf.cast(sums, x.dtype),)           # else half floats stop counting at 256
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> list[Tensor | None]:
     return [transpose(gather(dy, ids, self.dim, zero_negative=True), x.shape), None]

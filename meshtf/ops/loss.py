@@ -60,7 +60,8 @@ class CrossEntropy(_OfClasses):
              Sample(("v", 0.0, 0.25), ("v:8;b:4;c:2", "int c:2;b:4")),
              Sample(("v", 0.01), ("b:2;c:4;v:8", "int b:2;c:4")),
              Sample(("v", 0.1, 0.1), ("b:4;v:8", "int b:4")),
-             Sample(("v",), ("b:3;v:5", "int b:3"), below=5))
+             Sample(("v",), ("b:3;v:5", "int b:3"), below=5),
+             Sample(("v", 0.1), ("half b:2;v:8", "int b:2")))
 
   def out(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
     _check(logits, labels, self.dim)

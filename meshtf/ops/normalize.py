@@ -52,7 +52,9 @@ class Normalize(_Along, Op):
 
   samples = (Sample(("d", 1e-6, True), ("b:4;d:6",)), Sample(("d", 1e-6, False), ("b:4;d:6",)),
              Sample(("b", 1e-2, True), ("b:4;d:6",)), Sample(("b", 1e-2, False), ("c:2;b:4;d:3",)),
-             Sample(("d", 1e-6, True), ("d:5;b:3",)), Sample(("d", 0.1, True), ("ties b:4;d:8",)))
+             Sample(("d", 1e-6, True), ("d:5;b:3",)), Sample(("d", 0.1, True), ("ties b:4;d:8",)),
+             Sample(("d", 0.1, True), ("half b:2;d:8",)),
+             Sample(("d", 0.1, False), ("half b:2;d:8",)))
 
   def out(self, x: Spec) -> tuple[Spec, ...]:
     require_dim(x.shape, self.dim)

@@ -128,7 +128,8 @@ class LogSumExp(Op):
   dims: tuple[str, ...]
 
   samples = (Sample((("d",),), ("b:4;d:6",)), Sample((("b",),), ("b:4;d:6",)),
-             Sample((("d", "b"),), ("b:4;c:2;d:6",)), Sample((("d",),), ("ties d:5;b:3",)))
+             Sample((("d", "b"),), ("b:4;c:2;d:6",)), Sample((("d",),), ("ties d:5;b:3",)),
+             Sample((("d",),), ("half b:2;d:4",)))
 
   def out(self, x: Spec) -> tuple[Spec, ...]:
     require_dim(x.shape, *self.dims)
@@ -227,7 +228,8 @@ def reduce_logsumexp(x: Tensor, dims: Names | None = None, extra_logit: Any = No
     ShapeError: x lacks a name of `dims` or of `extra_logit`, or both of these have it.
   """
   names = _names(x, dims)
-  y = apply(LogSumExp(names), x)
+  # Its gradient is exp(x - y), for which a y in half floats is too coarse.
+  y = cast(apply(LogSumExp(names), cast(x, wide(x.dtype))), x.dtype)
   if extra_logit is None:
     return y
   require_extra(y.shape, extra_logit)

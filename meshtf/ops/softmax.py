@@ -29,7 +29,8 @@ from meshtf.ops.unary import exp, log, negative
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 _SAMPLES = (Sample(("d",), ("b:4;d:6",)), Sample(("b",), ("b:4;d:6",)),
-            Sample(("d",), ("ties c:2;d:4;b:3",)), Sample(("d",), ("d:5;b:3",)))
+            Sample(("d",), ("ties c:2;d:4;b:3",)), Sample(("d",), ("d:5;b:3",)),
+            Sample(("d",), ("half b:2;d:4",)))
 _GRAD_SAMPLES = (Sample(("d",), ("b:4;d:6", "b:4;d:6")), Sample(("b",), ("b:4;d:6", "b:4;d:6")),
                  Sample(("d",), ("d:5;b:3", "d:5;b:3")))
 

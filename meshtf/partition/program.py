@@ -261,9 +261,11 @@ class Builder:
 
 
 def _is_freed(tensor: Tensor) -> bool:
-  """Whether a tensor is a parameter that is made whole only while it is in use."""
-  op, mesh = tensor.node.op, tensor.mesh
-  return (op.effect == "read" and op.stores[0].kind == "parameter"
+  """Whether a tensor is a parameter, or its cast, that is made whole only while it is in use."""
+  node, mesh = tensor.node, tensor.mesh
+  while len(node.inputs) == 1 and node.inputs[0].shape == tensor.shape:
+    node = node.inputs[0].node
+  return (node.op.effect == "read" and node.op.stores[0].kind == "parameter"
           and mesh is not None and not mesh.keep_gathered)
 
 

@@ -19,13 +19,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 import meshtf.ops
 from meshtf.graph import Op, Sample
 from meshtf.names import Shape
 
 MESHES = ("x:2;y:2", "x:2", "x:4")
-_KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex")
+HALF = tf.bfloat16.as_numpy_dtype
+_KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex", "half")
 
 
 def registered_ops() -> list[type[Op]]:
@@ -81,5 +83,5 @@ def draw(text: str, below: int, rng: np.random.Generator) -> tuple[Any, Shape]:
   elif kind == "complex":
     array = (rng.normal(size=sizes) + 1j * rng.normal(size=sizes)).astype("complex64")
   else:
-    array = rng.normal(size=sizes).astype("float32")
+    array = rng.normal(size=sizes).astype("float32" if kind != "half" else HALF)
   return np.asarray(array), shape
