@@ -33,6 +33,10 @@ class WordPieceVocabulary(Vocabulary):
   Args:
     path: a vocab.txt, one piece a line; a piece's id is its line, counted from 0.
     lower_case: whether letters are made small and lose their accents.
+
+  Attributes:
+    begin, end, mask: the ids of [CLS], [SEP] and [MASK].
+    ordinary: the ids that are not special, int32.
   """
 
   def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
@@ -41,6 +45,8 @@ class WordPieceVocabulary(Vocabulary):
     ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
     self.unknown, self.begin, self.end, self.mask = (ids[name] for name in SPECIALS[1:])
     self._tokenizer = _tokenizer(lower_case, vocab=ids)
+    special = [ids[name] for name in SPECIALS]
+    self.ordinary = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
     self._goes_on = np.array([piece.startswith("##") for piece in self.pieces])
 
   def encode(self, text: str) -> np.ndarray:
