@@ -2,6 +2,7 @@
 
     layer = MixtureOfExperts(mesh, "d_model:512", "d_ff:2048", experts=64)
     y, report = layer(x, training=True)          # [batch length d_model] -> the same
+    y, _ = layer(x)                              # [batch d_model]: a token each of texts to write
     loss = loss + report.loss                    # balance and z losses, weighted
 
 Experts are a dimension, so expert parallelism is a rule of the layout, and the two all_to_alls of
@@ -121,24 +122,37 @@ class MixtureOfExperts(mtf.Module):
     """Returns what experts made of x, and a report; tokens that none works on become zero.
 
     Args:
-      x: [..., length, d_model].
+      x: [..., length, d_model]; or one position of texts that are written, [..., d_model]: each
+        token is then a group, in which none is dropped.
       training: whether there is jitter, and what gatings do in training.
       nonpadding: bool [..., length]: the tokens that go through experts; None: all.
 
     Raises:
-      ShapeError: groups do not fit the tokens, or microbatches would cut them.
+      ShapeError: groups do not fit the tokens, or microbatches would cut them; or experts, which
+        choose among tokens, are given one position.
     """
-    shape = [*x.shape.without(TOKENS, self.model_dim.name).names, TOKENS, self.model_dim.name]
-    grouped = into_groups(mtf.transpose(x, shape), self.group_size)
+    rows = x.shape.without(TOKENS, self.model_dim.name).names
+    order = [*rows, *x.shape.only([TOKENS]).names, self.model_dim.name]
+    grouped = self._grouped(mtf.transpose(x, order), len(rows))
     if nonpadding is not None:
-      nonpadding = into_groups(mtf.transpose(nonpadding, shape[:-1]), self.group_size)
+      nonpadding = self._grouped(mtf.transpose(nonpadding, order[:-1]), len(rows))
     routing = self.gating(self._logits(grouped, training), nonpadding=nonpadding, training=training)
+    if routing.choices is None and TOKENS not in x.shape:
+      raise mtf.ShapeError(
+          f"experts cannot choose among the tokens of one position, {x.shape!r}: which token goes "
+          "where depends on later ones.\n  To write texts, let tokens choose: top_k, switch or top_2.")
     y = self._through_experts(grouped, routing)
-    y = mtf.transpose(mtf.reshape(y, [x.shape.dim(n) for n in shape]), x.shape.names)
+    y = mtf.transpose(mtf.reshape(y, [x.shape.dim(n) for n in order]), x.shape.names)
     loss = mtf.add_n([value * self.weights[kind] for kind, value in routing.losses.items()])
     if self.shared is not None:
       y = y + self.shared(x)
     return y, Report(loss, routing.load, routing.dropped, routing.entropy)
+
+  def _grouped(self, x: mtf.Tensor, rows: int) -> mtf.Tensor:
+    """Returns x in groups; where there is no length after so many rows, each token is a group."""
+    if TOKENS in x.shape:
+      return into_groups(x, self.group_size)
+    return mtf.reshape(x, [*list(x.shape)[:rows], mtf.Dimension(TOKENS, 1), *list(x.shape)[rows:]])
 
   def _logits(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
     x = mtf.cast(x, "float32")

@@ -146,6 +146,37 @@ def test_a_mixture_of_whatever_precision_routes_in_float32():
   assert float(exact.entropy) == float(report.entropy)
 
 
+@pytest.mark.parametrize("gate, mesh", [
+    ("top_2", {"axes": ""}), ("switch", {"axes": ""}), ("top_3", {"axes": ""}),
+    *(("top_2", mesh) for mesh in LAYOUTS[1:6])])
+def test_one_position_after_the_other_is_the_whole_text(gate, mesh):
+  mesh, x = mtf.Mesh(**mesh), inputs()
+  roomy = functools.partial(GATES[gate], capacity=Capacity(evaluate=None))
+  layer = MixtureOfExperts(mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", EXPERTS, gating=roomy,
+                           group_size=8, shared_experts=1)
+  want = layer(mtf.import_tensor(mesh, x, SHAPE))[0].numpy()
+  layer.gating = GATES[gate]                      # with the capacity of evaluation
+  step = mtf.function(lambda x: layer(x), mesh=mesh, x="batch;d_model")
+  for position in (0, LENGTH - 1):
+    y, report = step(x[:, position])
+    np.testing.assert_allclose(y.numpy(), want[:, position], rtol=1e-4, atol=1e-5)
+    assert float(report.dropped) == 0
+
+
+def test_finished_texts_go_through_no_expert():
+  mesh, x = mtf.Mesh(""), inputs()[:, 0]
+  layer = MixtureOfExperts(mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", EXPERTS)
+  x, going = mtf.import_tensor(mesh, x, "batch;d_model"), np.arange(BATCH) % 2 == 0
+  y = layer(x, nonpadding=mtf.import_tensor(mesh, going, "batch"))[0].numpy()
+  np.testing.assert_allclose(y, layer(x)[0].numpy() * going[:, None], atol=1e-6)
+
+
+def test_experts_cannot_choose_from_one_position():
+  layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=gating.expert_choice)
+  with pytest.raises(mtf.ShapeError, match=r"(?s)one position, \[batch:2 d_model:4\].*top_k"):
+    layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;d_model:4"))
+
+
 @pytest.mark.parametrize("size, want", [
     (None, (8, 16)), (16, (8, 16)), (4, (8, 4, 4)), (64, (2, 64)), (128, (1, 128)),
     (999, (1, 128))])
