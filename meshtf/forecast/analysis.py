@@ -11,13 +11,13 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.facts import Done, Held, Memory, Moved, Phase, Placed, Stage
 from meshtf.forecast.forecast import Forecast
-from meshtf.forecast.memory import Peaks, lies, peaks, stages
+from meshtf.forecast.memory import Peaks, at_stages, peaks, stages
 from meshtf.forecast.phases import phases
 from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, State, Whole
@@ -163,23 +163,23 @@ class _Analysis:
     """Returns the bytes that one position holds, at the stage where it is most."""
     gradients = {min(versions, key=lambda v: self._value(v).bytes)
                  for versions in self.gradients.values()}
-    every = [self._memory(k, gradients, most)
-             for k, most in enumerate(peaks(program, gradients | self._added))]
+    stores = at_stages(self.stores, self.mesh)
+    made = at_stages(gradients, self.mesh)
+    most = peaks(program, gradients | self._added)
+    every = [self._memory(*here) for here in zip(stores, made, most, strict=True)]
     self.at_stage = [Stage(flops, m.parameters, m.activations, m.peak)
                      for flops, m in zip(self._flops, every)]
     return max(every, key=lambda m: m.peak)
 
-  def _memory(self, stage: int, gradients: set[Value], most: Peaks) -> Memory:
-    """Returns the bytes that one position at a stage holds."""
-    held = dict.fromkeys(("parameter", "optimizer state", "other"), 0.0)
-    here = [s for s in self.stores if lies(s.placement, stage)]
-    for store in here:
-      if store.kind in ("parameter", "state"):
-        held[self._role(store)] += self._at(store.spec, store.placement).bytes
-    arguments = sum(self._at(s.spec, s.placement).bytes for s in here if s.kind == "argument")
-    return Memory(held["parameter"], held["optimizer state"], held["other"], arguments,
-                  sum(self._value(v).bytes for v in gradients if lies(v.placement, stage)),
-                  most.activations, sum(held.values()) + arguments + most.everything)
+  def _memory(self, stores: Iterable[Store], gradients: Iterable[Value], most: Peaks) -> Memory:
+    """Returns the bytes that one position holds, at the stage where all this lies."""
+    held = dict.fromkeys(("parameter", "optimizer state", "other", "argument"), 0.0)
+    for store in stores:
+      role = "argument" if store.kind == "argument" else self._role(store)
+      held[role] += self._at(store.spec, store.placement).bytes
+    return Memory(held["parameter"], held["optimizer state"], held["other"], held["argument"],
+                  sum(self._value(v).bytes for v in gradients), most.activations,
+                  sum(held.values()) + most.everything)
 
   def _at(self, spec: Spec, placement: Placement) -> Placed:
     key = spec, placement

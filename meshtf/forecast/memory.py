@@ -12,10 +12,12 @@ Stages of a pipeline hold different things, so there is a peak for each of them.
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Set
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Set
+from typing import NamedTuple, TypeAlias, TypeVar
 
-from meshtf.graph import Spec
+import numpy as np
+
+from meshtf.graph import Spec, Store
 from meshtf.mesh import At, Mesh, Placement
 from meshtf.partition import (
   BranchStep,
@@ -32,6 +34,9 @@ from meshtf.partition import (
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.steps import makes, reads
 
+Bytes: TypeAlias = np.ndarray        # of each stage
+T = TypeVar("T", Store, Value)
+
 
 class Peaks(NamedTuple):
   """The most bytes that are alive at once on one position, variables and arguments left out."""
@@ -40,36 +45,49 @@ class Peaks(NamedTuple):
   activations: float      # all but the gradients that updates take
 
 
-def peaks(program: Program, gradients: Set[Value],
-          bodies: dict[Program, list[Peaks]] | None = None) -> list[Peaks]:
+def peaks(program: Program, gradients: Set[Value]) -> list[Peaks]:
   """Returns the most that is alive at once while a program runs step by step, at each stage.
+
+  Args:
+    program: what runs.
+    gradients: what does not count as activations.
+  """
+  return [Peaks(*most) for most in _peaks(program, gradients, {}).T.tolist()]
+
+
+def _peaks(program: Program, gradients: Set[Value], bodies: dict[Program, Bytes]) -> Bytes:
+  """Returns the same as numbers: all bytes, and activations, of each stage.
 
   Args:
     program: what runs.
     gradients: what does not count as activations.
     bodies: what is known so far of programs within this one.
   """
-  inside = {} if bodies is None else bodies
-  every = range(stages(program.mesh))
   sizes = _sizes(program)
   steps = [step for segment in schedule(program) for step in (*segment.before, *segment.computes)]
   last = {value: i for i, step in enumerate(steps) for value in reads(step)}
   last.update(dict.fromkeys(program.results, len(steps)))
-  alive, most = ([Peaks(0.0, 0.0) for _ in every] for _ in range(2))
+  alive, most = np.zeros([2, 2, stages(program.mesh)])
   for i, step in enumerate(steps):
     dying = [v for v in dict.fromkeys(reads(step)) if last[v] == i]
-    made = [v for v in makes(step) if v in last]
-    for k in _touched((*dying, *made), every):
-      gone, new = ([v for v in values if lies(v.placement, k)] for values in (dying, made))
-      more, less = (Peaks(sum(sizes[v] for v in values),
-                          sum(sizes[v] for v in values if v not in gradients))
-                    for values in (new, gone))
-      extra = _scratch(step, k, more, gradients, inside, program.mesh)
-      reused = _reused(step, gone, sizes)
-      most[k] = Peaks(*(max(top, now + m + e - reused)
-                        for top, now, m, e in zip(most[k], alive[k], more, extra)))
-      alive[k] = Peaks(*(now + m - d for now, m, d in zip(alive[k], more, less)))
+    more = _bytes((v for v in makes(step) if v in last), sizes, gradients, program.mesh)
+    alive += more
+    extra = _scratch(step, more, gradients, bodies, program.mesh)
+    np.maximum(most, alive + (extra - _reused(step, dying, sizes, program.mesh)), out=most)
+    alive -= _bytes(dying, sizes, gradients, program.mesh)
   return most
+
+
+def _bytes(values: Iterable[Value], sizes: Mapping[Value, float], gradients: Set[Value],
+           mesh: Mesh) -> Bytes:
+  """Returns the bytes of values, and of those that are no gradients, at each stage."""
+  found = np.zeros([2, stages(mesh)])
+  for value in values:
+    place = _place(value.placement)
+    found[0, place] += sizes[value]
+    if value not in gradients:
+      found[1, place] += sizes[value]
+  return found
 
 
 def stages(mesh: Mesh) -> int:
@@ -77,45 +95,52 @@ def stages(mesh: Mesh) -> int:
   return mesh.axes.get(mesh.stages, 1)
 
 
-def lies(placement: Placement, stage: int) -> bool:
-  """Whether a stage holds what has this placement."""
-  return all(not isinstance(s, At) or s.coordinate == stage for s in placement)
+def at_stages(things: Iterable[T], mesh: Mesh) -> list[list[T]]:
+  """Returns which of some values or variables each stage holds."""
+  found: list[list[T]] = [[] for _ in range(stages(mesh))]
+  for thing in things:
+    for here in found[_place(thing.placement)]:
+      here.append(thing)
+  return found
 
 
-def _touched(values: Iterable[Value], every: range) -> Iterable[int]:
-  """Returns the stages that hold some of the values."""
-  found = {s.coordinate for v in values for s in v.placement if isinstance(s, At)}
-  everywhere = any(not any(isinstance(s, At) for s in v.placement) for v in values)
-  return every if everywhere else found
+def _place(placement: Placement) -> slice:
+  """Returns the stages that hold what has this placement."""
+  return _slice(next((s.coordinate for s in placement if isinstance(s, At)), None))
 
 
-def _reused(step: Step, dying: list[Value], sizes: dict[Value, float]) -> float:
-  """Returns the bytes of inputs whose place the outputs take."""
-  if not isinstance(step, Compute):
-    return 0.0
-  outs = [sizes[v] for v in step.outs]
-  return max((sizes[v] for v in dying if sizes[v] in outs), default=0.0)
+def _slice(stage: int | None) -> slice:
+  return slice(None) if stage is None else slice(stage, stage + 1)
 
 
-def _scratch(step: Step, stage: int, made: Peaks, gradients: Set[Value],
-             bodies: dict[Program, list[Peaks]], mesh: Mesh) -> Peaks:
+def _reused(step: Step, dying: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh) -> Bytes:
+  """Returns the bytes of inputs whose place the outputs take, at each stage."""
+  found = np.zeros(stages(mesh))
+  outs = [sizes[v] for v in step.outs] if isinstance(step, Compute) else []
+  for value in dying:
+    if sizes[value] in outs:
+      place = _place(value.placement)
+      found[place] = np.maximum(found[place], sizes[value])
+  return found
+
+
+def _scratch(step: Step, made: Bytes, gradients: Set[Value], bodies: dict[Program, Bytes],
+             mesh: Mesh) -> Bytes:
   """Returns the bytes that an op holds while it runs, beside inputs and outputs."""
+  found = np.zeros_like(made)
   if isinstance(step, (LoopStep, BranchStep, CallStep)):
-    programs = step.bodies if isinstance(step, BranchStep) else (step.body,)
-    for body in programs:
+    for body in step.bodies if isinstance(step, BranchStep) else (step.body,):
       if body not in bodies:
-        bodies[body] = peaks(body, gradients, bodies)
-    most = Peaks(*map(max, *(bodies[body][stage] for body in (*programs, programs[0]))))
-    if isinstance(step, CallStep):         # its results are among what its body holds
-      return Peaks(*(max(0.0, m - own) for m, own in zip(most, made)))
-    return most
-  if (not isinstance(step, Compute) or step.sharing
-      or step.plan.stage not in (None, stage)):
-    return Peaks(0.0, 0.0)
-  local = [Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
-           for v in step.ins if v.spec is not None]
-  size = sum(local_bytes(s, mesh.whole, mesh) for s in step.node.op.scratch(*local))
-  return Peaks(size, size)
+        bodies[body] = _peaks(body, gradients, bodies)
+      np.maximum(found, bodies[body], out=found)
+    # The results of a call are among what its body holds.
+    return np.maximum(found - made, 0.0) if isinstance(step, CallStep) else found
+  if isinstance(step, Compute) and not step.sharing:
+    local = [Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
+             for v in step.ins if v.spec is not None]
+    found[:, _slice(step.plan.stage)] = sum(
+        local_bytes(s, mesh.whole, mesh) for s in step.node.op.scratch(*local))
+  return found
 
 
 def _sizes(program: Program) -> dict[Value, float]:
