@@ -140,7 +140,7 @@ class MixtureOfExperts(mtf.Module):
     if routing.choices is None and TOKENS not in x.shape:
       raise mtf.ShapeError(
           f"experts cannot choose among the tokens of one position, {x.shape!r}: which token goes "
-          "where depends on later ones.\n  To write texts, let tokens choose: top_k, switch or top_2.")
+          "where depends on later ones.\n  To write texts, let tokens choose: switch or top_k.")
     y = self._through_experts(grouped, routing)
     y = mtf.transpose(mtf.reshape(y, [x.shape.dim(n) for n in order]), x.shape.names)
     loss = mtf.add_n([value * self.weights[kind] for kind, value in routing.losses.items()])

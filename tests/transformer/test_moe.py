@@ -173,7 +173,7 @@ def test_finished_texts_go_through_no_expert():
 
 def test_experts_cannot_choose_from_one_position():
   layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=gating.expert_choice)
-  with pytest.raises(mtf.ShapeError, match=r"(?s)one position, \[batch:2 d_model:4\].*top_k"):
+  with pytest.raises(mtf.ShapeError, match=r"(?s)position, \[batch:2 d_model:4\].*switch or top_k"):
     layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;d_model:4"))
 
 

@@ -179,11 +179,13 @@ def test_tokens_that_choose_one_expert_do_not_see_later_ones():
   assert np.abs(first[:, 5:] - second[:, 5:]).max() > 0.1
 
 
-def test_checkpoints_know_no_layout(tmp_path):
-  first = trainer(**LAYOUTS["experts"])
+@pytest.mark.parametrize("saved, restored", [("experts", "experts along model"),
+                                             ("FSDP and tensor", "experts")])
+def test_checkpoints_know_no_layout(saved, restored, tmp_path):
+  first = trainer(**LAYOUTS[saved])
   first.step(*text())
   first.save(tmp_path)
-  second = trainer(**LAYOUTS["experts along model"])
+  second = trainer(**LAYOUTS[restored])
   assert second.restore(tmp_path)
   want, have = first.step(*text(1)), second.step(*text(1))
   np.testing.assert_allclose([float(x) for x in have], [float(x) for x in want], rtol=2e-4)
@@ -191,7 +193,7 @@ def test_checkpoints_know_no_layout(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
-@pytest.mark.parametrize("layout", ["experts", "experts and tensor"])
+@pytest.mark.parametrize("layout", ["experts", "experts and tensor", "FSDP"])
 def test_exported_steps_are_the_same(layout):
   export = trainer(**LAYOUTS[layout]).export(BATCH, LENGTH)
   runner = Runner(export.module, export.mesh.size, quick=True)
