@@ -64,7 +64,8 @@ class Settings:
     """
     if self[name] not in ACTIVATIONS:
       raise mtf.CheckpointError(
-          f"config.json asks for the activation {self[name]!r}; there are {', '.join(ACTIVATIONS)}.")
+          f"config.json asks for the activation {self[name]!r}; there are "
+          f"{', '.join(ACTIVATIONS)}.")
     return ACTIVATIONS[self[name]]
 
 

@@ -7,7 +7,8 @@ import pytest
 import meshtf as mtf
 from transformer.convert.settings import Settings, their_activation
 
-SETTINGS = Settings({"n_embd": 16, "n_inner": None, "act": "gelu_new", "odd": "mish", "tied": False})
+SETTINGS = Settings({"n_embd": 16, "n_inner": None, "act": "gelu_new", "odd": "mish",
+                     "tied": False})
 
 
 def test_what_is_said():
