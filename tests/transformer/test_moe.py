@@ -177,6 +177,38 @@ def test_experts_cannot_choose_from_one_position():
     layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;d_model:4"))
 
 
+def in_type(dtype, **mesh):
+  """Returns what a layer on x in bfloat16 makes of it as `dtype`, and what travels."""
+  mesh = mtf.Mesh(**mesh)
+  layer = MixtureOfExperts(mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", EXPERTS)
+
+  @mtf.function(mesh=mesh, x="batch;length;d_model")
+  def step(x):
+    with mtf.seed(5):
+      y, report = layer(mtf.cast(mtf.cast(x, "bfloat16"), dtype), training=True)
+    assert y.dtype == dtype
+    y = mtf.cast(y, "float32")
+    loss = mtf.reduce_sum(mtf.square(y - 1.0)) + report.loss
+    return (y, *mtf.gradients([loss], [x, *layer.trainable_variables]), *report)
+  return [t.numpy() for t in step(inputs())], travelled(mtf.explain(step, inputs()))
+
+
+def test_experts_in_bfloat16_have_the_router_of_float32():
+  wanted, _ = in_type("float32", axes="")
+  for layout in LAYOUTS[1:6]:
+    have, _ = in_type("bfloat16", **layout)
+    for x, y in zip(have[:-4], wanted[:-4], strict=True):
+      assert x.dtype == "float32"
+      np.testing.assert_allclose(x, y, atol=0.03 * np.abs(y).max(), err_msg=layout["layout"])
+    for x, y in zip(have[-4:], wanted[-4:], strict=True):
+      np.testing.assert_allclose(x, y, rtol=1e-5)             # the report: it is the same routing
+
+
+def test_tokens_in_bfloat16_travel_at_half_the_bytes():
+  (_, wide), (_, half) = (in_type(dtype, **LAYOUTS[1]) for dtype in ("float32", "bfloat16"))
+  assert half == [(kind, phase, size / 2) for kind, phase, size in wide] and len(half) == 4
+
+
 @pytest.mark.parametrize("size, want", [
     (None, (8, 16)), (16, (8, 16)), (4, (8, 4, 4)), (64, (2, 64)), (128, (1, 128)),
     (999, (1, 128))])
