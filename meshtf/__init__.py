@@ -68,3 +68,4 @@ from meshtf.runtime.devices import logical_devices
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.stores import constant, import_tensor
 from meshtf.runtime.variables import Variable
+from meshtf.saved_model import SavedModel, export_saved_model

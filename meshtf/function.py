@@ -15,8 +15,8 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import tensorflow as tf
 
@@ -29,11 +29,21 @@ from meshtf.errors import (
   explain_error,
 )
 from meshtf.forecast import Forecast, forecast
-from meshtf.graph import Graph, Tensor, context, current, current_executor, executing
+from meshtf.graph import (
+  Graph,
+  Held,
+  Node,
+  Store,
+  Tensor,
+  context,
+  current,
+  current_executor,
+  executing,
+)
 from meshtf.graph.apply import set_eager_executor
 from meshtf.mesh import Mesh
-from meshtf.runtime.arguments import Call
-from meshtf.runtime.compiled import Compiled
+from meshtf.runtime.arguments import Call, leaf_names
+from meshtf.runtime.compiled import Compiled, held_tensor
 from meshtf.runtime.eager import Eager
 from meshtf.runtime.spmd import Export, refusal
 from meshtf.runtime.spmd import export as export_program
@@ -80,8 +90,8 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Forecast:
     A `Forecast`: print it, or save it as JSON or HTML. If the program is refused, it shows what was
     planned before, and its `error`.
   """
-  return (fn if isinstance(fn, Function) else Function(fn, None, False, {})).explain(
-      *args, **kwargs)
+  function, args = as_function(fn, args)
+  return function.explain(*args, **kwargs)
 
 
 def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
@@ -92,7 +102,27 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
   Raises:
     PlanError: XLA cannot compile an op.
   """
-  return (fn if isinstance(fn, Function) else Function(fn, None, False, {})).export(*args, **kwargs)
+  function, args = as_function(fn, args)
+  return function.export(*args, **kwargs)
+
+
+def as_function(fn: Callable[..., Any], args: tuple[Any, ...]
+                ) -> tuple[Function, tuple[Any, ...]]:
+  """Returns a `mtf.function`, made of a function of tensors if need be, and its arguments.
+
+  A method that is one is called with the object to which it belongs.
+  """
+  if isinstance(fn, functools.partial) and isinstance(fn.func, Function) and not fn.keywords:
+    return fn.func, (*fn.args, *args)
+  return (fn if isinstance(fn, Function) else Function(fn, None, False, {})), args
+
+
+class Recorded(NamedTuple):
+  """What a call of a function records: tensors with names, and the stores of its arguments."""
+
+  nodes: list[Node]
+  results: list[tuple[str, Tensor]]
+  arguments: list[Store]
 
 
 class Function:
@@ -151,6 +181,17 @@ class Function:
       raise self._no_mesh()
     return export_program(graph.nodes, results, call.stores, graph.mesh)
 
+  def record_on(self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
+    """Returns what a call records, as if all that it uses lay on another mesh."""
+    there = functools.partial(_elsewhere, mesh=mesh)
+    args, kwargs = tf.nest.map_structure(there, (args, kwargs))
+    with context(mesh=mesh):
+      call = self._bind(args, kwargs, runs=False)
+      graph = Graph(mesh)
+      results, structure = self._record(graph, call)
+    names = _result_names(structure)
+    return Recorded(graph.nodes, list(zip(names, results, strict=True)), call.stores)
+
   @property
   def traces(self) -> int:
     """The number of programs made so far."""
@@ -164,7 +205,7 @@ class Function:
   def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], runs: bool = True) -> Call:
     bound = self._signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    call = Call(self._mesh, runs)
+    call = Call(current().mesh or self._mesh, runs)
     for name, value in bound.arguments.items():
       if name in self._names:
         call.add_array(name, value, self._names[name])
@@ -210,6 +251,21 @@ class _Result:
 
 
 _RESULT = _Result()
+
+
+def _result_names(structure: Any) -> list[str]:
+  """Returns the names of the tensors that a function returns: their keys, or output_0, ..."""
+  named = isinstance(structure, Mapping) or hasattr(structure, "_fields")
+  root = "" if named else "output" if tf.nest.is_nested(structure) else "output_0"
+  names = leaf_names(root, structure)
+  return [n for n, y in zip(names, tf.nest.flatten(structure), strict=True) if y is _RESULT]
+
+
+def _elsewhere(x: Any, mesh: Mesh) -> Any:
+  """Returns what stands for an argument on another mesh."""
+  if not isinstance(x, Tensor):
+    return x
+  return held_tensor(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)
 
 
 def warn_of_unmatched_rules(mesh: Mesh, writes: bool) -> None:

@@ -85,7 +85,7 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
   tensors = tuple(_as_tensor(x, source) for x in inputs)
   if around.instead is not None:
     tensors = tuple(around.instead.get(x, x) for x in tensors)
-  mesh = common_mesh(tensors, mesh or executor.mesh, source)
+  mesh = around.mesh or common_mesh(tensors, mesh or executor.mesh, source)
   specs = _out(op, tensors, source)
   if mesh is not None and around.stage is not None:
     check_stage(mesh, around.stage, source)

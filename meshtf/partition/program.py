@@ -93,14 +93,14 @@ class Builder:
             "a recorded tensor is used outside of the mtf.function that made it.",
             tensor=repr(tensor), **{"made by": tensor.node.source},
             way_out="Return it from that function."))
-      self._load(tensor, _HeldStore(tensor), tensor.held.placement)
+      self._load(tensor, _HeldStore(tensor))
     return self.states[tensor]
 
   def node(self, node: Node) -> None:
     """Plans a node and writes its steps."""
     op = node.op
     if op.effect == "read":
-      self._load(node.outputs[0], op.stores[0], op.stores[0].placement)
+      self._load(node.outputs[0], op.stores[0])
     elif op.effect == "write":
       self.steps.append(Put(node, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
     elif op.effect == "print":
@@ -162,7 +162,9 @@ class Builder:
         bytes_received(m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis])
         for m in path)
 
-  def _load(self, tensor: Tensor, store: Any, placement: Placement) -> None:
+  def _load(self, tensor: Tensor, store: Any) -> None:
+    """Loads a store as it lies; whole, where it lies on another mesh than the program."""
+    placement = store.placement if store.mesh is self.mesh else self.mesh.whole
     value = Value(tensor.spec, placement)
     self.steps.append(Load(store, value))
     self.versions[tensor] = {placement: value}

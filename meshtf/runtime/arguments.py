@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Call:
   def add_structure(self, name: str, value: Any) -> None:
     """Adds tensors and Python values. Raises PlanError, MeshError."""
     leaves = tf.nest.flatten(value)
-    makers = [self._leaf(name, leaf) for leaf in leaves]
+    makers = [self._leaf(n, leaf) for n, leaf in zip(leaf_names(name, value), leaves, strict=True)]
     self._makers[name] = lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
     if len(leaves) != 1 or leaves[0] is not value:
       self.key += (name, repr(tf.nest.map_structure(lambda x: 0, value)))
@@ -91,6 +91,24 @@ class Call:
     self.stores.append(store)
     self.key += key
     self.flat += tensors
+
+
+def leaf_names(name: str, value: Any) -> list[str]:
+  """Returns a name for each leaf of a nesting, in the order of `tf.nest`.
+
+  >>> leaf_names("batch", {"tokens": 0, "parts": (1, 2)})
+  ['batch_parts_0', 'batch_parts_1', 'batch_tokens']
+  """
+  items: Iterable[tuple[Any, Any]]
+  if isinstance(value, Mapping):
+    items = [(key, value[key]) for key in sorted(value)]
+  elif isinstance(value, tuple) and hasattr(value, "_fields"):
+    items = zip(value._fields, value)
+  elif isinstance(value, (list, tuple)):
+    items = enumerate(value)
+  else:
+    return [name] * len(tf.nest.flatten(value))
+  return [leaf for key, x in items for leaf in leaf_names(f"{name}_{key}" if name else str(key), x)]
 
 
 class Itself:

@@ -8,13 +8,14 @@ Both are filled anew for each call of a function (`fill`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import Source, Spec, Tensor, apply, current
+from meshtf.graph import Source, Spec, Store, Tensor, apply, current
 from meshtf.graph.check import check_layout
 from meshtf.mesh import Mesh, Placement, Split
 from meshtf.names import Shape, ShapeLike, dtype_name
@@ -130,6 +131,20 @@ def _unlike(named: object, sizes: tuple[int, ...], source: object) -> str:
   return explain_error("the names do not fit the array.", names=named, array=list(sizes),
                        **{"from": source}, way_out="Give one name for each dimension of the array, "
                                                    "in its order.")
+
+
+def names_of(stores: Sequence[Store]) -> dict[Store, str]:
+  """Returns a name for each store; "x", "x_1", ... where several are called x."""
+  return dict(zip(stores, told_apart(store.name for store in stores)))
+
+
+def told_apart(names: Iterable[str]) -> list[str]:
+  """Returns names that differ: "x", "x_1", ... where several are "x"."""
+  found: dict[str, None] = {}
+  for name in names:
+    every = (f"{name}_{i}" if i else name for i in itertools.count())
+    found[next(new for new in every if new not in found)] = None
+  return list(found)
 
 
 def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:

@@ -89,7 +89,7 @@ def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
   one, two = (mtf.import_tensor(mesh, X * k, "batch;d") for k in (1, 2))
   step = mtf.function(lambda pair: pair[0] + pair[1] + one * two, mesh=mesh)
   export = mtf.export(step, [one, two])
-  assert [i.name for i in export.inputs] == ["a tensor", "a tensor_1", "pair", "pair_1"]
+  assert [i.name for i in export.inputs] == ["a tensor", "a tensor_1", "pair_0", "pair_1"]
   np.testing.assert_array_equal(export.values["a tensor"], X)
   np.testing.assert_array_equal(export.values["a tensor_1"], X * 2)
   partial = mtf.reduce_sum(one, "batch")

@@ -12,12 +12,9 @@ first, and gives `results` and then the new slices of the variables that the pro
 from __future__ import annotations
 
 import dataclasses
-import errno
-import itertools
 import json
 import os
 import re
-import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,12 +26,14 @@ from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import Mesh, Pending, Placement
 from meshtf.partition import Load, Program, Put, build, walk
 from meshtf.partition.cost import local_shape
+from meshtf.runtime.carrier import scope
+from meshtf.runtime.folders import written_whole
 from meshtf.runtime.spmd.refusal import refuse_effects
-from meshtf.runtime.spmd.replica import Replica, scope
-from meshtf.runtime.stores import region, slice_keys
+from meshtf.runtime.spmd.replica import Replica
+from meshtf.runtime.stores import names_of, region, slice_keys
 from meshtf.runtime.tf_private import xla_knows
 
-_FILES = {"module.mlirbc", "values.npz", "manifest.json"}
+_MARK, _OTHERS = "manifest.json", {"module.mlirbc", "values.npz"}       # the files of a folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,19 +109,12 @@ class Export:
     Raises:
       FileExistsError: the folder is there, and holds other things than an earlier export.
     """
-    folder = os.path.abspath(folder)
-    if os.path.exists(folder) and not (os.path.isdir(folder) and _FILES >= set(os.listdir(folder))):
-      raise FileExistsError(errno.EEXIST, "it is there, and is no earlier export", folder)
-    unfinished = f"{folder}.tmp-{os.getpid()}"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    os.makedirs(unfinished)
-    with open(os.path.join(unfinished, "module.mlirbc"), "wb") as file:
-      file.write(self.module)
-    np.savez(os.path.join(unfinished, "values.npz"), **self.values)
-    with open(os.path.join(unfinished, "manifest.json"), "w") as text:
-      json.dump(self.manifest(), text, indent=1)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.rename(unfinished, folder)
+    with written_whole(folder, _MARK, _OTHERS) as unfinished:
+      with open(os.path.join(unfinished, "module.mlirbc"), "wb") as file:
+        file.write(self.module)
+      np.savez(os.path.join(unfinished, "values.npz"), **self.values)
+      with open(os.path.join(unfinished, _MARK), "w") as text:
+        json.dump(self.manifest(), text, indent=1)
 
   def manifest(self) -> dict[str, Any]:
     """Returns what a host must know, as plain data."""
@@ -151,7 +143,7 @@ def export(nodes: Sequence[Node], results: Sequence[Tensor], arguments: Sequence
   variables, captured = _stores(program, arguments)
   others = [*captured, *arguments]
   _check_finished(captured)
-  names = _names([*variables, *others])
+  names = names_of([*variables, *others])
   body = _Body(program, variables, others)
   module = body.compile()
   written = [s for s in variables if s in body.written]
@@ -230,17 +222,6 @@ def _stores(program: Program, arguments: Sequence[Store]) -> tuple[list[Store], 
       found.update(dict.fromkeys(step.op.stores))
   variables = [s for s in found if s.kind in ("parameter", "state")]
   return variables, [s for s in found if s.kind == "argument" and s not in arguments]
-
-
-def _names(stores: Sequence[Store]) -> dict[Store, str]:
-  """Returns a name for each input; "x", "x_1", ... where several are called x."""
-  names: dict[Store, str] = {}
-  taken: set[str] = set()
-  for store in stores:
-    every = (f"{store.name}_{i}" if i else store.name for i in itertools.count())
-    names[store] = next(name for name in every if name not in taken)
-    taken.add(names[store])
-  return names
 
 
 def _check_finished(stores: Sequence[Store]) -> None:

@@ -14,29 +14,16 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import Pending, Split
-from meshtf.partition import (
-  Compute,
-  Load,
-  MoveStep,
-  Program,
-  Put,
-  Step,
-  Tell,
-  Value,
-  WindowStep,
-  schedule,
-  walked_only,
-)
+from meshtf.mesh import Mesh, Pending, Split
+from meshtf.partition import MoveStep, Program, Put, Tell, WindowStep
 from meshtf.runtime.at import Coordinates
-from meshtf.runtime.carrier import Carrier
-from meshtf.runtime.segments import run_compute
+from meshtf.runtime.carrier import Single
 from meshtf.runtime.spmd import collectives
 from meshtf.runtime.spmd.windows import exchange
 from meshtf.runtime.tf_private import optimization_barrier, replica_id
 
 
-class Replica(Carrier):
+class Replica(Single):
   """Carries out a program on one replica, while it is traced.
 
   Args:
@@ -47,52 +34,8 @@ class Replica(Carrier):
 
   def __init__(self, program: Program, variables: Mapping[Store, tf.Variable],
                inputs: Mapping[Store, Any]) -> None:
-    super().__init__(program.mesh)
-    self.program = program
+    super().__init__(program, Coordinates(_coordinates(program.mesh)), jit=True)
     self.variables, self.inputs = variables, inputs
-    self.coordinates = Coordinates(self._coordinates())
-
-  def run(self) -> list[Any]:
-    """Runs all steps and returns the results."""
-    return self.run_body(self.program, {})
-
-  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
-    """Returns the results of a program within this one."""
-    around = self.values, self.lists
-    self.values = dict(given)
-    self.lists = walked_only(program.steps, program.results)
-    for segment in schedule(program):
-      for step in (*segment.before, *segment.computes):
-        with tf.name_scope(scope(step)):
-          self._step(step)
-    results = [self.values[v] for v in program.results]
-    self.values, self.lists = around
-    return results
-
-  def homes(self, value: Value) -> list[str | None]:
-    """A replica holds one slice."""
-    return [None]
-
-  def different(self, value: Value, slices: Any) -> list[Any]:
-    """Returns this replica's slice."""
-    return [slices]
-
-  def spread(self, value: Value, slices: list[Any]) -> Any:
-    """Returns this replica's slice."""
-    return slices[0]
-
-  def _coordinates(self) -> dict[str, Any]:
-    place, found = replica_id(), {}
-    for axis, size in reversed(self.mesh.axes.items()):
-      found[axis] = place % size
-      place = place // size
-    return found
-
-  def _step(self, step: Step) -> None:
-    if isinstance(step, Compute):
-      run_compute(step, self.mesh, self.coordinates, self.values, jit=True)
-    else:
-      self.carry_out(step)
 
   def _load(self, store: Store) -> Any:
     if store in self.variables:
@@ -142,7 +85,9 @@ class Replica(Carrier):
                     self.mesh.groups(step.axis))
 
 
-def scope(step: Step) -> str:
-  """Returns the name under which a step's TensorFlow ops stand: its op's title and number."""
-  node = None if isinstance(step, Load) else step.node
-  return "load" if node is None else f"{node.op.title}.{node.serial}"
+def _coordinates(mesh: Mesh) -> dict[str, Any]:
+  place, found = replica_id(), {}
+  for axis, size in reversed(mesh.axes.items()):
+    found[axis] = place % size
+    place = place // size
+  return found
