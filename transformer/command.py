@@ -63,7 +63,7 @@ def leaving_plainly() -> Iterator[None]:
   """Ends the program with a message, and no traceback, for errors that are the user's to mend."""
   try:
     yield
-  except (mtf.MeshtfError, data.CorpusError, ConfigError) as error:
+  except (mtf.MeshtfError, data.DataError, ConfigError) as error:
     text = re.sub(r"\n  In call to configurable .*", "", str(error))     # gin's, of no use here
     leave(f"{type(error).__name__}: {text}")
   except RuntimeError as error:

@@ -18,7 +18,19 @@ in gin:
 
     train.data = @ByteText()                          train.data = @TaskData()
     ByteText.corpus = @data.python_library            TaskData.task = "span_corruption_stdlib"
-    ByteText.length = 128                             span_corruption_stdlib.inputs_length = 512
+    ByteText.length = 128                             span_corruption.inputs = 512
+
+A task is a source, rows that are made of it once, preprocessors that are pure functions of
+(row, seed), a vocabulary, and features, the arrays of a batch. `transformer.tokenize` writes rows
+ahead of time; `transformer.vocabulary` trains a vocabulary. In files of this package:
+
+    sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its number
+    packing.py       rows: chunks, packed texts, packed pairs
+    preprocessors/   span corruption, masking, next-sentence pairs, prefixes
+    features.py      what models take: language model, prefix, encoder-decoder, BERT, classifier
+    tasks.py         tasks and mixtures by name; builtin.py: those that are there
+    stored.py        rows on disk
+    shuffling.py     orders that are functions of a number
 
 The bytes of a corpus, without that protocol:
 
@@ -27,9 +39,47 @@ The bytes of a corpus, without that protocol:
     fixed = windows(corpus.held_out, length=256)  # [windows, length + 1]
 """
 
+from transformer.data import preprocessors
 from transformer.data.batches import batches, evaluation_batches, starts, windows
+from transformer.data.builtin import (
+    bert_pretraining,
+    language_model,
+    prefix_language_model,
+    sequence_to_sequence,
+    span_corruption,
+)
+from transformer.data.byte_text import ByteText
 from transformer.data.corpus import END, Corpus, CorpusError, python_library, text_files
+from transformer.data.errors import DataError
+from transformer.data.features import (
+    BertFeatures,
+    ClassifierFeatures,
+    EncoderDecoderFeatures,
+    Features,
+    LanguageModelFeatures,
+    PrefixFeatures,
+)
+from transformer.data.packing import Chunks, Packed, PackedPairs, pack
 from transformer.data.protocol import Data
+from transformer.data.sources import documents, json_lines, text_lines, tfrecords, tsv
+from transformer.data.stored import stored_rows, write_rows
+from transformer.data.task_data import TaskData
+from transformer.data.tasks import Mixture, Task, find, register, task_names
+from transformer.data.vocabularies import (
+    ByteVocabulary,
+    RawBytes,
+    SentencePieceVocabulary,
+    Vocabulary,
+    VocabularyError,
+    WordPieceVocabulary,
+)
 
-__all__ = ["Corpus", "CorpusError", "Data", "END", "batches", "evaluation_batches",
-           "python_library", "starts", "text_files", "windows"]
+__all__ = ["BertFeatures", "ByteText", "ByteVocabulary", "Chunks", "ClassifierFeatures", "Corpus",
+           "CorpusError", "Data", "DataError", "END", "EncoderDecoderFeatures", "Features",
+           "LanguageModelFeatures", "Mixture", "Packed", "PackedPairs", "PrefixFeatures",
+           "RawBytes", "SentencePieceVocabulary", "Task", "TaskData", "Vocabulary",
+           "VocabularyError", "WordPieceVocabulary", "batches", "bert_pretraining", "documents",
+           "evaluation_batches", "find", "json_lines", "language_model", "pack",
+           "prefix_language_model", "preprocessors", "python_library", "register",
+           "sequence_to_sequence", "span_corruption", "starts", "stored_rows", "task_names",
+           "text_files", "text_lines", "tfrecords", "tsv", "windows", "write_rows"]
