@@ -21,10 +21,10 @@ EXTRAS = {
     # no download.
     "examples": ["scikit-learn>=1.5"],
     # `transformer.convert` reads and writes the files of other libraries' models.
-    "convert": ["safetensors>=0.4.3"],
+    "convert": ["safetensors>=0.4.5"],
     # tests/data/known_models/make_references.py makes the numbers that known models are compared
     # with; nothing imports these, tests neither. transformers 5 unties T5 1.1 as that file says.
-    "hf": ["torch>=2.4", "transformers>=5.23,<6", "safetensors>=0.4.3"],
+    "hf": ["torch>=2.4", "transformers>=5.23,<6", "safetensors>=0.4.5"],
     "test": [
         "pytest>=8.1",           # runs the tests and the doctests
         "pytest-xdist>=3.5",     # on more than one core
@@ -32,7 +32,7 @@ EXTRAS = {
         "mypy>=1.10",            # types
         "setuptools>=70.1",      # builds the wheel whose contents a test looks at
         "jaxlib>=0.7.2,<0.11; python_version >= '3.11'",     # runs what the SPMD runtime exports
-        "safetensors>=0.4.3",    # the files that transformer.convert reads and writes
+        "safetensors>=0.4.5",    # the files that transformer.convert reads and writes
         "scikit-learn>=1.5",     # the images of examples.digits and .amoebanet
         "tensorboard>=2.20",     # the events that the metrics write are read back
     ],
