@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import meshtf as mtf
+from transformer.architecture import Architecture
 from transformer.model import LanguageModel
 from transformer.training import Trainer
 
@@ -49,11 +50,12 @@ class Case:
     """Returns a training step that has not run, a mtf.function, and its arguments."""
     mesh = mtf.Mesh(self.axes, self.layout, self.variable_layout, self.optimizer_layout,
                     devices=devices)
-    model = LanguageModel(mesh, size.vocab, size.d_model, size.d_ff, size.heads, size.d_kv,
-                          size.blocks, dropout=dropout)
+    model = LanguageModel(mesh, Architecture(size.vocab, size.d_model, size.d_ff, size.heads,
+                                             size.d_kv, size.blocks, dropout=dropout))
     rows = np.random.default_rng(0).integers(0, size.vocab, (size.batch, size.length + 1), np.int32)
     tokens, targets = (np.ascontiguousarray(x) for x in (rows[:, :-1], rows[:, 1:]))
-    return Trainer(model)._step, (tokens, targets, np.int32(0))
+    batch = {"tokens": tokens, "targets": targets}
+    return Trainer(model)._step, (batch, np.int32(0))
 
 
 _TENSOR = "heads:model; d_ff:model; vocab:model"

@@ -97,7 +97,7 @@ def _loss(c: Config, mesh: Mesh, w: dict[str, Any], tokens: Any, labels: Any) ->
 
   x = lie(w["embedding/table"][tokens], "data")
   for i in range(c.layers):
-    path = f"block_{i}/"
+    path = f"decoder/block_{i}/"
     own = {name[len(path):]: value for name, value in w.items() if name.startswith(path)}
     h = _rms_norm(x, own["attention_norm/scale"])
     x = lie(x + _attention(c, own, h), "data")
@@ -105,7 +105,7 @@ def _loss(c: Config, mesh: Mesh, w: dict[str, Any], tokens: Any, labels: Any) ->
                    own["feed_forward/wi/kernel"])
     h = jax.nn.gelu(lie(h, "data", None, "model"))
     x = lie(x + jnp.einsum("blf,fd->bld", h, own["feed_forward/wo/kernel"]), "data")
-  logits = jnp.einsum("bld,dv->blv", _rms_norm(x, w["norm/scale"]), w["logits/kernel"])
+  logits = jnp.einsum("bld,dv->blv", _rms_norm(x, w["decoder/norm/scale"]), w["logits/kernel"])
   return jnp.mean(_cross_entropy(c, lie(logits, "data", None, "model"), labels))
 
 

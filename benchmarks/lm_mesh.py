@@ -14,6 +14,7 @@ import numpy as np
 
 import meshtf as mtf
 from benchmarks.cases import Case
+from transformer.architecture import Architecture
 from transformer.model import LanguageModel
 
 
@@ -25,9 +26,9 @@ class MeshLM:
     if case.devices:
       mtf.logical_devices(8)
     self.mesh = mtf.Mesh(case.mesh, layout=case.layout, devices=case.devices)
-    self.model = LanguageModel(self.mesh, vocab=c.vocab, d_model=c.d_model, d_ff=c.d_ff,
-                               heads=c.heads, d_kv=c.key, blocks=c.layers, dropout=c.dropout,
-                               z_loss=c.z_loss)
+    self.model = LanguageModel(self.mesh, Architecture(
+        vocab=c.vocab, d_model=c.d_model, d_ff=c.d_ff, heads=c.heads, d_kv=c.key, blocks=c.layers,
+        dropout=c.dropout), z_loss=c.z_loss)
     self.optimizer = mtf.optimizers.Adam(self.model.trainable_variables, c.learning_rate,
                                          c.beta1, c.beta2, c.epsilon)
     self.step = 0
@@ -57,7 +58,7 @@ class MeshLM:
     @mtf.function(mesh=self.mesh, jit=jit, tokens="batch;length", labels="batch;length", step="")
     def train(tokens: mtf.Tensor, labels: mtf.Tensor, step: mtf.Tensor) -> mtf.Tensor:
       with mtf.seed(0, step):
-        loss = self.model.loss(tokens, labels, training=True)
+        loss = self.model.loss({"tokens": tokens, "targets": labels}, training=True)
       variables = self.model.trainable_variables
       self.optimizer.apply(mtf.gradients([loss], variables), variables, step)
       return loss

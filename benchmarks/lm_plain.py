@@ -52,15 +52,15 @@ class Config:
     shapes: dict[str, tuple[int, ...]] = {"embedding/table": (self.vocab, d)}
     for i in range(self.layers):
       shapes |= {
-          f"block_{i}/attention_norm/scale": (d,),
-          f"block_{i}/attention/query/kernel": (d, h, k),
-          f"block_{i}/attention/key/kernel": (d, h, k),
-          f"block_{i}/attention/value/kernel": (d, h, k),
-          f"block_{i}/attention/output/kernel": (h, k, d),
-          f"block_{i}/feed_forward_norm/scale": (d,),
-          f"block_{i}/feed_forward/wi/kernel": (d, f),
-          f"block_{i}/feed_forward/wo/kernel": (f, d)}
-    return shapes | {"norm/scale": (d,), "logits/kernel": (d, self.vocab)}
+          f"decoder/block_{i}/attention_norm/scale": (d,),
+          f"decoder/block_{i}/attention/query/kernel": (d, h, k),
+          f"decoder/block_{i}/attention/key/kernel": (d, h, k),
+          f"decoder/block_{i}/attention/value/kernel": (d, h, k),
+          f"decoder/block_{i}/attention/output/kernel": (h, k, d),
+          f"decoder/block_{i}/feed_forward_norm/scale": (d,),
+          f"decoder/block_{i}/feed_forward/wi/kernel": (d, f),
+          f"decoder/block_{i}/feed_forward/wo/kernel": (f, d)}
+    return shapes | {"decoder/norm/scale": (d,), "logits/kernel": (d, self.vocab)}
 
   def fan_in(self, name: str) -> int:
     """Returns how many numbers are summed into one output of a matrix."""
@@ -105,7 +105,7 @@ class PlainLM(tf.Module):
     x = tf.gather(w["embedding/table"], tf.reshape(tokens, [-1]))
     x = drop(x, "dropout")
     for i in range(c.layers):
-      path = f"block_{i}/"
+      path = f"decoder/block_{i}/"
       own = {name[len(path):]: v for name, v in w.items() if name.startswith(path)}
       h = kernels.rms_norm(x, own["attention_norm/scale"])
       h = self.attention(own, h, lambda y, p, path=path: drop(y, f"{path}attention/{p}"))
@@ -113,7 +113,7 @@ class PlainLM(tf.Module):
       h = kernels.rms_norm(x, own["feed_forward_norm/scale"])
       h = kernels.gelu(tf.matmul(h, own["feed_forward/wi/kernel"]))
       x += drop(tf.matmul(h, own["feed_forward/wo/kernel"]), path + "feed_forward_dropout")
-    logits = tf.matmul(kernels.rms_norm(x, w["norm/scale"]), w["logits/kernel"])
+    logits = tf.matmul(kernels.rms_norm(x, w["decoder/norm/scale"]), w["logits/kernel"])
     return tf.reduce_mean(kernels.cross_entropy(logits, labels, c.z_loss, jit))
 
   def attention(self, w: dict[str, tf.Tensor], x: tf.Tensor, drop: Drop) -> tf.Tensor:

@@ -53,7 +53,7 @@ set_eager_executor(Eager())
 
 
 def function(fn: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, jit: bool = False,
-             runtime: Runtime = "placed", **names: str) -> Any:
+             runtime: Runtime = "placed", **names: str | Mapping[str, str]) -> Any:
   """Turns a Python function on named tensors into one planned program.
 
   Args:
@@ -63,7 +63,9 @@ def function(fn: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, 
     runtime: "placed", one program that drives all devices, or "spmd", one program that each device
       runs, with collectives by XLA. TensorFlow runs the latter on no hardware that was tried so
       far: a call is refused, `explain` and `export` work.
-    **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a scalar).
+    **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a scalar). Of a
+      dict of arrays, a dict: batch={"tokens": "batch;length", "labels": "batch"}; it may have some
+      of these.
 
   Returns:
     A callable that takes Tensors, the named arrays and Python values, in any nesting, and returns
@@ -129,7 +131,7 @@ class Function:
   """What `mtf.function` returns."""
 
   def __init__(self, fn: Callable[..., Any], mesh: Mesh | None, jit: bool,
-               names: dict[str, str], runtime: Runtime = "placed") -> None:
+               names: dict[str, str | Mapping[str, str]], runtime: Runtime = "placed") -> None:
     self._fn, self._mesh, self._jit, self._names = fn, mesh, jit, names
     self._runtime = runtime
     if runtime not in get_args(Runtime):

@@ -15,6 +15,7 @@ from pathlib import Path
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 from absl import flags
 from absl.testing import flagsaver
 
@@ -125,18 +126,20 @@ def test_lines_that_are_found_are_likely_ones(capsys):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
   configure(["lm_stdlib.gin", "layouts/fsdp.gin"],
-            ["LanguageModel.d_model = 16", "LanguageModel.d_ff = 32", "LanguageModel.blocks = 1",
-             "LanguageModel.dropout = 0.1", "train.batch = 8", "train.length = 8"])
+            ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
+             "Architecture.dropout = 0.1", "train.batch = 8", "train.length = 8"])
   trainer = training.Run(None).trainer
   gin.clear_config()
-  trainer.export(8, 8).save(str(tmp_path / "step"))
+  text = tf.TensorSpec([8, 8], tf.int32)
+  trainer.export({"tokens": text, "targets": text}).save(str(tmp_path / "step"))
   monkeypatch.setattr(sys, "argv", ["pjrt_host", str(tmp_path / "step"), "3"])
   lines = run_example("pjrt_host", capsys)
   found = [float(re.search(r"loss ([\d.]+)", line).group(1)) for line in lines]
   text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8).astype(np.int32)
   for step, loss in enumerate(found):
     rows = text[np.random.default_rng(step).integers(0, len(text) - 8, (8, 1)) + np.arange(9)]
-    assert float(trainer.step(rows[:, :-1], rows[:, 1:])[0]) == pytest.approx(loss, abs=2e-4)
+    batch = {"tokens": rows[:, :-1], "targets": rows[:, 1:]}
+    assert float(trainer.step(batch)[0]) == pytest.approx(loss, abs=2e-4)
   assert len(found) == 3
 
 

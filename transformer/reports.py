@@ -25,7 +25,7 @@ def introduce(model: LanguageModel, corpus: data.Corpus, model_dir: str, step: i
   """Prints what is about to learn from what, and where, and what a step will cost."""
   mesh, size = model.mesh, sum(math.prod(v.shape.sizes) for v in model.variables)
   print(f"corpus   {corpus}\n"
-        f"model    {size:,} parameters in {len(model.variables)} variables; {model.sizes}\n"
+        f"model    {size:,} parameters in {len(model.variables)} variables; {model.architecture}\n"
         f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
         f"folder   {model_dir}, " + (f"going on from step {step}" if step else "a new run"),

@@ -14,7 +14,7 @@ what its steps will cost, and `python -m meshtf export` writes one as a module.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from transformer import configurables, data, metrics, reports
+from transformer.base import Batch, Model
 from transformer.evaluation import Evaluation
 from transformer.interrupts import interrupts_between_steps
 from transformer.model import LanguageModel
@@ -44,39 +45,37 @@ class Trainer:
     jit: whether XLA compiles the local work.
   """
 
-  def __init__(self, model: LanguageModel,
+  def __init__(self, model: Model,
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
                seed: int = 0, clip_norm: float = 1.0, jit: bool = False) -> None:
     variables = model.trainable_variables
     self.model, self.optimizer, self.steps_done = model, optimizer(variables), 0
     self.reports: dict[str, Report] = {}      # what mixtures of experts told in the last step
 
-    @mtf.function(mesh=model.mesh, jit=jit, tokens="batch;length", targets="batch;length", step="")
-    def training_step(tokens: mtf.Tensor, targets: mtf.Tensor,
-                      step: mtf.Tensor) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
+    @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
+    def training_step(batch: Batch, step: mtf.Tensor
+                      ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
       with mtf.seed(seed, step):
-        loss, reports = model.loss_and_reports(tokens, targets, training=True)
+        loss, reports = model.loss_and_reports(batch, training=True)
       grads, norm = mtf.optimizers.clip_by_global_norm(mtf.gradients([loss], variables), clip_norm)
       self.optimizer.apply(grads, variables, step)
       return loss, norm, reports
 
     self._step = training_step
 
-  def step(self, tokens: np.ndarray, targets: np.ndarray) -> tuple[mtf.Tensor, mtf.Tensor]:
-    """Learns from int32 [batch length]; returns the loss and the norm of the gradients before."""
-    loss, norm, self.reports = self._step(tokens, targets, np.int32(self.steps_done))
+  def step(self, batch: Mapping[str, Any]) -> tuple[mtf.Tensor, mtf.Tensor]:
+    """Learns from arrays by name; returns the loss and the norm of the gradients before."""
+    loss, norm, self.reports = self._step(dict(batch), np.int32(self.steps_done))
     self.steps_done += 1
     return loss, norm
 
-  def explain(self, batch: int, length: int) -> mtf.Forecast:
-    """Returns what a step on [batch length] tokens does and costs; nothing runs."""
-    text = tf.TensorSpec([batch, length], tf.int32)
-    return mtf.explain(self._step, text, text, np.int32(0))
+  def explain(self, batch: Mapping[str, Any]) -> mtf.Forecast:
+    """Returns what a step on such arrays, or `tf.TensorSpec`s, does and costs; nothing runs."""
+    return mtf.explain(self._step, dict(batch), np.int32(0))
 
-  def export(self, batch: int, length: int) -> mtf.Export:
-    """Returns a step on [batch length] tokens as a StableHLO module; nothing runs."""
-    text = tf.TensorSpec([batch, length], tf.int32)
-    return mtf.export(self._step, text, text, np.int32(0))
+  def export(self, batch: Mapping[str, Any]) -> mtf.Export:
+    """Returns a step on such arrays as a StableHLO module; nothing runs."""
+    return mtf.export(self._step, dict(batch), np.int32(0))
 
   @property
   def variables(self) -> dict[str, mtf.Variable]:
@@ -138,11 +137,15 @@ class Run:
 
   def explain(self) -> mtf.Forecast:
     """Returns what a step does and costs, before any runs."""
-    return self.trainer.explain(self.batch, self.length)
+    return self.trainer.explain(self._features())
 
   def export(self) -> mtf.Export:
     """Returns a step as a StableHLO module of one replica."""
-    return self.trainer.export(self.batch, self.length)
+    return self.trainer.export(self._features())
+
+  def _features(self) -> dict[str, tf.TensorSpec]:
+    text = tf.TensorSpec([self.batch, self.length], tf.int32)
+    return {"tokens": text, "targets": text}
 
   def train(self, model_dir: str) -> None:
     """Goes on from what is in a folder; tells how good the model is before and after."""
@@ -182,7 +185,7 @@ def _loop(trainer: Trainer, batches: tf.data.Dataset, log: metrics.Metrics,
   last = first + int(batches.cardinality())
   with interrupts_between_steps() as asked:
     for tokens, targets in batches:
-      loss, norm = trainer.step(tokens, targets)
+      loss, norm = trainer.step({"tokens": tokens, "targets": targets})
       step = trainer.steps_done
       if step % report_every == 0 or step in (first + 1, last) or asked():
         rate = progress.report(step, float(loss))

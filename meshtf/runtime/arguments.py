@@ -36,11 +36,27 @@ class Call:
     self.flat: list[Any] = []
     self._makers: dict[str, Callable[[], Any]] = {}
 
-  def add_array(self, name: str, value: Any, dims: str) -> None:
-    """Adds an array whose dimensions are called `dims`. Raises ShapeError, LayoutError."""
-    if value is None or isinstance(value, Tensor) or hasattr(value, "tensor"):
-      self.add_structure(name, value)
+  def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
+    """Adds an array whose dimensions are called `dims`, or a dict of some with names in `dims`.
+
+    Raises:
+      ShapeError, LayoutError: an array does not fit its names, or the layout cannot hold it.
+      PlanError: a dict has what has no names.
+    """
+    if isinstance(dims, str):
+      self._makers[name] = self._array(name, value, dims)
       return
+    if not isinstance(value, Mapping) or not set(value) <= set(dims):
+      got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+      raise PlanError(explain_error(
+          f"argument {name!r} is a dict of some of {', '.join(dims)}.", got=got,
+          way_out=f"Leave out the others, or name their dimensions: {name}={{...}}."))
+    makers = {key: self._array(f"{name}/{key}", value[key], dims[key]) for key in sorted(value)}
+    self._makers[name] = lambda: {key: make() for key, make in makers.items()}
+
+  def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
+    if value is None or isinstance(value, Tensor) or hasattr(value, "tensor"):
+      return self._structure(name, value)
     source = f"argument {name!r}"
     known = not self.runs and hasattr(value, "shape") and hasattr(value, "dtype")
     array = value if known else as_array(value)
@@ -49,15 +65,18 @@ class Call:
     self._add(store, (name, spec), [array])
     if self.mesh is not None:
       _ = store.placement                   # refuses what the layout cannot hold
-    self._makers[name] = lambda: apply(Read(store), mesh=store.mesh)
+    return lambda: apply(Read(store), mesh=store.mesh)
 
   def add_structure(self, name: str, value: Any) -> None:
     """Adds tensors and Python values. Raises PlanError, MeshError."""
+    self._makers[name] = self._structure(name, value)
+
+  def _structure(self, name: str, value: Any) -> Callable[[], Any]:
     leaves = tf.nest.flatten(value)
     makers = [self._leaf(n, leaf) for n, leaf in zip(leaf_names(name, value), leaves, strict=True)]
-    self._makers[name] = lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
     if len(leaves) != 1 or leaves[0] is not value:
       self.key += (name, repr(tf.nest.map_structure(lambda x: 0, value)))
+    return lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
 
   def arguments(self) -> dict[str, Any]:
     """Returns what the function is traced with."""

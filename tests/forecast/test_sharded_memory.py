@@ -12,11 +12,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-import numpy as np
 import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+from transformer.architecture import Architecture
 from transformer.model import LanguageModel
 from transformer.training import Trainer
 
@@ -34,10 +34,11 @@ DATA = {"layout": "batch:data"}
 def explained(axes, batch, d_model=D_MODEL, heads=4, **mesh):
   """Returns the forecast of a training step."""
   mesh = mtf.Mesh(axes, devices="abstract", **mesh)
-  model = LanguageModel(mesh, vocab=VOCAB, d_model=d_model, d_ff=4 * d_model, heads=heads,
-                        d_kv=d_model // heads, blocks=BLOCKS, dropout=0.1)
+  model = LanguageModel(mesh, Architecture(
+      vocab=VOCAB, d_model=d_model, d_ff=4 * d_model, heads=heads, d_kv=d_model // heads,
+      blocks=BLOCKS, dropout=0.1))
   tokens = tf.TensorSpec([batch, LENGTH], tf.int32)
-  return mtf.explain(Trainer(model)._step, tokens, tokens, np.int32(0))
+  return Trainer(model).explain({"tokens": tokens, "targets": tokens})
 
 
 def counts(forecast):

@@ -10,10 +10,9 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-import meshtf as mtf
 from transformer import command, explain, training
 
-SMALL = ["LanguageModel.d_model = 16", "LanguageModel.d_ff = 32", "LanguageModel.blocks = 1",
+SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
          "train.batch = 8", "train.length = 8"]
 
 
@@ -50,11 +49,12 @@ def test_it_is_the_forecast_of_what_is_trained(call, tmp_path):
   command.configure(["lm_stdlib.gin", "layouts/zero1.gin"], SMALL)
   run = training.Run(None)
   tokens = np.zeros((8, 8), np.int32)
-  real = mtf.explain(run.trainer._step, tokens, tokens, np.int32(0))
+  batch = {"tokens": tokens, "targets": tokens}
+  real = run.trainer.explain(batch)
   assert saved["memory"] == vars(real.memory)
   assert [op["title"] for op in saved["ops"]] == [op.title for op in real.ops]
   moves = [move.partition(" of ")[0]
-           for move in run.trainer._step.lower(tokens, tokens, np.int32(0)).moves]
+           for move in run.trainer._step.lower(batch, np.int32(0)).moves]
   assert sorted(moves) == sorted(f"{m.kind} over {m.axis}" for m in real.moves)
 
 
@@ -88,7 +88,7 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
 
 
 @pytest.mark.parametrize("settings, complaint", [
-    (["LanguageModel.d_modle = 64"], "ConfigError: Configurable 'LanguageModel' doesn't have a"),
+    (["Architecture.d_modle = 64"], "ConfigError: Configurable 'Architecture' doesn't have a"),
     (['Mesh.layout = "batch:data;length:data"'], "LayoutError: two dimensions of one"),
     (["train.batch = 10"], 'LayoutError: dimension "batch" of size 10'),
     (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'")])

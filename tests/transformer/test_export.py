@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 
 from transformer import command, export, training
 
-SMALL = ["LanguageModel.d_model = 16", "LanguageModel.d_ff = 32", "LanguageModel.blocks = 1",
+SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
          "train.batch = 8", "train.length = 8"]
 
 
@@ -41,14 +41,14 @@ def test_a_step_is_written_without_text_and_devices(call, tmp_path):
   code, out, err = call(str(folder), 'data.python_library.folder = "/nope"',
                         'Mesh.axes = "data:512;model:4"', "train.batch = 512")
   assert (code, err) == (0, "")
-  assert "2048 (data:512;model:4)" in out and "tokens [batch:512 length:8]" in out
+  assert "2048 (data:512;model:4)" in out and "batch/tokens [batch:512 length:8]" in out
   assert {path.name for path in folder.iterdir()} == {"module.mlirbc", "manifest.json",
                                                       "values.npz"}
   assert [path.name for path in folder.parent.iterdir()] == ["step"]
 
 
 def test_first_values_are_those_of_a_run(call, tmp_path):
-  settings = ["Mesh.seed = 3", "LanguageModel.tied = True", 'Mesh.within_host = "model"']
+  settings = ["Mesh.seed = 3", "Architecture.tied = True", 'Mesh.within_host = "model"']
   assert call(str(tmp_path / "step"), *settings,
               files=("lm_stdlib.gin", "layouts/zero1.gin"))[0] == 1       # no axis "model"
   assert call(str(tmp_path / "step"), *settings)[0] == 0
@@ -69,7 +69,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
   folder = tmp_path / "step"
   assert call(f"{folder}/")[0] == 0
   before = (folder / "module.mlirbc").read_bytes()
-  assert call(f"{folder}/", "LanguageModel.blocks = 2")[0] == 0
+  assert call(f"{folder}/", "Architecture.blocks = 2")[0] == 0
   assert (folder / "module.mlirbc").read_bytes() != before
   (folder / "thesis.txt").touch()
   code, out, err = call(str(folder))
@@ -78,7 +78,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
 
 
 @pytest.mark.parametrize("settings, complaint", [
-    (["LanguageModel.d_modle = 64"], "ConfigError: Configurable 'LanguageModel' doesn't have a"),
+    (["Architecture.d_modle = 64"], "ConfigError: Configurable 'Architecture' doesn't have a"),
     (['Mesh.layout = "batch:data;length:data"'], "LayoutError: two dimensions of one"),
     (['Mesh.layout = "length:model; heads:model"'], "LayoutError: two dimensions of one tensor"),
     (["train.batch = 10"], 'LayoutError: dimension "batch" of size 10')])

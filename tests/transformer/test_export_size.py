@@ -8,9 +8,11 @@ import sys
 from collections import Counter
 
 import pytest
+import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks import export as benchmark
+from transformer.architecture import Architecture
 from transformer.model import LanguageModel
 from transformer.training import Trainer
 
@@ -31,8 +33,9 @@ def ops(replicas: int) -> Counter[str]:
 
   mesh = mtf.Mesh(f"data:{replicas // 4}; model:4", "batch:data; heads:model; d_ff:model",
                   optimizer_layout="vocab:model", devices="abstract")
-  model = LanguageModel(mesh, vocab=16, d_model=8, d_ff=16, heads=4, d_kv=2, blocks=1)
-  module = Trainer(model).export(replicas, 8).module
+  model = LanguageModel(mesh, Architecture(vocab=16, d_model=8, d_ff=16, heads=4, d_kv=2, blocks=1))
+  text = tf.TensorSpec([replicas, 8], tf.int32)
+  module = Trainer(model).export({"tokens": text, "targets": text}).module
   dialects = ir.DialectRegistry()
   _jax_mlir_ext.register_dialects(dialects)
   with ir.Context() as context:

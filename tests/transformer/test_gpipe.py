@@ -12,8 +12,8 @@ import meshtf as mtf
 from transformer.command import configure
 from transformer.training import Run
 
-SMALL = ["LanguageModel.d_model = 16", "LanguageModel.d_ff = 32", "LanguageModel.d_kv = 8",
-         "LanguageModel.blocks = 3", "LanguageModel.dropout = 0.1", "train.batch = 8",
+SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.d_kv = 8",
+         "Architecture.blocks = 3", "Architecture.dropout = 0.1", "train.batch = 8",
          "train.length = 8"]
 CASES = {
     "3-D": [],
@@ -21,7 +21,7 @@ CASES = {
     "four stages": ["Mesh.axes = 'stage:4'", "PipelinedLanguageModel.recompute = True"],
     "sharded": ["Mesh.axes = 'stage:2;data:2'", "Mesh.variable_layout = 'd_model:data'",
                 "PipelinedLanguageModel.schedule = 'gpipe'"],
-    "tied": ["Mesh.axes = 'stage:2'", "LanguageModel.tied = True"],
+    "tied": ["Mesh.axes = 'stage:2'", "Architecture.tied = True"],
 }
 
 
@@ -43,9 +43,10 @@ def losses(config, *settings):
   """Returns the losses of a few steps, and the norms of their gradients."""
   trainer = run(config, *settings).trainer
   text = np.random.default_rng(0).integers(0, 256, (8, 9)).astype("int32")
-  steps = [trainer.step(text[:, :-1], text[:, 1:]) for _ in range(3)]
-  evaluated = trainer.model.loss(*(mtf.import_tensor(trainer.model.mesh, t, "batch;length")
-                                   for t in (text[:, :-1], text[:, 1:])))
+  batch = {"tokens": text[:, :-1], "targets": text[:, 1:]}
+  steps = [trainer.step(batch) for _ in range(3)]
+  evaluated = trainer.model.loss({name: mtf.import_tensor(trainer.model.mesh, x, "batch;length")
+                                  for name, x in batch.items()})
   return np.array([[float(x) for x in step] for step in steps]), float(evaluated)
 
 
@@ -61,7 +62,7 @@ def test_a_pipeline_trains_as_the_model_without_it(case):
 
 def test_blocks_are_dealt_out_by_their_cost():
   model = run("pipeline.gin", "Mesh.axes = 'stage:3'", "Mesh.layout = ''",
-              "LanguageModel.blocks = 6").trainer.model
+              "Architecture.blocks = 6").trainer.model
   costs = [layer.cost for layer in model.pipe.costs]
   assert len(costs) == 8 and len(set(costs[1:-1])) == 1 and costs[0] < costs[1]
   ends = np.cumsum(model.pipe.sizes)
@@ -69,4 +70,4 @@ def test_blocks_are_dealt_out_by_their_cost():
   assert len(cells) == 3 and max(cells) < 1.25 * sum(cells) / 3
   there = {variable.path: variable.stage for variable in model.trainable_variables}
   assert there["language_model/embedding/table"] == 0
-  assert there["language_model/block_5/feed_forward/wi/kernel"] == 2
+  assert there["language_model/decoder/block_5/feed_forward/wi/kernel"] == 2

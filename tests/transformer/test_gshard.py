@@ -29,7 +29,7 @@ def clean_gin():
 
 def run(experts, layers):
   gin.clear_config()
-  configure(["gshard.gin"], [f"cores = {experts}", f"LanguageModel.blocks = {layers}",
+  configure(["gshard.gin"], [f"cores = {experts}", f"Architecture.blocks = {layers}",
                              f'Mesh.axes = "data:{experts}"', 'Mesh.devices = "abstract"'])
   return Run(None)
 

@@ -14,8 +14,8 @@ from transformer.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = sorted(path.stem for path in (ROOT / "configs" / "layouts").glob("*.gin"))
-SMALL = ["LanguageModel.d_model = 16", "LanguageModel.d_ff = 32", "LanguageModel.d_kv = 8",
-         "LanguageModel.blocks = 1", "LanguageModel.dropout = 0.1", "train.batch = 4",
+SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.d_kv = 8",
+         "Architecture.blocks = 1", "Architecture.dropout = 0.1", "train.batch = 4",
          "train.length = 8"]
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.layers import Block, Sizes
+from transformer.architecture import Architecture
+from transformer.block import Block
 from transformer.model import LanguageModel
 
 STEPS, BATCH, LENGTH = 10, 8, 8
@@ -46,20 +47,21 @@ def text(step):
 def run(optimizer, steps=STEPS, model=None, **mesh):
   """Returns the losses and norms [steps, 2] of a small model, and its variables after training."""
   mesh = mtf.Mesh(**mesh)
-  model = LanguageModel(mesh, **{"dropout": 0.2, **SIZES, **(model or {})})
+  model = LanguageModel(mesh, Architecture(**{"dropout": 0.2, **SIZES, **(model or {})}))
   variables = model.trainable_variables
   optimizer = optimizer(variables)
 
-  @mtf.function(mesh=mesh, tokens="batch;length", targets="batch;length", step="")
-  def train(tokens, targets, step):
+  @mtf.function(mesh=mesh, batch=model.features, step="")
+  def train(batch, step):
     with mtf.seed(7, step):
-      loss = model.loss(tokens, targets, training=True)
+      loss = model.loss(batch, training=True)
     grads, norm = mtf.optimizers.clip_by_global_norm(mtf.gradients([loss], variables), 1.0)
     optimizer.apply(grads, variables, step)
     return loss, norm
 
   rows = (text(step) for step in range(steps))
-  curve = [train(row[:, :-1], row[:, 1:], np.int32(step)) for step, row in enumerate(rows)]
+  curve = [train({"tokens": row[:, :-1], "targets": row[:, 1:]}, np.int32(step))
+           for step, row in enumerate(rows)]
   curve = np.array([[float(x) for x in pair] for pair in curve])
   return curve, {v.name: v.numpy() for v in variables}
 
@@ -104,9 +106,9 @@ def test_ten_steps_of_descent_have_the_same_variables(pair):
 @pytest.mark.parametrize("pair", PAIRS, ids=name_of)
 def test_first_values_and_dropout_are_the_same(pair):
   def values(**mesh):
-    model = LanguageModel(mtf.Mesh(**mesh), **SIZES, dropout=0.5)
+    model = LanguageModel(mtf.Mesh(**mesh), Architecture(**SIZES, dropout=0.5))
     with mtf.seed(3, 4):
-      mask = model.dropout(mtf.ones(model.mesh, "batch:8;length:8;d_model:16"), training=True)
+      mask = model.embeddings.dropout(mtf.ones(model.mesh, "batch:8;length:8;d_model:16"), training=True)
     return {"mask": mask.numpy(), **{v.name: v.numpy() for v in model.variables}}
 
   have, want = values(**pair), values(axes="")
@@ -122,7 +124,7 @@ def test_variants_train_the_same_under_layouts(change):
 
 
 def test_no_position_sees_what_comes_after_it(rng):
-  model = LanguageModel(mtf.Mesh(""), **SIZES)
+  model = LanguageModel(mtf.Mesh(""), Architecture(**SIZES))
   tokens = rng.integers(0, 16, (1, 8)).astype("int32")
   changed = tokens.copy()
   changed[:, 5:] = (changed[:, 5:] + 1) % 16
@@ -133,12 +135,12 @@ def test_no_position_sees_what_comes_after_it(rng):
 
 
 def test_variables_are_named_by_their_path():
-  names = {v.name for v in LanguageModel(mtf.Mesh(""), **SIZES).variables}
-  assert "language_model/block_0/attention/query/kernel" in names
+  names = {v.name for v in LanguageModel(mtf.Mesh(""), Architecture(**SIZES)).variables}
+  assert "language_model/decoder/block_0/attention/query/kernel" in names
   assert "language_model/embedding/table" in names
   assert len(names) == 11
 
 
 def test_an_unknown_activation_is_refused():
   with pytest.raises(ValueError, match="there is no activation 'gleu'. Did.*\n.*swiglu"):
-    Block(mtf.Mesh(""), Sizes(), activation="gleu", dropout=0.0, name="block")
+    Block(mtf.Mesh(""), Architecture(activation="gleu"), causal=True)

@@ -12,6 +12,7 @@ import pytest
 import meshtf as mtf
 from meshtf.testing.pjrt import Runner
 from transformer import data, gating, metrics
+from transformer.architecture import Architecture
 from transformer.command import configure
 from transformer.gpipe import PipelinedLanguageModel
 from transformer.model import LanguageModel
@@ -48,20 +49,21 @@ def clean_gin():
 
 def text(step=0):
   rows = np.random.default_rng(step).integers(0, 16, (BATCH, LENGTH + 1)).astype("int32")
-  return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+  return {"tokens": np.ascontiguousarray(rows[:, :-1]),
+          "targets": np.ascontiguousarray(rows[:, 1:])}
 
 
 def trainer(model=LanguageModel, group_size=None, **mesh):
   """Returns a trainer of a small model; a mesh's options are those of the layouts above."""
   mixture = functools.partial(MixtureOfExperts, experts=8, gating=gating.top_2, jitter=0.05,
                               balance_weight=0.1, group_size=group_size)
-  made = model(mtf.Mesh(**{"axes": "", **mesh}), **SIZES, mixture=mixture)
+  made = model(mtf.Mesh(**{"axes": "", **mesh}), Architecture(**SIZES, mixture=mixture))
   return Trainer(made, functools.partial(mtf.optimizers.AdamW, learning_rate=0.01, epsilon=1e-4))
 
 
 def train(trainer):
   """Returns losses and norms of a few steps, and what mixtures reported of the last one."""
-  curve = [[float(x) for x in trainer.step(*text(step))] for step in range(STEPS)]
+  curve = [[float(x) for x in trainer.step(text(step))] for step in range(STEPS)]
   return curve, {name: [t.numpy() for t in report] for name, report in trainer.reports.items()}
 
 
@@ -90,29 +92,30 @@ def test_a_pipeline_trains_alike():
 
 def test_router_losses_are_part_of_the_training_loss():
   one = trainer()
-  tokens, targets = (mtf.import_tensor(one.model.mesh, x, "batch;length") for x in text())
+  batch = {name: mtf.import_tensor(one.model.mesh, x, "batch;length")
+           for name, x in text().items()}
   with mtf.seed(0):
-    loss, reports = one.model.loss_and_reports(tokens, targets, training=True)
+    loss, reports = one.model.loss_and_reports(batch, training=True)
   with mtf.seed(0):
-    logits, _ = one.model.logits_and_reports(tokens, training=True)
-  bare = mtf.layers.softmax_cross_entropy(logits, targets, "vocab", one.model.z_loss)
+    logits = one.model(batch["tokens"], training=True)
+  bare = mtf.layers.softmax_cross_entropy(logits, batch["targets"], "vocab", one.model.z_loss)
   np.testing.assert_allclose(float(loss), float(bare) + float(reports["block_1"].loss), rtol=1e-6)
   assert float(reports["block_1"].loss) > 0.1
-  plain, _ = one.model.loss_and_reports(tokens, targets)
-  want = mtf.layers.softmax_cross_entropy(one.model(tokens), targets, "vocab", 0.0)
+  plain, _ = one.model.loss_and_reports(batch)
+  want = mtf.layers.softmax_cross_entropy(one.model(batch["tokens"]), batch["targets"], "vocab")
   assert float(plain) == float(want)
 
 
 def accumulated(microbatches, group_size=None):
   model = trainer(group_size=group_size).model
 
-  @mtf.function(mesh=model.mesh, tokens="batch;length", targets="batch;length")
-  def step(tokens, targets):
+  @mtf.function(mesh=model.mesh, batch=model.features)
+  def step(batch):
     with mtf.seed(3):
       return mtf.optimizers.accumulate_gradients(
-          lambda xs: model.loss(*xs, training=True), model.trainable_variables, (tokens, targets),
+          lambda batch: model.loss(batch, training=True), model.trainable_variables, batch,
           "batch", microbatches)
-  loss, grads = step(*text())
+  loss, grads = step(text())
   return [loss.numpy(), *(dx.numpy() for dx in grads)]
 
 
@@ -131,19 +134,19 @@ def test_a_pipeline_cuts_no_group():
   cut = trainer(functools.partial(PipelinedLanguageModel, microbatches=4, length=LENGTH),
                 group_size=16, axes="stage:2")
   with pytest.raises(mtf.ShapeError, match="a microbatch would cut groups"):
-    cut.step(*text())
+    cut.step(text())
 
 
 def test_by_gin():
   configure(["moe.gin"], [
-      "LanguageModel.d_model = 16", "LanguageModel.d_ff = 16", "LanguageModel.d_kv = 8",
+      "Architecture.d_model = 16", "Architecture.d_ff = 16", "Architecture.d_kv = 8",
       "train.batch = 4", "train.length = 8", "Mesh.axes = 'data:2;model:2'",
       "MixtureOfExperts.experts = 4", "MixtureOfExperts.gating = @top_2",
       "top_2.convention = 'published'"])
   run = Run(None)
-  kinds = [type(block.feed_forward).__name__ for block in run.trainer.model.blocks]
+  kinds = [type(block.feed_forward).__name__ for block in run.trainer.model.decoder.blocks]
   assert kinds == ["FeedForward", "MixtureOfExperts"] * 2
-  mixture = run.trainer.model.blocks[1].feed_forward
+  mixture = run.trainer.model.decoder.blocks[1].feed_forward
   assert mixture.router.kernel.shape["experts_all"] == 4
   assert mixture.jitter == gin.query_parameter("MixtureOfExperts.jitter") > 0
   forecast = run.explain()
@@ -156,7 +159,7 @@ def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
   letters = np.frombuffer(b"def f(x):\n  return x\n" * 60, np.uint8)
   corpus = data.Corpus("letters", letters[:-400], letters[-400:], ("a.py",), ("b.py",))
   gin.bind_parameter("sample.number", 3)
-  model = functools.partial(LanguageModel, **{**SIZES, "vocab": 256})
+  model = functools.partial(LanguageModel, architecture=Architecture(**{**SIZES, "vocab": 256}))
   Run(corpus=corpus, mesh=mtf.Mesh("data:2", "batch:data; experts:data"), model=model, steps=2,
       batch=4, length=16, report_every=1).train(str(tmp_path))
   told = [line for line in metrics.read(tmp_path) if "loss" in line]
@@ -169,9 +172,9 @@ def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
 
 def test_tokens_that_choose_one_expert_do_not_see_later_ones():
   tight = functools.partial(gating.switch, capacity=Capacity(evaluate=0.5, minimum=1))
-  model = LanguageModel(mtf.Mesh(""), **SIZES, mixture=functools.partial(
-      MixtureOfExperts, experts=2, gating=tight))
-  tokens, _ = text()
+  model = LanguageModel(mtf.Mesh(""), Architecture(**SIZES, mixture=functools.partial(
+      MixtureOfExperts, experts=2, gating=tight)))
+  tokens = text()["tokens"]
   changed = np.where(np.arange(LENGTH) < 5, tokens, (tokens + 1) % 16)
   first, second = (model(mtf.import_tensor(model.mesh, x, "batch;length")).numpy()
                    for x in (tokens, changed))
@@ -183,11 +186,11 @@ def test_tokens_that_choose_one_expert_do_not_see_later_ones():
                                              ("FSDP and tensor", "experts")])
 def test_checkpoints_know_no_layout(saved, restored, tmp_path):
   first = trainer(**LAYOUTS[saved])
-  first.step(*text())
+  first.step(text())
   first.save(tmp_path)
   second = trainer(**LAYOUTS[restored])
   assert second.restore(tmp_path)
-  want, have = first.step(*text(1)), second.step(*text(1))
+  want, have = first.step(text(1)), second.step(text(1))
   np.testing.assert_allclose([float(x) for x in have], [float(x) for x in want], rtol=2e-4)
 
 
@@ -195,9 +198,9 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 @pytest.mark.parametrize("layout", ["experts", "experts and tensor", "FSDP"])
 def test_exported_steps_are_the_same(layout):
-  export = trainer(**LAYOUTS[layout]).export(BATCH, LENGTH)
+  export = trainer(**LAYOUTS[layout]).export(text())
   runner = Runner(export.module, export.mesh.size, quick=True)
-  call = dict(zip(("tokens", "targets"), text()), step=np.int32(0))
+  call = {f"batch/{name}": x for name, x in text().items()} | {"step": np.int32(0)}
   out = runner.run([runner.put(port.cut(export.values.get(port.name, call.get(port.name)),
                                         export.mesh)) for port in export.inputs])
   have = [port.join(runner.get(y), export.mesh) for port, y in zip(export.results, out)]

@@ -6,6 +6,7 @@ import gin
 import pytest
 
 import meshtf as mtf
+from transformer.architecture import Architecture
 from transformer.gpipe import PipelinedLanguageModel
 from transformer.model import LanguageModel
 
@@ -27,7 +28,7 @@ def parameters(model):
 
 @pytest.mark.parametrize("blocks", PUBLISHED)
 def test_parameters_are_those_of_the_paper(blocks):
-  model = LanguageModel(mtf.Mesh("", devices="abstract"), blocks=blocks, **SIZES)
+  model = LanguageModel(mtf.Mesh("", devices="abstract"), Architecture(blocks=blocks, **SIZES))
   matrices = blocks * (4 * 2048**2 + 2 * 2048 * 8192) + 2 * 32000 * 2048
   norms = (2 * blocks + 1) * 2048
   assert parameters(model) == matrices + norms
@@ -36,7 +37,8 @@ def test_parameters_are_those_of_the_paper(blocks):
 
 def test_a_published_pipeline_is_split_evenly():
   mesh = mtf.Mesh("stage:8", devices="abstract")
-  model = PipelinedLanguageModel(mesh, microbatches=32, length=1024, blocks=103, **SIZES)
+  model = PipelinedLanguageModel(mesh, Architecture(blocks=103, **SIZES), microbatches=32,
+                                 length=1024)
   ends = [sum(model.pipe.sizes[:k + 1]) for k in range(8)]
   costs = [sum(layer.cost for layer in model.pipe.costs[end - size:end])
            for end, size in zip(ends, model.pipe.sizes)]

@@ -22,6 +22,7 @@ import meshtf as mtf
 from meshtf.partition import MoveStep, Tell, WindowStep
 from meshtf.partition.cost import local_shape
 from meshtf.testing.pjrt import Runner
+from transformer.architecture import Architecture
 from transformer.model import LanguageModel
 from transformer.training import Trainer
 
@@ -50,16 +51,17 @@ def trainer(**mesh: Any) -> Trainer:
 
   With a smaller epsilon Adam would make a whole step of a rounding error, where a gradient is 0.
   """
-  model = LanguageModel(mtf.Mesh(**mesh), VOCAB, d_model=16, d_ff=32, heads=4, d_kv=8, blocks=1,
-                        dropout=0.2)
+  model = LanguageModel(mtf.Mesh(**mesh), Architecture(
+      VOCAB, d_model=16, d_ff=32, heads=4, d_kv=8, blocks=1, dropout=0.2))
   return Trainer(model, lambda variables: mtf.optimizers.AdamW(
       variables, 0.01, weight_decay=0.1, epsilon=1e-4), seed=7)
 
 
-def text(step: int) -> tuple[np.ndarray, np.ndarray]:
-  """Returns the tokens of a step, and their targets."""
+def text(step: int) -> dict[str, np.ndarray]:
+  """Returns the batch of a step."""
   rows = np.random.default_rng(step).integers(0, VOCAB, (BATCH, LENGTH + 1)).astype("int32")
-  return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
+  return {"tokens": np.ascontiguousarray(rows[:, :-1]),
+          "targets": np.ascontiguousarray(rows[:, 1:])}
 
 
 @functools.cache
@@ -85,8 +87,7 @@ def train(export: mtf.Export, runner: Runner) -> tuple[np.ndarray, dict[str, np.
           for port in export.inputs if port.name in export.values}
   curve = []
   for step in range(STEPS):
-    tokens, targets = text(step)
-    call = {"tokens": tokens, "targets": targets, "step": np.int32(step)}
+    call = {f"batch/{name}": x for name, x in text(step).items()} | {"step": np.int32(step)}
     out = runner.run([held[port.name] if port.name in held
                       else runner.put(port.cut(call[port.name], mesh)) for port in export.inputs])
     held |= {port.name: out[port.output] for port in export.inputs if port.output is not None}

@@ -14,6 +14,7 @@ import pytest
 
 import meshtf as mtf
 from transformer import data, metrics, reports, training
+from transformer.architecture import Architecture
 from transformer.command import ConfigError, configure
 from transformer.evaluation import Evaluation
 from transformer.model import LanguageModel
@@ -21,7 +22,7 @@ from transformer.sampling import sample
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 1, "dropout": 0.1}
-MODEL = functools.partial(LanguageModel, **SMALL)
+MODEL = functools.partial(LanguageModel, architecture=Architecture(**SMALL))
 
 
 @pytest.fixture(autouse=True)
@@ -99,7 +100,8 @@ def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
 def test_a_folder_of_another_model_is_refused(tmp_path, corpus):
   train(tmp_path, corpus, 1)
   with pytest.raises(mtf.CheckpointError, match="of another model(.|\n)*d_ff:64(.|\n)*model_dir"):
-    train(tmp_path, corpus, 2, model=functools.partial(LanguageModel, **SMALL | {"d_ff": 64}))
+    train(tmp_path, corpus, 2, model=functools.partial(
+        LanguageModel, architecture=Architecture(**SMALL | {"d_ff": 64})))
 
 
 def test_evaluation_does_not_depend_on_the_batch_or_the_layout(corpus):
@@ -134,7 +136,7 @@ def test_every_configuration_can_be_read_and_run(name):
   devices = "abstract" if name == "gshard.gin" else None          # 600 billion numbers
   model = LanguageModel(mtf.Mesh(*mesh, devices=devices))    # of gin's sizes: the layout holds them
   assert model.trainable_variables
-  assert model.sizes.d_model == gin.query_parameter("LanguageModel.d_model")
+  assert model.architecture.d_model == gin.query_parameter("Architecture.d_model")
 
 
 def test_what_was_used_can_be_given_again(tmp_path):
@@ -148,7 +150,7 @@ def test_what_was_used_can_be_given_again(tmp_path):
 
 
 @pytest.mark.parametrize("line, complaint", [
-    ("LanguageModel.d_modle = 64", "'LanguageModel' doesn't have a parameter named 'd_modle'"),
+    ("Architecture.d_modle = 64", "'Architecture' doesn't have a parameter named 'd_modle'"),
     ("LanguagModel.d_model = 64", "No configurable matching 'LanguagModel'"),
     ("train.batch = = 3", "Unable to parse value")])
 def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, complaint):
@@ -162,8 +164,8 @@ def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, complaint):
 
 
 def test_a_wrong_setting_of_the_command_line_is_named():
-  with pytest.raises(ConfigError, match="'d_modle'.\n  In --gin_param line 1\n    LanguageModel"):
-    configure(["lm_stdlib.gin"], ["LanguageModel.d_modle = 64"])
+  with pytest.raises(ConfigError, match="'d_modle'.\n  In --gin_param line 1\n    Architecture"):
+    configure(["lm_stdlib.gin"], ["Architecture.d_modle = 64"])
 
 
 def test_a_file_that_is_not_there_is_named():
@@ -173,7 +175,7 @@ def test_a_file_that_is_not_there_is_named():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("flag, complaint", [
-    ("--gin_param=LanguageModel.d_modle=64", "ConfigError: Configurable 'LanguageModel' doesn't"),
+    ("--gin_param=Architecture.d_modle=64", "ConfigError: Configurable 'Architecture' doesn't"),
     ('--gin_param=data.python_library.folder="/nope"', "CorpusError: there is no text"),
     ('--gin_param=Mesh.layout="batch:data;length:data"', "LayoutError: two dimensions of one"),
     ("lm_stdlib.gin", "'lm_stdlib.gin' is not a flag")])

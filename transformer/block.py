@@ -1,0 +1,141 @@
+"""A block of a Transformer: attention, attention to a memory if there is one, feed-forward.
+
+    block = Block(mesh, architecture, causal=True, name="block_0")
+    x, _ = block(x, sight, training=True)              # [batch length d_model] -> the same
+
+Each part, a *half*, adds to a stream that runs through all blocks: x + f(norm(x)) where norms come
+before, norm(x + f(x)) where they come after.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import meshtf as mtf
+from transformer.architecture import Architecture
+from transformer.moe import MixtureOfExperts, Report
+from transformer.sight import Sight, attend, into_stream, make_attention
+
+
+class Memory(NamedTuple):
+  """What a decoder looks at besides itself."""
+
+  x: mtf.Tensor          # [batch length d_model] of an encoder
+  sight: Sight           # who of the decoder sees what of it
+
+
+class Caches(NamedTuple):
+  """What a block keeps from one position to the next."""
+
+  own: mtf.layers.Cache                     # of its attention to what came before
+  memory: mtf.layers.Cache | None = None    # keys and values of the memory
+
+
+class Block(mtf.Module):
+  """Two halves, or three with a memory.
+
+  Args:
+    mesh: where the variables lie.
+    architecture: its sizes and kinds.
+    causal: whether a token sees none after itself.
+    across: whether there is a memory.
+    mixed: whether the last half is a mixture of experts.
+    name: the last part of the path of its variables.
+  """
+
+  def __init__(self, mesh: mtf.Mesh, architecture: Architecture, causal: bool,
+               across: bool = False, mixed: bool = False, name: str = "block") -> None:
+    super().__init__(name)
+    a = self.architecture = architecture
+    with self.scope():
+      self.attention_norm = a.make_norm(mesh, "attention_norm")
+      self.attention = make_attention(mesh, a, causal, "attention")
+      self.attention_dropout = mtf.layers.Dropout(a.dropout, name="attention_dropout")
+      if across:
+        self.memory_norm = a.make_norm(mesh, "memory_attention_norm")
+        self.memory_attention = make_attention(mesh, a, False, "memory_attention", across=True)
+        self.memory_dropout = mtf.layers.Dropout(a.dropout, name="memory_attention_dropout")
+      self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
+      self.feed_forward = _feed_forward(mesh, a, mixed)
+      self.feed_forward_dropout = mtf.layers.Dropout(a.dropout, name="feed_forward_dropout")
+
+  def __call__(self, x: mtf.Tensor, sight: Sight, training: bool = False,
+               memory: Memory | None = None) -> tuple[mtf.Tensor, Report | None]:
+    """Returns the stream [batch length d_model] after all halves, and what a mixture reports.
+
+    Args:
+      x: the stream before.
+      sight: who sees whom.
+      training: whether to drop.
+      memory: what is looked at besides.
+    """
+    x = self._half(x, self.attention_norm, self.attention_dropout, training,
+                   lambda h: attend(self.attention, h, sight, training))
+    if memory is not None:
+      x = self._half(x, self.memory_norm, self.memory_dropout, training, lambda h: attend(
+          self.memory_attention, h, memory.sight, training, memory.x))
+    return self._think(x, training, sight.looking.real)
+
+  def caches(self, x: mtf.Tensor, positions: int, memory: mtf.Tensor | None = None) -> Caches:
+    """Returns what steps of the shape and type of x [batch d_model] begin with."""
+    window = isinstance(self.attention, mtf.layers.LocalAttention)
+    own = self.attention.empty_cache(x, *([] if window else [positions]))
+    return Caches(own, None if memory is None else self.memory_attention.remember(memory))
+
+  def step(self, x: mtf.Tensor, caches: Caches, position: mtf.Tensor,
+           angles: mtf.layers.Angles | None, bias: mtf.Tensor | None,
+           memory_bias: mtf.Tensor | None) -> tuple[mtf.Tensor, Caches]:
+    """Returns the stream [batch d_model] of one more position, and what is kept then.
+
+    Args:
+      x: the stream before, of this position.
+      caches: what was kept at the position before.
+      position: its number: int32, a scalar.
+      angles: rotary positions of all positions.
+      bias: of the scores of this position, [... memory_length].
+      memory_bias: of its scores of the memory.
+    """
+    kept = []
+
+    def own(h: mtf.Tensor) -> mtf.Tensor:
+      y, cache = self.attention.step(h, caches.own, position, angles, bias)
+      kept.append(cache)
+      return y
+
+    x = self._half(x, self.attention_norm, self.attention_dropout, False, own)
+    if caches.memory is not None:
+      x = self._half(x, self.memory_norm, self.memory_dropout, False, lambda h: (
+          self.memory_attention.look(h, caches.memory, memory_bias)))
+    return self._think(x, False, None)[0], Caches(kept[0], caches.memory)
+
+  def _half(self, x: mtf.Tensor, norm: Any, dropout: Any, training: bool,
+            f: Callable[[mtf.Tensor], mtf.Tensor]) -> mtf.Tensor:
+    if self.architecture.norm_place == "before":
+      return x + dropout(f(norm(x)), training)
+    return norm(x + dropout(f(x), training))
+
+  def _think(self, x: mtf.Tensor, training: bool, real: mtf.Tensor | None
+             ) -> tuple[mtf.Tensor, Report | None]:
+    reports: list[Report] = []
+
+    def think(h: mtf.Tensor) -> mtf.Tensor:
+      if not isinstance(self.feed_forward, MixtureOfExperts):
+        return self.feed_forward(h, training)
+      y, report = self.feed_forward(h, training, real)
+      reports.append(report)
+      return y
+
+    x = self._half(x, self.feed_forward_norm, self.feed_forward_dropout, training, think)
+    return x, reports[0] if reports else None
+
+
+def _feed_forward(mesh: mtf.Mesh, a: Architecture, mixed: bool) -> Any:
+  settings: dict[str, Any] = {"activation": a.activation,
+                              "output_initializer": into_stream("d_ff", a)}
+  if mixed:
+    return a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
+  return mtf.layers.FeedForward(mesh, a.dim("d_model"), a.dim("d_ff"), use_bias=a.use_bias,
+                                **settings)
+
+

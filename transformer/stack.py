@@ -1,0 +1,165 @@
+"""Blocks in a row: an encoder, a decoder, or a language model without its two ends.
+
+    stack = Stack(mesh, architecture, causal=True, name="decoder")
+    x, reports = stack(x, Places.of(tokens), training=True)
+
+    caches = stack.caches(x, positions=128)                # x [batch d_model], one position
+    x, caches = stack.step(x, caches, position)            # position 0, 1, 2...
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import meshtf as mtf
+from transformer.architecture import Architecture
+from transformer.block import Block, Caches, Memory
+from transformer.moe import Report
+from transformer.sight import LENGTH, Places, Sight
+
+_LAYERS = "layers"
+
+
+class Held(NamedTuple):
+  """What a stack keeps from one position to the next."""
+
+  blocks: Any                                 # Caches of each block; if scanned, stacked in one
+  memory_bias: mtf.Tensor | None = None       # of scores of the memory
+
+
+class Stack(mtf.Module):
+  """Blocks, and a norm after the last one where norms come before halves.
+
+  Args:
+    mesh: where the variables lie.
+    architecture: their sizes and kinds.
+    causal: whether a token sees none after itself.
+    across: whether blocks look at a memory besides.
+    name: the last part of the path of its variables.
+  """
+
+  def __init__(self, mesh: mtf.Mesh, architecture: Architecture, causal: bool,
+               across: bool = False, name: str = "stack") -> None:
+    super().__init__(name)
+    a = self.architecture = architecture
+    self.mesh, self.causal = mesh, causal
+    with self.scope():
+      self.relative = mtf.layers.RelativeBias(
+          mesh, a.head_dims, a.buckets, a.max_distance, not causal,
+      ) if a.positions == "relative" else None
+      self.blocks: Any = self._make(across)
+      self.norm = a.make_norm(mesh, "norm") if a.norm_place == "before" else None
+
+  def _make(self, across: bool) -> Any:
+    a = self.architecture
+    def block(mixed: bool, name: str) -> Block:
+      return Block(self.mesh, a, self.causal, across, mixed, name)
+    if a.scanned:
+      return mtf.layers.Repeat(lambda: block(a.moe_every == 1, "block"),
+                               mtf.Dimension(_LAYERS, a.blocks), a.recompute, name="blocks")
+    return [block(a.moe_every > 0 and (i + 1) % a.moe_every == 0, f"block_{i}")
+            for i in range(a.blocks)]
+
+  def __call__(self, x: mtf.Tensor, places: Places, training: bool = False,
+               memory: mtf.Tensor | None = None, memory_places: Places | None = None
+               ) -> tuple[mtf.Tensor, dict[str, Report]]:
+    """Returns the stream [batch length d_model], and what mixtures of experts report.
+
+    Args:
+      x: the stream before.
+      places: of its tokens.
+      training: whether to drop.
+      memory: what blocks look at besides, [batch length d_model].
+      memory_places: of its tokens.
+    """
+    sight, around = self.sight(places), None
+    if memory is not None:
+      around = Memory(memory, self.memory_sight(places, memory_places))
+    x, reports = self.through(x, sight, training, around)
+    return self.finish(x), reports
+
+  def sight(self, places: Places) -> Sight:
+    """Returns who sees whom among tokens."""
+    return Sight(self.architecture, places, self.causal, self.relative)
+
+  def memory_sight(self, places: Places, memory: Places | None) -> Sight:
+    """Returns who sees what of a memory."""
+    assert memory is not None, "a memory has places"
+    return Sight(self.architecture, places, causal=False, memory=memory)
+
+  def through(self, x: mtf.Tensor, sight: Sight, training: bool, memory: Memory | None
+              ) -> tuple[mtf.Tensor, dict[str, Report]]:
+    """Returns the stream after the last block, and reports by the names of blocks."""
+    if self.architecture.attention != "blockwise":
+      _ = sight.bias, memory and memory.sight.bias       # made once, outside of any loop
+    if self.architecture.scanned:
+      x, each = self.blocks.each(lambda block, h, _: block(h, sight, training, memory), x)
+      return x, {} if each is None else {"blocks": over_layers(each)}
+    reports = {}
+    for block in self.blocks:
+      run = mtf.recompute(block) if self.architecture.recompute else block
+      x, report = run(x, sight, training, memory)
+      if report is not None:
+        reports[block.path[-1]] = report
+    return x, reports
+
+  def finish(self, x: mtf.Tensor) -> mtf.Tensor:
+    """Returns what follows the last block."""
+    return x if self.norm is None else self.norm(x)
+
+  def caches(self, x: mtf.Tensor, positions: int, memory: mtf.Tensor | None = None,
+             memory_places: Places | None = None) -> Held:
+    """Returns what steps of the shape and type of x [batch d_model] begin with.
+
+    Args:
+      x: the stream at one position.
+      positions: how many come.
+      memory: what blocks look at besides, [batch length d_model].
+      memory_places: of its tokens.
+    """
+    bias = None
+    if memory is not None:
+      at = Places(mtf.zeros(self.mesh, "", "int32"))
+      bias = self.memory_sight(at, memory_places).bias
+    if self.architecture.scanned:
+      _, blocks = self.blocks.each(lambda block, h, _: (h, block.caches(h, positions, memory)), x)
+    else:
+      blocks = [block.caches(x, positions, memory) for block in self.blocks]
+    return Held(blocks, bias)
+
+  def step(self, x: mtf.Tensor, held: Held, position: mtf.Tensor, positions: int
+           ) -> tuple[mtf.Tensor, Held]:
+    """Returns the stream [batch d_model] of one more position, and what is kept then.
+
+    Args:
+      x: the stream before the first block.
+      held: what was kept at the position before.
+      position: its number: int32, a scalar.
+      positions: how many there are.
+    """
+    every = Places(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
+    angles = Sight(self.architecture, every, self.causal).angles
+    bias = None
+    if self.architecture.attention != "local":
+      sight = Sight(self.architecture, Places(position), self.causal, self.relative, every)
+      bias = sight.distance(sight.looking)
+
+    def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
+      return block.step(h, caches, position, angles, bias, held.memory_bias)
+
+    if self.architecture.scanned:
+      x, blocks = self.blocks.each(turn, x, held.blocks)
+    else:
+      blocks = []
+      for block, caches in zip(self.blocks, held.blocks):
+        x, caches = turn(block, x, caches)
+        blocks.append(caches)
+    return self.finish(x), Held(blocks, held.memory_bias)
+
+
+def over_layers(each: Report) -> Report:
+  """Returns one report for several layers: the sum of losses, and means."""
+  return Report(mtf.reduce_sum(each.loss), mtf.reduce_mean(each.load, _LAYERS),
+                mtf.reduce_mean(each.dropped), mtf.reduce_mean(each.entropy))
+
+
