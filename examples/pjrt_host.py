@@ -45,11 +45,11 @@ def main(folder, steps="10"):
 
   held = put_all(np.load(Path(folder, "values.npz")), "parameter", "state")
   text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
-  batch, length = next([n for _, n in x["shape"]] for x in inputs if x["name"] == "batch/tokens")
+  batch, length = next([n for _, n in x["shape"]] for x in inputs if x["name"] == "batch_tokens")
   for step in range(int(steps)):
     starts = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
     rows = text[starts + np.arange(length + 1)]
-    call = put_all({"batch/tokens": rows[:, :-1], "batch/targets": rows[:, 1:], "step": step},
+    call = put_all({"batch_tokens": rows[:, :-1], "batch_targets": rows[:, 1:], "step": step},
                    "argument")
     ran = program.execute_sharded([(held | call)[port["name"]] for port in inputs])
     out = ran.disassemble_into_single_device_arrays()             # [outputs][replicas]

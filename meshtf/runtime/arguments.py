@@ -51,7 +51,7 @@ class Call:
       raise PlanError(explain_error(
           f"argument {name!r} is a dict of some of {', '.join(dims)}.", got=got,
           way_out=f"Leave out the others, or name their dimensions: {name}={{...}}."))
-    makers = {key: self._array(f"{name}/{key}", value[key], dims[key]) for key in sorted(value)}
+    makers = {key: self._array(f"{name}_{key}", value[key], dims[key]) for key in sorted(value)}
     self._makers[name] = lambda: {key: make() for key, make in makers.items()}
 
   def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:

@@ -41,7 +41,7 @@ def test_a_step_is_written_without_text_and_devices(call, tmp_path):
   code, out, err = call(str(folder), 'data.python_library.folder = "/nope"',
                         'Mesh.axes = "data:512;model:4"', "train.batch = 512")
   assert (code, err) == (0, "")
-  assert "2048 (data:512;model:4)" in out and "batch/tokens [batch:512 length:8]" in out
+  assert "2048 (data:512;model:4)" in out and "batch_tokens [batch:512 length:8]" in out
   assert {path.name for path in folder.iterdir()} == {"module.mlirbc", "manifest.json",
                                                       "values.npz"}
   assert [path.name for path in folder.parent.iterdir()] == ["step"]

@@ -108,7 +108,8 @@ def test_first_values_and_dropout_are_the_same(pair):
   def values(**mesh):
     model = LanguageModel(mtf.Mesh(**mesh), Architecture(**SIZES, dropout=0.5))
     with mtf.seed(3, 4):
-      mask = model.embeddings.dropout(mtf.ones(model.mesh, "batch:8;length:8;d_model:16"), training=True)
+      ones = mtf.ones(model.mesh, "batch:8;length:8;d_model:16")
+      mask = model.embeddings.dropout(ones, training=True)
     return {"mask": mask.numpy(), **{v.name: v.numpy() for v in model.variables}}
 
   have, want = values(**pair), values(axes="")

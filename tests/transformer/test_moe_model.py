@@ -200,7 +200,7 @@ def test_checkpoints_know_no_layout(saved, restored, tmp_path):
 def test_exported_steps_are_the_same(layout):
   export = trainer(**LAYOUTS[layout]).export(text())
   runner = Runner(export.module, export.mesh.size, quick=True)
-  call = {f"batch/{name}": x for name, x in text().items()} | {"step": np.int32(0)}
+  call = {f"batch_{name}": x for name, x in text().items()} | {"step": np.int32(0)}
   out = runner.run([runner.put(port.cut(export.values.get(port.name, call.get(port.name)),
                                         export.mesh)) for port in export.inputs])
   have = [port.join(runner.get(y), export.mesh) for port, y in zip(export.results, out)]

@@ -87,7 +87,7 @@ def train(export: mtf.Export, runner: Runner) -> tuple[np.ndarray, dict[str, np.
           for port in export.inputs if port.name in export.values}
   curve = []
   for step in range(STEPS):
-    call = {f"batch/{name}": x for name, x in text(step).items()} | {"step": np.int32(step)}
+    call = {f"batch_{name}": x for name, x in text(step).items()} | {"step": np.int32(step)}
     out = runner.run([held[port.name] if port.name in held
                       else runner.put(port.cut(call[port.name], mesh)) for port in export.inputs])
     held |= {port.name: out[port.output] for port in export.inputs if port.output is not None}
