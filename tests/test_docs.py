@@ -47,8 +47,9 @@ def printed(code: str, names: dict, capsys) -> str:
   return capsys.readouterr().out
 
 
-def test_code_in_the_readme_does_what_it_says(capsys, monkeypatch):
+def test_code_in_the_readme_does_what_it_says(capsys, monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(ROOT)
+  monkeypatch.chdir(tmp_path)                # where what it writes may lie
   names, found = {}, FENCE.findall(README)
   for (kind, code), (after, text) in zip(found, found[1:]):
     if kind == "python":

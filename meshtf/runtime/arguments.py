@@ -73,7 +73,8 @@ class Call:
 
   def _structure(self, name: str, value: Any) -> Callable[[], Any]:
     leaves = tf.nest.flatten(value)
-    makers = [self._leaf(n, leaf) for n, leaf in zip(leaf_names(name, value), leaves, strict=True)]
+    names = leaf_names(name, value)
+    makers = [self._leaf(name, leaf, own) for leaf, own in zip(leaves, names, strict=True)]
     if len(leaves) != 1 or leaves[0] is not value:
       self.key += (name, repr(tf.nest.map_structure(lambda x: 0, value)))
     return lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
@@ -82,7 +83,8 @@ class Call:
     """Returns what the function is traced with."""
     return {name: make() for name, make in self._makers.items()}
 
-  def _leaf(self, name: str, leaf: Any) -> Callable[[], Any]:
+  def _leaf(self, name: str, leaf: Any, own: str) -> Callable[[], Any]:
+    """Returns what makes a leaf of argument `name`, whose own name is `own`."""
     if isinstance(leaf, (np.ndarray, tf.Tensor, tf.Variable)):
       raise PlanError(explain_error(
           f"argument {name!r} is an array without named dimensions.", array=list(leaf.shape),
@@ -102,7 +104,7 @@ class Call:
     assert leaf.mesh is not None
     self.mesh = leaf.mesh
     different, pattern = distinct(leaf.held.values)
-    store = SlicesStore(name, leaf.spec, leaf.mesh, leaf.held.placement, pattern)
+    store = SlicesStore(own, leaf.spec, leaf.mesh, leaf.held.placement, pattern)
     self._add(store, (name, leaf.spec, leaf.held.placement, pattern, leaf.mesh), different)
     return lambda: apply(Read(store), mesh=store.mesh)
 
