@@ -34,6 +34,7 @@ class Gather(Op):
 
   dim: str
   zero_negative: bool = False
+  linear = "each"              # in the table, that is; numbers are no sums
   samples = (Sample(("v",), ("v:8;d:4", "int b:4")),
              Sample(("v", True), ("d:3;v:8", "int b:4;c:2")),
              Sample(("v",), ("g:4;v:8;d:2", "int g:4;c:2")),
@@ -79,6 +80,7 @@ class SegmentSum(Op):
 
   dim: str
   like: Shape
+  linear = "each"
   samples = (Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
              Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
              Sample(("v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),

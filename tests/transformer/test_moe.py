@@ -101,6 +101,17 @@ def test_tokens_travel_by_two_all_to_alls_each_way_and_nothing_else_moves(shape,
                    for phase in ("forward", "forward", "backward", "backward")]
 
 
+@pytest.mark.parametrize("gate", ["top_2", "switch"])
+def test_cut_experts_are_summed_by_token_and_not_by_slot(gate):
+  mesh = mtf.Mesh("data:4;model:2", "batch:data; experts:data; d_ff:model", devices="abstract")
+  step = step_on(mesh, gating=functools.partial(GATES[gate], capacity=Capacity(train=2.0)))
+  sums = [m for m in travelled(mtf.explain(step, inputs())) if m[0] == "all_reduce"]
+  tokens, choices = BATCH // 4 * LENGTH * 4, 1 if gate == "switch" else 2
+  assert sums == [("all_reduce", "forward", tokens * D_MODEL),
+                  ("all_reduce", "backward", tokens * choices),       # of gates
+                  ("all_reduce", "backward", tokens * D_MODEL)]
+
+
 def feed_forward(x, wi, wo):
   return np.maximum(x @ wi, 0) @ wo
 
@@ -199,7 +210,7 @@ def test_experts_in_bfloat16_have_the_router_of_float32():
     have, _ = in_type("bfloat16", **layout)
     for x, y in zip(have[:-4], wanted[:-4], strict=True):
       assert x.dtype == "float32"
-      np.testing.assert_allclose(x, y, atol=0.03 * np.abs(y).max(), err_msg=layout["layout"])
+      np.testing.assert_allclose(x, y, atol=0.05 * np.abs(y).max(), err_msg=layout["layout"])
     for x, y in zip(have[-4:], wanted[-4:], strict=True):
       np.testing.assert_allclose(x, y, rtol=1e-5)             # the report: it is the same routing
 
