@@ -48,6 +48,7 @@ class Architecture:
     use_bias: whether products and norms (of kind "layer") add a bias.
     positions: "rotary", "learned", "sinusoidal", "relative" (T5), "sloped" (ALiBi) or "none".
     max_length: of learned positions.
+    rotary_base: of rotary positions: the slowest pair turns once in about 2 * pi * this many.
     buckets: of relative positions.
     max_distance: of relative positions: from here on they share a bucket.
     token_types: how many kinds of tokens are told apart by an embedding of their own.
@@ -84,6 +85,7 @@ class Architecture:
   use_bias: bool = False
   positions: str = "rotary"
   max_length: int = 512
+  rotary_base: float = 10000.0
   buckets: int = 32
   max_distance: int = 128
   token_types: int = 0

@@ -45,20 +45,21 @@ class BertEncoder(mtf.Module):
   Args:
     mesh: where the variables lie.
     architecture: sizes and kinds.
+    pooled: whether there is a summary.
   """
 
-  def __init__(self, mesh: mtf.Mesh, architecture: Architecture) -> None:
+  def __init__(self, mesh: mtf.Mesh, architecture: Architecture, pooled: bool = True) -> None:
     super().__init__("bert")
     a = self.architecture = architecture
     with self.scope():
       self.embeddings = Embeddings(mesh, a)
       self.stack = Stack(mesh, a, causal=False, name="encoder")
       self.pooler = mtf.layers.Dense(mesh, a.dim("d_model"), mtf.Dimension(_POOLED, a.d_model),
-                                     name="pooler")
+                                     name="pooler") if pooled else None
 
   def __call__(self, tokens: mtf.Tensor, token_types: mtf.Tensor | None = None,
-               training: bool = False) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
-    """Returns [batch length d_model], [batch d_pooled], and what mixtures of experts report.
+               training: bool = False) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
+    """Returns [batch length d_model], [batch d_pooled] if there is a summary, and reports.
 
     Args:
       tokens: integers [batch length].
@@ -68,6 +69,8 @@ class BertEncoder(mtf.Module):
     places = Places.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
     x = self.embeddings(tokens, places.positions, training, token_types)
     x, reports = self.stack(x, places, training)
+    if self.pooler is None:
+      return x, None, reports
     first = mtf.gather(x, mtf.zeros(tokens.mesh, "", "int32"), LENGTH)
     return x, mtf.tanh(self.pooler(first)), reports
 
@@ -75,12 +78,13 @@ class BertEncoder(mtf.Module):
 class _OnBert(Model):
   """A model whose variables are those of a BERT, and some more."""
 
-  def __init__(self, mesh: mtf.Mesh, architecture: Architecture | None, name: str) -> None:
+  def __init__(self, mesh: mtf.Mesh, architecture: Architecture | None, name: str,
+               pooled: bool = True) -> None:
     super().__init__(mesh, architecture or bert_architecture(), name)
-    self.encoder = BertEncoder(mesh, self.architecture)      # of one path in all models
+    self.encoder = BertEncoder(mesh, self.architecture, pooled)      # of one path in all models
     self.dropout = mtf.layers.Dropout(self.architecture.dropout, name="pooled_dropout")
 
-  def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, mtf.Tensor, Any]:
+  def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
     """Returns what the encoder makes of `tokens` and `token_types`."""
     return self.encoder(batch["tokens"], batch.get("token_types"), training)
 
@@ -212,7 +216,7 @@ class SpanExtractor(_OnBert):
               "counts": "batch"}
 
   def __init__(self, mesh: mtf.Mesh, architecture: Architecture | None = None) -> None:
-    super().__init__(mesh, architecture, "span_extractor")
+    super().__init__(mesh, architecture, "span_extractor", pooled=False)
     with self.scope():
       self.ends = mtf.layers.Dense(mesh, self.architecture.dim("d_model"),
                                    mtf.Dimension("ends", 2), name="ends")

@@ -79,8 +79,9 @@ class Sight:
     self.relative, self.itself = relative, memory is None
     self.memory = (looking if memory is None else memory).as_memory()
     positions = architecture.positions if self.itself else "none"
-    self.angles = (mtf.layers.rotary_angles(looking.positions, architecture.dim("d_kv"))
-                   if positions == "rotary" else None)
+    self.angles = mtf.layers.rotary_angles(
+        looking.positions, architecture.dim("d_kv"), architecture.rotary_base,
+    ) if positions == "rotary" else None
 
   @functools.cached_property
   def bias(self) -> mtf.Tensor | None:
