@@ -7,6 +7,7 @@ restores what it needs. Each checkpoint is a folder, written under another name 
     path = save("run", 600, {v.name: v for v in model.variables}, extra={"seed": 1})
     step, path = latest("run")
     extra = restore(path, {v.name: v for v in model.variables})
+    restore(path, {v.name: v for v in encoder.variables}, partly=True)      # leave out the rest
 """
 
 from __future__ import annotations
@@ -59,8 +60,14 @@ def latest(directory: str) -> tuple[int, str] | None:
   return found[-1] if found else None
 
 
-def restore(path: str, variables: Mapping[str, Variable]) -> dict[str, Any]:
+def restore(path: str, variables: Mapping[str, Variable], partly: bool = False) -> dict[str, Any]:
   """Reads variables from a checkpoint of any layout, and returns what was saved as `extra`.
+
+  Args:
+    path: of the checkpoint.
+    variables: what is read, under which names.
+    partly: whether the checkpoint may hold more than these, as one of a model that they are a part
+      of.
 
   Raises:
     CheckpointError: names or shapes differ, or the files cannot be read.
@@ -70,7 +77,7 @@ def restore(path: str, variables: Mapping[str, Variable]) -> dict[str, Any]:
     reader = tf.train.load_checkpoint(prefix)
   except (ValueError, tf.errors.OpError) as error:
     raise CheckpointError(f"the checkpoint {path} cannot be read: {error}") from None
-  _compare(path, reader, variables)
+  _compare(path, reader, variables, partly)
   for name, variable in variables.items():
     variable.load(functools.partial(_read, prefix, name, variable))
   with open(os.path.join(path, "extra.json")) as file:
@@ -98,7 +105,7 @@ def _slice_spec(sizes: tuple[int, ...], region: tuple[slice, ...]) -> str:
   return " ".join(map(str, sizes)) + " " + spans
 
 
-def _compare(path: str, reader: Any, variables: Mapping[str, Variable]) -> None:
+def _compare(path: str, reader: Any, variables: Mapping[str, Variable], partly: bool) -> None:
   shapes, dtypes = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
   missing = [n for n in variables if n not in shapes]
   unknown = [n for n in shapes if n not in variables]
@@ -106,12 +113,12 @@ def _compare(path: str, reader: Any, variables: Mapping[str, Variable]) -> None:
             if n in shapes and tuple(shapes[n]) != v.shape.sizes]
   differ += [f"{n}: {dtypes[n].name} saved, {v.dtype} now" for n, v in variables.items()
              if n in shapes and dtypes[n].name != v.dtype]
-  if missing or unknown or differ:
+  if missing or differ or unknown and not partly:
     close = [f"{n} (close: {c})" for n in missing if (c := near_misses(n, unknown))]
     raise CheckpointError(explain_error(
         "the checkpoint is of another model.", checkpoint=path,
-        **{"not saved": _some(close or missing), "not in model": _some(unknown),
-           "other shape": _some(differ)},
+        **{"not saved": _some(close or missing),
+           **({} if partly else {"not in model": _some(unknown)}), "other shape": _some(differ)},
         way_out="Use the configuration that it was saved with, or another model_dir."))
 
 

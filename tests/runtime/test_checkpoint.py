@@ -130,3 +130,30 @@ def test_keeping_all(tmp_path):
   for step in range(3):
     mtf.save_checkpoint(str(tmp_path), step, saved, keep=10)
   assert [step for step, _ in checkpoint._all(str(tmp_path))] == [0, 1, 2]
+
+
+def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
+  saved = model("fsdp", start=1)
+  path = mtf.save_checkpoint(str(tmp_path), 7, saved)
+  here = model("two axes", start=-100)
+  part = {name: here[name] for name in ("decoder/w", "step")}
+  with pytest.raises(mtf.CheckpointError, match="not in model *decoder/scale"):
+    mtf.restore_checkpoint(path, part)
+  assert mtf.restore_checkpoint(path, part, partly=True) == {"step": 7}
+  for name, v in here.items():
+    expected = saved[name] if name in part else model("one", start=-100)[name]
+    np.testing.assert_array_equal(v.numpy(), expected.numpy())
+
+
+def test_a_part_must_be_there_and_fit(tmp_path):
+  path = mtf.save_checkpoint(str(tmp_path), 7, model("one", start=1))
+  here, mesh = model("one", start=-100), mtf.Mesh("")
+  wider = mtf.Variable(mesh, "d_model:9;d_ff:12", mtf.layers.initializers.zeros, "w")
+  with pytest.raises(mtf.CheckpointError) as caught:
+    mtf.restore_checkpoint(path, {"encoder/scale": here["decoder/scale"], "decoder/w": wider,
+                                  "table": here["table"]}, partly=True)
+  text = str(caught.value)
+  assert "encoder/scale (close: decoder/scale)" in text
+  assert "decoder/w: (8, 12) saved, [d_model:9 d_ff:12] now" in text
+  assert "not in model" not in text
+  assert here["table"].numpy()[0, 0] == -100          # nothing was read
