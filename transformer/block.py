@@ -77,10 +77,16 @@ class Block(mtf.Module):
           self.memory_attention, h, memory.sight, training, memory.x))
     return self._think(x, training, sight.looking.real)
 
-  def caches(self, x: mtf.Tensor, positions: int, memory: mtf.Tensor | None = None) -> Caches:
-    """Returns what steps of the shape and type of x [batch d_model] begin with."""
-    window = isinstance(self.attention, mtf.layers.LocalAttention)
-    own = self.attention.empty_cache(x, *([] if window else [positions]))
+  def caches(self, x: mtf.Tensor, rows: int, memory: mtf.Tensor | None = None) -> Caches:
+    """Returns what steps of the shape and type of x [batch d_model] begin with.
+
+    Args:
+      x: the stream at one position.
+      rows: as many as are seen; local attention sees fewer.
+      memory: what is looked at besides, [batch length d_model].
+    """
+    near = isinstance(self.attention, mtf.layers.LocalAttention)
+    own = self.attention.empty_cache(x, *([] if near else [rows]))
     return Caches(own, None if memory is None else self.memory_attention.remember(memory))
 
   def step(self, x: mtf.Tensor, caches: Caches, position: mtf.Tensor,
@@ -137,5 +143,3 @@ def _feed_forward(mesh: mtf.Mesh, a: Architecture, mixed: bool) -> Any:
     return a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
   return mtf.layers.FeedForward(mesh, a.dim("d_model"), a.dim("d_ff"), use_bias=a.use_bias,
                                 **settings)
-
-

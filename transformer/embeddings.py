@@ -57,9 +57,7 @@ class Embeddings(mtf.Module):
     if self.project is not None:
       x = self.project(x)
     if self.positions is not None:
-      if tokens.shape.only(["length"]).size > a.max_length:
-        raise mtf.ShapeError(f"{tokens.shape!r} has more positions than the {a.max_length} learned "
-                             "ones.\n  Raise Architecture.max_length, or take shorter rows.")
+      self.refuse_length(tokens.shape.only(["length"]).size)
       x = x + self.positions(positions)
     elif a.positions == "sinusoidal":
       x = x + mtf.layers.sinusoids(positions, a.dim("d_model"))
@@ -68,6 +66,13 @@ class Embeddings(mtf.Module):
       x = x + self.types(kinds)
     x = mtf.cast(x, a.dtype)
     return self.dropout(x if self.norm is None else self.norm(x), training)
+
+  def refuse_length(self, positions: int) -> None:
+    """Refuses more positions than learned ones. Raises ShapeError."""
+    if self.positions is not None and positions > self.architecture.max_length:
+      raise mtf.ShapeError(f"rows of {positions} tokens have more positions than the "
+                           f"{self.architecture.max_length} learned ones.\n  Raise "
+                           "Architecture.max_length, or take shorter rows.")
 
   def attend(self, x: mtf.Tensor) -> mtf.Tensor:
     """Returns products [batch length vocab] of x[batch length d_model] with all rows of tokens."""

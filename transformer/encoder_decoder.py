@@ -123,20 +123,24 @@ class EncoderDecoder(Model):
     logits, _ = self.logits_and_reports(batch)
     return sums(logits, batch["targets"], row_weights(batch))
 
-  def start(self, batch: mtf.Shape, positions: int, encoded: Encoded) -> Held:
-    """Returns what `step` keeps before the first position of rows of these dimensions."""
-    a = self.decoder.architecture
-    x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
-    return self.decoder.caches(x, positions, encoded.x, encoded.places)
+  def start(self, batch: mtf.Shape, positions: int, encoded: Encoded, window: int | None = None
+            ) -> Held:
+    """Returns what `step` keeps before the first position of rows of these dimensions.
 
-  def step(self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held, positions: int
+    Arguments are those of `LanguageModel.start`, and what the encoder made.
+    """
+    a = self.decoder.architecture
+    self.embeddings.refuse_length(positions)
+    return self.decoder.start(mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype), positions,
+                              window, encoded.x, encoded.places)
+
+  def step(self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held
            ) -> tuple[mtf.Tensor, Held]:
     """Returns logits [batch vocab] of what follows tokens [batch], and what is kept.
 
     Arguments are those of `LanguageModel.step`.
     """
-    x = self.embeddings(tokens, position)
-    x, held = self.decoder.step(x, held, position, positions)
+    x, held = self.decoder.step(self.embeddings(tokens, position), held, position)
     return self.predict(x), held
 
 

@@ -93,13 +93,23 @@ class LanguageModel(Model):
     logits, _ = self.logits_and_reports(batch["tokens"], _places(batch))
     return sums(logits, batch["targets"], row_weights(batch))
 
-  def start(self, batch: mtf.Shape, positions: int) -> Held:
-    """Returns what `step` keeps before the first position of rows of these dimensions."""
-    a = self.architecture
-    x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
-    return self.decoder.caches(x, positions)
+  def start(self, batch: mtf.Shape, positions: int, window: int | None = None) -> Held:
+    """Returns what `step` keeps before the first position of rows of these dimensions.
 
-  def step(self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held, positions: int
+    Args:
+      batch: the dimensions of rows.
+      positions: how many come.
+      window: how many of the last ones, itself included, a position sees; None: all.
+
+    Raises:
+      ShapeError: there are more positions than learned ones.
+    """
+    a = self.architecture
+    self.embeddings.refuse_length(positions)
+    return self.decoder.start(mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype), positions,
+                              window)
+
+  def step(self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held
            ) -> tuple[mtf.Tensor, Held]:
     """Returns logits [batch vocab] of what follows tokens [batch], and what is kept.
 
@@ -107,10 +117,8 @@ class LanguageModel(Model):
       position: the number of these tokens: int32, a scalar.
       tokens: integers [batch].
       held: from `start`, or from the step before.
-      positions: how many there are in all.
     """
-    x = self.embeddings(tokens, position)
-    x, held = self.decoder.step(x, held, position, positions)
+    x, held = self.decoder.step(self.embeddings(tokens, position), held, position)
     return self.predict(x), held
 
 

@@ -3,8 +3,8 @@
     stack = Stack(mesh, architecture, causal=True, name="decoder")
     x, reports = stack(x, Places.of(tokens), training=True)
 
-    caches = stack.caches(x, positions=128)                # x [batch d_model], one position
-    x, caches = stack.step(x, caches, position)            # position 0, 1, 2...
+    held = stack.start(x, positions=128)                   # x [batch d_model], one position
+    x, held = stack.step(x, held, position)                # position 0, 1, 2...
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import meshtf as mtf
 from transformer.architecture import Architecture
 from transformer.block import Block, Caches, Memory
 from transformer.moe import Report
-from transformer.sight import LENGTH, Places, Sight
+from transformer.sight import LENGTH, MEMORY, Places, Sight
 
 _LAYERS = "layers"
 
@@ -24,6 +24,8 @@ class Held(NamedTuple):
   """What a stack keeps from one position to the next."""
 
   blocks: Any                                 # Caches of each block; if scanned, stacked in one
+  rows: mtf.Tensor                            # the numbers of a cache's rows: int32 [memory_length]
+  angles: mtf.layers.Angles | None = None     # rotary positions of all positions
   memory_bias: mtf.Tensor | None = None       # of scores of the memory
 
 
@@ -107,45 +109,43 @@ class Stack(mtf.Module):
     """Returns what follows the last block."""
     return x if self.norm is None else self.norm(x)
 
-  def caches(self, x: mtf.Tensor, positions: int, memory: mtf.Tensor | None = None,
-             memory_places: Places | None = None) -> Held:
-    """Returns what steps of the shape and type of x [batch d_model] begin with.
+  def start(self, x: mtf.Tensor, positions: int, window: int | None = None,
+            memory: mtf.Tensor | None = None, memory_places: Places | None = None) -> Held:
+    """Returns what is kept before the first step, for steps of the shape and type of x.
 
     Args:
-      x: the stream at one position.
+      x: the stream at one position, [batch d_model].
       positions: how many come.
+      window: how many of the last ones, itself included, a position sees; None: all.
       memory: what blocks look at besides, [batch length d_model].
       memory_places: of its tokens.
     """
+    every = Places(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
+    angles = Sight(self.architecture, every, self.causal).angles
+    rows = min(window or positions, positions)
     bias = None
     if memory is not None:
       at = Places(mtf.zeros(self.mesh, "", "int32"))
       bias = self.memory_sight(at, memory_places).bias
     if self.architecture.scanned:
-      _, blocks = self.blocks.each(lambda block, h, _: (h, block.caches(h, positions, memory)), x)
+      _, blocks = self.blocks.each(lambda block, h, _: (h, block.caches(h, rows, memory)), x)
     else:
-      blocks = [block.caches(x, positions, memory) for block in self.blocks]
-    return Held(blocks, bias)
+      blocks = [block.caches(x, rows, memory) for block in self.blocks]
+    numbers = mtf.range(self.mesh, mtf.Dimension(MEMORY, rows))
+    return Held(blocks, numbers, angles, bias)
 
-  def step(self, x: mtf.Tensor, held: Held, position: mtf.Tensor, positions: int
-           ) -> tuple[mtf.Tensor, Held]:
+  def step(self, x: mtf.Tensor, held: Held, position: mtf.Tensor) -> tuple[mtf.Tensor, Held]:
     """Returns the stream [batch d_model] of one more position, and what is kept then.
 
     Args:
       x: the stream before the first block.
       held: what was kept at the position before.
       position: its number: int32, a scalar.
-      positions: how many there are.
     """
-    every = Places(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
-    angles = Sight(self.architecture, every, self.causal).angles
-    bias = None
-    if self.architecture.attention != "local":
-      sight = Sight(self.architecture, Places(position), self.causal, self.relative, every)
-      bias = sight.distance(sight.looking)
+    bias = self._distance(held.rows, position)
 
     def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
-      return block.step(h, caches, position, angles, bias, held.memory_bias)
+      return block.step(h, caches, position, held.angles, bias, held.memory_bias)
 
     if self.architecture.scanned:
       x, blocks = self.blocks.each(turn, x, held.blocks)
@@ -154,12 +154,17 @@ class Stack(mtf.Module):
       for block, caches in zip(self.blocks, held.blocks):
         x, caches = turn(block, x, caches)
         blocks.append(caches)
-    return self.finish(x), Held(blocks, held.memory_bias)
+    return self.finish(x), held._replace(blocks=blocks)
+
+  def _distance(self, rows: mtf.Tensor, position: mtf.Tensor) -> mtf.Tensor | None:
+    """Returns the bias by which a position sees what a cache's rows hold, [memory_length ...]."""
+    age = (position - rows) % rows.shape.size
+    memory = Places(mtf.rename(position - age, MEMORY, LENGTH))
+    sight = Sight(self.architecture, Places(position), self.causal, self.relative, memory)
+    return sight.distance(sight.looking)
 
 
 def over_layers(each: Report) -> Report:
   """Returns one report for several layers: the sum of losses, and means."""
   return Report(mtf.reduce_sum(each.loss), mtf.reduce_mean(each.load, _LAYERS),
                 mtf.reduce_mean(each.dropped), mtf.reduce_mean(each.entropy))
-
-
