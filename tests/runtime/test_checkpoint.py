@@ -137,7 +137,7 @@ def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
   path = mtf.save_checkpoint(str(tmp_path), 7, saved)
   here = model("two axes", start=-100)
   part = {name: here[name] for name in ("decoder/w", "step")}
-  with pytest.raises(mtf.CheckpointError, match="not in model *decoder/scale"):
+  with pytest.raises(mtf.CheckpointError, match="not in model"):
     mtf.restore_checkpoint(path, part)
   assert mtf.restore_checkpoint(path, part, partly=True) == {"step": 7}
   for name, v in here.items():
