@@ -49,13 +49,18 @@ class Places(NamedTuple):
 
 
 def visible(looking: Places, memory: Places, causal: bool) -> mtf.Tensor | None:
-  """Returns [..., length memory_length], bool: who sees whom; None: all see all."""
+  """Returns [..., length memory_length], bool: who sees whom; None: all see all.
+
+  Padding is seen by none. It sees all that is real itself, as in BERT, whose span extractors
+  have logits of padding, too.
+  """
   found = []
   if causal:
     behind = looking.positions >= memory.positions
     found.append(behind if memory.prefix is None else behind | memory.prefix)
   if looking.segments is not None and memory.segments is not None:
-    found.append(looking.segments == memory.segments)
+    alike = looking.segments == memory.segments
+    found.append((alike | (looking.segments == 0)) & (memory.segments > 0))
   elif memory.segments is not None:
     found.append(memory.segments > 0)
   return functools.reduce(mtf.logical_and, found) if found else None

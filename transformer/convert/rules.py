@@ -75,7 +75,7 @@ def table(text: str, theirs: str = "", ours: str = "") -> list[Rule]:
     theirs: what their names begin with.
     ours: what our names begin with.
   """
-  columns = [line.split(maxsplit=2) for line in text.strip().splitlines()]
+  columns = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
   return [Rule(theirs + their, ours + our, axes) for their, our, axes in columns]
 
 

@@ -115,6 +115,9 @@ def write(name: str, model: Any, batch: dict[str, np.ndarray]) -> None:
   draw(model)
   model.set_attn_implementation("eager")
   model.train()                   # dropout is 0
+  for module in model.modules():
+    if isinstance(module, torch.nn.Embedding):
+      module.padding_idx = None   # else the gradient of padding's row is left out
   out = model(**{key: torch.tensor(value) for key, value in batch.items()})
   out.loss.backward()
   weights, config = saved(model)
