@@ -104,7 +104,7 @@ class Heads(Module):
     q, k, v = self.project(x, turns)
     cache = Cache(*(dynamic_update(old, self.memory_dim, position % rows.size, new)
                     for old, new in zip(cache, (k, v))))
-    past = mask_bias(self.remembers(age, position), q.dtype)
+    past = mask_bias(self.remembers(age, position), (q if bias is None else bias).dtype)
     y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim,
                               past if bias is None else past + bias, scale=self.scale)
     return self.output(y, x.shape.names), cache

@@ -1,0 +1,133 @@
+"""Token by token with caches: the logits of a full forward pass, for every kind of part."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from transformer.architecture import Architecture
+from transformer.encoder_decoder import EncoderDecoder
+from transformer.model import LanguageModel
+from transformer.gating import switch
+from transformer.moe import MixtureOfExperts
+from transformer.routing import Capacity
+
+SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 4, "d_kv": 4, "blocks": 2}
+BATCH, LENGTH, INPUTS = 2, 8, 6
+KINDS = {
+    "rotary": {},
+    "learned": {"positions": "learned", "max_length": 8, "use_bias": True},
+    "sinusoidal": {"positions": "sinusoidal", "norm": "layer"},
+    "relative": {"positions": "relative", "buckets": 4, "max_distance": 6,
+                 "scaled_attention": False},
+    "sloped": {"positions": "sloped", "embedding_size": 8},
+    "none": {"positions": "none", "tied": True},
+    "blockwise": {"attention": "blockwise", "block_length": 4, "positions": "relative"},
+    "local": {"attention": "local", "block_length": 2},
+    "multi-query": {"kv_heads": 1, "activation": "swiglu"},
+    "grouped": {"kv_heads": 2, "positions": "sloped"},
+    "scanned": {"scanned": True, "positions": "relative", "kv_heads": 2},
+    "after": {"norm_place": "after", "norm": "layer"},
+    "mixture": {"moe_every": 2},
+    "mixtures": {"moe_every": 1, "scanned": True},
+}
+BY_HEADS, BY_MEMORY = "batch:x; heads:y; vocab:y; d_ff:y", "memory_length:x; d_model:y"
+
+
+def mixture(*args, **kwargs):
+  """Returns a mixture of experts that drops nothing."""
+  gating = functools.partial(switch, capacity=Capacity(evaluate=None))
+  return MixtureOfExperts(*args, **kwargs, experts=2, gating=gating)
+
+
+def architecture(kind, **changes):
+  return Architecture(**SIZES | KINDS[kind] | changes, mixture=mixture)
+
+
+def text(rng, length, batch=BATCH):
+  return rng.integers(1, SIZES["vocab"], (batch, length)).astype("int32")
+
+
+def mesh_of(layout):
+  return mtf.Mesh("x:2;y:2", layout) if layout else mtf.Mesh("")
+
+
+def walk(model, tokens, start):
+  """Returns logits [batch length vocab], one position after the other."""
+  def turn(held, row):
+    logits, held = model.step(*row, held)
+    return held, logits
+  length = tokens.shape.dim("length")
+  _, logits = mtf.scan(turn, start, (mtf.range(model.mesh, length), tokens), "length")
+  return mtf.transpose(logits, ["batch", "length", "vocab"])
+
+
+def both(kind, layout, tokens, **changes):
+  """Returns a language model's logits, all at once and one after the other."""
+  model = LanguageModel(mesh_of(layout), architecture(kind, **changes))
+
+  @mtf.function(mesh=model.mesh, tokens="batch;length")
+  def run(tokens):
+    batch, length = tokens.shape.without("length"), tokens.shape["length"]
+    return model(tokens), walk(model, tokens, model.start(batch, length))
+
+  return [x.numpy() for x in run(tokens)]
+
+
+@pytest.mark.parametrize("kind, layout", [
+    *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
+    *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned"))])
+def test_steps_give_the_logits_of_a_forward_pass(rng, kind, layout):
+  full, stepped = both(kind, layout, text(rng, LENGTH))
+  assert full.std() > 0.1
+  np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_in_bfloat16_are_near(rng):
+  full, stepped = both("grouped", "", text(rng, LENGTH), dtype="bfloat16")
+  np.testing.assert_allclose(stepped.astype("float32"), full.astype("float32"), atol=0.1)
+
+
+@pytest.mark.parametrize("kind, layout", [
+    ("relative", ""), ("relative", BY_HEADS), ("relative", BY_MEMORY), ("scanned", BY_HEADS),
+    ("after", ""), ("local", BY_HEADS)])
+def test_an_encoder_with_padding_is_looked_at_step_by_step(rng, kind, layout):
+  model = EncoderDecoder(mesh_of(layout), architecture(kind))
+  inputs, tokens = text(rng, INPUTS), text(rng, LENGTH)
+  inputs[0, 4:] = 0
+
+  @mtf.function(mesh=model.mesh, batch=model.features)
+  def run(batch):
+    rows, length = batch["tokens"].shape.without("length"), batch["tokens"].shape["length"]
+    encoded, _ = model.encode(batch)
+    start = model.start(rows, length, encoded)
+    return model(batch["inputs"], batch["tokens"]), walk(model, batch["tokens"], start)
+
+  full, stepped = (x.numpy() for x in run({"inputs": inputs, "tokens": tokens}))
+  np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
+  inputs[0, 4:] = [5, 6]
+  assert abs(run({"inputs": inputs, "tokens": tokens})[1].numpy()[0] - full[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["relative", "sloped", "rotary"])
+def test_a_window_sees_the_last_positions_alone(rng, kind):
+  tokens = text(rng, LENGTH)
+  model = LanguageModel(mtf.Mesh(""), architecture(kind, blocks=1))
+
+  @mtf.function(mesh=model.mesh, tokens="batch;length")
+  def windowed(tokens):
+    return walk(model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3))
+
+  seen = windowed(tokens).numpy()
+  for at in range(LENGTH):             # of one block, what is not seen has no part in anything
+    part = mtf.import_tensor(model.mesh, tokens[:, max(at - 2, 0):at + 1], "batch;length")
+    np.testing.assert_allclose(seen[:, at], model(part).numpy()[:, -1], rtol=1e-4, atol=1e-5)
+
+
+def test_more_positions_than_learned_ones_are_refused():
+  model = LanguageModel(mtf.Mesh(""), architecture("learned"))
+  with pytest.raises(mtf.ShapeError, match="rows of 9 tokens have more positions than the 8"):
+    model.start(mtf.Shape("batch:2"), 9)
