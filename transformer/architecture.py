@@ -33,6 +33,8 @@ class Architecture:
 
   Attributes:
     vocab: how many different tokens there are.
+    vocab_multiple: the dimension `vocab` is filled up to a multiple of this, so that a mesh can cut
+      it; no such further token is ever predicted.
     d_model: the size of the stream that runs through all blocks.
     d_ff: the size inside of the feed-forward halves.
     heads: the number of attention heads.
@@ -89,6 +91,7 @@ class Architecture:
   buckets: int = 32
   max_distance: int = 128
   token_types: int = 0
+  vocab_multiple: int = 1
   embedding_size: int | None = None
   tied: bool = False
   scaled_logits: bool = True
@@ -124,8 +127,9 @@ class Architecture:
     return f"Architecture({', '.join(shown)})"
 
   def dim(self, name: str) -> mtf.Dimension:
-    """Returns the dimension called like one of the sizes."""
-    return mtf.Dimension(name, getattr(self, name))
+    """Returns the dimension called like one of the sizes; that of `vocab` is filled up."""
+    size = getattr(self, name)
+    return mtf.Dimension(name, size + -size % self.vocab_multiple if name == "vocab" else size)
 
   @property
   def head_dims(self) -> mtf.Shape:

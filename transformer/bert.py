@@ -20,7 +20,7 @@ import gin
 import meshtf as mtf
 from transformer.architecture import Architecture
 from transformer.base import Batch, Model, sums, with_reports
-from transformer.embeddings import Embeddings
+from transformer.embeddings import Embeddings, of_tokens
 from transformer.moe import Report
 from transformer.sight import LENGTH, Places
 from transformer.stack import Stack
@@ -131,7 +131,8 @@ class Bert(_OnBert):
     """Returns logits [... vocab] for what the encoder made of some tokens, [... d_model]."""
     x = self.transform_norm(self.transform(x))
     logits = self.encoder.embeddings.attend(mtf.rename(x, _INNER, "d_model"))
-    return logits + mtf.cast(self.logits_bias.tensor(), logits.dtype)
+    logits = logits + mtf.cast(self.logits_bias.tensor(), logits.dtype)
+    return of_tokens(logits, self.architecture)
 
   def loss_and_reports(self, batch: Batch, training: bool = False
                        ) -> tuple[mtf.Tensor, dict[str, Report]]:

@@ -83,3 +83,11 @@ class Embeddings(mtf.Module):
       rest = x.shape.without("d_model")
       x = mtf.einsum([x, kernel], rest + kernel.shape.only([_FACTOR]))
     return self.tokens.attend(x)
+
+
+def of_tokens(logits: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+  """Returns logits [... vocab], very negative for rows that only fill up the vocabulary."""
+  if a.dim("vocab").size == a.vocab:
+    return logits
+  there = mtf.range(logits.mesh, a.dim("vocab")) < a.vocab
+  return logits + mtf.cast(mtf.layers.mask_bias(there), logits.dtype)

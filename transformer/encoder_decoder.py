@@ -17,7 +17,7 @@ import gin
 import meshtf as mtf
 from transformer.architecture import Architecture
 from transformer.base import Batch, Model, row_weights, sums, with_reports
-from transformer.embeddings import Embeddings
+from transformer.embeddings import Embeddings, of_tokens
 from transformer.moe import Report
 from transformer.sight import LENGTH, Places
 from transformer.stack import Held, Stack
@@ -44,7 +44,8 @@ class EncoderDecoder(Model):
     label_smoothing: the share of a target's probability that all tokens have alike in training.
 
   Raises:
-    ShapeError: the two have different vocabularies or streams.
+    ShapeError: the two have different vocabularies or streams; labels are smoothed, and the
+      vocabulary is filled up.
   """
 
   features = {"inputs": _INPUTS, "input_segments": _INPUTS, "input_positions": _INPUTS,
@@ -59,6 +60,10 @@ class EncoderDecoder(Model):
     a, b = self.architecture, decoder or self.architecture
     if (a.vocab, a.d_model) != (b.vocab, b.d_model):
       raise mtf.ShapeError(f"an encoder and a decoder share vocab and d_model:\n  {a}\n  {b}")
+    if label_smoothing and a.dim("vocab").size > a.vocab:
+      raise mtf.ShapeError(f"labels cannot be smoothed over {a.dim('vocab')!r} rows, of which only "
+                           f"{a.vocab} are tokens.\n  Take Architecture.vocab = "
+                           f"{a.dim('vocab').size}, or no label_smoothing.")
     with self.scope():
       self.embeddings = Embeddings(mesh, a)
       self.encoder = Stack(mesh, a, causal=False, name="encoder")
@@ -100,7 +105,8 @@ class EncoderDecoder(Model):
 
   def predict(self, x: mtf.Tensor) -> mtf.Tensor:
     """Returns logits [batch length vocab] for the stream after the last block and its norm."""
-    return self.embeddings.attend(x) if self.logits is None else self.logits(x)
+    logits = self.embeddings.attend(x) if self.logits is None else self.logits(x)
+    return of_tokens(logits, self.architecture)
 
   def loss_and_reports(self, batch: Batch, training: bool = False
                        ) -> tuple[mtf.Tensor, dict[str, Report]]:

@@ -15,7 +15,7 @@ import gin
 import meshtf as mtf
 from transformer.architecture import Architecture
 from transformer.base import Batch, Model, row_weights, sums, with_reports
-from transformer.embeddings import Embeddings
+from transformer.embeddings import Embeddings, of_tokens
 from transformer.moe import Report
 from transformer.sight import Places
 from transformer.stack import Held, Stack
@@ -72,7 +72,8 @@ class LanguageModel(Model):
 
   def predict(self, x: mtf.Tensor) -> mtf.Tensor:
     """Returns logits [batch length vocab] for the stream after the last block and its norm."""
-    return self.embeddings.attend(x) if self.logits is None else self.logits(x)
+    logits = self.embeddings.attend(x) if self.logits is None else self.logits(x)
+    return of_tokens(logits, self.architecture)
 
   def loss_and_reports(self, batch: Batch, training: bool = False
                        ) -> tuple[mtf.Tensor, dict[str, Report]]:
