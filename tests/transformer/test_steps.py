@@ -10,8 +10,8 @@ import pytest
 import meshtf as mtf
 from transformer.architecture import Architecture
 from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
 from transformer.gating import switch
+from transformer.model import LanguageModel
 from transformer.moe import MixtureOfExperts
 from transformer.routing import Capacity
 
