@@ -102,7 +102,7 @@ def explain(*files: str, params: Iterable[str] = ()) -> Forecast:
   gin.clear_config()
   command.configure(["lm_stdlib.gin", *files], [*params, 'Mesh.devices = "abstract"'])
   try:
-    return training.Run(None).explain()
+    return training.Run().explain()
   finally:
     gin.clear_config()
 

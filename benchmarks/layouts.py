@@ -15,7 +15,7 @@ import numpy as np
 import meshtf as mtf
 from transformer.architecture import Architecture
 from transformer.model import LanguageModel
-from transformer.training import Trainer
+from transformer.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,8 +8,8 @@
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
 from meshtf import decoding, layers, optimizers, pipeline
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
-                           MeshtfError, ParseError, PlanError, ShapeError, explain_error,
-                           near_misses)
+                           MeshtfError, NumericsError, ParseError, PlanError, ShapeError,
+                           explain_error, near_misses)
 from meshtf.forecast import Forecast
 from meshtf.function import explain, export, function
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, Window, apply, apply_all, gradients
@@ -65,6 +65,7 @@ from meshtf.runtime.checkpoint import latest as latest_checkpoint
 from meshtf.runtime.checkpoint import restore as restore_checkpoint
 from meshtf.runtime.checkpoint import save as save_checkpoint
 from meshtf.runtime.devices import logical_devices
+from meshtf.runtime.numbers import checked_numbers
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.stores import constant, import_tensor
 from meshtf.runtime.variables import Variable

@@ -50,6 +50,10 @@ class CheckpointError(MeshtfError, ValueError):
   """A checkpoint that is absent, or is not this model's."""
 
 
+class NumericsError(MeshtfError, ArithmeticError):
+  """A tensor that holds a number that is not finite."""
+
+
 class LayoutWarning(UserWarning):
   """A layout that is legal but most likely not what was meant."""
 

@@ -71,7 +71,7 @@ def test_a_plan_in_the_readme_is_what_explain_prints(capsys):
 
 def test_a_run_costs_what_the_readme_says():
   configure(["lm_stdlib.gin"], ['Mesh.devices = "abstract"'])
-  forecast = training.Run(None).explain()
+  forecast = training.Run().explain()
   gin.clear_config()
   assert f"step     {reports.cost(forecast)}\n" in README
 
@@ -128,8 +128,8 @@ def test_lines_that_are_found_are_likely_ones(capsys):
 def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
   configure(["lm_stdlib.gin", "layouts/fsdp.gin"],
             ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
-             "Architecture.dropout = 0.1", "train.batch = 8", "train.length = 8"])
-  trainer = training.Run(None).trainer
+             "Architecture.dropout = 0.1", "train.batch = 8", "ByteText.length = 8"])
+  trainer = training.Run().trainer
   gin.clear_config()
   text = tf.TensorSpec([8, 8], tf.int32)
   trainer.export({"tokens": text, "targets": text}).save(str(tmp_path / "step"))

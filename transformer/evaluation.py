@@ -1,46 +1,66 @@
-"""Bits per byte on text that the model has not seen.
+"""How good a model is on examples that it has not seen.
 
-    evaluation = Evaluation(model, corpus.held_out, length=128, batch=16, windows=256)
-    bits = evaluation()
+    evaluation = Evaluation(model, data, batch=16, number=256)
+    evaluation()                 # {"loss": 1.54, "accuracy": 0.61, "bits_per_byte": 2.22}
+
+A loss is the mean of -ln p of what is to be told, `perplexity` its exponential; `accuracy` is the
+share of first guesses that are right.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 import gin
-import numpy as np
 
 import meshtf as mtf
-from transformer import data
-from transformer.model import LanguageModel
+from transformer.base import Batch, Model
+from transformer.data import Data, RawBytes
+
+_PERPLEXITY_UP_TO = 20.0           # nats; beyond it says nothing
 
 
 @gin.configurable
 class Evaluation:
-  """Scores a model on fixed windows of a text: the mean of -log2 p(byte | those before it).
+  """Measures a model on held-out examples.
 
   Args:
-    model: what is scored.
-    text: uint8 [bytes].
-    length: the bytes of a window.
-    batch: the windows that are scored at a time.
-    windows: how many there are, evenly spaced over the text; None: as many as cover it.
+    model: what is measured.
+    data: whose held-out examples are taken.
+    batch: the examples that are measured at a time.
+    number: how many there are, evenly spaced over all; None: all.
   """
 
-  def __init__(self, model: LanguageModel, text: np.ndarray, length: int, batch: int,
-               windows: int | None = 256) -> None:
-    self.windows = data.windows(text, length, windows)
-    self.of = len(data.windows(text, length))
-    self._batches = data.evaluation_batches(self.windows, batch)
+  def __init__(self, model: Model, data: Data, batch: int, number: int | None = 256) -> None:
+    self.number = number
+    self.unit = "bits_per_byte" if isinstance(data.vocabulary, RawBytes) else None
+    self._batches = data.held_out(batch, number)
 
-    @mtf.function(mesh=model.mesh, tokens="batch;length", targets="batch;length", counts="batch")
-    def nats(tokens: mtf.Tensor, targets: mtf.Tensor, counts: mtf.Tensor) -> mtf.Tensor:
-      return model.measure({"tokens": tokens, "targets": targets, "counts": counts})["nats"]
+    @mtf.function(mesh=model.mesh, batch=model.features)
+    def measure(batch: Batch) -> dict[str, mtf.Tensor]:
+      return model.measure(batch)
 
-    self._nats = nats
+    self._measure = measure
 
-  def __call__(self) -> float:
-    """Returns bits per byte of the model as it is now."""
-    total = sum(float(self._nats(*batch)) for batch in self._batches)
-    return total / math.log(2.0) / self.windows[:, 1:].size
+  def __call__(self) -> dict[str, float]:
+    """Returns named numbers that tell how good the model is now."""
+    total: Counter[str] = Counter()
+    for batch in self._batches:
+      total.update({name: float(x) for name, x in self._measure(dict(batch)).items()})
+    return self._rates(total)
+
+  def _rates(self, sums: Mapping[str, float]) -> dict[str, float]:
+    loss = sums["nats"] / max(sums["tokens"], 1.0)
+    found: dict[str, Any] = {"loss": loss}
+    if self.unit:
+      found[self.unit] = loss / math.log(2.0)
+    elif loss < _PERPLEXITY_UP_TO:
+      found["perplexity"] = math.exp(loss)
+    found["accuracy"] = sums["correct"] / max(sums["tokens"], 1.0)
+    if "next_sentences" in sums:
+      found["next_sentence_accuracy"] = (sums["next_sentence_correct"]
+                                         / max(sums["next_sentences"], 1.0))
+    return found

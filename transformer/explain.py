@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> None:
   """Reads flags and configuration, and prints and saves the forecast of a step."""
   with command.leaving_plainly():
     command.configure_by_flags(argv, 'Mesh.devices = "abstract"')
-    forecast = training.Run(None).explain()
+    forecast = training.Run().explain()
   for path, save in ((_JSON.value, forecast.save_json), (_HTML.value, forecast.save_html)):
     try:
       if path is not None:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> None:
 def _run(argv: Sequence[str], *more: str) -> training.Run:
   gin.clear_config()
   command.configure_by_flags(argv, *more)
-  return training.Run(None)
+  return training.Run()
 
 
 def _first_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]:

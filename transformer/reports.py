@@ -1,30 +1,34 @@
 """What a training run says at its beginning and its end.
 
-    held-out bits per byte
-      before this run   8.412   at step 0
-      after it          2.314   at step 500
-      byte bigram       3.341
-      gzip              1.913
+    held out          loss  bits per byte  accuracy
+      before         6.176          8.910     0.004   at step 0
+      after          1.539          2.220     0.561   at step 400
+      byte bigram                   3.555
+      gzip                          1.976
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import gin
 
 import meshtf as mtf
-from transformer import baselines, data, metrics
+from transformer import baselines, metrics
+from transformer.base import Model
+from transformer.data import ByteText, Data
 from transformer.evaluation import Evaluation
-from transformer.model import LanguageModel
+
+Scores = Mapping[str, float]
 
 
-def introduce(model: LanguageModel, corpus: data.Corpus, model_dir: str, step: int,
-              steps: int, forecast: mtf.Forecast) -> None:
+def introduce(model: Model, data: Data, model_dir: str, step: int, steps: int,
+              forecast: mtf.Forecast) -> None:
   """Prints what is about to learn from what, and where, and what a step will cost."""
   mesh, size = model.mesh, sum(math.prod(v.shape.sizes) for v in model.variables)
-  print(f"corpus   {corpus}\n"
+  print(f"data     {data}\n"
         f"model    {size:,} parameters in {len(model.variables)} variables; {model.architecture}\n"
         f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
@@ -52,27 +56,43 @@ def write_config(model_dir: str) -> None:
     Path(model_dir, name).write_text(text, encoding="utf-8")
 
 
-def summarize(corpus: data.Corpus, evaluation: Evaluation, length: int, model_dir: str,
-              before: tuple[int, float], after: tuple[int, float], seconds: float) -> None:
-  """Prints how good the model is, beside what bigrams and gzip make of the same files.
+def beginning(before: Scores) -> str:
+  """Returns a line that tells how good the model is before the first step."""
+  told = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in before.items())
+  return (f"held out, before: {told}" + (" (8 is a blind guess)" if "bits_per_byte" in before else "")
+          + ". Losses are in nats: 0.693 is one bit.")
+
+
+def held_out(scores: Scores) -> dict[str, float]:
+  """Returns scores by the names that they have in metrics.jsonl."""
+  return {f"held_out_{name}": x for name, x in scores.items()}
+
+
+def summarize(data: Data, evaluation: Evaluation, model_dir: str, before: tuple[int, Scores],
+              after: tuple[int, Scores], seconds: float) -> None:
+  """Prints how good the model is, for bytes of text beside what bigrams and gzip make of them.
 
   Args:
-    corpus: its held-out files are what all are scored on.
+    data: whose held-out examples all are scored on.
     evaluation: how the model was scored.
-    length: bytes in a window.
     model_dir: where metrics and checkpoints are.
-    before: step and bits per byte when the run began.
+    before: step and scores when the run began.
     after: the same at its end.
     seconds: what the whole run took.
   """
-  old = baselines.compare(corpus.train, corpus.held_out, length)
-  scored, every = len(evaluation.windows), evaluation.of
-  rows = [("before this run", f"{before[1]:6.3f}   at step {before[0]}"),
-          ("after it", f"{after[1]:6.3f}   at step {after[0]}"),
-          ("byte bigram", f"{old.bigram:6.3f}"), ("gzip", f"{old.gzip:6.3f}")]
+  names = list(after[1])
+  rows = [("before", before[1], f"at step {before[0]}"), ("after", after[1], f"at step {after[0]}")]
+  if isinstance(data, ByteText):
+    old = baselines.compare(data.corpus.train, data.corpus.held_out, data.length)
+    rows += [("byte bigram", {"bits_per_byte": old.bigram}, ""),
+             ("gzip", {"bits_per_byte": old.gzip}, "")]
   print(metrics.curve(model_dir))
-  print("held-out bits per byte" + (f" (the model's are of {scored:,} windows of {length} bytes, "
-                                    f"evenly spaced, out of {every:,})" if scored < every else ""))
-  print("\n".join(f"  {name:<17} {text}" for name, text in rows))
+  if evaluation.number is not None:
+    print(f"(The model's scores are those of {evaluation.number:,} held-out examples at most, evenly "
+          "spaced.)")
+  print("held out     " + "".join(f"{name.replace('_', ' '):>15}" for name in names))
+  for row, scores, note in rows:
+    cells = "".join(f"{scores[name]:>15.3f}" if name in scores else " " * 15 for name in names)
+    print(f"  {row:<11}{cells}   {note}".rstrip())
   print(f"{metrics.duration(seconds)} in all; checkpoint, metrics.jsonl and operative_config.gin "
         f"are in {model_dir}", flush=True)

@@ -32,6 +32,7 @@ class Context:
   later: Any = None                      # where `once_per_batch` keeps what is to be called
   stack: Any = None                      # the dimension that variables made here get in front
   mesh: Any = None                       # where all that is made lies; None: where its inputs do
+  checked: bool = False                  # whether eager ops must make finite numbers
   rows: Any = None                       # by id of a variable: the row of it that is its value here
 
 

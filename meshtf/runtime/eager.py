@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.errors import MeshError, explain_error
-from meshtf.graph import OPERATORS, Held, Node, Op, Tensor
+from meshtf.graph import OPERATORS, Held, Node, Op, Tensor, current
 from meshtf.mesh import Mesh, Placement
 from meshtf.partition import Program, build, schedule
+from meshtf.runtime.numbers import check_numbers
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import run_directly
 
@@ -33,6 +34,8 @@ class Eager:
     values = [[]] * len(program.results) if node.mesh.abstract else _run(program)
     for y, value, slices in zip(node.outputs, program.results, values):
       y.held = Held(value.placement, slices)
+    if current().checked:
+      check_numbers(node)
 
 
 def bring(tensor: Tensor, placement: Placement) -> list[Any]:

@@ -13,7 +13,7 @@ from absl.testing import flagsaver
 from transformer import command, explain, training
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
-         "train.batch = 8", "train.length = 8"]
+         "train.batch = 8", "ByteText.length = 8"]
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_it_is_the_forecast_of_what_is_trained(call, tmp_path):
   assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
   gin.clear_config()
   command.configure(["lm_stdlib.gin", "layouts/zero1.gin"], SMALL)
-  run = training.Run(None)
+  run = training.Run()
   tokens = np.zeros((8, 8), np.int32)
   batch = {"tokens": tokens, "targets": tokens}
   real = run.trainer.explain(batch)

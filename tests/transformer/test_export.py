@@ -13,7 +13,7 @@ from absl.testing import flagsaver
 from transformer import command, export, training
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
-         "train.batch = 8", "train.length = 8"]
+         "train.batch = 8", "ByteText.length = 8"]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_first_values_are_those_of_a_run(call, tmp_path):
   values = np.load(tmp_path / "step" / "values.npz")
   gin.clear_config()
   command.configure(["lm_stdlib.gin"], [*SMALL, *settings])
-  variables = training.Run(None).trainer.variables
+  variables = training.Run().trainer.variables
   assert {x["name"] for x in manifest["inputs"] if x["kind"] != "argument"} == set(values)
   assert {x["name"] for x in manifest["inputs"] if x["kind"] == "parameter"} == {
       v.name for v in variables.values() if v.trainable}

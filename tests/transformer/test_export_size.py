@@ -14,7 +14,7 @@ import meshtf as mtf
 from benchmarks import export as benchmark
 from transformer.architecture import Architecture
 from transformer.model import LanguageModel
-from transformer.training import Trainer
+from transformer.trainer import Trainer
 
 
 @pytest.mark.parametrize("name", benchmark.CASES)

@@ -14,7 +14,7 @@ from transformer.training import Run
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.d_kv = 8",
          "Architecture.blocks = 3", "Architecture.dropout = 0.1", "train.batch = 8",
-         "train.length = 8"]
+         "ByteText.length = 8"]
 CASES = {
     "3-D": [],
     "logical devices": ["Mesh.devices = 'logical:8'"],
@@ -35,7 +35,7 @@ def clean_gin():
 def run(config, *settings):
   gin.clear_config()
   configure([config], [*SMALL, *settings])
-  return Run(None)
+  return Run()
 
 
 @functools.cache

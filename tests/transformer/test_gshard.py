@@ -31,7 +31,7 @@ def run(experts, layers):
   gin.clear_config()
   configure(["gshard.gin"], [f"cores = {experts}", f"Architecture.blocks = {layers}",
                              f'Mesh.axes = "data:{experts}"', 'Mesh.devices = "abstract"'])
-  return Run(None)
+  return Run()
 
 
 def expert_weights(model):

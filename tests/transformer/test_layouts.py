@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = sorted(path.stem for path in (ROOT / "configs" / "layouts").glob("*.gin"))
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.d_kv = 8",
          "Architecture.blocks = 1", "Architecture.dropout = 0.1", "train.batch = 4",
-         "train.length = 8"]
+         "ByteText.length = 8"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def run(layout, *settings):
   gin.clear_config()
   configure(["lm_stdlib.gin", *([f"layouts/{layout}.gin"] if layout else [])],
             [*SMALL, *settings])
-  return Run(None)
+  return Run()
 
 
 @functools.cache

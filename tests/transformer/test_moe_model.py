@@ -18,7 +18,8 @@ from transformer.gpipe import PipelinedLanguageModel
 from transformer.model import LanguageModel
 from transformer.moe import MixtureOfExperts
 from transformer.routing import Capacity
-from transformer.training import Run, Trainer
+from transformer.trainer import Trainer
+from transformer.training import Run
 
 BATCH, LENGTH, STEPS = 8, 8, 3
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 4, "d_kv": 8, "blocks": 2,
@@ -140,10 +141,10 @@ def test_a_pipeline_cuts_no_group():
 def test_by_gin():
   configure(["moe.gin"], [
       "Architecture.d_model = 16", "Architecture.d_ff = 16", "Architecture.d_kv = 8",
-      "train.batch = 4", "train.length = 8", "Mesh.axes = 'data:2;model:2'",
+      "train.batch = 4", "ByteText.length = 8", "Mesh.axes = 'data:2;model:2'",
       "MixtureOfExperts.experts = 4", "MixtureOfExperts.gating = @top_2",
       "top_2.convention = 'published'"])
-  run = Run(None)
+  run = Run()
   kinds = [type(block.feed_forward).__name__ for block in run.trainer.model.decoder.blocks]
   assert kinds == ["FeedForward", "MixtureOfExperts"] * 2
   mixture = run.trainer.model.decoder.blocks[1].feed_forward

@@ -24,7 +24,7 @@ from meshtf.partition.cost import local_shape
 from meshtf.testing.pjrt import Runner
 from transformer.architecture import Architecture
 from transformer.model import LanguageModel
-from transformer.training import Trainer
+from transformer.trainer import Trainer
 
 pytestmark = [pytest.mark.slow,
               pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")]

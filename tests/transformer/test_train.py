@@ -79,7 +79,7 @@ def test_a_finished_run_trains_no_more(tmp_path, corpus, capsys):
 
 
 def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
-  real = training.Trainer.step
+  real = trainer.Trainer.step
 
   def step(trainer, *batch):
     if trainer.steps_done == 1:
@@ -87,7 +87,7 @@ def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
     return real(trainer, *batch)
 
   before = signal.getsignal(signal.SIGINT)
-  monkeypatch.setattr(training.Trainer, "step", step)
+  monkeypatch.setattr(trainer.Trainer, "step", step)
   with pytest.raises(KeyboardInterrupt):
     train(tmp_path, corpus, 5)
   assert "Stopping after this step" in capsys.readouterr().err

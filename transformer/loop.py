@@ -1,0 +1,121 @@
+"""The loop of training: a step for each batch; now and then progress, a measurement, a checkpoint.
+
+    loop = Loop(trainer, data, steps=500, batch=16)
+    with metrics.Metrics(folder, trainer.steps_done) as log:
+      loop.run(folder, log)
+
+A batch is found by its number, so a run that goes on from a checkpoint sees what it would have
+seen, and a step that went wrong can be done again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import meshtf as mtf
+from transformer import metrics
+from transformer.data import Data
+from transformer.interrupts import interrupts_between_steps
+from transformer.moe import told
+from transformer.trainer import Trainer
+
+
+@dataclasses.dataclass
+class Loop:
+  """Steps until `steps` are done in all.
+
+  Args:
+    trainer: what takes them.
+    data: what is learned from.
+    steps: how many there are, counted over all runs in a folder.
+    batch: examples in a step.
+    report_every: steps between two lines of progress.
+    save_every: steps between two checkpoints.
+    evaluate: returns named numbers of held-out examples; None: nothing is measured on the way.
+    evaluate_every: steps between two measurements; 0: none.
+    say: prints a line.
+  """
+
+  trainer: Trainer
+  data: Data
+  steps: int
+  batch: int
+  report_every: int = 25
+  save_every: int = 200
+  evaluate: Callable[[], Mapping[str, float]] | None = None
+  evaluate_every: int = 0
+  say: Callable[[str], None] = metrics.say_now
+
+  def run(self, folder: str, log: metrics.Metrics) -> None:
+    """Takes the steps that are left; the last one is reported and saved, too.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
+      NumericsError: a loss or gradient is no finite number; nothing is saved after that step.
+    """
+    trainer, first = self.trainer, self.trainer.steps_done
+    if mtf.latest_checkpoint(folder) is None:
+      trainer.save(folder)                 # so that any step can be done again
+    left = max(self.steps - first, 0)
+    progress = metrics.Progress(self.steps, self._tokens(), self.say)
+    waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]] = []     # steps whose numbers were not read
+    with interrupts_between_steps() as asked:
+      for batch in self.data.batches(self.batch, first * self.batch).take(left):
+        waiting.append((trainer.steps_done, *trainer.step(batch)))
+        step = trainer.steps_done
+        stops = step == self.steps or asked()
+        saves = step % self.save_every == 0 or stops
+        if step % self.report_every == 0 or step == first + 1 or saves:
+          loss, norm = self._read(waiting, folder)
+          self._report(step, loss, norm, progress, log)
+        if saves:
+          trainer.save(folder)
+        if self.evaluate and self.evaluate_every and step % self.evaluate_every == 0 and not stops:
+          self._measure(step, log)
+        if asked():
+          raise KeyboardInterrupt
+
+  def _report(self, step: int, loss: float, norm: float, progress: metrics.Progress,
+              log: metrics.Metrics) -> None:
+    rate = progress.report(step, loss)
+    log.write(step, loss=loss, gradient_norm=norm,
+              **({} if rate is None else {"tokens_per_second": rate}), **told(self.trainer.reports))
+
+  def _measure(self, step: int, log: metrics.Metrics) -> None:
+    assert self.evaluate is not None
+    found = {f"held_out_{name}": x for name, x in self.evaluate().items()}
+    log.write(step, **found)
+    self.say("          " + "  ".join(f"{name} {x:.4f}" for name, x in found.items()))
+
+  def _read(self, waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]], folder: str
+            ) -> tuple[float, float]:
+    """Returns the loss and norm of the last step; refuses numbers that are not finite."""
+    for step, loss, norm in waiting:
+      last = float(loss), float(norm)
+      if not all(map(math.isfinite, last)):
+        self._look_for_the_cause(step, *last, folder)
+    waiting.clear()
+    return last
+
+  def _look_for_the_cause(self, step: int, loss: float, norm: float, folder: str) -> None:
+    trainer, where = self.trainer, f"step {step + 1} (examples {step * self.batch:,} and on)"
+    trainer.restore(folder)
+    self.say(f"{where}: loss {loss}, norm of the gradients {norm}. Going on from the checkpoint of "
+             f"step {trainer.steps_done} again, to look for the first tensor that is not finite.")
+    first = trainer.steps_done
+    for batch in self.data.batches(self.batch, first * self.batch).take(step - first + 1):
+      if trainer.steps_done == step:
+        trainer.find_bad_number(batch, step)
+      else:
+        trainer.step(batch)
+    raise mtf.NumericsError(
+        f"{where} had loss {loss} and gradients of norm {norm}, and done again it has not.\n"
+        "  Do it once more with deterministic ops; if it comes again, report it.")
+
+  def _tokens(self) -> int:
+    features: dict[str, Any] = self.data.features(self.batch)
+    spec = features.get("targets", features.get("tokens"))
+    return self.batch if spec is None else math.prod(spec.shape)
