@@ -59,8 +59,8 @@ def write_config(model_dir: str) -> None:
 def beginning(before: Scores) -> str:
   """Returns a line that tells how good the model is before the first step."""
   told = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in before.items())
-  return (f"held out, before: {told}" + (" (8 is a blind guess)" if "bits_per_byte" in before else "")
-          + ". Losses are in nats: 0.693 is one bit.")
+  blind = " (8 is a blind guess)" if "bits_per_byte" in before else ""
+  return f"held out, before: {told}{blind}. Losses are in nats: 0.693 is one bit."
 
 
 def held_out(scores: Scores) -> dict[str, float]:
@@ -88,8 +88,8 @@ def summarize(data: Data, evaluation: Evaluation, model_dir: str, before: tuple[
              ("gzip", {"bits_per_byte": old.gzip}, "")]
   print(metrics.curve(model_dir))
   if evaluation.number is not None:
-    print(f"(The model's scores are those of {evaluation.number:,} held-out examples at most, evenly "
-          "spaced.)")
+    print(f"(The model's scores are those of at most {evaluation.number:,} held-out examples, "
+          "evenly spaced.)")
   print("held out     " + "".join(f"{name.replace('_', ' '):>15}" for name in names))
   for row, scores, note in rows:
     cells = "".join(f"{scores[name]:>15.3f}" if name in scores else " " * 15 for name in names)

@@ -70,7 +70,7 @@ class Run:
     _check_fit(data, made)
     self.trainer = Trainer(made, optimizer, seed, clip_norm, jit, microbatches)
     self.data, self.batch, self.steps = data, batch, steps
-    self.settings = {"report_every": report_every, "save_every": save_every,
+    self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
                      "evaluate_every": evaluate_every}
 
   def features(self) -> dict[str, tf.TensorSpec]:

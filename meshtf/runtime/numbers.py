@@ -4,7 +4,7 @@
       loss = model.loss(batch, training=True)            # outside of a mtf.function
       mtf.gradients([loss], model.trainable_variables)
 
-An infinity that an op makes of nothing, such as a mask, is meant; NaN never is.
+An infinity that an op makes of no floats, such as a mask, is meant; NaN never is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_numbers(node: Node) -> None:
   if not all(_finite(x) for x in node.inputs):
     return                                     # told of where it came from, or meant
   for y in node.outputs:
-    bad = _worst(y, infinity_too=bool(node.inputs))
+    bad = _worst(y, infinity_too=any(is_floating(x.dtype) for x in node.inputs))
     if bad:
       raise NumericsError(explain_error(
           f"{node.op.title} made {bad}.", tensor=f"{y.dtype} {y.shape!r}",
@@ -63,7 +63,8 @@ def _worst(y: Tensor, infinity_too: bool) -> str:
 
 
 def _range(x: Tensor) -> str:
-  parts = [np.asarray(tf.cast(part, tf.float64)) for part in _slices(x) if part.shape.num_elements()]
+  parts = [np.asarray(tf.cast(part, tf.float64)) for part in _slices(x)]
+  parts = [part for part in parts if part.size]
   if not parts:
     return f"{x.dtype} {x.shape!r}"
   return (f"{x.dtype} {x.shape!r} from {min(p.min() for p in parts):.4g} to "

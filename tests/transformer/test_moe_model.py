@@ -161,14 +161,14 @@ def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
   corpus = data.Corpus("letters", letters[:-400], letters[-400:], ("a.py",), ("b.py",))
   gin.bind_parameter("sample.number", 3)
   model = functools.partial(LanguageModel, architecture=Architecture(**{**SIZES, "vocab": 256}))
-  Run(corpus=corpus, mesh=mtf.Mesh("data:2", "batch:data; experts:data"), model=model, steps=2,
-      batch=4, length=16, report_every=1).train(str(tmp_path))
+  Run(data.ByteText(lambda: corpus, 16), mtf.Mesh("data:2", "batch:data; experts:data"), model,
+      steps=2, batch=4, report_every=1).train(str(tmp_path))
   told = [line for line in metrics.read(tmp_path) if "loss" in line]
   assert len(told) == 2
   for line in told:
     assert 0 <= line["block_1/dropped"] < 0.6 and 1 <= line["block_1/most_loaded"] <= 8
     assert 0 < line["block_1/entropy"] <= np.log(8)
-  assert "held-out bits per byte" in capsys.readouterr().out
+  assert "bits per byte" in capsys.readouterr().out
 
 
 def test_tokens_that_choose_one_expert_do_not_see_later_ones():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import data, metrics, reports, training
+from transformer import data, metrics, reports, trainer, training
 from transformer.architecture import Architecture
 from transformer.command import ConfigError, configure
 from transformer.evaluation import Evaluation
@@ -40,10 +40,14 @@ def corpus(rng):
   return data.Corpus("words", text[:-1000], text[-1000:], ("a.py",), ("b.py",))
 
 
+def text(corpus):
+  return data.ByteText(lambda: corpus, length=16)
+
+
 def train(folder, corpus, steps, axes="", layout="", **changes):
-  settings = {"model": MODEL, "batch": 4, "length": 16, "report_every": 1, "save_every": 3}
+  settings = {"model": MODEL, "batch": 4, "report_every": 1, "save_every": 3}
   mesh = mtf.Mesh(axes, layout)
-  training.train(str(folder), corpus=corpus, mesh=mesh, steps=steps, **settings | changes)
+  training.train(str(folder), data=text(corpus), mesh=mesh, steps=steps, **settings | changes)
   return [line["loss"] for line in metrics.read(folder) if "loss" in line]
 
 
@@ -56,9 +60,10 @@ def test_a_run_leaves_everything_and_tells_how_good_it_is(tmp_path, corpus, caps
   assert {"config.gin", "operative_config.gin", "metrics.jsonl", "step_00000030"} <= {
       path.name for path in tmp_path.iterdir()}
   said = capsys.readouterr().out
-  for part in ("step 30/30", "before this run", "at step 30", "byte bigram", "gzip", "tokens/s"):
+  for part in ("step 30/30", "before", "at step 30", "byte bigram", "gzip", "tokens/s"):
     assert part in said
-  bits = [line["bits_per_byte"] for line in metrics.read(tmp_path) if "bits_per_byte" in line]
+  bits = [line["held_out_bits_per_byte"] for line in metrics.read(tmp_path)
+          if "held_out_bits_per_byte" in line]
   assert len(bits) == 2
   assert bits[1] < bits[0] - 1
 
@@ -81,10 +86,10 @@ def test_a_finished_run_trains_no_more(tmp_path, corpus, capsys):
 def test_ctrl_c_saves_what_was_learned(tmp_path, corpus, capsys, monkeypatch):
   real = trainer.Trainer.step
 
-  def step(trainer, *batch):
-    if trainer.steps_done == 1:
+  def step(self, *batch):
+    if self.steps_done == 1:
       signal.raise_signal(signal.SIGINT)
-    return real(trainer, *batch)
+    return real(self, *batch)
 
   before = signal.getsignal(signal.SIGINT)
   monkeypatch.setattr(trainer.Trainer, "step", step)
@@ -105,8 +110,11 @@ def test_a_folder_of_another_model_is_refused(tmp_path, corpus):
 
 
 def test_evaluation_does_not_depend_on_the_batch_or_the_layout(corpus):
-  def bits(batch, windows=None, **mesh):
-    return Evaluation(MODEL(mtf.Mesh(**mesh)), corpus.held_out, 16, batch, windows)()
+  def bits(batch, number=None, **mesh):
+    scores = Evaluation(MODEL(mtf.Mesh(**mesh)), text(corpus), batch, number)()
+    assert scores["loss"] == pytest.approx(scores["bits_per_byte"] * np.log(2.0))
+    assert 0 <= scores["accuracy"] < 0.1
+    return scores["bits_per_byte"]
 
   want = bits(62, axes="")
   assert 7.5 < want < 10
