@@ -30,7 +30,7 @@ class Data(Protocol):
     """Returns names, shapes and types of a batch; reads no examples."""
 
   def batches(self, batch: int, first: int = 0, worker: Worker = (0, 1)) -> tf.data.Dataset:
-    """Returns an endless dataset of batches: dicts of `features(batch)`.
+    """Returns an endless dataset of batches, made ahead of time: dicts of `features(batch)`.
 
     Args:
       batch: examples in a batch, of all workers together.

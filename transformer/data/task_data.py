@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import gin
 import numpy as np
 import tensorflow as tf
 
 from transformer.data import stored
+from transformer.data.ahead import ENDLESS, steps_ahead
 from transformer.data.errors import DataError
 from transformer.data.features import Arrays, specs
 from transformer.data.protocol import Worker
@@ -64,12 +65,11 @@ class TaskData:
     here = worker_slice(batch, worker)
     self._made(np.arange(first, first + 1), 1)         # so that what is wrong is told at once
 
-    def rows(step: np.ndarray) -> Arrays:
-      begin = first + int(step) * batch
+    def rows(step: int) -> Arrays:
+      begin = first + step * batch
       return self._made(np.arange(begin + here.start, begin + here.stop), len(here))
 
-    steps = tf.data.Dataset.range(np.iinfo(np.int64).max)
-    return _mapped(steps, rows, self.features(len(here))).prefetch(4)
+    return steps_ahead(rows, ENDLESS, self.features(len(here)))
 
   def held_out(self, batch: int, number: int | None = None) -> tf.data.Dataset:
     """Returns the held-out examples, once and in a fixed order, with `counts`; see `Data`."""
@@ -78,14 +78,13 @@ class TaskData:
     if number is not None and number < len(places):
       places = [places[(k * len(places) + len(places) // 2) // number] for k in range(number)]
 
-    def rows(step: np.ndarray) -> Arrays:
-      some = places[int(step) * batch:(int(step) + 1) * batch]
+    def rows(step: int) -> Arrays:
+      some = places[step * batch:(step + 1) * batch]
       made = [self._tasks[k].arrays(sides[k][at], (self._key(k), _HELD_OUT, at)) for k, at in some]
       return {**_stacked(made, batch), "counts": (np.arange(batch) < len(some)).astype(np.float32)}
 
-    steps = tf.data.Dataset.range(-(-len(places) // batch))
     with_counts = {**self.features(batch), "counts": tf.TensorSpec([batch], tf.float32, "counts")}
-    return _mapped(steps, rows, with_counts).prefetch(2)
+    return steps_ahead(rows, -(-len(places) // batch), with_counts)
 
   def __str__(self) -> str:
     parts = [f"{task.name}: {len(rows):,} rows to learn from, {len(held):,} held out"
@@ -150,19 +149,3 @@ def _stacked(made: Sequence[Arrays], batch: int) -> Arrays:
   return {name: np.concatenate([np.stack([one[name] for one in made]),
                                 np.zeros((missing, *first.shape), first.dtype)])
           for name, first in made[0].items()}
-
-
-def _mapped(steps: tf.data.Dataset, make: Callable[[np.ndarray], Arrays],
-            wanted: dict[str, tf.TensorSpec]) -> tf.data.Dataset:
-  """Returns a dataset of what a Python function makes of a step's number."""
-  def flat(step: np.ndarray) -> list[np.ndarray]:
-    made = make(step)
-    return [made[name] for name in wanted]
-
-  def at(step: tf.Tensor) -> dict[str, tf.Tensor]:
-    made = tf.numpy_function(flat, [step], [spec.dtype for spec in wanted.values()],
-                             stateful=False)
-    return {name: tf.ensure_shape(values, spec.shape)
-            for values, (name, spec) in zip(made, wanted.items())}
-
-  return steps.map(at, num_parallel_calls=2, deterministic=True)
