@@ -8,7 +8,7 @@ before the loop; what turns add up stays unfinished until after it. So does what
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
@@ -132,32 +132,44 @@ def _first_call(builder: Builder, node: Node, op: Call) -> Called:
     given = [Value(inside.spec, place) for inside, place in places.items()]
     return given, _program(builder, node, op.body, given, captures)
   given, inner = planned()
-  unfinished = _unfinished(inner, op.body, {inside for x, inside in zip(node.inputs, places)
-                                            if x.node.op.zero})
-  if unfinished:
-    places |= unfinished
+  sums = _sums(inner, op.body, {inside for x, inside in zip(node.inputs, places)
+                                if x.node.op.zero})
+  if any(places[total] != place for total, place in sums.values()):
+    places |= dict(sums.values())
     given, inner = planned()
-  results = [inner.bring(x, inner.state(x), node) for x in op.body.results]
+  results = [inner.bring(x, _left(inner, x, sums), node) for x in op.body.results]
   body = Program(builder.mesh, inner.steps, results)
   varies = set(given)
   builder.steps += _take_out(body, varies)
+  for inside, x in zip(op.body.captures, captures):       # gathered once for all calls
+    for place, value in inner.versions[inside].items():
+      if value not in varies:
+        builder.at_hand(x, node).setdefault(place, value)
   return Called(body, tuple(given), _taken([body], varies))
 
 
-def _unfinished(inner: Builder, body: Body, zeros: Set[Tensor]) -> dict[Tensor, Placement]:
-  """Returns where zeros are best given that a body adds something to, such as weights' cotangents.
+def _sums(inner: Builder, body: Body, zeros: Set[Tensor]) -> dict[Tensor, tuple[Tensor, Placement]]:
+  """Returns by results that add to zeros, such as weights' cotangents, these and where to add up.
 
-  What calls add up stays unfinished, and is reduced over positions once, after the last call.
+  That is where what is added was made: unfinished, too. So what calls add up is reduced over
+  positions, or scattered, once, after the last call.
   """
   found = {}
-  for add in (r.node for r in body.results if r.node.op.linear == "joint"):
-    for total, more in (add.inputs, add.inputs[::-1]) if len(add.inputs) == 2 else ():
-      if total in zeros and more in inner.versions:
+  for result in body.results:
+    add = result.node
+    for total, more in zip(add.inputs, add.inputs[::-1]) if add.op.linear == "joint" else ():
+      if len(add.inputs) == 2 and total in zeros and more in inner.versions:
         made = next(iter(inner.versions[more]))
-        place = final(made, inner.wish(more.node, more))
-        if any(s == Pending("sum") for s in place):
-          found[total] = place
+        wish = final(made, inner.wish(more.node, more))
+        found[result] = total, tuple(m if m == Pending("sum") or isinstance(m, Split) else
+                                     w for m, w in zip(made, finished(wish)))
   return found
+
+
+def _left(inner: Builder, x: Tensor, sums: Mapping[Tensor, tuple[Tensor, Placement]]) -> Placement:
+  """Returns where a result of a call is left: sums where they are added up."""
+  place = sums[x][1] if x in sums else inner.state(x)
+  return place if place in inner.versions[x] else inner.state(x)
 
 
 def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Value:
@@ -188,6 +200,8 @@ def _program(builder: Builder, node: Node, body: Body, given: Sequence[Value],
     state = finished(builder.state(outside))
     builder.bring(outside, state, node)
     inner.given(tensor, dict(builder.at_hand(outside, node)), state)
+    if isinstance(node.op, Call):      # forward and backward calls take turns: nothing is freed
+      inner.gathered[tensor] = inner.versions[tensor]
   for inside in body.nodes:
     inner.node(inside)
   return inner
