@@ -45,8 +45,9 @@ NONE = -float("inf")         # the score of a sequence that there is not
 
 
 def beam_search(step: Step, prompt: Tensor, beam: ShapeLike, state: Any = None,
-                end: int | None = None, alpha: float = 0.6, vocab: str = "vocab",
-                length: str = "length", vocab_size: int | None = None) -> tuple[Tensor, Tensor]:
+                end: int | Sequence[int] | None = None, alpha: float = 0.6, vocab: str = "vocab",
+                length: str = "length", vocab_size: int | None = None, until: Any = None
+                ) -> tuple[Tensor, Tensor]:
   """Returns the best sequences and their scores, best first: int32 [*batch, beam, length] and
   float32 [*batch, beam].
 
@@ -63,18 +64,21 @@ def beam_search(step: Step, prompt: Tensor, beam: ShapeLike, state: Any = None,
     beam: the name and the number of beams, such as "beam:4"; more of them miss less.
     state: what the step keeps: tensors, in any nesting, of unchanging names and sizes; or None.
       Those with dimension `beam` follow their beams; others are common to all.
-    end: the id that ends a sequence where it is found; what follows is `end` again. None: no id.
+    end: the id that ends a sequence where it is found, or several; what follows is `end` again, or
+      the first of them. None: no id.
     alpha: 0 prefers short sequences; 1 goes by the log-probability per id, almost.
     vocab: the name of the dimension of ids.
     length: the name of the dimension of positions.
     vocab_size: ids from here on are padding of the dimension, and never taken.
+    until: positions from here on are not looked for: a number, or int32 [], so that one program
+      serves several. What is not given there is filled as after an end.
 
   Raises:
     ShapeError, DTypeError: prompt, state or logits are not as said, or `end` is no id.
     PlanError: a negative alpha, or a state of another nesting.
   """
   refuse_number(alpha >= 0, "alpha is at least 0", alpha)
-  texts = Sequences(step, prompt, state, end, vocab, length, vocab_size)
+  texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
   search = _Search(texts, single_dim(beam), alpha)
   return search.result(*while_loop(search.goes_on, search.turn, search.start()))
 
@@ -123,7 +127,7 @@ class _Search:
     given = texts.at(texts.prompt, position)
     log_probs, new, parents = self.candidates(logits, alive, given)
     grown = texts.put(self.take(ids, parents), position, new)
-    ends = logical_and(less(given, 0), equal(new, texts.end))
+    ends = logical_and(less(given, 0), texts.are_ends(new))
     scores = divide(where(ends, log_probs, NONE), self.penalty(texts.at(self.counts, position)))
     done, (done_ids,) = self.best(self.both(done, scores), self.both(done_ids, grown))
     alive, (ids, parents) = self.best(where(ends, NONE, log_probs), grown, parents)

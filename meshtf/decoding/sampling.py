@@ -10,6 +10,7 @@ no more than k numbers, and noise is made for k ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from meshtf.decoding.sequences import Sequences, Step, refuse_number
@@ -18,7 +19,6 @@ from meshtf.names import Dimension
 from meshtf.ops.arithmetic import (
   add,
   divide,
-  equal,
   less,
   logical_and,
   logical_or,
@@ -38,10 +38,10 @@ from meshtf.ops.state import full, zeros
 from meshtf.ops.unary import logical_not
 
 
-def sample(step: Step, prompt: Tensor, state: Any = None, end: int | None = None,
+def sample(step: Step, prompt: Tensor, state: Any = None, end: int | Sequence[int] | None = None,
            temperature: Any = 1.0, top_k: int | None = None, top_p: float | None = None,
-           vocab: str = "vocab", length: str = "length", vocab_size: int | None = None
-           ) -> tuple[Tensor, Tensor]:
+           vocab: str = "vocab", length: str = "length", vocab_size: int | None = None,
+           until: Any = None) -> tuple[Tensor, Tensor]:
   """Returns ids and their log-probabilities: int32 and float32 [*batch, length].
 
   Ids are drawn one after another, each from softmax(logits / temperature). Draws follow the seeds
@@ -55,7 +55,8 @@ def sample(step: Step, prompt: Tensor, state: Any = None, end: int | None = None
     prompt: integers [*batch, length]; ids that are given, and negative where they are to be drawn.
       The first of each sequence must be given.
     state: what the step keeps: tensors, in any nesting, of unchanging names and sizes; or None.
-    end: the id that ends a sequence where it is drawn; what follows is `end` again. None: no id.
+    end: the id that ends a sequence where it is drawn, or several; what follows is `end` again, or
+      the first of them. None: no id.
     temperature: a number or a tensor, such as one for each sequence; at 0 the likeliest is taken.
     top_k: draw from so many of the likeliest ids (Fan et al. 2018, arXiv:1805.04833).
     top_p: draw from the fewest ids, the likeliest, that have this probability together (Holtzman
@@ -63,13 +64,15 @@ def sample(step: Step, prompt: Tensor, state: Any = None, end: int | None = None
     vocab: the name of the dimension of ids.
     length: the name of the dimension of positions.
     vocab_size: ids from here on are padding of the dimension, and never drawn.
+    until: positions from here on are not looked for: a number, or int32 [], so that one program
+      serves several. What is not given there is filled as after an end.
 
   Raises:
     ShapeError, DTypeError: prompt or logits are not as said, or `end` is no id.
     PlanError: a setting out of its range, a state of another nesting, or no seed.
   """
   temperature = _checked(temperature, top_k, top_p)
-  texts = Sequences(step, prompt, state, end, vocab, length, vocab_size)
+  texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
 
   def goes_on(position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any) -> Tensor:
     more = less(position, texts.last)
@@ -80,11 +83,11 @@ def sample(step: Step, prompt: Tensor, state: Any = None, end: int | None = None
     position = add(position, 1)
     given = texts.at(texts.prompt, position)
     free = less(given, 0)
-    drawn = where(ended, max(texts.end, 0), _draw(logits, vocab, temperature, top_k, top_p))
+    drawn = where(ended, texts.filler, _draw(logits, vocab, temperature, top_k, top_p))
     chosen = where(free, drawn, given)
     log_prob = subtract(gather(logits, chosen, vocab), reduce_logsumexp(logits, vocab))
     log_prob = where(logical_and(ended, free), 0.0, log_prob)
-    ended = logical_or(ended, logical_and(free, equal(chosen, texts.end)))
+    ended = logical_or(ended, logical_and(free, texts.are_ends(chosen)))
     return (position, texts.put(ids, position, chosen), texts.put(log_probs, position, log_prob),
             ended, held)
 

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -14,11 +15,12 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Tensor
 from meshtf.names import Shape, is_floating, is_integer
-from meshtf.ops.arithmetic import equal, less
+from meshtf.ops.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as numbers
 from meshtf.ops.reshape import transpose
+from meshtf.ops.state import full
 
 Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 
@@ -26,22 +28,29 @@ Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 class Sequences:
   """A prompt, and the step that goes on with it."""
 
-  def __init__(self, step: Step, prompt: Tensor, state: Any, end: int | None, vocab: str,
-               length: str, vocab_size: int | None) -> None:
+  def __init__(self, step: Step, prompt: Tensor, state: Any, end: int | Sequence[int] | None,
+               vocab: str, length: str, vocab_size: int | None, until: Any) -> None:
     _check_prompt(prompt, vocab, length)
     self.step, self.vocab, self.length, self.vocab_size = step, vocab, length, vocab_size
     self.prompt = cast(prompt, "int32")
     self.batch = prompt.shape.without(length)
     self.places = numbers(prompt.mesh, prompt.shape.dim(length))
-    self.last = prompt.shape[length] - 1
-    self.end, self.ends = -1 if end is None else end, end is not None
-    self.filled = where(less(self.prompt, 0), max(self.end, 0), self.prompt)
+    self.last = _last(prompt.shape[length], until)
+    self.ends = () if end is None else tuple(end) if isinstance(end, Sequence) else (end,)
+    self.filler = max(self.ends[0], 0) if self.ends else 0
+    self.filled = where(less(self.prompt, 0), self.filler, self.prompt)
     self.nest = state
     self.state = _leaves(state)
 
   def at(self, x: Tensor, position: Tensor) -> Tensor:
     """Returns x[*rest, length] at a position: [*rest]."""
     return gather(x, position, self.length)
+
+  def are_ends(self, ids: Tensor) -> Tensor:
+    """Returns which ids end a sequence, of the same shape, bool."""
+    if not self.ends:
+      return full(ids.mesh, ids.shape, False, "bool")
+    return functools.reduce(logical_or, [equal(ids, end) for end in self.ends])
 
   def put(self, ids: Tensor, position: Tensor, new: Tensor) -> Tensor:
     """Returns ids[*rest, length] with new[*rest] at a position."""
@@ -81,10 +90,11 @@ class Sequences:
                      f"{self.vocab_size} cannot be the used ones.", logits=logits,
                      way_out=f"Give one of 1 to {size}, or leave it out.")
     size = self.vocab_size or size
-    if self.ends and not 0 <= self.end < size:
-      raise _refusal(ShapeError, f'the end, id {self.end}, is none of the {size} ids of '
-                     f'"{self.vocab}".', logits=logits,
-                     way_out=f"Give one of 0 to {size - 1}, or end=None if nothing ends.")
+    for end in self.ends:
+      if not 0 <= end < size:
+        raise _refusal(ShapeError, f'the end, id {end}, is none of the {size} ids of '
+                       f'"{self.vocab}".', logits=logits,
+                       way_out=f"Give one of 0 to {size - 1}, or end=None if nothing ends.")
 
 
 def refuse_number(holds: bool, what: str, value: object, way_out: str = "") -> None:
@@ -115,6 +125,18 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
     raise _refusal(ShapeError, "a prompt gives at least the first id.", prompt=prompt,
                    way_out=f'Make "{length}" as long as the result, negative where ids are wanted.')
   check_free(prompt.shape, vocab, "the dimension of logits")
+
+
+def _last(positions: int, until: Any) -> Any:
+  """Returns the position at which a loop ends: a number, or a tensor if `until` is one."""
+  if until is None:
+    return positions - 1
+  if isinstance(until, Tensor):
+    if until.shape.names or until.dtype != "int32":
+      raise _refusal(ShapeError, "until is a number or a scalar of int32.", until=until)
+    return minimum(until, positions) - 1
+  refuse_number(1 <= until <= positions, f"until is a number of 1 to {positions} positions", until)
+  return until - 1
 
 
 def _check_nest(old: Any, new: Any) -> None:

@@ -133,6 +133,36 @@ def test_the_loop_ends_when_all_sequences_have():
   assert ((log_probs.numpy() < 0).sum(1) == [3, 1]).all()
 
 
+def test_each_of_several_ids_ends_a_sequence():
+  mesh = mtf.Mesh("")
+  table = mtf.import_tensor(mesh, np.eye(5, k=1, dtype="float32"), "here;vocab")
+  prompt = mtf.import_tensor(mesh, np.array([[0, -1, -1, -1], [2, -1, -1, -1]]), "batch;length")
+  def step(position, ids, state):
+    return mtf.gather(table, ids, "here"), None
+  ids, _ = mtf.decoding.sample(step, prompt, end=(4, 1), temperature=0)
+  assert ids.numpy().tolist() == [[0, 1, 4, 4], [2, 3, 4, 4]]
+  ids, _ = mtf.decoding.beam_search(step, prompt, "beam:2", end=[4, 1], alpha=0.0)
+  assert ids.numpy()[:, 0].tolist() == [[0, 1, 4, 4], [2, 3, 4, 4]]
+
+
+def test_one_program_looks_for_fewer_or_more_positions(seed):
+  prompt, table, *_ = models.tensors("batch:x", seed)
+  traced = []
+  @mtf.function(until="")
+  def draw(prompt, table, until):
+    traced.append(until)
+    step = models.table_step(table)
+    return (mtf.decoding.sample(step, prompt, temperature=0, until=until)[0],
+            mtf.decoding.beam_search(step, prompt, "beam:1", until=until)[0])
+  whole = draw(prompt, table, np.int32(LENGTH))[0].numpy()
+  for until in (1, 4, LENGTH, LENGTH + 3):
+    sampled, searched = (x.numpy() for x in draw(prompt, table, np.int32(until)))
+    want = np.where((PROMPT < 0) & (np.arange(LENGTH) >= until), 0, whole)
+    np.testing.assert_array_equal(sampled, want)
+    np.testing.assert_array_equal(searched[:, 0], want)
+  assert len(traced) == 1
+
+
 def test_a_sequence_needs_no_batch(seed):
   args = models.tensors("", seed)
   alone = mtf.import_tensor(args[1].mesh, PROMPT[1], "length")
@@ -178,6 +208,8 @@ def test_bad_draws_are_refused():
   refused(mtf.ShapeError, "logits [batch vocab]", step=logits("vocab:4"))
   refused(mtf.DTypeError, "logits are floats, not int32", step=logits("batch:2;vocab:4", "int32"))
   refused(mtf.ShapeError, "the end, id -1", end=-1)
+  refused(mtf.ShapeError, "the end, id 4", end=(1, 4))
+  refused(mtf.PlanError, "1 to 6 positions, not 7", until=7)
   refused(mtf.PlanError, "two things", "(logits, None)", step=lambda p, ids, state: ids)
   refused(mtf.PlanError, "nested", "{'cache': '*'}", "None", state=None,
           step=lambda p, ids, _: (mtf.zeros(ids.mesh, "batch:2;vocab:4"), {"cache": ids}))
