@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +23,7 @@ from absl import app, flags
 
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.table import bytes_text, flops_text
-from transformer import command, data
+from transformer import command
 from transformer.evaluation import Evaluation
 from transformer.training import Run
 
@@ -52,28 +53,27 @@ class Curve:
 def train(model: str, seed: int, every: int, params: Sequence[str]) -> Curve:
   """Trains a model, measuring it after each `every` steps, and tells of it on the way."""
   gin.clear_config()
-  command.configure([CONFIGS[model]], [*params, f"train.seed = {seed}", f"Mesh.seed = {seed}"])
+  command.configure([CONFIGS[model]], [*params, f"ByteText.seed = {seed}",
+                                             f"Mesh.seed = {seed}"])
   run = Run()
   forecast, points, seconds = run.explain(), [], 0.0
   for step, bits, seconds in measured(run, every):
     points.append((step, bits))
     print(f"{model:8} seed {seed}  step {step:5}  {bits:.4f} bits  {seconds:5.0f} s", flush=True)
-  return Curve(model, seed, forecast.flops() / (run.batch * run.length),
-               forecast.memory.parameters, seconds, points)
+  tokens = math.prod(run.features()["tokens"].shape)
+  return Curve(model, seed, forecast.flops() / tokens, forecast.memory.parameters, seconds, points)
 
 
 def measured(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
   """Yields steps done, held-out bits per byte, and the seconds that all steps so far took."""
-  assert run.corpus is not None
-  evaluation = Evaluation(run.trainer.model, run.corpus.held_out, run.length, run.batch)
+  evaluation = Evaluation(run.trainer.model, run.data, run.batch)
   seconds, began = 0.0, time.monotonic()
-  batches = data.batches(run.corpus.train, run.batch, run.length, run.seed)
-  for step, (tokens, targets) in enumerate(batches.take(run.steps), 1):
-    loss, _ = run.trainer.step({"tokens": tokens, "targets": targets})
+  for step, batch in enumerate(run.data.batches(run.batch).take(run.steps), 1):
+    loss, _ = run.trainer.step(batch)
     if step % every == 0 or step == run.steps:
       float(loss)                     # waits for it
       seconds += time.monotonic() - began
-      yield step, evaluation(), seconds
+      yield step, evaluation()["bits_per_byte"], seconds
       began = time.monotonic()
 
 

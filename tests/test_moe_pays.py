@@ -12,7 +12,7 @@ from transformer.training import Run
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 16", "Architecture.d_kv = 8",
          "MixtureOfExperts.experts = 4", "MixtureOfExperts.group_size = None", "train.batch = 4",
-         "train.length = 8", "Evaluation.windows = 8", "steps = 5"]
+         "ByteText.length = 8", "Evaluation.number = 8", "steps = 5"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def test_a_token_costs_both_models_the_same():
   for config in moe_pays.CONFIGS.values():
     gin.clear_config()
     command.configure([config], ['Mesh.devices = "abstract"'])
-    flops.append(Run(None).explain().flops())
+    flops.append(Run().explain().flops())
   assert flops[1] == pytest.approx(flops[0], rel=0.03)
 
 
