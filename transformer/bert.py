@@ -53,6 +53,7 @@ class BertEncoder(mtf.Module):
     a = self.architecture = architecture
     with self.scope():
       self.embeddings = Embeddings(mesh, a)
+      self.dropout = mtf.layers.Dropout(a.dropout)
       self.stack = Stack(mesh, a, causal=False, name="encoder")
       self.pooler = mtf.layers.Dense(mesh, a.dim("d_model"), mtf.Dimension(_POOLED, a.d_model),
                                      name="pooler") if pooled else None
@@ -67,7 +68,7 @@ class BertEncoder(mtf.Module):
       training: whether to drop.
     """
     places = Places.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
-    x = self.embeddings(tokens, places.positions, training, token_types)
+    x = self.dropout(self.embeddings(tokens, places.positions, token_types), training)
     x, reports = self.stack(x, places, training)
     if self.pooler is None:
       return x, None, reports

@@ -1,7 +1,7 @@
 """Tokens to the stream that runs through blocks, and back to logits.
 
     embeddings = Embeddings(mesh, architecture)
-    x = embeddings(tokens, places.positions, training=True)     # [batch length d_model]
+    x = embeddings(tokens, places.positions)       # [batch length d_model]
     logits = embeddings.attend(x)                                # tied: [batch length vocab]
 """
 
@@ -37,16 +37,14 @@ class Embeddings(mtf.Module):
     self.types = embed(mesh, a.dim("token_types"), width, normal(0.1),
                        name="type_embedding") if a.token_types else None
     self.norm = a.make_norm(mesh, "embedding_norm") if a.norm_place == "after" else None
-    self.dropout = mtf.layers.Dropout(a.dropout)
 
-  def __call__(self, tokens: mtf.Tensor, positions: mtf.Tensor, training: bool = False,
+  def __call__(self, tokens: mtf.Tensor, positions: mtf.Tensor,
                token_types: mtf.Tensor | None = None) -> mtf.Tensor:
     """Returns [batch length d_model], or without `length` for one position.
 
     Args:
       tokens: integers [batch length].
       positions: integers [length] or [batch length].
-      training: whether to drop.
       token_types: integers [batch length]; None: all are of kind 0.
 
     Raises:
@@ -65,7 +63,7 @@ class Embeddings(mtf.Module):
       kinds = mtf.zeros(tokens.mesh, tokens.shape, "int32") if token_types is None else token_types
       x = x + self.types(kinds)
     x = mtf.cast(x, a.dtype)
-    return self.dropout(x if self.norm is None else self.norm(x), training)
+    return x if self.norm is None else self.norm(x)
 
   def refuse_length(self, positions: int) -> None:
     """Refuses more positions than learned ones. Raises ShapeError."""

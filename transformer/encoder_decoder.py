@@ -66,6 +66,8 @@ class EncoderDecoder(Model):
                            f"{a.dim('vocab').size}, or no label_smoothing.")
     with self.scope():
       self.embeddings = Embeddings(mesh, a)
+      self.input_dropout = mtf.layers.Dropout(a.dropout, name="input_dropout")
+      self.dropout = mtf.layers.Dropout(a.dropout)
       self.encoder = Stack(mesh, a, causal=False, name="encoder")
       self.encoder_dropout = mtf.layers.Dropout(a.dropout, name="encoder_dropout")
       self.decoder = Stack(mesh, b, causal=True, across=True, name="decoder")
@@ -89,7 +91,7 @@ class EncoderDecoder(Model):
     if segments is None:
       segments = mtf.cast(inputs != 0, "int32")
     places = Places.of(inputs, positions, segments)
-    x = self.embeddings(inputs, places.positions, training)
+    x = self.input_dropout(self.embeddings(inputs, places.positions), training)
     x, reports = self.encoder(x, places, training)
     return (Encoded(self.encoder_dropout(x, training), places),
             {f"encoder/{name}": report for name, report in reports.items()})
@@ -99,7 +101,7 @@ class EncoderDecoder(Model):
     """Returns logits [batch length vocab], and what mixtures of experts report."""
     encoded, reports = self.encode(batch, training)
     places = Places.of(batch["tokens"], batch.get("positions"), batch.get("segments"))
-    x = self.embeddings(batch["tokens"], places.positions, training)
+    x = self.dropout(self.embeddings(batch["tokens"], places.positions), training)
     x, more = self.decoder(x, places, training, encoded.x, encoded.places)
     return self.predict(x), reports | {f"decoder/{name}": report for name, report in more.items()}
 

@@ -93,7 +93,7 @@ class PipelinedLanguageModel(LanguageModel):
     def places(x: mtf.Tensor) -> Places:
       return Places(mtf.range(self.mesh, x.shape.dim(LENGTH)))
     def embed(tokens: mtf.Tensor) -> Parts:
-      return (self.embeddings(tokens, places(tokens).positions, True),)
+      return (self.dropout(self.embeddings(tokens, places(tokens).positions), True),)
     def run(block: Any) -> Callable[[Parts], Parts]:
       def part(parts: Parts) -> Parts:
         x, *losses = parts

@@ -45,6 +45,7 @@ class LanguageModel(Model):
     self.z_loss, a = z_loss, self.architecture
     with self.scope():
       self.embeddings = Embeddings(mesh, a)
+      self.dropout = mtf.layers.Dropout(a.dropout)
       self.decoder = Stack(mesh, a, causal=True, name="decoder")
       self.logits = None if a.tied else mtf.layers.Dense(
           mesh, a.dim("d_model"), a.dim("vocab"), use_bias=False, name="logits")
@@ -66,7 +67,7 @@ class LanguageModel(Model):
   def logits_and_reports(self, tokens: mtf.Tensor, places: Places, training: bool = False
                          ) -> tuple[mtf.Tensor, dict[str, Report]]:
     """Returns logits, and what mixtures of experts report, by the names of their blocks."""
-    x = self.embeddings(tokens, places.positions, training)
+    x = self.dropout(self.embeddings(tokens, places.positions), training)
     x, reports = self.decoder(x, places, training)
     return self.predict(x), reports
 

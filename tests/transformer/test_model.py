@@ -109,7 +109,7 @@ def test_first_values_and_dropout_are_the_same(pair):
     model = LanguageModel(mtf.Mesh(**mesh), Architecture(**SIZES, dropout=0.5))
     with mtf.seed(3, 4):
       ones = mtf.ones(model.mesh, "batch:8;length:8;d_model:16")
-      mask = model.embeddings.dropout(ones, training=True)
+      mask = model.dropout(ones, training=True)
     return {"mask": mask.numpy(), **{v.name: v.numpy() for v in model.variables}}
 
   have, want = values(**pair), values(axes="")
