@@ -1,7 +1,8 @@
 """Models in the folders of Hugging Face transformers: config.json and safetensors files.
 
-    model = read_model("bert-base-uncased", mesh)     # on any mesh, in any layout
-    write_model(model, "out")                         # AutoModel.from_pretrained("out") takes it
+    model = read_model("bert-base-uncased", mesh)       # on any mesh, in any layout
+    write_model(model, "out")                           # AutoModel.from_pretrained("out") takes it
+    read_model("gpt2", mesh, scanned=True, vocab_multiple=64)     # 50257 tokens cannot be cut
 
 Names and shapes are compared before anything is read or written. Numbers stay the same, bit by bit,
 if their files have float32.
@@ -33,8 +34,13 @@ ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 _BY_NAME = {name: family for family in ALL for name in family.names}
 
 
-def read_model(folder: str | Path, mesh: mtf.Mesh) -> Model:
+def read_model(folder: str | Path, mesh: mtf.Mesh, **changes: Any) -> Model:
   """Returns our model of what a folder has, on a mesh.
+
+  Args:
+    folder: holds config.json and safetensors files.
+    mesh: where the variables will lie.
+    changes: to the `Architecture`, such as those that change no numbers.
 
   Raises:
     CheckpointError: there is no such model here, or names or shapes are not those that
@@ -42,6 +48,9 @@ def read_model(folder: str | Path, mesh: mtf.Mesh) -> Model:
   """
   config, tensors = read_config(folder), TensorFiles(folder)
   family, kwargs = family_and_sizes(config, list(tensors))
+  for name in ("architecture", "decoder"):
+    if kwargs.get(name) is not None:
+      kwargs[name] = dataclasses.replace(kwargs[name], **changes)
   model = family.make(mesh, **kwargs)
   arrays = ours(family, model, tensors)
   for variable in model.variables:
@@ -97,12 +106,13 @@ def family_and_sizes(config: Mapping[str, Any], names: Collection[str]
 
 def ours(family: Family, model: Model, tensors: Tensors) -> dict[str, np.ndarray]:
   """Returns the values of our model's variables, by name."""
-  return to_ours(family.rules(model), _shapes(model), family.canonical(tensors, model))
+  return to_ours(family.rules(model), _shapes(model), family.canonical(tensors, model),
+                 _sizes(model))
 
 
 def theirs(family: Family, model: Model, arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
   """Returns tensors under their names, for one array for each variable of our model."""
-  return to_theirs(family.rules(model), _shapes(model), arrays)
+  return to_theirs(family.rules(model), _shapes(model), arrays, _sizes(model))
 
 
 def family_of(model: Model) -> Family:
@@ -143,7 +153,8 @@ def _difference(family: Family, model: Model) -> str | None:
 def _essence(a: Architecture) -> dict[str, Any]:
   """Returns what the numbers of an architecture depend on."""
   said = {f.name: getattr(a, f.name) for f in dataclasses.fields(a)}
-  for name in ("dropout", "scanned", "recompute", "dtype", "mixture", "block_length"):
+  for name in ("dropout", "vocab_multiple", "scanned", "recompute", "dtype", "mixture",
+               "block_length"):
     del said[name]
   kinds: dict[str, tuple[str, ...]] = {
       "learned": ("max_length",), "rotary": ("rotary_base",),
@@ -157,3 +168,7 @@ def _essence(a: Architecture) -> dict[str, Any]:
 
 def _shapes(model: Model) -> dict[str, mtf.Shape]:
   return {variable.name: variable.shape for variable in model.variables}
+
+
+def _sizes(model: Model) -> dict[str, int]:
+  return {"vocab": model.architecture.vocab}

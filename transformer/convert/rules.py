@@ -13,7 +13,8 @@ The last line of the table says that their tensor has two axes: heads and d_kv i
 Ours has these names in any order, such as `[heads d_kv d_model]`. A tensor of theirs that is
 several of ours has a `*`, which counts them. So transposes, merged heads and fused kernels need no
 more words. Where one variable of ours serves all layers, with their dimension in front, our name
-has no `{layer}`: each of its rows is a tensor of theirs.
+has no `{layer}`: each of its rows is a tensor of theirs. Where one of our dimensions is filled up,
+`sizes` says how large it is there, as in {"vocab": 50257}.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ import dataclasses
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 import meshtf as mtf
 
 Shapes = Mapping[str, mtf.Shape]
+Sizes = Mapping[str, int]
 
 
 class Tensors(Protocol):
@@ -86,42 +88,51 @@ def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
           for layer in range(layers) for rule in rules]
 
 
-def to_ours(rules: Iterable[Rule], shapes: Shapes, tensors: Tensors) -> dict[str, np.ndarray]:
-  """Returns the values of our variables, by name.
+def to_ours(rules: Iterable[Rule], shapes: Shapes, tensors: Tensors, sizes: Sizes
+            ) -> dict[str, np.ndarray]:
+  """Returns the values of our variables, by name; 0 where they are larger than theirs.
+
+  Args:
+    rules: of the model.
+    shapes: of our variables.
+    tensors: of theirs.
+    sizes: of dimensions that are smaller there.
 
   Raises:
     CheckpointError: names or shapes of theirs are not those that our variables ask for.
   """
   rules = list(rules)
-  check(rules, shapes, {name: tensors.shape(name) for name in tensors})
-  arrays = {name: np.empty(shape.sizes, np.float32) for name, shape in shapes.items()}
+  check(rules, shapes, {name: tensors.shape(name) for name in tensors}, sizes)
+  arrays = {name: np.zeros(shape.sizes, np.float32) for name, shape in shapes.items()}
   for rule in rules:
-    tensor = tensors[rule.theirs]
-    for part, target in enumerate(_targets(rule, arrays)):
-      target[...] = _view(rule, _shape(rule, shapes), tensor, part)
+    tensor, shape = tensors[rule.theirs], _shape(rule, shapes, sizes)
+    for part, target in enumerate(_targets(rule, shape, arrays)):
+      target[...] = _view(rule, shape, tensor, part)
   return arrays
 
 
-def to_theirs(rules: Iterable[Rule], shapes: Shapes, arrays: Mapping[str, np.ndarray]
-              ) -> dict[str, np.ndarray]:
-  """Returns tensors under their names for the values of our variables."""
+def to_theirs(rules: Iterable[Rule], shapes: Shapes, arrays: Mapping[str, np.ndarray],
+              sizes: Sizes) -> dict[str, np.ndarray]:
+  """Returns tensors under their names for the values of our variables; see `to_ours`."""
   found = {}
   for rule in rules:
-    shape = _shape(rule, shapes)
+    shape = _shape(rule, shapes, sizes)
     tensor = np.empty(_sizes(rule, shape), np.float32)
-    for part, source in enumerate(_targets(rule, arrays)):
+    for part, source in enumerate(_targets(rule, shape, arrays)):
       _view(rule, shape, tensor, part)[...] = source
     found[rule.theirs] = tensor
   return dict(sorted(found.items()))
 
 
-def check(rules: Iterable[Rule], shapes: Shapes, found: Mapping[str, tuple[int, ...]]) -> None:
+def check(rules: Iterable[Rule], shapes: Shapes, found: Mapping[str, tuple[int, ...]],
+          sizes: Sizes) -> None:
   """Compares names and shapes of theirs with those that our variables ask for.
 
   Args:
     rules: of the model.
     shapes: of our variables.
     found: shapes of their tensors.
+    sizes: of dimensions that are smaller there.
 
   Raises:
     CheckpointError: they differ, or rules and variables do.
@@ -133,7 +144,7 @@ def check(rules: Iterable[Rule], shapes: Shapes, found: Mapping[str, tuple[int, 
     raise mtf.CheckpointError(mtf.explain_error(
         "this configuration has variables that the other library's model has not, or lacks some.",
         variables=_some(lost), way_out="Convert what `transformer.convert` made the sizes of."))
-  wanted = {rule.theirs: _sizes(rule, _shape(rule, shapes)) for rule in rules}
+  wanted = {rule.theirs: _sizes(rule, _shape(rule, shapes, sizes)) for rule in rules}
   missing, unknown = sorted(set(wanted) - set(found)), sorted(set(found) - set(wanted))
   differ = [f"{name}: {found[name]} found, {size} wanted" for name, size in sorted(wanted.items())
             if name in found and found[name] != size]
@@ -145,10 +156,10 @@ def check(rules: Iterable[Rule], shapes: Shapes, found: Mapping[str, tuple[int, 
         way_out="config.json and the tensors must be of one model."))
 
 
-def _shape(rule: Rule, shapes: Shapes) -> mtf.Shape:
-  """Returns the shape of what one layer's tensor is of our variables."""
-  shape = shapes[rule.names()[0]]
-  return shape if rule.row is None else mtf.Shape(list(shape)[1:])
+def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
+  """Returns the shape, in our names, of that part of our variables which one tensor has."""
+  dims = list(shapes[rule.names()[0]])[0 if rule.row is None else 1:]
+  return mtf.Shape([(dim.name, sizes.get(dim.name, dim.size)) for dim in dims])
 
 
 def _axes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
@@ -161,9 +172,12 @@ def _sizes(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:
   return tuple(math.prod(axis) for axis in _axes(rule, shape))
 
 
-def _targets(rule: Rule, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-  found = [arrays[name] for name in rule.names()]
-  return found if rule.row is None else [array[rule.row] for array in found]
+def _targets(rule: Rule, shape: mtf.Shape, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+  """Returns views of those parts of our variables which one tensor has."""
+  part: tuple[Any, ...] = tuple(slice(size) for size in shape.sizes)
+  if rule.row is not None:
+    part = (rule.row, *part)
+  return [arrays[name][part] for name in rule.names()]
 
 
 def _view(rule: Rule, shape: mtf.Shape, tensor: np.ndarray, part: int) -> np.ndarray:

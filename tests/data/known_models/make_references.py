@@ -50,10 +50,10 @@ def main() -> None:
   write("bert", hf.BertForPreTraining(bert), {**sentences(), **masked_words()})
   three = hf.BertConfig(**BERT, num_labels=3)
   write("bert_classifier", hf.BertForSequenceClassification(three),
-        {**sentences(), "labels": np.array([2, 0, 1])})
+        {**sentences(), "labels": np.array([2, 0, 1, 2])})
   write("bert_span", hf.BertForQuestionAnswering(bert),
-        {**sentences(), "start_positions": np.array([1, 4, 0]),
-         "end_positions": np.array([5, 4, 2])})
+        {**sentences(), "start_positions": np.array([1, 4, 0, 9]),
+         "end_positions": np.array([5, 4, 2, 10])})
   write("gpt2", hf.GPT2LMHeadModel(hf.GPT2Config(**GPT2)), text())
   write("t5", hf.T5ForConditionalGeneration(hf.T5Config(**T5)), pairs())
   write("t5_1_1", t5_1_1(hf), pairs())
@@ -74,21 +74,22 @@ def t5_1_1(hf: Any) -> Any:
 
 def sentences() -> dict[str, np.ndarray]:
   """Returns pairs of sentences of several lengths, with padding after them."""
-  length = np.array([12, 9, 6])[:, None]
+  length = np.array([12, 9, 6, 11])[:, None]
   place = np.arange(12)[None]
   rng = np.random.default_rng(1)
   there = place < length
-  return {"input_ids": np.where(there, rng.integers(1, VOCAB, (3, 12)), 0),
+  return {"input_ids": np.where(there, rng.integers(1, VOCAB, (4, 12)), 0),
           "attention_mask": there.astype(np.int64),
           "token_type_ids": np.where(there, place >= length // 2, 0).astype(np.int64)}
 
 
 def masked_words() -> dict[str, np.ndarray]:
   """Returns labels of a few words, not as many in each row, and whether sentences follow."""
-  labels = np.full((3, 12), IGNORED)
-  for row, place, label in [(0, 2, 7), (0, 5, 39), (0, 11, 1), (1, 0, 20), (1, 8, 8), (2, 3, 33)]:
+  labels = np.full((4, 12), IGNORED)
+  for row, place, label in [(0, 2, 7), (0, 5, 39), (0, 11, 1), (1, 0, 20), (1, 8, 8), (2, 3, 33),
+                            (3, 1, 12)]:
     labels[row, place] = label
-  return {"labels": labels, "next_sentence_label": np.array([1, 0, 1])}
+  return {"labels": labels, "next_sentence_label": np.array([1, 0, 1, 0])}
 
 
 def text() -> dict[str, np.ndarray]:
@@ -102,11 +103,11 @@ def text() -> dict[str, np.ndarray]:
 def pairs() -> dict[str, np.ndarray]:
   """Returns inputs and targets of several lengths, with padding after them."""
   rng = np.random.default_rng(3)
-  there = np.arange(12)[None] < np.array([12, 7, 10])[:, None]
-  counted = np.arange(10)[None] < np.array([6, 10, 8])[:, None]
-  return {"input_ids": np.where(there, rng.integers(1, VOCAB, (3, 12)), 0),
+  there = np.arange(12)[None] < np.array([12, 7, 10, 4])[:, None]
+  counted = np.arange(10)[None] < np.array([6, 10, 8, 3])[:, None]
+  return {"input_ids": np.where(there, rng.integers(1, VOCAB, (4, 12)), 0),
           "attention_mask": there.astype(np.int64),
-          "labels": np.where(counted, rng.integers(1, VOCAB, (3, 10)), IGNORED)}
+          "labels": np.where(counted, rng.integers(1, VOCAB, (4, 10)), IGNORED)}
 
 
 def write(name: str, model: Any, batch: dict[str, np.ndarray]) -> None:

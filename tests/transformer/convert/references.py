@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
 
 FOLDER = Path(__file__).resolve().parents[2] / "data" / "known_models"
 NAMES = ("bert", "bert_classifier", "bert_span", "gpt2", "t5", "t5_1_1", "llama")
-IGNORED = -100
+VOCAB, IGNORED = 40, -100
 
 
 class Reference:
@@ -49,6 +50,12 @@ class Reference:
               "end": self.inputs["end_positions"]}
     return {**found, **_masked(self.inputs["labels"]),
             "next_sentence_labels": self.inputs["next_sentence_label"]}
+
+
+def write(reference: Reference, folder: Path) -> None:
+  """Writes what `save_pretrained` would: config.json and model.safetensors."""
+  (folder / "config.json").write_text(json.dumps(reference.config))
+  save_file(reference.weights, folder / "model.safetensors", {"format": "pt"})
 
 
 def _counted(labels: np.ndarray) -> dict[str, np.ndarray]:
