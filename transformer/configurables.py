@@ -16,5 +16,5 @@ for _part in (mtf.Mesh, _OPTIMIZERS.SGD, _OPTIMIZERS.Adam, _OPTIMIZERS.AdamW, _O
               _OPTIMIZERS.Adafactor, _OPTIMIZERS.warmup_cosine, _OPTIMIZERS.warmup_inverse_sqrt,
               _OPTIMIZERS.linear_warmup, _OPTIMIZERS.linear_decay, _OPTIMIZERS.cosine_decay,
               _OPTIMIZERS.inverse_sqrt, _OPTIMIZERS.slanted_triangular, _OPTIMIZERS.product,
-              _OPTIMIZERS.delayed):
+              _OPTIMIZERS.delayed, _OPTIMIZERS.named, _OPTIMIZERS.unless_named):
   gin.external_configurable(_part)

@@ -61,6 +61,7 @@ from transformer.data.features import (
 )
 from transformer.data.packing import Chunks, Packed, PackedPairs, pack
 from transformer.data.protocol import Data
+from transformer.data.shapes_only import ShapesOnly
 from transformer.data.sources import documents, json_lines, text_lines, tfrecords, tsv
 from transformer.data.stored import stored_rows, write_rows
 from transformer.data.task_data import TaskData
@@ -77,7 +78,7 @@ from transformer.data.vocabularies import (
 __all__ = ["BertFeatures", "ByteText", "ByteVocabulary", "Chunks", "ClassifierFeatures", "Corpus",
            "CorpusError", "Data", "DataError", "END", "EncoderDecoderFeatures", "Features",
            "LanguageModelFeatures", "Mixture", "Packed", "PackedPairs", "PrefixFeatures",
-           "RawBytes", "SentencePieceVocabulary", "Task", "TaskData", "Vocabulary",
+           "RawBytes", "SentencePieceVocabulary", "ShapesOnly", "Task", "TaskData", "Vocabulary",
            "VocabularyError", "WordPieceVocabulary", "batches", "bert_pretraining", "documents",
            "evaluation_batches", "find", "json_lines", "language_model", "pack",
            "prefix_language_model", "preprocessors", "python_library", "register",
