@@ -67,10 +67,7 @@ class EncoderDecoder(Model):
     with self.scope():
       self.embeddings = Embeddings(mesh, a)
       self.input_dropout = mtf.layers.Dropout(a.dropout, name="input_dropout")
-<<<<<<< transformer/encoder_decoder.py
-=======
       self.dropout = mtf.layers.Dropout(a.dropout)
->>>>>>> /tmp/other.11922
       self.encoder = Stack(mesh, a, causal=False, name="encoder")
       self.encoder_dropout = mtf.layers.Dropout(a.dropout, name="encoder_dropout")
       self.decoder = Stack(mesh, b, causal=True, across=True, name="decoder")
