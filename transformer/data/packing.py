@@ -28,7 +28,7 @@ from transformer.data.seeds import Seed
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import Vocabulary
 
-_OPEN_ROWS = 8       # rows that wait for a text that fits
+_OPEN_ROWS = 32      # rows that wait for a text that fits
 
 
 class Rows(Protocol):
@@ -128,24 +128,22 @@ def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Ex
   Raises:
     DataError: an example is longer than a row.
   """
-  rows: list[list[Example]] = []
+  rows: list[tuple[list[Example], dict[str, int]]] = []       # with the room that each has left
   for example in examples:
+    sizes = {name: len(example[name]) for name in lengths}
     for name, most in lengths.items():
-      if len(example[name]) > most:
-        raise DataError(f"{name} of {len(example[name])} tokens do not fit into a row of {most}.")
-    row = next((row for row in rows if _fits(row, example, lengths)), None)
-    if row is not None:
-      row.append(example)
-      continue
-    rows.append([example])
+      if sizes[name] > most:
+        raise DataError(f"{name} of {sizes[name]} tokens do not fit into a row of {most}.")
+    fitting = (row for row in rows if all(size <= row[1][name] for name, size in sizes.items()))
+    found = next(fitting, None)
+    if found is None:
+      rows.append(found := ([], dict(lengths)))
+    found[0].append(example)
+    for name, size in sizes.items():
+      found[1][name] -= size
     if len(rows) > _OPEN_ROWS:
-      yield _row(rows.pop(0), lengths)
-  yield from (_row(row, lengths) for row in rows)
-
-
-def _fits(row: list[Example], example: Example, lengths: Mapping[str, int]) -> bool:
-  return all(sum(len(other[name]) for other in row) + len(example[name]) <= most
-             for name, most in lengths.items())
+      yield _row(rows.pop(0)[0], lengths)
+  yield from (_row(row, lengths) for row, _ in rows)
 
 
 def _row(examples: list[Example], lengths: Mapping[str, int]) -> Example:

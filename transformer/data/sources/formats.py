@@ -118,6 +118,8 @@ class TFRecords:
     for number, length in enumerate(_record_lengths(path), 1):
       yield place + 12, length, number           # its length, 8 bytes, and a checksum, 4
       place += length + 16
+    if place != path.stat().st_size:        # TensorFlow takes less than a header for the end
+      raise BadPiece("is cut short or damaged")
 
   def parse(self, piece: bytes) -> Example:
     try:
