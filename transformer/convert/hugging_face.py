@@ -143,11 +143,10 @@ def _difference(family: Family, model: Model) -> str | None:
   pairs = [(model.architecture, kwargs["architecture"])]
   if hasattr(model, "decoder"):
     pairs.append((model.decoder.architecture, kwargs.get("decoder") or kwargs["architecture"]))
-  for have, other in ((_essence(a), _essence(b)) for a, b in pairs):
-    for name, value in have.items():
-      if other[name] != value:
-        return f"{name} is {other[name]!r} there, {value!r} here"
-  return None
+  differ = [f"{name} is {other[name]!r} there, {value!r} here"
+            for have, other in ((_essence(a), _essence(b)) for a, b in pairs)
+            for name, value in have.items() if name in other and other[name] != value]
+  return "; ".join(dict.fromkeys(differ)) or None
 
 
 def _essence(a: Architecture) -> dict[str, Any]:
