@@ -107,6 +107,18 @@ def needed(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
   return kept[::-1]
 
 
+def unvarying(body: Body) -> list[Node]:
+  """Returns the nodes that do the same in each run, such as casts of captures."""
+  varies = {*body.arguments}
+  same = []
+  for node in body.nodes:
+    if any(x in varies for x in uses(node)):
+      varies.update(node.outputs)
+    else:
+      same.append(node)
+  return same
+
+
 def record_body(fn: Callable[..., Sequence[Tensor]], specs: Sequence[Spec]) -> Body:
   """Records fn, which takes a tensor for each spec and returns tensors.
 

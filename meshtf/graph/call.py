@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.graph.apply import apply_all
-from meshtf.graph.body import Body, needed, record_more, uses
+from meshtf.graph.body import Body, needed, record_more, unvarying, uses
 from meshtf.graph.context import context
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
@@ -111,11 +111,13 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
   """
   given = [body.graph.given(r.spec) for r in results]
   inputs = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
+  same = unvarying(body)             # made again or shared, and not handed on by each call
   sums: dict[Tensor, Tensor] = {}
   adds: dict[Node, list[Node]] = {}
 
   def gradient() -> list[Any]:
-    found = dict(zip(inputs, gradients_within(set(body.nodes), results, inputs, given)))
+    found = dict(zip(inputs, gradients_within(set(body.nodes), results, inputs, given,
+                                              set(same))))
     for x in body.captures:
       made = found.get(x)
       if made is not None:
@@ -128,7 +130,7 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
   nodes, made = record_more(body, gradient)
   reached = {x: dx for x, dx in zip(inputs, made) if dx is not None}
   wanted = list(reached.values())
-  nodes = needed(_at_once(nodes, adds), wanted)
+  nodes = needed([*same, *_at_once(nodes, adds)], wanted)
   there = {*given, *sums.values(), *body.captures, *(y for n in nodes for y in n.outputs)}
   used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *wanted))
   kept = tuple(x for x in used if x not in there)

@@ -36,9 +36,13 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
 
 
 def gradients_within(nodes: Collection[Node] | None, ys: Sequence[Tensor], xs: Sequence[Any],
-                     grad_ys: Sequence[Tensor | None]) -> list[Tensor | None]:
-  """Returns gradients as `gradients` does, through some nodes only (None: through all)."""
-  backward = _Backward(xs)
+                     grad_ys: Sequence[Tensor | None], same: Collection[Node] = ()
+                     ) -> list[Tensor | None]:
+  """Returns gradients as `gradients` does, through some nodes only (None: through all).
+
+  Those of `same` are not computed again, even if they are recomputed otherwise.
+  """
+  backward = _Backward(xs, same)
   backward.walk(ys, nodes)
   for y, dy in zip(ys, grad_ys, strict=True):
     if not has_gradient(y.dtype):
@@ -67,8 +71,8 @@ def _sources(node: Node) -> Sequence[Tensor]:
 class _Backward:
   """The state of one backward walk: cotangents so far, and nodes computed again."""
 
-  def __init__(self, xs: Sequence[Any]) -> None:
-    self.targets = {id(x) for x in xs}
+  def __init__(self, xs: Sequence[Any], same: Collection[Node]) -> None:
+    self.targets, self.same = {id(x) for x in xs}, same
     self.nodes: list[Node] = []                     # between xs and ys, in the order they ran
     self.cotangents: dict[Tensor, Tensor] = {}
     self.again: dict[Tensor, Tensor] = {}           # tensor -> the same, computed once more
@@ -167,7 +171,7 @@ class _Backward:
     if node.group in self.replayed:
       return
     self.replayed.add(node.group)
-    for old in node.group.nodes:
+    for old in (n for n in node.group.nodes if n not in self.same):
       xs = [self.again.get(x, x) for x in old.inputs]
       first = not any(x in self.again for x in old.inputs)
       with context(primals=old.outputs, region=old.region, stage=old.stage, group=None,

@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all
-from meshtf.graph.body import Body, needed, record_more, uses
+from meshtf.graph.body import Body, needed, record_more, unvarying, uses
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
@@ -133,7 +133,8 @@ class _Reversed:
 
   def _run(self, nodes: list[Node], results: list[Tensor], carried: list[Tensor], sums: int
            ) -> tuple[Tensor, ...]:
-    nodes = needed([*self._again(nodes, results), *nodes], results)
+    # What no turn changes takes less to make again than to stack.
+    nodes = needed([*unvarying(self.body), *nodes], results)
     turn, made = self.body.arguments[0], {y for n in nodes for y in n.outputs}
     used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
     kept = [x for x in used if not (x in made or x is turn or x in self.carried
@@ -144,17 +145,6 @@ class _Reversed:
     loop = Loop(body, len(carried), len(walked), sums, self.loop.dim, not self.loop.reverse)
     return apply_all(loop, *self.carried.values(), *(self.walked[x] for x in walked),
                      *(self.captured[x] for x in body.captures), mesh=self.node.mesh)
-
-  def _again(self, nodes: list[Node], results: list[Tensor]) -> list[Node]:
-    """Returns forward nodes that no turn changes: to make them again takes less than to stack."""
-    varies = {*self.body.arguments}
-    same = []
-    for node in self.body.nodes:
-      if any(x in varies for x in uses(node)):
-        varies.update(node.outputs)
-      else:
-        same.append(node)
-    return same
 
   def _keep(self, kept: list[Tensor]) -> Iterable[Tensor]:
     """Makes the forward loop stack what the backward body needs of each turn."""

@@ -238,7 +238,7 @@ class GPipe(Module):
 def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
   """Returns the cotangent of x, which lies where x does."""
   with context(primals=(x,)):
-    return None if d is None else d * dy
+    return None if d is None else d * cast(dy, d.dtype)
 
 
 def _variables(layer: Any) -> Sequence[Variable]:

@@ -26,18 +26,20 @@ CASES = [  # rules beside batch:data, rows of a microbatch, what GPipe is told
 class Layer(mtf.Module):
   """A norm and a feed-forward layer beside the identity."""
 
-  def __init__(self, mesh, k):
+  def __init__(self, mesh, k, dtype="float32"):
     super().__init__(f"layer_{k}")
+    self.dtype = dtype
     with self.scope():
       self.norm = mtf.layers.LayerNorm(mesh, f"d:{D}", name="norm")
       self.ff = mtf.layers.FeedForward(mesh, f"d:{D}", f"d_ff:{D_FF}", name="ff")
 
   def __call__(self, x):
+    x = mtf.cast(x, self.dtype)
     return x + self.ff(self.norm(x))
 
 
 def loss_of(y, labels):
-  return mtf.reduce_mean(mtf.square(y - labels))
+  return mtf.reduce_mean(mtf.square(y - mtf.cast(labels, y.dtype)))
 
 
 def trained(mesh, forward, variables, rows, seed):
@@ -73,9 +75,30 @@ def test_cut_variables_and_slots_change_no_number(rules, rows, how, seed):
     np.testing.assert_allclose(y, expected, 2e-4, 2e-6, err_msg=str(i))
 
 
-def explained(rules, rows, microbatches):
+@pytest.mark.parametrize("recompute", [False, True])
+def test_bfloat16_layers_and_loss(recompute, seed):
+  one = mtf.Mesh("", seed=seed)
+  layers = [Layer(one, k, "bfloat16") for k in range(4)]
+
+  def plain(x, labels):
+    for layer in layers:
+      x = layer(x)
+    return loss_of(x, labels)
+  want = trained(one, plain, [v for layer in layers for v in layer.variables], 64, seed)
+  mesh = mtf.Mesh("stage:2;data:2", "batch:data", seed=seed, **FSDP)
+  pipe = mtf.pipeline.GPipe([Layer(mesh, k, "bfloat16") for k in range(4)], 2, 4,
+                            recompute=recompute)
+  got = trained(mesh, lambda x, labels: pipe.loss(loss_of, x, labels), pipe.variables, 64, seed)
+  first = 1 + len(pipe.variables)      # of the first step: AdamW's updates hang on signs
+  for i, (y, expected) in enumerate(zip(got[:first], want[:first])):
+    assert y.dtype == expected.dtype
+    y, expected = (np.asarray(a, "float32") for a in (y, expected))
+    assert np.abs(y - expected).max() <= 0.05 * np.abs(expected).max() + 1e-3, i
+
+
+def explained(rules, rows, microbatches, dtype="float32", **how):
   mesh = mtf.Mesh("stage:2;data:2", "batch:data", devices="abstract", **rules)
-  pipe = mtf.pipeline.GPipe([Layer(mesh, k) for k in range(4)], 2, microbatches)
+  pipe = mtf.pipeline.GPipe([Layer(mesh, k, dtype) for k in range(4)], 2, microbatches, **how)
   variables = pipe.trainable_variables
   optimizer = mtf.optimizers.AdamW(variables, 0.01)
 
@@ -100,3 +123,14 @@ def test_weights_are_gathered_and_gradients_scattered_once_in_a_step(rules, micr
         assert finished in m.tensor.states
         moved[tuple(size for _, size in m.tensor.shape)] += m.times
     assert moved == every
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_casts_of_weights_are_made_and_gathered_once_for_all_microbatches(recompute):
+  counts = []
+  for microbatches in (2, 6):
+    forecast, _ = explained(FSDP, 64, microbatches, "bfloat16", recompute=recompute)
+    assert forecast.error is None
+    counts.append(sum(m.times for m in forecast.moves
+                      if m.kind == "all_gather" and "batch" not in dict(m.tensor.shape)))
+  assert counts[0] == counts[1] > 0
