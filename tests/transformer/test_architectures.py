@@ -46,8 +46,8 @@ MODELS = {
 }
 LAYOUTS = {
     "data and tensor": ("data:2;model:2", "batch:data; heads:model; d_ff:model; vocab:model", ""),
-    "FSDP": ("data:4", "batch:data", "d_model:data; d_ff:data"),
-    "length": ("data:2;seq:2", "batch:data; length:seq; inputs_length:seq", ""),
+    "FSDP": ("data:4", "batch:data", "d_model:data"),
+    "length": ("data:2;seq:2", "batch:data; length:seq", ""),
 }
 
 
