@@ -23,10 +23,10 @@ import meshtf as mtf
 from transformer import configurables, metrics, reports
 from transformer.base import Model
 from transformer.data import Data, DataError, RawBytes
+from transformer.decoding import sample
 from transformer.evaluation import Evaluation
 from transformer.loop import Loop
 from transformer.model import LanguageModel
-from transformer.sampling import sample
 from transformer.trainer import Trainer
 
 __all__ = ["Run", "configurables", "train"]

@@ -16,9 +16,9 @@ import meshtf as mtf
 from transformer import data, metrics, reports, trainer, training
 from transformer.architecture import Architecture
 from transformer.command import ConfigError, configure
+from transformer.decoding import sample
 from transformer.evaluation import Evaluation
 from transformer.model import LanguageModel
-from transformer.sampling import sample
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 1, "dropout": 0.1}
