@@ -1,11 +1,12 @@
 """The phase of each op: forward, backward, or update.
 
 What gradient rules make is backward; what depends on it, or serves nothing but updates, is update.
+A loop over microbatches has both inside, and what depends on it is update as well.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from meshtf.forecast.facts import Phase
 from meshtf.graph import Call, Node, Tensor
@@ -14,9 +15,10 @@ from meshtf.graph import Call, Node, Tensor
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
   """Returns the phase of each node."""
   found: dict[Node, Phase] = {}
+  learn = {node for node in nodes if any(inside.primals for inside in _inside(node))}
   for node in nodes:
-    found[node] = _phase(node, found)
-  _serves_updates_alone(nodes, {t.node for t in results}, found)
+    found[node] = _phase(node, found, learn)
+  _serves_updates_alone(nodes, learn | {t.node for t in results}, found)
   for node in nodes:
     for inside in _inside(node):
       found.setdefault(inside, "backward" if inside.primals else found[node])
@@ -31,11 +33,12 @@ def _inside(node: Node) -> Iterator[Node]:
       yield from _inside(inside)
 
 
-def _phase(node: Node, before: dict[Node, Phase]) -> Phase:
+def _phase(node: Node, before: dict[Node, Phase], learn: Set[Node]) -> Phase:
   if node.primals or isinstance(node.op, Call) and node.op.which.backward:
     return "backward"
   trains = node.op.effect == "write" and node.op.stores[0].kind == "parameter"
-  if trains or any(before.get(x.node, "forward") != "forward" for x in node.inputs):
+  if trains or any(before.get(x.node, "forward") != "forward" or x.node in learn
+                   for x in node.inputs):
     return "update"
   return "forward"
 

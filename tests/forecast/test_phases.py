@@ -1,0 +1,37 @@
+"""What a program keeps beside its parameters is told alike whether a batch is learned in parts."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+from transformer.architecture import Architecture
+from transformer.model import LanguageModel
+from transformer.trainer import Trainer
+
+SMALL = Architecture(vocab=256, d_model=128, d_ff=128, heads=2, d_kv=64, blocks=1)
+
+
+@functools.cache
+def explained(optimizer, microbatches):
+  model = LanguageModel(mtf.Mesh("data:2", "batch:data", devices="abstract"), SMALL)
+  rows = tf.TensorSpec([8, 4], tf.int32)
+  return Trainer(model, optimizer, microbatches=microbatches).explain(
+      {"tokens": rows, "targets": rows})
+
+
+@pytest.mark.parametrize("optimizer", [mtf.optimizers.Adafactor, mtf.optimizers.LAMB])
+def test_optimizer_state_is_known_after_a_loop_over_microbatches(optimizer):
+  whole, parts = (explained(optimizer, n).memory for n in (1, 4))
+  assert parts.optimizer_state == whole.optimizer_state > 0
+  assert parts.other_variables == whole.other_variables == 0
+
+
+def test_updates_are_no_part_of_a_loop_over_microbatches():
+  whole, parts = (explained(mtf.optimizers.Adafactor, n) for n in (1, 4))
+  for phase in ("forward", "backward"):
+    assert parts.flops(phase) == pytest.approx(whole.flops(phase), rel=0.01)
+  assert parts.flops("update") == pytest.approx(whole.flops("update"), rel=0.1)
