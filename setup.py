@@ -17,6 +17,9 @@ EXTRAS = {
     "pjrt": ["jaxlib>=0.7.2,<0.11; python_version >= '3.11'"],
     # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports it.
     "jax": ["jax>=0.7.2,<0.11; python_version >= '3.11'"],
+    # Word pieces and sentence pieces, trained and run; bytes need neither. Both are what others use
+    # for them, so that vocabularies and their ids are shared.
+    "text": ["tokenizers>=0.20", "sentencepiece>=0.2"],
     # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn brings;
     # no download.
     "examples": ["scikit-learn>=1.5"],
@@ -35,6 +38,8 @@ EXTRAS = {
         "safetensors>=0.4.5",    # the files that transformer.convert reads and writes
         "scikit-learn>=1.5",     # the images of examples.digits and .amoebanet
         "tensorboard>=2.20",     # the events that the metrics write are read back
+        "tokenizers>=0.20",      # vocabularies of word pieces
+        "sentencepiece>=0.2",    # and of sentence pieces
     ],
 }
 

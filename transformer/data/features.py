@@ -45,12 +45,12 @@ _TYPES = {"weights": tf.float32, "masked_weights": tf.float32, "prefix": tf.bool
 
 def specs(features: Features, batch: int) -> dict[str, tf.TensorSpec]:
   """Returns the shapes and types of a batch by name."""
-  return {name: tf.TensorSpec([batch, *shape], _TYPES.get(name, tf.int32), name)
+  return {name: tf.TensorSpec([batch, *shape], _TYPES.get(name, tf.int32))
           for name, shape in features.shapes().items()}
 
 
 @dataclasses.dataclass(frozen=True)
-class LanguageModelFeatures:
+class LanguageModelFeatures(Features):
   """All `targets` are told, each from those before it."""
 
   length: int
@@ -65,7 +65,7 @@ class LanguageModelFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
-class PrefixFeatures:
+class PrefixFeatures(Features):
   """One text, `inputs` and then `targets`; only the targets are told.
 
   `prefix` is true for tokens that all others may see: the 0 at the beginning and the inputs.
@@ -85,7 +85,7 @@ class PrefixFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
-class EncoderDecoderFeatures:
+class EncoderDecoderFeatures(Features):
   """`targets` are told from `inputs` and the targets before."""
 
   inputs: int
@@ -106,7 +106,7 @@ class EncoderDecoderFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
-class BertFeatures:
+class BertFeatures(Features):
   """Tokens that were hidden are told, and whether the second part goes on from the first."""
 
   length: int
@@ -127,7 +127,7 @@ class BertFeatures:
 
 
 @dataclasses.dataclass(frozen=True)
-class ClassifierFeatures:
+class ClassifierFeatures(Features):
   """The class of a text, or of two, is told."""
 
   length: int

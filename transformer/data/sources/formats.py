@@ -103,7 +103,7 @@ class Tsv(_Lines):
 
 
 @dataclasses.dataclass(frozen=True)
-class TFRecords:
+class TFRecords(Format):
   """Each record is a tf.train.Example: bytes become text, or stay; numbers become arrays."""
 
   text: bool = True            # whether bytes are UTF-8
