@@ -14,6 +14,7 @@ import contextlib
 import re
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 import gin
@@ -46,8 +47,13 @@ def configure(files: Sequence[str], params: Sequence[str]) -> None:
     logging.set_verbosity(verbosity)
 
 
-def configure_by_flags(argv: Sequence[str], *more: str) -> None:
+def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = None) -> None:
   """Gives gin the settings of the flags, and then some more.
+
+  Args:
+    argv: what is left of the command line.
+    *more: settings.
+    model_dir: the folder of a run, whose config.gin is taken if the flags name no file.
 
   Raises:
     ConfigError: an argument is no flag, or gin cannot read a setting.
@@ -55,7 +61,10 @@ def configure_by_flags(argv: Sequence[str], *more: str) -> None:
   if len(argv) > 1:
     raise ConfigError(f"{argv[1]!r} is not a flag: all settings are flags, such as "
                       "--gin_file=lm_stdlib.gin.")
-  configure(GIN_FILE.value, [*GIN_PARAM.value, *more])
+  files, own = GIN_FILE.value, Path(model_dir or "", "config.gin")
+  if model_dir is not None and flags.FLAGS[GIN_FILE.name].using_default_value and own.exists():
+    files = [str(own)]
+  configure(files, [*GIN_PARAM.value, *more])
 
 
 @contextlib.contextmanager

@@ -67,7 +67,7 @@ class Run:
                clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
                save_every: int = 200, evaluate_every: int = 0) -> None:
     made = model(mesh)
-    _check_fit(data, made)
+    check_fit(data, made)
     self.trainer = Trainer(made, optimizer, seed, clip_norm, jit, microbatches)
     self.data, self.batch, self.steps = data, batch, steps
     self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
@@ -108,7 +108,8 @@ class Run:
                       (trainer.steps_done, after), time.monotonic() - began)
 
 
-def _check_fit(data: Data, model: Model) -> None:
+def check_fit(data: Data, model: Model) -> None:
+  """Refuses data that a model cannot take. Raises DataError."""
   have, wanted = model.architecture.vocab, data.vocabulary.size
   if wanted > have:
     raise DataError(f"the vocabulary has {wanted:,} ids, and the model knows {have:,}.\n"
