@@ -2,6 +2,7 @@
 
     python -m benchmarks.pipeline                          # M = 1, 4, 8, 32; some minutes
     python -m benchmarks.pipeline --microbatches=4,8 --pairs=3 --json=pipeline.json
+    python -m benchmarks.pipeline --microbatches= --chunks=1,2         # time lines alone
 
 Eight equal blocks are two cells of equal cost. Microbatches have a fixed size, so a batch grows
 with their number M. One stage has a process with one thread, two stages have one with two, and what
@@ -14,7 +15,7 @@ they took more than a tenth of a core all the same do not count, until there are
 the time is up.
 
 Then one step's time line, as TensorFlow's profiler saw it, beside the one that the simulator makes
-of what the cells cost on one stage.
+of what the cells cost on one stage; also with several cells for each stage (`--chunks`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import json
 import os
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,7 +38,7 @@ from meshtf.pipeline import (
   Task,
   Timeline,
   ideal_speed_up,
-  one_f_one_b,
+  interleaved,
   simulate,
   timeline_text,
 )
@@ -134,18 +136,19 @@ def _processor_time() -> float:
   return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
-def timelines(microbatches: int, tries: int = 20) -> dict[str, Timeline]:
+def timelines(microbatches: int, chunks: int = 1, tries: int = 20) -> dict[str, Timeline]:
   """Returns what was predicted from the costs of cells on one stage, and what was measured."""
   found = {}
-  for stages in (1, STAGES):
-    worker = Process(Case(stages, microbatches), "benchmarks.pipeline_worker")
+  for stages, each in ((1, 1), (STAGES, chunks)):
+    worker = Process(Case(stages, microbatches, chunks=each), "benchmarks.pipeline_worker")
     worker.ask("steps", 3)
     told = [worker.ask("timeline", 1) for _ in range(tries)]
     worker.stop()
     found[stages] = min((_timeline(calls, stages) for calls in told), key=lambda line: line.time)
   costs = [statistics.median(span.end - span.start for span in found[1].spans
-                             if span.what == what) / STAGES for what in ("forward", "backward")]
-  return {"predicted": simulate(one_f_one_b(STAGES, microbatches), *costs),
+                             if span.what == what) / (STAGES * chunks)
+           for what in ("forward", "backward")]
+  return {"predicted": simulate(interleaved(STAGES, microbatches, chunks), *costs),
           "measured": found[STAGES]}
 
 
@@ -178,9 +181,8 @@ def starts(rows: list[Row]) -> str:
           f"{few.microbatches}: {ratios['first']:.2f} (processor time {ratios['first_cpu']:.2f}).")
 
 
-def _main(argv: list[str]) -> None:
-  del argv
-  numbers = [int(m) for m in _FLAGS.microbatches]
+def table(numbers: Sequence[int]) -> list[Row]:
+  """Prints a line for each number of microbatches, and what they add up to; returns the rows."""
   rows = []
   print(head())
   for m in numbers:
@@ -189,9 +191,17 @@ def _main(argv: list[str]) -> None:
   print(starts([r for r in rows if r.microbatches >= 4] or rows))
   apart = max(abs(r.losses[0] - r.losses[1]) / abs(r.losses[0]) for r in rows)
   print(f"Losses of one and of two stages differ by {apart:.1e} at most.\n")
-  lines = timelines(SHOWN)
-  for name, found in lines.items():
-    print(f"{name}, in milliseconds, M = {SHOWN}\n{timeline_text(found)}\n")
+  return rows
+
+
+def _main(argv: list[str]) -> None:
+  del argv
+  numbers = [int(m) for m in _FLAGS.microbatches]
+  rows = table(numbers) if numbers else []
+  for chunks in map(int, _FLAGS.chunks):
+    cells = f", {chunks} cells at each stage" if chunks > 1 else ""
+    for name, found in timelines(SHOWN, chunks).items():
+      print(f"{name}, in milliseconds, M = {SHOWN}{cells}\n{timeline_text(found)}\n", flush=True)
   if _FLAGS.json:
     Path(_FLAGS.json).write_text(json.dumps([dataclasses.asdict(r) for r in rows]),
                                  encoding="utf-8")
@@ -199,6 +209,7 @@ def _main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_list("microbatches", ["1", "4", "8", "32"], "How many microbatches.")
+  flags.DEFINE_list("chunks", ["1"], "How many cells each stage has, of time lines.")
   flags.DEFINE_integer("pairs", 7, "How many pairs of each shall count.")
   flags.DEFINE_float("minutes", 1.0, "When to stop waiting for a quiet machine, of each.")
   flags.DEFINE_string("json", None, "Where to write the numbers.")

@@ -31,11 +31,12 @@ _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-  """How many stages work on how many microbatches of ROWS rows."""
+  """How many stages, of so many cells each, work on how many microbatches of ROWS rows."""
 
   stages: int
   microbatches: int
   schedule: str = "1f1b"
+  chunks: int = 1
 
   @property
   def name(self) -> str:
@@ -65,7 +66,7 @@ def make(case: Case) -> Any:
   mesh = mtf.Mesh(f"stage:{case.stages}" if several else "", seed=1,
                   devices=f"separate:{case.stages}" if several else None)
   pipe = mtf.pipeline.GPipe([Block(mesh, f"block_{k}") for k in range(BLOCKS)], case.stages,
-                            case.microbatches, case.schedule)
+                            case.microbatches, case.schedule, case.chunks)
   variables = pipe.trainable_variables
   optimizer = mtf.optimizers.SGD(variables, 0.01)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import pipeline
-from meshtf.pipeline import one_f_one_b
+from meshtf.pipeline import interleaved
 
 
 def test_speed_up_is_the_median_of_quiet_pairs():
@@ -18,9 +18,10 @@ def test_speed_up_is_the_median_of_quiet_pairs():
 
 
 @pytest.mark.slow
-def test_time_lines_are_of_the_schedule():
-  lines = pipeline.timelines(3, tries=1)
-  schedule = one_f_one_b(2, 3)
+@pytest.mark.parametrize("microbatches, chunks", [(3, 1), (4, 2)])
+def test_time_lines_are_of_the_schedule(microbatches, chunks):
+  lines = pipeline.timelines(microbatches, chunks, tries=1)
+  schedule = interleaved(2, microbatches, chunks)
   for line in lines.values():
     ends = {span.task: span.end for span in line.spans}
     for stage, tasks in enumerate(schedule.tasks):
