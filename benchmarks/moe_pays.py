@@ -81,10 +81,11 @@ def table(curves: Sequence[Curve]) -> str:
   """Returns what each model costs, and bits per byte by steps: means over seeds."""
   by_model = grouped(curves)
   lines = [f"{'':22}" + "".join(f"{model:>14}" for model in by_model)]
-  for what, read in (("flops of a token", lambda c: flops_text(c.flops)),
-                     ("parameters", lambda c: bytes_text(c.parameters)),
-                     ("seconds of training", lambda c: f"{c.seconds:.0f}")):
-    lines.append(f"{what:22}" + "".join(f"{read(own[0]):>14}" for own in by_model.values()))
+  for what, read in (("flops of a token", lambda own: flops_text(own[0].flops)),
+                     ("parameters", lambda own: bytes_text(own[0].parameters)),
+                     ("seconds of training",
+                      lambda own: f"{statistics.mean(c.seconds for c in own):.0f}")):
+    lines.append(f"{what:22}" + "".join(f"{read(own):>14}" for own in by_model.values()))
   for step in [step for step, _ in curves[0].points]:
     lines.append(f"bits after {step:5} steps" + "".join(f"{means(own)[step]:15.4f}"[1:]
                                                        for own in by_model.values()))
@@ -109,7 +110,7 @@ def picture(curves: Sequence[Curve]) -> str:
   """Returns the curves as an SVG document: a line for the mean, a dot for each seed."""
   steps = [step for step, _ in curves[0].points]
   bits = [b for c in curves for _, b in c.points]
-  low, high = int(min(bits) * 10) / 10, int(max(bits) * 10 + 1) / 10
+  low, high = int(min(bits) * 10 - 0.5) / 10, int(max(bits) * 10 + 1) / 10
 
   def x(step: float) -> float:
     return LEFT + (WIDTH - LEFT - RIGHT) * step / steps[-1]
