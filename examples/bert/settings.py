@@ -1,0 +1,138 @@
+"""What all four programs share: flags, the mesh, and the sizes that a bert_config.json says.
+
+    vocabulary = settings.vocabulary()                     # --vocab_file, --do_lower_case
+    config = settings.config(vocabulary)                   # --bert_config_file, checked against it
+    model = settings.build(Bert, config)                   # --mesh, --layout, --devices
+
+Most flags are called as in the programs that came with BERT (Devlin et al., 2018).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from absl import app, flags
+
+import meshtf as mtf
+from transformer import data
+from transformer.architecture import Architecture
+from transformer.base import Model
+from transformer.bert import bert_architecture
+from transformer.convert.settings import Settings
+
+SMALL = "bias$|scale$"         # variables that are not drawn, and do not decay
+LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"
+
+CONFIG = flags.DEFINE_string("bert_config_file", None, "JSON with the sizes of the model.")
+VOCAB = flags.DEFINE_string("vocab_file", None, "The word pieces, one a line.")
+LOWER = flags.DEFINE_bool("do_lower_case", True, "Small letters, no accents.")
+LENGTH = flags.DEFINE_integer("max_seq_length", 128, "Tokens of a row, with [CLS] and [SEP].",
+                              lower_bound=8)
+PREDICTIONS = flags.DEFINE_integer("max_predictions_per_seq", 20, "The most tokens of a row that "
+                                   "are hidden.", lower_bound=1)
+SEED = flags.DEFINE_integer("random_seed", 12345, "Of all that is random.")
+MESH = flags.DEFINE_string("mesh", "", 'Axes of the mesh, such as "data:4;model:2"; "": one '
+                           "position.")
+LAYOUTS = flags.DEFINE_string("layout", None, "Which dimension is cut along which axis; by default "
+                              f'"{LAYOUT}", as far as the mesh has these axes.')
+DEVICES = flags.DEFINE_string("devices", None, 'As of mtf.Mesh: "logical:8", or names with commas '
+                              "between; by default the GPUs, or one CPU for all positions.")
+
+
+def devices() -> str | list[str] | None:
+  """Returns what `mtf.Mesh` calls devices."""
+  text = DEVICES.value
+  return text.split(",") if text and text.startswith("/") else text
+
+
+def mesh() -> mtf.Mesh:
+  """Returns the mesh of the flags."""
+  axes, layout = MESH.value, LAYOUTS.value
+  if layout is None:
+    there = {axis.partition(":")[0].strip() for axis in axes.split(";")}
+    layout = ";".join(rule for rule in LAYOUT.split("; ") if rule.partition(":")[2] in there)
+  return mtf.Mesh(axes, layout, devices=devices(), seed=SEED.value)
+
+
+def vocabulary() -> data.WordPieceVocabulary:
+  """Returns the word pieces of the flags."""
+  return data.WordPieceVocabulary(VOCAB.value, LOWER.value)
+
+
+class Config(NamedTuple):
+  """What a bert_config.json says."""
+
+  architecture: Architecture
+  initializer_range: float
+
+
+def build(kind: Callable[..., Model], config: Config, **more: Any) -> Any:
+  """Returns a model on the mesh of the flags; all but biases and norms is drawn as BERT's is, from
+  a normal distribution that is cut off at two deviations."""
+  model = kind(mesh(), config.architecture, **more)
+  first = mtf.layers.initializers.truncated(config.initializer_range)
+  for variable in filter(mtf.optimizers.unless_named(SMALL), model.variables):
+    variable.assign(first(model.mesh, variable.shape, variable.name))
+  return model
+
+
+def config(words: data.WordPieceVocabulary) -> Config:
+  """Returns the sizes of the flags.
+
+  Raises:
+    DataError: the file cannot be read, or the vocabulary or the length of rows does not fit.
+  """
+  whole = read_config(CONFIG.value)
+  found = whole.architecture
+  if words.size > found.vocab:
+    raise data.DataError(f"{words.path} has {words.size:,} pieces, and {CONFIG.value} has room for "
+                         f"{found.vocab:,}.\n  Take the vocabulary that the model is for, or raise "
+                         "vocab_size.")
+  if LENGTH.value > found.max_length:
+    raise data.DataError(f"--max_seq_length={LENGTH.value}, and {CONFIG.value} has "
+                         f"{found.max_length} positions.\n  Take shorter rows, or raise "
+                         "max_position_embeddings.")
+  return whole
+
+
+def read_config(path: str) -> Config:
+  """Returns the sizes that a bert_config.json says.
+
+  Raises:
+    DataError: it cannot be read, or says what no model here can be.
+  """
+  try:
+    with open(path, encoding="utf-8") as file:
+      values = json.load(file)
+    if not isinstance(values, dict):
+      raise data.DataError(f"{path} holds no object, but {values!r:.40}.")
+    return _config(Settings(values))
+  except json.JSONDecodeError as error:
+    raise data.DataError(f"{path}:{error.lineno}: is no JSON: {error.msg}, at column "
+                         f"{error.colno}.") from error
+  except OSError as error:
+    raise data.DataError(f"--bert_config_file cannot be read: {error}.") from error
+  except mtf.CheckpointError as error:
+    raise data.DataError(f"{path}: {error}") from error
+
+
+def _config(config: Settings) -> Config:
+  width, heads = config["hidden_size"], config["num_attention_heads"]
+  if width % heads:
+    raise data.DataError(f"hidden_size {width} cannot be dealt out to {heads} heads alike.")
+  dropout = config.get("hidden_dropout_prob", 0.1)
+  config.require(attention_probs_dropout_prob=dropout)
+  sizes = bert_architecture(
+      vocab=config["vocab_size"], d_model=width, heads=heads, d_kv=width // heads,
+      d_ff=config["intermediate_size"], blocks=config["num_hidden_layers"],
+      activation=config.activation("hidden_act"), dropout=dropout,
+      max_length=config["max_position_embeddings"], token_types=config.get("type_vocab_size", 2))
+  return Config(sizes, config.get("initializer_range", 0.02))
+
+
+def refuse_arguments(argv: Sequence[str]) -> None:
+  """Ends the program if something on the command line is no flag."""
+  if len(argv) > 1:
+    raise app.UsageError(f"{argv[1]!r} is not a flag.")
