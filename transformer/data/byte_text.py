@@ -42,7 +42,8 @@ class ByteText:
 
   def features(self, batch: int) -> dict[str, tf.TensorSpec]:
     """Returns names, shapes and types of a batch; reads no text."""
-    return dict.fromkeys(("tokens", "targets"), tf.TensorSpec([batch, self.length], tf.int32))
+    return {name: tf.TensorSpec([batch, self.length], tf.int32, name)
+            for name in ("tokens", "targets")}
 
   def batches(self, batch: int, first: int = 0, worker: Worker = (0, 1)) -> tf.data.Dataset:
     """Returns an endless dataset of batches, after the first `first` examples; see `Data`.

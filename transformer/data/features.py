@@ -45,7 +45,7 @@ _TYPES = {"weights": tf.float32, "masked_weights": tf.float32, "prefix": tf.bool
 
 def specs(features: Features, batch: int) -> dict[str, tf.TensorSpec]:
   """Returns the shapes and types of a batch by name."""
-  return {name: tf.TensorSpec([batch, *shape], _TYPES.get(name, tf.int32))
+  return {name: tf.TensorSpec([batch, *shape], _TYPES.get(name, tf.int32), name)
           for name, shape in features.shapes().items()}
 
 
@@ -167,7 +167,9 @@ def _filled(example: Example, name: str, length: int) -> np.ndarray:
   if len(values) > length:
     raise DataError(f"{name!r} of an example has {len(values)} entries; {length} fit.\n"
                     "  Make room for more, or cut it: preprocessors.trim.")
-  return np.pad(values.astype(np.int32), (0, length - len(values)))
+  filled = np.zeros(length, np.int32)
+  filled[:len(values)] = values
+  return filled
 
 
 def _number(example: Example, name: str) -> np.ndarray:

@@ -83,7 +83,7 @@ class TaskData:
       made = [self._tasks[k].arrays(sides[k][at], (self._key(k), _HELD_OUT, at)) for k, at in some]
       return {**_stacked(made, batch), "counts": (np.arange(batch) < len(some)).astype(np.float32)}
 
-    with_counts = {**self.features(batch), "counts": tf.TensorSpec([batch], tf.float32)}
+    with_counts = {**self.features(batch), "counts": tf.TensorSpec([batch], tf.float32, "counts")}
     return steps_ahead(rows, -(-len(places) // batch), with_counts)
 
   def __str__(self) -> str:

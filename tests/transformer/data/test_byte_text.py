@@ -25,7 +25,9 @@ def test_it_is_data_and_its_batches_are_those_of_the_corpus():
   for made, (tokens, targets) in zip(take(2, first=12), plain):
     assert np.array_equal(made["tokens"], tokens) and np.array_equal(made["targets"], targets)
   assert isinstance(source(), data.Data) and str(source()) == str(CORPUS)
-  assert source().batches(4).element_spec == source().features(4)
+  for found in (source().batches(4).element_spec, source().features(4)):
+    assert {name: (spec.shape, spec.dtype.name) for name, spec in found.items()} == dict.fromkeys(
+        ("tokens", "targets"), ((4, 8), "int32"))
 
 
 def test_a_place_within_a_batch_is_rounded_up():
