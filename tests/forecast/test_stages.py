@@ -65,6 +65,28 @@ def test_what_stages_send():
     assert forecast.bytes_moved("send", phase=phase) == 3 * 6 * rows / 4
 
 
+def test_what_skips_stages_is_sent_through_all_of_them():
+  mesh = mtf.Mesh("stage:4", devices="abstract")
+  layers = [Layer(mesh, k) for k in range(4)]
+  def first(x):
+    y = layers[0](x)
+    return y, mtf.sigmoid(y)
+  def on(layer):
+    return lambda pair: (layer(pair[0]), pair[1])
+  def last(pair):
+    return layers[3](pair[0]) * pair[1]
+  pipe = mtf.pipeline.GPipe([first, on(layers[1]), on(layers[2]), last], 4, 6)
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
+    return [loss, *mtf.gradients([loss], [v for layer in layers for v in layer.variables])]
+  forecast = mtf.explain(step, np.zeros((ROWS * 6, D), "float32"))
+  rows = ROWS * D * 4
+  for phase in ("forward", "backward"):       # two tensors over three borders, to one of 4 stages
+    assert forecast.bytes_moved("send", phase=phase) == 2 * 3 * 6 * rows / 4
+
+
 def test_gradients_are_reduced_once_for_all_microbatches():
   for microbatches in (2, 6):
     forecast = explained("stage:2;data:2", 2, microbatches, 2, "batch:data")
