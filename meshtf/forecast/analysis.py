@@ -264,9 +264,11 @@ class _Analysis:
 
   def _find_gradients(self, step: Compute | LoopStep) -> None:
     """Keeps the cotangents of parameters that a step makes."""
-    for store in _parameters(step.node):          # the last one is the sum of all
-      for v in (v for v in step.outs if _like(v.spec, store.spec)):
-        self.gradients[store] = self.versions[v] = [v]
+    left = list(step.outs)                        # a loop makes several, some of one shape
+    for store in dict.fromkeys(_parameters(step.node)):
+      for v in [v for v in left if _like(v.spec, store.spec)][:1]:
+        self.gradients[store] = self.versions[v] = [v]      # the last step's is the sum of all
+        left.remove(v)
 
   def _done(self, node: Node, outputs: tuple[Placed, ...], flops: float, repeated: int) -> None:
     source = node.source

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import pytest
@@ -16,8 +17,9 @@ SMALL = Architecture(vocab=256, d_model=128, d_ff=128, heads=2, d_kv=64, blocks=
 
 
 @functools.cache
-def explained(optimizer, microbatches):
-  model = LanguageModel(mtf.Mesh("data:2", "batch:data", devices="abstract"), SMALL)
+def explained(optimizer, microbatches, **more):
+  model = LanguageModel(mtf.Mesh("data:2", "batch:data", devices="abstract"),
+                        dataclasses.replace(SMALL, **more))
   rows = tf.TensorSpec([8, 4], tf.int32)
   return Trainer(model, optimizer, microbatches=microbatches).explain(
       {"tokens": rows, "targets": rows})
@@ -35,3 +37,9 @@ def test_updates_are_no_part_of_a_loop_over_microbatches():
   for phase in ("forward", "backward"):
     assert parts.flops(phase) == pytest.approx(whole.flops(phase), rel=0.01)
   assert parts.flops("update") == pytest.approx(whole.flops("update"), rel=0.1)
+
+
+@pytest.mark.parametrize("microbatches", [1, 4])
+def test_gradients_of_scanned_blocks_are_all_counted(microbatches):
+  memory = explained(mtf.optimizers.AdamW, microbatches, scanned=True).memory
+  assert memory.gradients == memory.parameters > 0
