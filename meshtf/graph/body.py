@@ -50,9 +50,10 @@ class Inner(Graph):
       self.around.run(node)
     elif node.op.effect is not None:
       raise PlanError(explain_error(
-          f"{node.op.title} has an effect, and the body of a loop or branch must have none.",
+          f"{node.op.title} has an effect, and bodies of loops, branches and pipelines have none.",
           **{"from": node.source},
-          way_out="Return the value from the body, and write, print or summarise it afterwards."))
+          way_out="Return the value from the body, and write, print or summarise it afterwards; "
+                  "mtf.once_per_batch writes what layers of a pipeline keep."))
     else:
       self.nodes.append(node)
 

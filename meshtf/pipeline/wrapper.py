@@ -13,6 +13,7 @@ Neither the number of stages, nor that of microbatches, nor the schedule changes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -191,14 +192,22 @@ class GPipe(Module):
     return [tf.nest.pack_sequence_as(x, [r[m] for r in rows]) for m in range(self.microbatches)]
 
   def _padded(self, x: Tensor) -> Tensor:
-    more = -x.shape[self.dim] % self.microbatches if self.pad and self.dim in x.shape else 0
+    more = self._whole(x) - x.shape[self.dim] if self.pad and self.dim in x.shape else 0
     return pad_rows(x, self.dim, 0, more) if more else x
+
+  def _whole(self, x: Tensor) -> int:
+    """Returns how many rows there are with those that are added; a cut batch is cut equally."""
+    size = x.shape[self.dim]
+    mesh = x.mesh
+    assert mesh is not None
+    parts = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(self.dim))
+    return size + -size % (self.microbatches * parts) if size % self.microbatches else size
 
   def _weights(self, x: Any) -> Tensor:
     """Returns weights [dim] of a padded batch's rows, of mean 1: those that were added have 0."""
     first = tf.nest.flatten(x)[0]
     size = first.shape[self.dim]
-    whole = size + -size % self.microbatches
+    whole = self._whole(first)
     row = numbered(first.mesh, Dimension(self.dim, whole))
     return cast(row < size, "float32") * (whole / size)
 

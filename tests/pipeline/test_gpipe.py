@@ -171,10 +171,12 @@ def test_batch_norm_moves_by_the_whole_batch(recorded, seed):
 def test_rows_may_be_added(seed):
   x, labels = (np.random.default_rng(seed).normal(size=(14, 8)).astype("float32")
                for _ in range(2))
-  for axes, layout, stages in (("", "", 1), ("stage:2;data:2", "batch:data", 2)):
+  cut = "stage:2;data:2", "batch:data", 2
+  for axes, layout, stages, microbatches in (("", "", 1, 4), (*cut, 4), (*cut, 5)):
     mesh = mtf.Mesh(axes, layout, seed=seed)
     layer = mtf.layers.Dense(mesh, "d:8", "e:8", name="dense")
-    pipe = mtf.pipeline.GPipe([layer, lambda x: mtf.rename(x, "e", "d")], stages, 4, pad=True)
+    pipe = mtf.pipeline.GPipe([layer, lambda x: mtf.rename(x, "e", "d")], stages, microbatches,
+                              pad=True)
 
     def weighted(y, labels, weights):
       return mtf.reduce_mean(mtf.square(y - labels) * weights)
