@@ -14,7 +14,7 @@ read are kept, so each id costs one position. Every layout writes the same ids.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import gin
@@ -79,8 +79,8 @@ class Decoder:
         isinstance(model, EncoderDecoder), beams, alpha, window)
     self.begin = 0 if self.encodes and begin is None else begin
     self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
-    self._settings = {"end": end, "vocab_size": self.vocab}
-    self._drawing = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    self._settings: dict[str, Any] = {"end": end, "vocab_size": self.vocab}
+    self._drawing: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     given = int(self.begin is not None)                         # ids before those of a prompt
     self.prompt_length = prompt_length
     self.length = self._even(given + number + (0 if self.encodes else prompt_length), "length",
@@ -129,8 +129,8 @@ class Decoder:
   def _step(self, position: mtf.Tensor, ids: mtf.Tensor, held: Any) -> tuple[mtf.Tensor, Any]:
     return self.model.step(position, ids, held)
 
-  def __call__(self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0,
-               progress: Callable[[int], None] | None = None) -> list[Written]:
+  def __call__(self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
+               ) -> list[Written]:
     """Returns what was written after each prompt.
 
     Draws follow the seed and the place of a prompt among the others.
@@ -139,24 +139,23 @@ class Decoder:
       prompts: the ids of each.
       number: the most ids after each, if fewer than the decoder's.
       seed: another seed, other draws.
-      progress: is told how many prompts are done, after each batch.
 
     Raises:
       PromptError: a prompt is empty, too long, or has ids that the model does not have.
       PlanError: more ids are asked for than the decoder was made for.
     """
+    return [written for some in self.each(prompts, number, seed) for written in some]
+
+  def each(self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
+           ) -> Iterator[list[Written]]:
+    """Yields what `__call__` returns, batch by batch."""
     number = self.number if number is None else number
     if not 1 <= number <= self.number:
       raise mtf.PlanError(f"{number} ids cannot be written by a decoder made for 1 to "
                           f"{self.number}.\n  Make it for more: number={number}.")
     fitting = [self._fitting(i, [int(x) for x in prompt]) for i, prompt in enumerate(prompts)]
-    written: list[Written] = []
     for first in range(0, len(fitting), self.batch):
-      some = fitting[first:first + self.batch]
-      written += self._written(some, number, seed, first // self.batch)
-      if progress is not None:
-        progress(len(written))
-    return written
+      yield self._written(fitting[first:first + self.batch], number, seed, first // self.batch)
 
   def _written(self, prompts: Sequence[list[int]], number: int, seed: int, turn: int
                ) -> list[Written]:

@@ -25,7 +25,8 @@ def language_model(axes="", layout="", **changes):
 
 
 def encoder_decoder(axes="", layout=""):
-  return EncoderDecoder(mtf.Mesh(axes, layout), Architecture(**SIZES, positions="relative"))
+  sizes = SIZES | {"tied": False, "positions": "relative"}
+  return EncoderDecoder(mtf.Mesh(axes, layout), Architecture(**sizes))
 
 
 def log_probs(model, ids, inputs=None):
@@ -152,8 +153,8 @@ def test_what_is_too_long_is_refused_or_cut():
 
 
 @pytest.mark.parametrize("prompt, complaint", [
-    ([], "prompt 1 is empty(.|\n)*at least one id"), ([3, 8], "has the id 8; the model's are 0 to 7"),
-    ([-1], "has the id -1")])
+    ([], "prompt 1 is empty(.|\n)*at least one id"), ([-1], "has the id -1"),
+    ([3, 8], "has the id 8; the model's are 0 to 7")])
 def test_prompts_that_no_model_reads_are_refused(prompt, complaint):
   with pytest.raises(PromptError, match=complaint):
     Decoder(language_model())([prompt])
