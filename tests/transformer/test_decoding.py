@@ -86,7 +86,7 @@ def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
 def test_a_layout_changes_no_id(make, settings):
   found = [Decoder(make(*mesh), number=5, prompt_length=4, batch=4, **settings)(PROMPTS, seed=2)
            for mesh in MESHES]
-  assert len({tuple(w.ids) for w in found[0]}) > 1
+  assert len({w.score for w in found[0]}) > 1
   for other in found[1:]:
     assert [w.ids for w in other] == [w.ids for w in found[0]]
     np.testing.assert_allclose([w.score for w in other], [w.score for w in found[0]], rtol=1e-4)
