@@ -79,7 +79,7 @@ def test_what_is_asked_for(wheel):
   assert sorted(wanted) == ["absl-py", "gin-config", "numpy", "tensorflow"]
   assert re.search(r"^Requires-Dist: tensorflow ?[(]?(>=2.20,<2.22|<2.22,>=2.20)", text, re.M)
   extras = set(re.findall(r"^Provides-Extra: (\S+)", text, re.MULTILINE))
-  assert extras == {"examples", "jax", "pjrt", "tensorboard", "test"}
+  assert extras == {"convert", "examples", "hf", "jax", "pjrt", "tensorboard", "test", "text"}
   assert "Requires-Python: >=3.10" in text and "License: Apache-2.0" in text
   (license_file,) = [name for name in wheel.namelist() if name.endswith("/LICENSE")]
   assert wheel.read(license_file) == (ROOT / "LICENSE").read_bytes()

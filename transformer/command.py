@@ -67,6 +67,11 @@ def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = 
   configure(files, [*GIN_PARAM.value, *more])
 
 
+def default_model_dir() -> str:
+  """Returns the folder of a run that is not told where: runs/ and the name of the last gin_file."""
+  return str(Path("runs", Path(GIN_FILE.value[-1]).stem))
+
+
 @contextlib.contextmanager
 def leaving_plainly() -> Iterator[None]:
   """Ends the program with a message, and no traceback, for errors that are the user's to mend."""

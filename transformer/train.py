@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 from absl import app, flags
 
@@ -28,7 +27,7 @@ flags.adopt_module_key_flags(command)                  # so that --help shows th
 
 def main(argv: Sequence[str]) -> None:
   """Reads flags and configuration, and trains."""
-  model_dir = _MODEL_DIR.value or str(Path("runs", Path(command.GIN_FILE.value[-1]).stem))
+  model_dir = _MODEL_DIR.value or command.default_model_dir()
   try:
     with command.leaving_plainly():
       command.configure_by_flags(argv)

@@ -12,6 +12,7 @@ and `python -m meshtf export` writes one as a module.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -66,12 +67,18 @@ class Run:
                steps: int = 500, batch: int = 16, microbatches: int = 1, seed: int = 0,
                clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
                save_every: int = 200, evaluate_every: int = 0) -> None:
-    made = model(mesh)
-    check_fit(data, made)
-    self.trainer = Trainer(made, optimizer, seed, clip_norm, jit, microbatches)
+    self.model = model(mesh)
+    check_fit(data, self.model)
+    self._trainer = functools.partial(Trainer, self.model, optimizer, seed, clip_norm, jit,
+                                      microbatches)
     self.data, self.batch, self.steps = data, batch, steps
     self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
                      "evaluate_every": evaluate_every}
+
+  @functools.cached_property
+  def trainer(self) -> Trainer:
+    """The model with its optimizer, which is made when it is first asked for."""
+    return self._trainer()
 
   def features(self) -> dict[str, tf.TensorSpec]:
     """Returns names, shapes and types of a batch."""
