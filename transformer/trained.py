@@ -12,14 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import gin
 import tensorflow as tf
 
 import meshtf as mtf
 from transformer import training
 from transformer.base import Model
 from transformer.data import Data
-from transformer.model import LanguageModel
 
 _MOST = 12        # lines of one kind of difference that are shown
 
@@ -43,13 +41,9 @@ class Trained(NamedTuple):
     if found is None:
       raise mtf.CheckpointError(f"there is no checkpoint in {model_dir}.\n  Train the model first, "
                                 "or name the folder of a run: --model_dir=FOLDER.")
-    settings = gin.get_bindings(training.Run)
-    if not {"data", "mesh"} <= set(settings):
-      raise RuntimeError("Required bindings for `train` not provided in config: ['data', 'mesh']")
-    model, data = settings.get("model", LanguageModel)(settings["mesh"]), settings["data"]
-    training.check_fit(data, model)
-    restore(found[1], model)
-    return cls(model, data, found[0])
+    run = training.Run()
+    restore(found[1], run.model)
+    return cls(run.model, run.data, found[0])
 
 
 def restore(path: str, model: Model) -> None:
