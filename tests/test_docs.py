@@ -26,10 +26,9 @@ from transformer.config_files import find_config
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-DESIGN = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
-LAYOUTS = (ROOT / "docs" / "layouts.md").read_text(encoding="utf-8")
-SPMD = (ROOT / "docs" / "spmd.md").read_text(encoding="utf-8")
-MOE = (ROOT / "docs" / "moe.md").read_text(encoding="utf-8")
+PAGES = {path.name: path.read_text(encoding="utf-8")
+         for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+RUN = ["README.md", "moe.md", "transformer.md"]        # whose programs print what stands below them
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -48,11 +47,11 @@ def printed(code: str, names: dict, capsys) -> str:
   return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", [README, MOE], ids=["README.md", "moe.md"])
+@pytest.mark.parametrize("page", RUN)
 def test_code_does_what_it_says(page, capsys, monkeypatch, tmp_path):
   monkeypatch.syspath_prepend(ROOT)
   monkeypatch.chdir(tmp_path)                # where what it writes may lie
-  names, found = {}, FENCE.findall(page)
+  names, found = {}, FENCE.findall(PAGES[page])
   for (kind, code), (after, text) in zip(found, found[1:]):
     if kind == "python":
       assert after == "text"
@@ -166,7 +165,7 @@ def test_every_example_is_run_here():
 def test_commands_name_targets_files_and_settings_that_are_there():
   targets = re.findall(r"^(\S+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
   assert set(re.findall(r"\bmake (train-long|[a-z]+)\b", README)) <= set(targets)
-  for name in re.findall(r"--gin_file=([\w./]+)", README + LAYOUTS + SPMD + MOE):
+  for name in re.findall(r"--gin_file=([\w./]+)", "".join(PAGES.values())):
     find_config(name)
   try:
     for setting in re.findall(r"--gin_param='([^']+)'", README):
@@ -174,16 +173,16 @@ def test_commands_name_targets_files_and_settings_that_are_there():
       gin.clear_config()
   finally:
     gin.clear_config()
-  for module in re.findall(r"python -m ([\w.]+)", README + SPMD + MOE):
+  for module in re.findall(r"python -m ([\w.]+)", "".join(PAGES.values())):
     path = ROOT / module.replace(".", "/")
     assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), module
 
 
-@pytest.mark.parametrize("text", [README, DESIGN, LAYOUTS, SPMD, MOE],
-                         ids=["README.md", "design.md", "layouts.md", "spmd.md", "moe.md"])
-def test_files_that_are_named_are_there(text):
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_are_there(page):
+  text = PAGES[page]
   for name in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text):
-    places = [ROOT / name, ROOT / "meshtf" / name]
+    places = [ROOT / name, ROOT / "meshtf" / name, ROOT / "tests" / name]
     assert any(place.exists() for place in places) or name.startswith("runs/"), name
   for name in re.findall(r"\]\(([^)#:]+)\)", text):
     assert (ROOT / "docs" / name).exists() or (ROOT / name).exists(), name

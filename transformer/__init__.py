@@ -1,9 +1,22 @@
-"""A Transformer language model and what trains it, written on `import meshtf as mtf` alone.
+"""Transformers, and what trains, measures and decodes them, on `import meshtf as mtf` alone.
 
-    data          bytes to learn from: a corpus, batches for training, windows for evaluation
-    convert       known models: folders of Hugging Face transformers, and ours
-    baselines     what a byte bigram and gzip make of the same bytes
-    metrics       a JSON lines file, TensorBoard events, a line of progress
-    interrupts    Ctrl-C between two steps
-    config_files  finds the gin files, in a checkout and installed
+Models
+    architecture        sizes, and which kind of each part
+    model, encoder_decoder, bert, gpipe      the models; base: what they share
+    embeddings, stack, block, sight          their parts; sight: who sees whom
+    moe, gating, routing, dispatch           mixtures of experts
+
+Runs
+    training            a run, as gin configures it; trainer: a step; loop: the steps
+    data                what is learned from: texts, tasks, vocabularies, batches
+    evaluation, metrics, reports, baselines, interrupts
+
+What was trained
+    trained             a model of a run, without its optimizer
+    decoding, texts     ids, and texts, that a model writes
+    scoring             what it thinks of given ones
+    convert             Hugging Face's folders to ours, and back
+
+Commands: python -m transformer.train, .evaluate, .score, .decode, .convert, .tokenize, .vocabulary
+    command, config_files, configurables     flags and gin; explain, export: of `python -m meshtf`
 """
