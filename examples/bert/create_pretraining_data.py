@@ -22,7 +22,6 @@ from transformer import command, data
 from transformer.data.preprocessors import SentencePairs, mask_tokens
 from transformer.data.sources import Example
 
-_INPUT = flags.DEFINE_string("input_file", None, "Text files, or globs, with commas between.")
 _OUTPUT = flags.DEFINE_string("output_file", None, "TFRecord files to write, by turns; with commas "
                               "between.")
 _RATE = flags.DEFINE_float("masked_lm_prob", 0.15, "The part of all tokens that is hidden.")
@@ -50,7 +49,7 @@ def main(argv: Sequence[str]) -> None:
   settings.refuse_arguments(argv)
   with command.leaving_plainly():
     vocabulary = settings.vocabulary()
-    patterns, outputs = _INPUT.value.split(","), _OUTPUT.value.split(",")
+    patterns, outputs = settings.INPUT.value.split(","), _OUTPUT.value.split(",")
     paths = [path for pattern in patterns for path in sorted(glob.glob(pattern)) or [pattern]]
     documents = records.documents(paths)
     print(f"{len(documents):,} documents, "

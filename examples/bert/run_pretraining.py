@@ -25,8 +25,7 @@ from transformer import command, data
 from transformer.bert import Bert
 from transformer.evaluation import Evaluation
 
-_INPUT = flags.DEFINE_string("input_file", None, "TFRecord files, or a glob.")
-_EVAL = flags.DEFINE_string("eval_file", None, "Those to measure on; by default the same ones.")
+_EVAL = flags.DEFINE_string("eval_file", None, "What to measure on; by default the same.")
 _STEPS = flags.DEFINE_integer("num_train_steps", 100_000, "Steps in all.", lower_bound=1)
 _WARMUP = flags.DEFINE_integer("num_warmup_steps", 10_000, "Those in which the rate climbs.")
 _EVAL_STEPS = flags.DEFINE_integer("max_eval_steps", 100, "The most batches that are measured.",
@@ -38,7 +37,7 @@ _COUNTED = 20_000          # rows of which the baselines are counted
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
   """Returns the rows of the flags, in batches."""
-  pattern = _INPUT.value
+  pattern = settings.INPUT.value
   source = data.tfrecords(pattern, held_out=_EVAL.value or pattern, on_bad=learning.ON_BAD.value)
   task = data.Task("pretraining", source, vocabulary,
                    data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),

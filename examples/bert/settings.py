@@ -27,6 +27,7 @@ LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"
 
 CONFIG = flags.DEFINE_string("bert_config_file", None, "JSON with the sizes of the model.")
 VOCAB = flags.DEFINE_string("vocab_file", None, "The word pieces, one a line.")
+INPUT = flags.DEFINE_string("input_file", None, "What is read, or a glob.")
 LOWER = flags.DEFINE_bool("do_lower_case", True, "Small letters, no accents.")
 LENGTH = flags.DEFINE_integer("max_seq_length", 128, "Tokens of a row, with [CLS] and [SEP].",
                               lower_bound=8)

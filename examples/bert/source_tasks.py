@@ -1,6 +1,6 @@
 """Tasks made of source in Python: exchanged words, and questions about functions.
 
-    exchanged   is a line as it was written, or were two of its words exchanged? A bag of words
+    exchanged   is an assignment as it was written, or were its sides exchanged? A bag of words
                 cannot tell. Labels are flipped for a stated share, so that no one can be right more
                 often than for the rest.
     questions   what does a function take, and what does it say of itself? The context has the heads
@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 LABELS = ("kept", "exchanged")
-_WORD = re.compile(r"[^\W\d]\w*")
-_LEAST_WORDS = 4
+_ASSIGNMENT = re.compile(r"([^=#]+) = ([^=#]+)")
 
 
 def sentences(text: str) -> list[str]:
@@ -35,7 +34,7 @@ def _plain(line: str) -> str:
 
 def exchanged(texts: Iterable[str], number: int, flipped: float, draw: np.random.Generator,
               without: Iterable[str] = ()) -> list[tuple[str, str]]:
-  """Returns pairs of label and line, as many of each kind.
+  """Returns pairs of label and assignment, half of them exchanged.
 
   Args:
     texts: where lines are taken from, each once.
@@ -46,25 +45,23 @@ def exchanged(texts: Iterable[str], number: int, flipped: float, draw: np.random
   """
   left_out = set(without)
   lines = {line: None for text in texts for line in sentences(text)
-           if len(line) < 100 and len(set(_WORD.findall(line))) >= _LEAST_WORDS}
+           if len(line) < 80 and _ASSIGNMENT.fullmatch(line)}
   chosen = [line for line in lines if line not in left_out]
   draw.shuffle(chosen)
   found = []
   for k, line in enumerate(chosen[:number]):
     kind = (k % 2) ^ int(draw.random() < flipped)
-    found.append((LABELS[kind], exchange(line, draw) if k % 2 else line))
+    found.append((LABELS[kind], exchange(line) if k % 2 else line))
   return found
 
 
-def exchange(line: str, draw: np.random.Generator) -> str:
-  """Returns a line with two different words exchanged."""
-  words = list(_WORD.finditer(line))
-  while True:
-    i, j = sorted(draw.choice(len(words), 2, replace=False))
-    a, b = words[i], words[j]
-    if a.group() != b.group():
-      return (line[:a.start()] + b.group() + line[a.end():b.start()] + a.group()
-              + line[b.end():])
+def exchange(line: str) -> str:
+  """Returns an assignment with its sides exchanged.
+
+  >>> exchange("a.b = 1")
+  '1 = a.b'
+  """
+  return _ASSIGNMENT.sub(r"\2 = \1", line)
 
 
 class Head(NamedTuple):
