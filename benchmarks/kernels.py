@@ -51,6 +51,12 @@ def _angles(length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
   return np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
 
 
+def angles(length: int, key: int) -> tuple[tf.Tensor, tf.Tensor]:
+  """Returns cosine and signed sine of rotary positions, `[length, key]` each."""
+  cos, sin = (a[:, 0] for a in _angles(length, key))
+  return tf.constant(np.concatenate([cos, cos], 1)), tf.constant(np.concatenate([-sin, sin], 1))
+
+
 def rotate(x: tf.Tensor, factor: float = 1.0) -> tf.Tensor:
   """Returns x `[batch, length, heads, key]` with rotary positions, times a factor for nothing."""
   cos, sin = (factor * a for a in _angles(x.shape[1], x.shape[3]))

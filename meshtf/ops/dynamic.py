@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
@@ -32,13 +33,14 @@ from meshtf.ops.state import zeros_like
 class UpdateRows(Op):
   """x[*outer, dim, *inner] with another's [*outer, rows, *inner] from row begin[*outer] on.
 
-  `begin` may lack dimensions. Rows that would lie outside are left out. It takes one pass over x.
+  `begin` may lack dimensions. Rows that would lie outside are left out. Where x is used no more, as
+  in a loop, nothing but the rows is written.
   """
 
   dim: str
   rows: str
   samples = (Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
-             Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4")),
+             Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), 6),
              Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), 4),
              Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 9))
 
@@ -49,13 +51,19 @@ class UpdateRows(Op):
     return Role.WHOLE if factor == self.rows else Role.MAP
 
   def local(self, at: At, x: Any, begin: Any, rows: Any) -> tuple[Any, ...]:
-    outer = at.inputs[0].names[:at.axis(0, self.dim)]
-    outer_shape = at.inputs[0].only(outer)
-    groups, n, size = outer_shape.size, at.size(self.dim), at.size(self.rows)
-    start = tf.broadcast_to(align(begin, at.inputs[1], outer_shape), outer_shape.sizes)
-    start = tf.reshape(start, [groups, 1]) - at.offset(self.dim)
-    y, rows = tf.reshape(x, [groups, n, -1]), tf.reshape(rows, [groups, size, -1])
-    return (tf.reshape(_updated(y, start, rows), x.shape),)
+    outer = at.inputs[0].only(at.inputs[0].names[:at.axis(0, self.dim)])
+    groups, size = outer.size, at.size(self.rows)
+    begin = tf.cast(begin, tf.int32) - at.offset(self.dim)
+    if at.inputs[1].names:
+      begin = tf.broadcast_to(align(begin, at.inputs[1], outer), outer.sizes)
+      begin = tf.reshape(begin, [groups, 1, 1])
+    # [groups, size, 2]: which group, and which of its rows; those that are not there are left out.
+    places = np.stack(np.meshgrid(range(groups), range(size), indexing="ij"), -1).astype("int32")
+    y = tf.raw_ops.TensorScatterUpdate(
+        tensor=tf.reshape(x, [groups, at.size(self.dim), -1]),
+        indices=places + begin * np.array([0, 1], "int32"),
+        updates=tf.reshape(rows, [groups, size, -1]), bad_indices_policy="IGNORE")
+    return (tf.reshape(y, x.shape),)
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, rows: Tensor
                ) -> list[Tensor | None]:
@@ -64,21 +72,6 @@ class UpdateRows(Op):
     inside = where(less(numbers, x.shape[self.dim]), numbers, -1)
     drows = gather(dy, inside, self.dim, zero_negative=True)
     return [dx, None, transpose(drows, rows.shape.names)]
-
-
-def _updated(x: Any, start: Any, rows: Any) -> Any:
-  """Returns x[groups, n, inner] with rows[groups, size, inner] from start[groups, 1] on."""
-  (groups, n, _), size = x.shape, rows.shape[1]
-  if size > n:                      # more rows than a slice has: each of these looks for its own
-    row = tf.range(n) - start
-    mine = ((row >= 0) & (row < size))[..., None]
-    return tf.where(mine, tf.gather(rows, tf.clip_by_value(row, 0, size - 1), batch_dims=1), x)
-  row = start + tf.range(size)
-  mine = ((row >= 0) & (row < n))[..., None]
-  flat = tf.reshape(x, [groups * n, -1])
-  places = tf.range(groups)[:, None] * n + row % n      # no two rows at one place
-  new = tf.where(mine, rows, tf.gather(flat, places))
-  return tf.tensor_scatter_nd_update(flat, places[..., None], new)
 
 
 def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> Tensor:
