@@ -10,9 +10,10 @@ seen, and a step that went wrong can be done again.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import meshtf as mtf
@@ -21,6 +22,7 @@ from transformer.data import Data
 from transformer.interrupts import interrupts_between_steps
 from transformer.moe import told
 from transformer.trainer import Trainer
+from transformer.watching import Watch, profiled, spent
 
 
 @dataclasses.dataclass
@@ -36,6 +38,8 @@ class Loop:
     save_every: steps between two checkpoints.
     evaluate: returns named numbers of held-out examples; None: nothing is measured on the way.
     evaluate_every: steps between two measurements; 0: none.
+    watch: times the loop, and tells other programs.
+    profile: the first and the last step that TensorFlow's profiler looks at; None: none.
     say: prints a line.
   """
 
@@ -47,7 +51,12 @@ class Loop:
   save_every: int = 200
   evaluate: Callable[[], Mapping[str, float]] | None = None
   evaluate_every: int = 0
+  watch: Watch | None = None
+  profile: tuple[int, int] | None = None
   say: Callable[[str], None] = metrics.say_now
+
+  def __post_init__(self) -> None:
+    self._profiler = contextlib.ExitStack()
 
   def run(self, folder: str, log: metrics.Metrics) -> None:
     """Takes the steps that are left; the last one is reported and saved, too.
@@ -63,8 +72,9 @@ class Loop:
     progress = metrics.Progress(self.steps, self._tokens(), self.say)
     waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]] = []     # steps whose numbers were not read
     with interrupts_between_steps() as asked:
-      for batch in self.data.batches(self.batch, first * self.batch).take(left):
-        waiting.append((trainer.steps_done, *trainer.step(batch)))
+      for batch in self._batches(first, left):
+        with self._profiling(folder, log):
+          waiting.append((trainer.steps_done, *trainer.step(batch)))
         step = trainer.steps_done
         stops = step == self.steps or asked()
         saves = step % self.save_every == 0 or stops
@@ -81,8 +91,30 @@ class Loop:
   def _report(self, step: int, loss: float, norm: float, progress: metrics.Progress,
               log: metrics.Metrics) -> None:
     rate = progress.report(step, loss)
-    log.write(step, loss=loss, gradient_norm=norm,
-              **({} if rate is None else {"tokens_per_second": rate}), **told(self.trainer.reports))
+    numbers = {"loss": loss, "gradient_norm": norm} | (
+        {} if rate is None else {"tokens_per_second": rate})
+    shares = self.watch.report(step, **numbers) if self.watch else {}
+    log.write(step, **numbers, **shares, **told(self.trainer.reports))
+
+  def _batches(self, first: int, left: int) -> Iterable[Any]:
+    found = self.data.batches(self.batch, first * self.batch).take(left)
+    return self.watch.batches(found) if self.watch else found
+
+  @contextlib.contextmanager
+  def _profiling(self, folder: str, log: metrics.Metrics) -> Iterator[None]:
+    """Profiles the step to come, if it is the first of those that are asked for, up to the last."""
+    step = self.trainer.steps_done + 1
+    first, last = self.profile or (0, 0)
+    if step == first:
+      self._profiler.enter_context(profiled(folder))
+    yield
+    if step == last and first:
+      self._profiler.close()
+      seconds = {f"profiled_{name}_seconds": x for name, x in spent(folder).items()}
+      log.write(step, **seconds)
+      self.say(f"profile of steps {first} to {last}: "
+               + ", ".join(f"{name} {x:.3f} s" for name, x in spent(folder).items())
+               + f"; tensorboard --logdir={folder}")
 
   def _measure(self, step: int, log: metrics.Metrics) -> None:
     assert self.evaluate is not None

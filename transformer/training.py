@@ -29,6 +29,7 @@ from transformer.evaluation import Evaluation
 from transformer.loop import Loop
 from transformer.model import LanguageModel
 from transformer.trainer import Trainer
+from transformer.watching import Watch
 
 __all__ = ["Run", "configurables", "train"]
 
@@ -56,6 +57,8 @@ class Run:
     report_every: steps between two lines of progress.
     save_every: steps between two checkpoints.
     evaluate_every: steps between two measurements on held-out examples; 0: before and after alone.
+    profile: the first and the last step that TensorFlow's profiler looks at, such as (10, 12).
+    peak_flops: what all devices together could do in a second; then the share of it is told.
 
   Raises:
     DataError: the vocabulary is larger than the model knows, or a model takes other arrays.
@@ -66,14 +69,16 @@ class Run:
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
                steps: int = 500, batch: int = 16, microbatches: int = 1, seed: int = 0,
                clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
-               save_every: int = 200, evaluate_every: int = 0) -> None:
+               save_every: int = 200, evaluate_every: int = 0,
+               profile: tuple[int, int] | None = None, peak_flops: float | None = None) -> None:
     self.model = model(mesh)
     check_fit(data, self.model)
     self._trainer = functools.partial(Trainer, self.model, optimizer, seed, clip_norm, jit,
                                       microbatches)
     self.data, self.batch, self.steps = data, batch, steps
     self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
-                     "evaluate_every": evaluate_every}
+                     "evaluate_every": evaluate_every, "profile": profile}
+    self.peak_flops = peak_flops
 
   @functools.cached_property
   def trainer(self) -> Trainer:
@@ -98,12 +103,16 @@ class Run:
     evaluation = Evaluation(trainer.model, self.data, self.batch)
     trainer.restore(model_dir)
     first = trainer.steps_done
-    reports.introduce(trainer.model, self.data, model_dir, first, self.steps, self.explain())
+    forecast = self.explain()
+    reports.introduce(trainer.model, self.data, model_dir, first, self.steps, forecast)
     reports.write_config(model_dir)
     before = evaluation()
     print(reports.beginning(before), flush=True)
-    loop = Loop(trainer, self.data, self.steps, self.batch, evaluate=evaluation, **self.settings)
-    with metrics.Metrics(model_dir, first) as log:
+    watch = Watch(model_dir, self.steps, forecast.flops() * trainer.model.mesh.size,
+                  self.peak_flops)
+    loop = Loop(trainer, self.data, self.steps, self.batch, evaluate=evaluation, watch=watch,
+                **self.settings)
+    with metrics.Metrics(model_dir, first) as log, watch:
       log.write(first, **reports.held_out(before))
       loop.run(model_dir, log)
       after = evaluation()
