@@ -7,6 +7,7 @@ hold, parameter for parameter.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gin
@@ -14,12 +15,15 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from benchmarks.published import MODELS, costs, run
 from transformer import explain
 from transformer.command import configure
 from transformer.training import Run
 
-FOLDER = Path(__file__).resolve().parents[2] / "configs" / "models"
-SHARED = {"base", "t5", "t5_1_1", "llama2", "mesh_lm", "mesh_translation"}      # what others include
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "configs" / "models"
+PAGE = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+SHARED = {"base", "t5", "t5_1_1", "llama2", "mesh_lm", "mesh_translation"}    # what others include
 
 
 @pytest.fixture(autouse=True)
@@ -91,34 +95,10 @@ RELEASED = {"gpt2": 124_439_808, "gpt2_xl": 1_557_611_200, "bert_base": 110_106_
             "t5_1_1_xxl": 11_135_332_352, "llama2_7b": 6_738_415_616, "llama2_70b": 68_976_648_192,
             "llama3_8b": 8_030_261_248}
 
-# At least two meshes for each: data x model, of layouts/grids.
-GRIDS = {
-    "gpt2": "1x1 16x4", "gpt2_medium": "64x8 256x8", "gpt2_large": "8x1 16x4",
-    "gpt2_xl": "16x4 64x8", "bert_base": "1x1 8x1 16x4", "bert_large": "64x8 256x8",
-    "bert_large_lamb": "256x8 128x16", "t5_small": "1x1 64x8", "t5_base": "8x1 16x4",
-    "t5_large": "64x8 128x16", "t5_3b": "16x4 16x32", "t5_11b": "16x32 128x16",
-    "t5_1_1_small": "1x1 8x1", "t5_1_1_base": "8x1 16x4", "t5_1_1_large": "16x4 64x8",
-    "t5_1_1_xl": "16x4 64x8", "t5_1_1_xxl": "64x8 256x8", "llama2_7b": "16x4 64x8",
-    "llama2_13b": "16x4 256x8", "llama2_70b": "16x4 64x8 256x8", "llama3_8b": "64x8 256x8",
-    "mesh_lm_0.14b": "1x1 8x1", "mesh_lm_0.22b": "8x1 16x4", "mesh_lm_0.37b": "8x1 16x4",
-    "mesh_lm_0.67b": "16x4 64x8", "mesh_lm_1.28b": "16x4 64x8", "mesh_lm_2.48b": "64x8 16x32",
-    "mesh_lm_4.90b": "16x32 256x8", "mesh_translation_0.15b": "1x1 8x1",
-    "mesh_translation_0.24b": "8x1 16x4", "mesh_translation_0.42b": "8x1 16x4",
-    "mesh_translation_0.77b": "16x4 64x8", "mesh_translation_1.48b": "16x4 16x32",
-    "mesh_translation_2.89b": "16x32 128x16"}
-PAIRS = [(name, grid) for name, grids in GRIDS.items() for grid in grids.split()]
+# Each model has two meshes at least: data x model, of layouts/grids.
+GRIDS = {name: published.grids.split() for name, published in MODELS.items()}
+PAIRS = [(name, grid) for name, grids in GRIDS.items() for grid in grids]
 HBM = 80 * 2**30               # of a device; at the sizes above every model has room
-
-
-def run(name, *files, params=()):
-  gin.clear_config()
-  configure([f"models/{name}.gin", *files],
-            [*params, 'Mesh.devices = "abstract"', "Mesh.strict = True"])
-  return Run()
-
-
-def on_grid(name, grid):
-  return run(name, f"layouts/grids/{grid}.gin")
 
 
 def parameters(made):
@@ -128,12 +108,14 @@ def parameters(made):
 def test_every_model_is_looked_at():
   names = {path.name.removesuffix(".gin") for path in FOLDER.glob("*.gin")} - SHARED
   assert names == set(COUNTS) == set(GRIDS)
-  assert all(len(grids.split()) >= 2 for grids in GRIDS.values())
+  assert all(len(grids) >= 2 for grids in GRIDS.values())
+  assert len(re.findall(r"\| \d+x\d+ \|", PAGE)) == len(PAIRS)
 
 
 @pytest.mark.parametrize("name", COUNTS)
 def test_parameters_are_those_that_were_published(name):
   formula, published = COUNTS[name]
+  assert f"| `{name}` | {formula:,} | {MODELS[name].parameters} |" in PAGE
   assert parameters(run(name, params=["Architecture.vocab_multiple = 1"])) == formula
   assert formula == RELEASED.get(name, formula)
   if name.startswith("mesh_"):                       # printed with two digits after the point
@@ -144,7 +126,7 @@ def test_parameters_are_those_that_were_published(name):
 
 @pytest.mark.parametrize("name, grid", PAIRS)
 def test_explain_has_nothing_to_say_against_it(name, grid):
-  made = on_grid(name, grid)
+  made = run(name, grid)
   forecast = made.explain()
   assert (forecast.error, forecast.notes) == (None, ())
   assert not made.trainer.model.mesh.unmatched_rules()
@@ -153,19 +135,20 @@ def test_explain_has_nothing_to_say_against_it(name, grid):
   # Gathered layers and activations have room beside what lies there all the time.
   lasting = forecast.memory.parameters + forecast.memory.optimizer_state
   assert lasting < forecast.memory.peak < HBM
+  assert costs(grid, forecast) in PAGE, "python -m benchmarks.published writes docs/models.md anew"
 
 
 @pytest.mark.parametrize("name, grid", [("llama2_70b", "256x8"), ("t5_11b", "128x16"),
                                         ("mesh_lm_4.90b", "256x8")])
 def test_nothing_large_lies_at_two_positions(name, grid):
-  memory = on_grid(name, grid).explain().memory
+  memory = run(name, grid).explain().memory
   share = 4 * COUNTS[name][0] / 2048
   assert share < memory.parameters < 1.1 * share
   assert memory.gradients < 1.1 * share
 
 
 def test_flops_are_eight_for_each_parameter_and_token():
-  forecast, tokens = on_grid("llama2_70b", "256x8").explain(), 1024 * 4096
+  forecast, tokens = run("llama2_70b", "256x8").explain(), 1024 * 4096
   # 2 forwards, 2 more as blocks are computed again but for their last product, 4 backwards.
   kernels = COUNTS["llama2_70b"][0] - 2 * 32000 * 8192
   last, logits = 80 * 28672 * 8192, 32000 * 8192
@@ -175,18 +158,18 @@ def test_flops_are_eight_for_each_parameter_and_token():
 
 
 def test_a_plain_layout_will_do_as_well():
-  made = run("gpt2", "layouts/fsdp.gin")
+  configure(["models/gpt2.gin", "layouts/fsdp.gin"], ['Mesh.devices = "abstract"'])
+  made = Run()
   assert made.trainer.model.mesh.axes == {"data": 4}
   assert made.explain().error is None
 
 
-def settings(name):
-  """Returns the optimizer of a model."""
+def optimizer(name):
   return run(name).trainer.optimizer
 
 
 def test_training_is_set_up_as_published():
-  llama, t5, lamb, bert = map(settings, ("llama2_70b", "t5_base", "bert_large_lamb", "bert_base"))
+  llama, t5, lamb, bert = map(optimizer, ("llama2_70b", "t5_base", "bert_large_lamb", "bert_base"))
   assert (type(llama).__name__, llama.weight_decay, llama.beta_2) == ("AdamW", 0.1, 0.95)
   assert (type(t5).__name__, t5.stacked_dims) == ("Adafactor", ("layers",))
   assert type(lamb).__name__ == "LAMB" and type(bert).__name__ == "AdamW"
