@@ -15,7 +15,7 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import gin
 from absl import flags, logging
@@ -28,23 +28,61 @@ GIN_FILE = flags.DEFINE_multi_string(
     "settings of later ones win.")
 GIN_PARAM = flags.DEFINE_multi_string(
     "gin_param", [], 'One more setting, such as \'Mesh.axes = "data:8"\'.')
+GIN_IMPORT = flags.DEFINE_multi_string(
+    "gin_import", [], "A module that configuration files may import, with all in it; those of "
+    "transformer and meshtf they may import anyway.")
+_OURS = ("transformer", "meshtf")
 
 
 class ConfigError(ValueError):
   """A configuration that gin cannot read, or that leaves out what is needed."""
 
 
-def configure(files: Sequence[str], params: Sequence[str]) -> None:
-  """Gives gin the settings of files and of single lines. Raises ConfigError, saying where it is."""
+def configure(files: Sequence[str], params: Sequence[str], allowed: Sequence[str] = ()) -> None:
+  """Gives gin the settings of files and of single lines.
+
+  Args:
+    files: paths, or names of files in configs/.
+    params: single lines.
+    allowed: modules that may be imported, besides ours. Importing runs a module, and a file from
+      elsewhere should run nothing that its reader did not name.
+
+  Raises:
+    ConfigError: gin cannot read a setting, or another module is imported; with the place.
+  """
   gin.add_config_file_search_path(config_files.config_folder())
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.FATAL)     # gin logs an error where it looks for an include first
   try:
-    gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files], list(params))
+    with _imports_of((*_OURS, *allowed)):
+      gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files],
+                                          list(params))
   except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
     raise ConfigError(str(error).replace("bindings string", "--gin_param")) from None
   finally:
     logging.set_verbosity(verbosity)
+
+
+@contextlib.contextmanager
+def _imports_of(allowed: Sequence[str]) -> Iterator[None]:
+  """Lets gin import these modules, and what is in them, and no others."""
+  context = gin.config.ParseContext
+  before = context.process_import
+
+  def process_import(self: Any, statement: Any) -> None:
+    name = statement.module
+    if not any(name == module or name.startswith(f"{module}.") for module in allowed):
+      raise ImportError(f"a configuration may not import {name!r}, since that runs it "
+                        f"(line {statement.location.line_num} of "
+                        f"{statement.location.filename or '--gin_param'}).\n  If you trust it: "
+                        f"--gin_import={name.partition('.')[0]}.")
+    before(self, statement)
+
+  context.process_import = process_import
+  try:
+    yield
+  finally:
+    context.process_import = before
 
 
 def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = None) -> None:
@@ -64,7 +102,7 @@ def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = 
   files, own = GIN_FILE.value, Path(model_dir or "", "config.gin")
   if model_dir is not None and flags.FLAGS[GIN_FILE.name].using_default_value and own.exists():
     files = [str(own)]
-  configure(files, [*GIN_PARAM.value, *more])
+  configure(files, [*GIN_PARAM.value, *more], GIN_IMPORT.value)
 
 
 def default_model_dir() -> str:

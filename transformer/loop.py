@@ -63,7 +63,8 @@ class Loop:
 
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
-      NumericsError: a loss or gradient is no finite number; nothing is saved after that step.
+      NumericsError: a loss or gradient is no finite number, and such steps are not left out;
+        nothing is saved after that step.
     """
     trainer, first = self.trainer, self.trainer.steps_done
     if mtf.latest_checkpoint(folder) is None:
@@ -127,13 +128,16 @@ class Loop:
     """Returns the loss and norm of the last step; refuses numbers that are not finite."""
     for step, loss, norm in waiting:
       last = float(loss), float(norm)
-      if not all(map(math.isfinite, last)):
+      if not all(map(math.isfinite, last)) and not self.trainer.skips:
         self._look_for_the_cause(step, *last, folder)
+      elif not all(map(math.isfinite, last)):
+        self.say(f"{self._where(step)}: loss {last[0]}, norm of the gradients {last[1]}: left out; "
+                 f"so far {self.trainer.skipped} in this run.")
     waiting.clear()
     return last
 
   def _look_for_the_cause(self, step: int, loss: float, norm: float, folder: str) -> None:
-    trainer, where = self.trainer, f"step {step + 1} (examples {step * self.batch:,} and on)"
+    trainer, where = self.trainer, self._where(step)
     trainer.restore(folder)
     self.say(f"{where}: loss {loss}, norm of the gradients {norm}. Going on from the checkpoint of "
              f"step {trainer.steps_done} again, to look for the first tensor that is not finite.")
@@ -146,6 +150,9 @@ class Loop:
     raise mtf.NumericsError(
         f"{where} had loss {loss} and gradients of norm {norm}, and done again it has not.\n"
         "  Do it once more with deterministic ops; if it comes again, report it.")
+
+  def _where(self, step: int) -> str:
+    return f"step {step + 1} (examples {step * self.batch:,} and on)"
 
   def _tokens(self) -> int:
     features: dict[str, Any] = self.data.features(self.batch)

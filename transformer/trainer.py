@@ -28,12 +28,14 @@ class Trainer:
     clip_norm: the greatest norm of all gradients together.
     jit: whether XLA compiles the local work.
     microbatches: how many parts of a batch are learned from one after another, to need less memory.
+    skips: whether a step is left out whose gradients are not finite. Then a step is two programs,
+      since somebody must look at the norm between them.
   """
 
   def __init__(self, model: Model,
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
-               seed: int = 0, clip_norm: float = 1.0, jit: bool = False, microbatches: int = 1
-               ) -> None:
+               seed: int = 0, clip_norm: float = 1.0, jit: bool = False, microbatches: int = 1,
+               skips: bool = False) -> None:
     self._learned = model.trainable_variables
     self.model, self.optimizer, self.steps_done = model, optimizer(self._learned), 0
     self.seed, self.microbatches = seed, microbatches
@@ -47,7 +49,19 @@ class Trainer:
       self.optimizer.apply(grads, self._learned, step)
       return loss, norm, reports
 
-    self._step = training_step
+    @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
+    def gradients(batch: Batch, step: mtf.Tensor
+                  ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report], Any]:
+      loss, grads, reports = self._gradients(batch, step)
+      grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
+      return loss, norm, reports, grads
+
+    @mtf.function(mesh=model.mesh, jit=jit, step="")
+    def update(grads: Any, step: mtf.Tensor) -> None:
+      self.optimizer.apply(grads, self._learned, step)
+
+    self._step, self._apart, self.skipped = training_step, (gradients, update), 0
+    self.skips = skips
 
   def _gradients(self, batch: Batch, step: mtf.Tensor) -> tuple[mtf.Tensor, Any, Any]:
     with mtf.seed(self.seed, step):
@@ -61,8 +75,17 @@ class Trainer:
 
   def step(self, batch: Mapping[str, Any]) -> tuple[mtf.Tensor, mtf.Tensor]:
     """Learns from arrays by name; returns the loss and the norm of the gradients before."""
-    loss, norm, self.reports = self._step(dict(batch), np.int32(self.steps_done))
+    number = np.int32(self.steps_done)
     self.steps_done += 1
+    if not self.skips:
+      loss, norm, self.reports = self._step(dict(batch), number)
+      return loss, norm
+    gradients, update = self._apart
+    loss, norm, self.reports, grads = gradients(dict(batch), number)
+    if np.isfinite(float(norm)):
+      update(grads, number)
+    else:
+      self.skipped += 1
     return loss, norm
 
   def find_bad_number(self, batch: Mapping[str, Any], step: int) -> None:

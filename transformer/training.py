@@ -58,6 +58,7 @@ class Run:
     save_every: steps between two checkpoints.
     evaluate_every: steps between two measurements on held-out examples; 0: before and after alone.
     profile: the first and the last step that TensorFlow's profiler looks at, such as (10, 12).
+    skips: whether a step whose gradients are not finite is left out; else such a one stops the run.
     peak_flops: what all devices together could do in a second; then the share of it is told.
 
   Raises:
@@ -70,11 +71,12 @@ class Run:
                steps: int = 500, batch: int = 16, microbatches: int = 1, seed: int = 0,
                clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
                save_every: int = 200, evaluate_every: int = 0,
-               profile: tuple[int, int] | None = None, peak_flops: float | None = None) -> None:
+               profile: tuple[int, int] | None = None, skips: bool = False,
+               peak_flops: float | None = None) -> None:
     self.model = model(mesh)
     check_fit(data, self.model)
     self._trainer = functools.partial(Trainer, self.model, optimizer, seed, clip_norm, jit,
-                                      microbatches)
+                                      microbatches, skips)
     self.data, self.batch, self.steps = data, batch, steps
     self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
                      "evaluate_every": evaluate_every, "profile": profile}

@@ -88,6 +88,26 @@ def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys
   assert np.isfinite(kept.w.numpy()).all()
 
 
+def test_steps_that_are_not_finite_may_be_left_out(tmp_path, capsys):
+  def optimizer(variables):
+    return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
+
+  lines = train(tmp_path, Bad, steps=8, optimizer=optimizer, clip_norm=0.25, skips=True)
+  told = capsys.readouterr().out
+  assert "left out; so far" in told and "examples 32 and on" in told
+  assert any(line.get("loss", 0.0) is None for line in lines)        # NaN, in JSON
+  kept = Bad(mtf.Mesh(""))
+  mtf.restore_checkpoint(mtf.latest_checkpoint(str(tmp_path))[1],
+                         {v.name: v for v in kept.variables}, partly=True)
+  assert np.isfinite(kept.w.numpy()).all()
+
+
+def test_two_programs_learn_what_one_does(tmp_path):
+  one, two = ([line["loss"] for line in train(tmp_path / str(skips), skips=skips)
+               if "loss" in line] for skips in (False, True))
+  np.testing.assert_allclose(two, one, rtol=1e-6)
+
+
 def test_ops_of_finite_numbers_are_let_pass():
   mesh = mtf.Mesh("x:2", "d:x")
   x = mtf.import_tensor(mesh, np.array([1.0, 0.0], "float32"), "d")

@@ -176,6 +176,23 @@ def test_a_wrong_setting_of_the_command_line_is_named():
     configure(["lm_stdlib.gin"], ["Architecture.d_modle = 64"])
 
 
+def test_a_configuration_imports_nothing_that_was_not_named(tmp_path, monkeypatch):
+  (tmp_path / "evil.py").write_text("raise SystemExit('it ran')")
+  (tmp_path / "mine.py").write_text("import gin\n@gin.configurable\ndef three(x=3): return x\n")
+  monkeypatch.syspath_prepend(tmp_path)
+  inner, outer = tmp_path / "inner.gin", tmp_path / "outer.gin"
+  inner.write_text("import transformer.training\nimport evil\n")
+  outer.write_text(f"include '{inner}'\n")
+  with pytest.raises(ConfigError, match="may not import 'evil'(.|\n)*line 2 of .*inner.gin"
+                                        "(.|\n)*--gin_import=evil"):
+    configure([str(outer)], [])
+  for line in ("from __gin__ import dynamic_registration", "import transformers.evil"):
+    with pytest.raises(ConfigError, match="a configuration may not import"):
+      configure(["lm_stdlib.gin"], [line])
+  configure(["lm_stdlib.gin"], ["import mine", "three.x = 4"], allowed=["mine"])
+  assert gin.query_parameter("three.x") == 4
+
+
 def test_a_file_that_is_not_there_is_named():
   with pytest.raises(ConfigError, match="no gin file 'nope.gin'(.|\n)*lm_stdlib.gin"):
     configure(["nope.gin"], [])
