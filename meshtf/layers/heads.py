@@ -102,7 +102,8 @@ class Heads(Module):
     rows = cache.keys.shape.dim(self.memory_dim)
     age = (position - range_(x.mesh, rows)) % rows.size     # of what a row holds, in positions
     q, k, v = self.project(x, turns)
-    cache = Cache(*(dynamic_update(old, self.memory_dim, position % rows.size, new)
+    row = position % rows.size
+    cache = Cache(*(dynamic_update(old, self.memory_dim, row, new)
                     for old, new in zip(cache, (k, v))))
     past = mask_bias(self.remembers(age, position), (q if bias is None else bias).dtype)
     y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim,

@@ -53,7 +53,8 @@ class UpdateRows(Op):
   def local(self, at: At, x: Any, begin: Any, rows: Any) -> tuple[Any, ...]:
     outer = at.inputs[0].only(at.inputs[0].names[:at.axis(0, self.dim)])
     groups, size = outer.size, at.size(self.rows)
-    begin = tf.cast(begin, tf.int32) - at.offset(self.dim)
+    if at.parts(self.dim) > 1:
+      begin -= at.offset(self.dim)
     if at.inputs[1].names:
       begin = tf.broadcast_to(align(begin, at.inputs[1], outer), outer.sizes)
       begin = tf.reshape(begin, [groups, 1, 1])
@@ -122,9 +123,10 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
   places, order = "." + dim, list(x.shape.names)
   if any(order.index(n) > order.index(dim) for n in begin.shape.names):
     order = [*begin.shape.names, *(n for n in order if n not in begin.shape)]
-  rows = (rename(rows, {new[0].name: places}) if new
-          else reshape(rows, [Dimension(places, 1), *rows.shape]))
-  rows = transpose(rows, [places if n == dim else n for n in order])
+  rows = rename(rows, {new[0].name: places}) if new else rows
+  rows = transpose(rows, [places if n == dim else n for n in order if new or n != dim])
+  if not new:
+    rows = reshape(rows, [Dimension(places, 1) if n == dim else rows.shape.dim(n) for n in order])
   return transpose(apply(UpdateRows(dim, places), transpose(x, order), begin, rows), x.shape)
 
 
