@@ -6,7 +6,10 @@
 """
 
 from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
-from meshtf import decoding, layers, optimizers, pipeline
+from meshtf import checkpoints, decoding, layers, optimizers, pipeline
+from meshtf.checkpoints import latest as latest_checkpoint
+from meshtf.checkpoints import restore as restore_checkpoint
+from meshtf.checkpoints import save as save_checkpoint
 from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
                            MeshtfError, NumericsError, ParseError, PlanError, ShapeError,
                            explain_error, near_misses)
@@ -61,9 +64,6 @@ from meshtf.ops.unary import (abs, acos, angle, asin, atan, ceil, cos, cosh, dig
                               exp, expm1, floor, is_finite, is_nan, lgamma, log, log1p, logical_not,
                               negative, reciprocal, round, rsqrt, sigmoid, sign, sin, sinh,
                               softplus, sqrt, square, tan, tanh)
-from meshtf.runtime.checkpoint import latest as latest_checkpoint
-from meshtf.runtime.checkpoint import restore as restore_checkpoint
-from meshtf.runtime.checkpoint import save as save_checkpoint
 from meshtf.runtime.devices import logical_devices
 from meshtf.runtime.numbers import checked_numbers
 from meshtf.runtime.spmd import Export

@@ -50,12 +50,32 @@ class CheckpointError(MeshtfError, ValueError):
   """A checkpoint that is absent, or is not this model's."""
 
 
+class ClusterError(MeshtfError, RuntimeError):
+  """Workers that do not answer, are taken, or cannot be reached."""
+
+
+class DamageError(CheckpointError):
+  """A file of a checkpoint is not as it was written."""
+
+  def __init__(self, checkpoint: str, file: str, reason: str) -> None:
+    super().__init__(f"the checkpoint {checkpoint} is damaged: {file}: {reason}.")
+    self.checkpoint, self.file, self.reason = checkpoint, file, reason
+
+
+class WriteError(CheckpointError):
+  """A checkpoint could not be written; those before it are as they were."""
+
+
 class NumericsError(MeshtfError, ArithmeticError):
   """A tensor that holds a number that is not finite."""
 
 
 class LayoutWarning(UserWarning):
   """A layout that is legal but most likely not what was meant."""
+
+
+class CheckpointWarning(UserWarning):
+  """A checkpoint is damaged, or could not be written, and the work goes on without it."""
 
 
 def explain_error(headline: str, way_out: object = "", **facts: object) -> str:

@@ -18,8 +18,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("meshtf", "transformer", "examples", "benchmarks")
 # Whoever imports stands above what it imports; equals, such as ops and partition, never meet.
 RANKS = {"errors": 0, "names": 1, "mesh": 2, "graph": 3, "ops": 4, "partition": 4, "forecast": 5,
-         "runtime": 5, "function": 6, "module": 6, "saved_model": 7, "layers": 7, "optimizers": 8,
-         "decoding": 8, "pipeline": 8, "testing": 9, "__init__": 9, "__main__": 10}
+         "runtime": 5, "checkpoints": 6, "cluster": 6, "function": 6, "module": 6, "saved_model": 7,
+         "layers": 7, "optimizers": 8, "decoding": 8, "pipeline": 8, "testing": 9, "__init__": 9,
+         "__main__": 10}
 WITHOUT_TENSORFLOW = ("errors", "names", "mesh", "graph", "partition", "forecast")
 MACHINE_PATHS = re.compile(r"/(work|root|home|Users|workspace|mnt)/\w|\b[A-Z]:\\\\")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError\(\)")

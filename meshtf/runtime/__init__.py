@@ -7,6 +7,6 @@
     placed       one program drives all devices
     eager        each op at once
     compiled     a whole program as one TensorFlow function
-    variables    slices that stay; checkpoint: slices on disk
+    variables    slices that stay
     quiet        TensorFlow's start without its chatter
 """

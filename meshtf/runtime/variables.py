@@ -122,9 +122,15 @@ class Variable(Operators, tf.Module):
 
   def regions(self) -> list[tuple[tuple[slice, ...], tf.Variable]]:
     """Returns the different slices, each with the region of the whole that it is."""
-    keys = slice_keys(self.placement, self.mesh)
-    found = {key: x for key, x in zip(keys, self.slices()) if x is not None}
-    return [(self._region(key), variable) for key, variable in found.items()]
+    return [(part, held[-1]) for part, held in self.holders()]
+
+  def holders(self) -> list[tuple[tuple[slice, ...], list[tf.Variable]]]:
+    """Returns the different regions of the whole, each with all slices that hold it."""
+    found: dict[tuple[int, ...], dict[int, tf.Variable]] = {}
+    for key, slice_ in zip(slice_keys(self.placement, self.mesh), self.slices()):
+      if slice_ is not None:
+        found.setdefault(key, {})[id(slice_)] = slice_
+    return [(self._region(key), list(held.values())) for key, held in found.items()]
 
   def read(self) -> list[Any]:
     """Returns each position's slice as it is now: the runtime's door."""
@@ -142,10 +148,9 @@ class Variable(Operators, tf.Module):
 
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""
-    keys = slice_keys(self.placement, self.mesh)
-    held = {id(v): (k, v) for k, v in zip(keys, self.slices()) if v is not None}
-    for key, variable in held.values():
-      variable.assign(read_region(self._region(key)))
+    for part, held in self.holders():
+      for slice_ in held:
+        slice_.assign(read_region(part))
 
   def bring_to_stage(self, stage: int | None) -> None:
     """Lets it lie at one stage of a pipeline, with its value; optimizers come after that."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 import numpy as np
@@ -10,7 +9,8 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.runtime import checkpoint
+from meshtf.checkpoints import Manifest, steps
+from meshtf.errors import WriteError
 
 MESHES = {
     "one": ("", "", "", None),
@@ -108,13 +108,12 @@ def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path, monkeypatc
     assert mtf.latest_checkpoint(str(tmp_path))[0] == 1
     raise OSError("the disk is full")
   with monkeypatch.context() as patch:
-    patch.setattr(json, "dump", fail)
-    with pytest.raises(OSError, match="full"):
+    patch.setattr(Manifest, "write", fail)
+    with pytest.raises(WriteError, match="step 2 could not be written(.|\n)*full"):
       mtf.save_checkpoint(str(tmp_path), 2, saved)
-  assert mtf.latest_checkpoint(str(tmp_path))[0] == 1
+  assert os.listdir(tmp_path) == ["step_00000001"]
   mtf.save_checkpoint(str(tmp_path), 2, saved)
   assert mtf.latest_checkpoint(str(tmp_path))[0] == 2
-  assert not [name for name in os.listdir(tmp_path) if "tmp" in name]
 
 
 def test_folders_of_others_are_left_alone(tmp_path):
@@ -129,7 +128,7 @@ def test_keeping_all(tmp_path):
   saved = model("one", start=0)
   for step in range(3):
     mtf.save_checkpoint(str(tmp_path), step, saved, keep=10)
-  assert [step for step, _ in checkpoint._all(str(tmp_path))] == [0, 1, 2]
+  assert [step for step, _ in steps.all_steps(str(tmp_path))] == [0, 1, 2]
 
 
 def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
@@ -153,7 +152,7 @@ def test_a_part_must_be_there_and_fit(tmp_path):
     mtf.restore_checkpoint(path, {"encoder/scale": here["decoder/scale"], "decoder/w": wider,
                                   "table": here["table"]}, partly=True)
   text = str(caught.value)
-  assert "encoder/scale (close: decoder/scale)" in text
-  assert "decoder/w: (8, 12) saved, [d_model:9 d_ff:12] now" in text
+  assert "encoder/scale [d_model:8] (close: decoder/scale)" in text
+  assert "decoder/w: [d_model:8 d_ff:12] saved, [d_model:9 d_ff:12] now" in text
   assert "not in model" not in text
   assert here["table"].numpy()[0, 0] == -100          # nothing was read

@@ -1,0 +1,22 @@
+"""Checkpoints: slices on disk, under one name for each variable, whatever the layout.
+
+    boxes      parts of tensors
+    manifest   what a checkpoint holds, and a sum of every file
+    steps      the folders of checkpoints: names, which stay, the newest whole one
+    writing    each host writes what its devices hold, in TensorFlow's V2 format
+    reading    on any mesh and layout; what is damaged is named
+    fitting    a diff where names or shapes differ
+    saver      the checkpoints of a run, in the background by choice
+    lock       one run in a folder
+    command    python -m meshtf checkpoint inspect|diff; report: what they tell
+"""
+
+from meshtf.checkpoints.lock import only_run
+from meshtf.checkpoints.manifest import Manifest
+from meshtf.checkpoints.reading import Restored, restore, restore_latest
+from meshtf.checkpoints.saver import Saver
+from meshtf.checkpoints.steps import latest
+from meshtf.checkpoints.writing import save
+
+__all__ = ["Manifest", "Restored", "Saver", "latest", "only_run", "restore", "restore_latest",
+           "save"]

@@ -1,0 +1,134 @@
+"""The manifest of a checkpoint: what it holds, and a sum of every file.
+
+    manifest = Manifest.read("runs/lm/step_00000600")       # refuses one that was changed
+    manifest.step, manifest.extra
+    manifest.tensors["decoder/wq"].shape                     # "d_model:128; heads:4; d_kv:32"
+    manifest.check(path)                                     # reads all files: is one damaged?
+
+It is JSON, and its own last entry is the sum of all bytes before it. Sums are CRC-32, which the
+standard library computes faster than disks write: they find damage, not forgery.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from meshtf.checkpoints.boxes import Box, read_spec, whole
+from meshtf.errors import DamageError
+from meshtf.names import Shape
+
+FILE = "manifest.json"
+PREFIX = "variables"        # of TensorFlow's files
+_FORMAT = 1
+_CHUNK = 1 << 20
+_END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Saved:
+  """What is saved under one name.
+
+  Args:
+    shape: such as "d_model:128; d_ff:512".
+    dtype: the data type's name.
+    slices: the boxes that it was written in; none: all in one.
+  """
+
+  shape: str
+  dtype: str
+  slices: tuple[str, ...] = ()
+
+  @property
+  def sizes(self) -> tuple[int, ...]:
+    """The sizes of its dimensions."""
+    return Shape(self.shape).sizes
+
+  @property
+  def boxes(self) -> list[Box]:
+    """The parts that it was written in."""
+    return [read_spec(text) for text in self.slices] or [whole(self.sizes)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sum:
+  """Size and CRC-32 of a file."""
+
+  bytes: int
+  crc32: str
+
+  @classmethod
+  def of(cls, path: str) -> Sum:
+    """Reads a file."""
+    size, crc, chunk = 0, 0, memoryview(bytearray(_CHUNK))
+    with open(path, "rb", buffering=0) as file:
+      while n := file.readinto(chunk):
+        size, crc = size + n, zlib.crc32(chunk[:n], crc)
+    return cls(size, f"{crc:08x}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+  """What a checkpoint holds: tensors by name, files by name, and what was saved beside them."""
+
+  step: int
+  extra: Mapping[str, Any]
+  tensors: Mapping[str, Saved]
+  files: Mapping[str, Sum]
+
+  def write(self, folder: str) -> None:
+    """Writes it into a folder."""
+    fields = {"format": _FORMAT, **dataclasses.asdict(self)}
+    lines = (f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in fields.items())
+    body = ("{\n" + "".join(lines)).encode()
+    with open(os.path.join(folder, FILE), "wb") as file:
+      file.write(body + f' "crc32": "{zlib.crc32(body):08x}"\n}}\n'.encode())
+
+  @classmethod
+  def read(cls, folder: str) -> Manifest:
+    """Returns the manifest of a checkpoint. Raises DamageError: it is absent or was changed."""
+    path = os.path.join(folder, FILE)
+    try:
+      with open(path, "rb") as file:
+        text = file.read()
+    except OSError as error:
+      raise DamageError(folder, FILE, f"it cannot be read: {error.strerror}") from None
+    found = _END.fullmatch(text)
+    if found is None:
+      raise DamageError(folder, FILE, "its end is not there")
+    if f"{zlib.crc32(found[1]):08x}".encode() != found[2]:
+      raise DamageError(folder, FILE, "its sum is not the one that it tells")
+    told = json.loads(text)
+    if told["format"] != _FORMAT:
+      raise DamageError(folder, FILE, f"it is of format {told['format']}, which a later meshtf "
+                                      "wrote: take that one to read it")
+    tensors = {name: Saved(s["shape"], s["dtype"], tuple(s["slices"]))
+               for name, s in told["tensors"].items()}
+    files = {name: Sum(**s) for name, s in told["files"].items()}
+    return cls(told["step"], told["extra"], tensors, files)
+
+  def check_sizes(self, folder: str) -> None:
+    """Sees that all files are there, of their sizes. Raises DamageError."""
+    for name, expected in self.files.items():
+      try:
+        size = os.path.getsize(os.path.join(folder, name))
+      except OSError as error:
+        raise DamageError(folder, name, f"it cannot be read: {error.strerror}") from None
+      if size != expected.bytes:
+        raise DamageError(folder, name, f"it has {size:,} bytes, not {expected.bytes:,}")
+
+  def check(self, folder: str, files: Iterable[str] | None = None) -> None:
+    """Reads all files, or some, and compares their sums. Raises DamageError."""
+    self.check_sizes(folder)
+    for name in self.files if files is None else files:
+      try:
+        found = Sum.of(os.path.join(folder, name))
+      except OSError as error:
+        raise DamageError(folder, name, f"it cannot be read: {error.strerror}") from None
+      if found != self.files[name]:
+        raise DamageError(folder, name, f"its sum is {found.crc32}, not {self.files[name].crc32}")

@@ -1,0 +1,222 @@
+"""Saving: each host writes the slices that its devices hold, and nothing is sent or joined.
+
+    path = save("runs/lm", 600, {v.name: v for v in model.variables}, extra={"seed": 1})
+
+The files are TensorFlow's V2 format with slice specifications, so a plain
+`tf.train.load_checkpoint(path + "/variables")` reads whole tensors. A host writes one file after
+another, each of a few slices, and while one is written the one before is summed: so no more than
+that is ever copied from the memory of devices.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.checkpoints.boxes import Box, cut, inside, numbers, spans, spec, whole
+from meshtf.checkpoints.manifest import PREFIX, Manifest, Saved, Sum
+from meshtf.checkpoints.steps import path_of, prune, replace, temporary
+from meshtf.errors import WriteError
+from meshtf.runtime.variables import Variable
+
+PIECE = 32 << 20               # bytes that are written, read and summed at a time
+_MOST_PIECES = 64              # of one slice: readers look through all of them
+_NEVER_CUT = ("float16", "uint16", "uint32", "uint64")       # V2 files hold no slices of these
+_HOST = tf.DeviceSpec(device_type="CPU", device_index=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Piece:
+  """A part of a variable on its way to a file.
+
+  Args:
+    name: of the variable.
+    sizes: of all of it.
+    box: which part.
+    bytes: how large it is.
+    host: the device name of the CPU that writes it.
+    value: returns it.
+  """
+
+  name: str
+  sizes: tuple[int, ...]
+  box: Box
+  bytes: int
+  host: str
+  value: Callable[[], Any]
+
+
+def save(directory: str, step: int, variables: Mapping[str, Variable],
+         extra: Mapping[str, Any] | None = None, keep: int = 2, keep_every: int = 0) -> str:
+  """Writes a checkpoint and returns its path.
+
+  Args:
+    directory: where the folder of the checkpoint will be.
+    step: by which it goes.
+    variables: what is saved, under which names.
+    extra: what JSON can hold, to be saved with them.
+    keep: how many of the newest checkpoints stay.
+    keep_every: those of steps that are multiples of it stay as well; 0: no others.
+
+  Raises:
+    WriteError: it could not be written; nothing of it is left, and those before are there.
+  """
+  return write(directory, step, variables, pieces(variables), extra, keep, keep_every)
+
+
+def write(directory: str, step: int, variables: Mapping[str, Variable], parts: list[Piece],
+          extra: Mapping[str, Any] | None, keep: int, keep_every: int) -> str:
+  """Writes pieces of variables as a checkpoint, as `save` does; takes them out of the list."""
+  path = path_of(directory, step)
+  unfinished = temporary(path)
+  try:
+    shutil.rmtree(unfinished, ignore_errors=True)
+    os.makedirs(unfinished)
+    tensors = _described(variables, parts)
+    files = _write_files(unfinished, parts)
+    Manifest(step, dict(extra or {}), tensors, files).write(unfinished)
+    replace(unfinished, path)
+    prune(directory, step, keep, keep_every)
+  except (OSError, tf.errors.OpError) as error:
+    reason = getattr(error, "message", None) or str(error)
+    raise WriteError(f"the checkpoint of step {step:,} could not be written to {directory}: "
+                     f"{reason}") from error
+  finally:
+    shutil.rmtree(unfinished, ignore_errors=True)
+  return path
+
+
+def pieces(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Piece]:
+  """Returns what is to be written of variables: each different slice once.
+
+  Of several hosts that hold the same slice, that one writes it which has the least to write.
+
+  Args:
+    variables: what is saved, under which names.
+    snapshot: whether the values are those of now, whatever is assigned to the variables later.
+      Where devices see the host's memory nothing is copied yet: what is changed before it is
+      written is copied then.
+  """
+  load: dict[str, int] = defaultdict(int)
+  found: list[Piece] = []
+  for name, variable in variables.items():
+    if variable.dtype in _NEVER_CUT and len(variable.holders()) > 1:
+      found.append(_joined(name, variable, snapshot))
+      continue
+    for region, holders in variable.holders():
+      slice_ = min(holders, key=lambda held: load[host_of(held)])
+      box = tuple((r.start, r.stop - r.start) for r in region)
+      load[host_of(slice_)] += _bytes(variable, box)
+      found.extend(_cut(name, variable, box, slice_, snapshot))
+  return found
+
+
+def _cut(name: str, variable: Variable, box: Box, slice_: tf.Variable, snapshot: bool
+         ) -> Iterator[Piece]:
+  value, host, item = slice_.read_value, host_of(slice_), _bytes(variable, ())
+  if snapshot:
+    value = _held(slice_)
+  at_most = numbers(box) if variable.dtype in _NEVER_CUT else max(
+      PIECE // item, -(-numbers(box) // _MOST_PIECES))
+  for part in cut(box, at_most):
+    yield Piece(name, variable.shape.sizes, part, item * numbers(part), host,
+                value if part == box else partial(_part, value, inside(part, box)))
+
+
+def _held(slice_: tf.Variable) -> Callable[[], Any]:
+  """Returns what gives the value that a slice has now."""
+  on_host = "CPU" in slice_.device.upper()
+  with tf.device(slice_.device if on_host else host_of(slice_)):
+    value = slice_.read_value()
+    return partial(tf.identity, value if on_host else tf.identity(value))
+
+
+def _part(value: Callable[[], Any], where: tuple[slice, ...]) -> Any:
+  return value()[where]
+
+
+def _joined(name: str, variable: Variable, snapshot: bool) -> Piece:
+  """Returns all of a variable whose data type files hold in one piece only."""
+  sizes, host = variable.shape.sizes, host_of(variable.holders()[0][1][0])
+  value = partial(tf.constant, variable.numpy()) if snapshot else variable.numpy
+  return Piece(name, sizes, whole(sizes), _bytes(variable, whole(sizes)), host, value)
+
+
+def _write_files(folder: str, parts: list[Piece]) -> dict[str, Sum]:
+  """Writes pieces as files of TensorFlow's, all hosts at once, and returns what the files are."""
+  hosts: dict[str, list[Piece]] = defaultdict(list)
+  while parts:
+    hosts[parts[-1].host].append(parts.pop())
+  work = [[(os.path.join(folder, f"{h}_{k}"), shard) for k, shard in enumerate(_shards(own))]
+          for h, own in enumerate(hosts.values())]
+  hosts.clear()
+  every = [prefix for own in work for prefix, _ in own]
+  with ThreadPoolExecutor(len(work) or 1) as writers, ThreadPoolExecutor(1) as summing:
+    sums = [s.result() for some in writers.map(lambda own: _write_host(own, summing), work)
+            for s in some]
+  joined = os.path.join(folder, PREFIX)
+  tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=every, destination_prefix=joined,
+                                delete_old_dirs=False)
+  files = {f"{PREFIX}.index": Sum.of(f"{joined}.index")}
+  for k, found in enumerate(sums):
+    files[f"{PREFIX}.data-{k:05d}-of-{len(sums):05d}"] = found
+  return files
+
+
+def _write_host(work: list[tuple[str, list[Piece]]], summing: ThreadPoolExecutor
+                ) -> list[Future[Sum]]:
+  """Writes what one host holds; sums follow while the next file is written."""
+  sums = []
+  while work:
+    prefix, shard = work.pop(0)                 # what is written need not be kept
+    with tf.device(shard[0].host):
+      tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[p.name for p in shard],
+                        shape_and_slices=[spec(p.sizes, p.box) for p in shard],
+                        tensors=[p.value() for p in shard])
+    sums.append(summing.submit(_sum, f"{prefix}.data-00000-of-00001", sum(p.bytes for p in shard)))
+  return sums
+
+
+def _sum(path: str, expected: int) -> Sum:
+  found = Sum.of(path)
+  if found.bytes != expected:
+    raise OSError(f"{path} has {found.bytes:,} bytes, not {expected:,}")
+  return found
+
+
+def _shards(parts: Sequence[Piece]) -> Iterator[list[Piece]]:
+  """Yields pieces that go into one file."""
+  shard: list[Piece] = []
+  for piece in parts:
+    if shard and sum(p.bytes for p in shard) + piece.bytes > PIECE:
+      yield shard
+      shard = []
+    shard.append(piece)
+  if shard:
+    yield shard
+
+
+def _described(variables: Mapping[str, Variable], parts: Sequence[Piece]) -> dict[str, Saved]:
+  boxes: dict[str, list[Box]] = defaultdict(list)
+  for piece in parts:
+    boxes[piece.name].append(piece.box)
+  return {name: Saved("; ".join(f"{d.name}:{d.size}" for d in v.shape), v.dtype,
+                      tuple(map(spans, boxes[name])) if len(boxes[name]) > 1 else ())
+          for name, v in variables.items()}
+
+
+def host_of(slice_: tf.Variable) -> str:
+  """Returns the CPU of the host whose device holds a slice: what reads and writes files."""
+  return str(tf.DeviceSpec.from_string(slice_.device).make_merged_spec(_HOST).to_string())
+
+
+def _bytes(variable: Variable, box: Box) -> int:
+  return numbers(box) * int(tf.as_dtype(variable.dtype).size)
