@@ -10,8 +10,9 @@ from meshtf import checkpoints, decoding, layers, optimizers, pipeline
 from meshtf.checkpoints import latest as latest_checkpoint
 from meshtf.checkpoints import restore as restore_checkpoint
 from meshtf.checkpoints import save as save_checkpoint
-from meshtf.errors import (CheckpointError, DTypeError, LayoutError, LayoutWarning, MeshError,
-                           MeshtfError, NumericsError, ParseError, PlanError, ShapeError,
+from meshtf.cluster import connect, connected, lost_workers
+from meshtf.errors import (CheckpointError, ClusterError, DTypeError, LayoutError, LayoutWarning,
+                           MeshError, MeshtfError, NumericsError, ParseError, PlanError, ShapeError,
                            explain_error, near_misses)
 from meshtf.forecast import Forecast
 from meshtf.function import explain, export, function

@@ -17,12 +17,19 @@ from meshtf.errors import near_misses
 
 # Modules by name: a program may stand above the library, and is imported only when it is called.
 COMMANDS = {
+    "checkpoint": ("meshtf.checkpoints.command",
+                   "what a checkpoint holds, and what differs between two of them"),
     "explain": ("transformer.explain",
                 "what a training configuration will cost on a mesh, before it runs"),
     "export": ("transformer.export",
                "the training step of a configuration, as a StableHLO module"),
+    "launch": ("meshtf.cluster.launch",
+               "a command, with workers on this machine that come and go with it"),
     "selfcheck": ("meshtf.testing.selfcheck",
                   "whether every op gives the right numbers on the devices of this machine"),
+    "supervise": ("meshtf.cluster.supervise",
+                  "a command, watched with its workers, and started again when one is lost"),
+    "worker": ("meshtf.cluster.worker", "the devices of this machine, for a driver elsewhere"),
 }
 
 

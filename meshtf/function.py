@@ -43,6 +43,7 @@ from meshtf.graph import (
 from meshtf.graph.apply import set_eager_executor
 from meshtf.mesh import Mesh
 from meshtf.runtime.arguments import Call, leaf_names
+from meshtf.runtime.beats import beat
 from meshtf.runtime.compiled import Compiled, held_tensor
 from meshtf.runtime.eager import Eager
 from meshtf.runtime.spmd import Export, refusal
@@ -136,7 +137,7 @@ class Function:
     self._runtime = runtime
     if runtime not in get_args(Runtime):
       raise PlanError(f"there is no runtime {runtime!r}.\n  Take one of {get_args(Runtime)}.")
-    self._signature = inspect.signature(fn)
+    self._signature, self.name = inspect.signature(fn), getattr(fn, "__name__", repr(fn))
     self._compiled: dict[Any, tuple[Compiled, Any]] = {}
     functools.update_wrapper(self, fn)
     unknown = set(names) - set(self._signature.parameters)
@@ -151,8 +152,10 @@ class Function:
     if isinstance(current_executor(), Graph):          # within another function: its part
       return self._fn(*args, **kwargs)
     call = self._bind(args, kwargs)
+    beat(f"{'runs' if call.key in self._compiled else 'traces'} {self.name}")
     compiled, structure = self._get(call)
     results = iter(compiled(call.flat))
+    beat(f"ran {self.name}")
     return tf.nest.map_structure(lambda y: next(results) if y is _RESULT else y, structure)
 
   def lower(self, *args: Any, **kwargs: Any) -> Compiled:

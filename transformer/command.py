@@ -33,6 +33,13 @@ GIN_IMPORT = flags.DEFINE_multi_string(
     "transformer and meshtf they may import anyway.")
 _OURS = ("transformer", "meshtf")
 
+# `python -m meshtf supervise` has a flag of this name as well.
+CLUSTER = flags.DEFINE_string(
+    "cluster", None, "Workers whose devices the mesh lies on: host1:port,host2:port.",
+    allow_override=True)
+WAIT = flags.DEFINE_float(
+    "cluster_wait", 60.0, "Seconds that are waited for workers to be there.", lower_bound=0.0)
+
 
 class ConfigError(ValueError):
   """A configuration that gin cannot read, or that leaves out what is needed."""
@@ -108,6 +115,12 @@ def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = 
 def default_model_dir() -> str:
   """Returns the folder of a run that is not told where: runs/ and the name of the last gin_file."""
   return str(Path("runs", Path(GIN_FILE.value[-1]).stem))
+
+
+def connect_by_flags() -> None:
+  """Reaches the workers that --cluster names, if it does. Raises ClusterError."""
+  if CLUSTER.value:
+    mtf.connect(CLUSTER.value, WAIT.value)
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     with command.leaving_plainly():
       command.configure_by_flags(argv)
+      command.connect_by_flags()
       training.train(model_dir)
   except KeyboardInterrupt:
     found = mtf.latest_checkpoint(model_dir)

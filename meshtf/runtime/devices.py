@@ -9,6 +9,9 @@ map to it, and share what they hold alike:
 programs then treat these as if each had memory of its own: what crosses between them is what would
 cross between accelerators.
 
+Where the process drives workers (`meshtf.cluster`), positions map to the devices of these, equally
+many next ones to each device, so that the last axes stay within a worker.
+
 A list of device names gives position i the i-th device. `within_host` makes the list a set: where
 the positions of that axis would lie on several hosts, devices are dealt out anew, so that they lie
 on one (`keep_within_host`).
@@ -24,6 +27,8 @@ import tensorflow as tf
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
+
+WORKER = "worker"        # what TensorFlow's clusters call the job of those who work
 
 _resolved: weakref.WeakKeyDictionary[Mesh, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
@@ -56,6 +61,14 @@ def devices_of(mesh: Mesh) -> tuple[str, ...]:
   return _resolved[mesh]
 
 
+def worker_devices() -> tuple[str, ...]:
+  """Returns the devices of the workers that this process drives: GPUs, or else CPUs; () if none."""
+  there = [d for d in tf.config.list_logical_devices()
+           if tf.DeviceSpec.from_string(d.name).job == WORKER]
+  gpus = [d for d in there if d.device_type == "GPU"]
+  return tuple(d.name for d in gpus or there if d.device_type in ("CPU", "GPU"))
+
+
 def share_memory(devices: Sequence[str]) -> bool:
   """Whether devices see one memory: CPUs of one process."""
   tasks = {tf.DeviceSpec.from_string(d).replace(device_index=0).to_string() for d in devices}
@@ -82,7 +95,7 @@ def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
     MeshError: the devices of some host do not make up whole groups.
   """
   groups = mesh.groups(*mesh.within_host)
-  hosts = [_host(name) for name in devices]
+  hosts = [host_of(name) for name in devices]
   if all(len({hosts[p] for p in group}) == 1 for group in groups):
     return list(range(mesh.size))
   left: dict[str, list[int]] = {}
@@ -110,7 +123,8 @@ def _hosts_do_not_fit(mesh: Mesh, length: int, hosts: dict[str, int]) -> MeshErr
               "these hosts allow."))
 
 
-def _host(name: str) -> str:
+def host_of(name: str) -> str:
+  """Returns the process to which a device belongs: its full name up to the task."""
   spec = tf.DeviceSpec.from_string(name)
   return tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string()
 
@@ -121,6 +135,8 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
     raise MeshError(explain_error(
         f"nothing runs on the mesh {mesh!r}: it is abstract.",
         way_out='Take away devices="abstract" to run, or ask for a plan: mtf.explain(fn, ...).'))
+  if spec is None and (far := worker_devices()):
+    spec = [far[i * len(far) // mesh.size] for i in range(mesh.size)]
   if spec is None:
     gpus = [_short(d.name) for d in tf.config.list_logical_devices("GPU")]
     return tuple((gpus or ["/device:CPU:0"])[i % max(1, len(gpus))] for i in range(mesh.size))

@@ -1,0 +1,80 @@
+"""Whether workers and the driver live: the workers by their doors, the driver by its beats.
+
+    watch = Watch("worker 0", address, life, timeout=60.0)
+    watch.trouble        # "" as long as it answers, and is the process that it was
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+from meshtf.cluster.addresses import Address
+from meshtf.cluster.door import ask
+
+
+class Watch:
+  """Asks a worker's door again and again, in a thread of its own.
+
+  Args:
+    name: of the worker, for people.
+    address: where it is.
+    life: what it calls its present life.
+    timeout: after how many seconds without an answer it counts as lost.
+  """
+
+  def __init__(self, name: str, address: Address, life: str, timeout: float) -> None:
+    self.name, self.address, self.trouble = f"{name} at {address}", address, ""
+    self._life, self._timeout, self._end = life, timeout, threading.Event()
+    self._seen = time.monotonic()
+    threading.Thread(target=self._watch, daemon=True, name=f"watch {name}").start()
+
+  def close(self) -> None:
+    """Asks no more."""
+    self._end.set()
+
+  def look(self, timeout: float) -> str:
+    """Returns what is wrong with the worker now, or ""."""
+    try:
+      state = ask(self.address.door, timeout)
+    except (ConnectionRefusedError, ConnectionResetError):
+      return "its process has ended"
+    except OSError as error:
+      silent = time.monotonic() - self._seen
+      return f"it has not answered for {silent:.0f} s ({error})" if silent >= timeout else ""
+    if state["life"] != self._life:
+      return "it has started afresh, and nothing of this run is left there"
+    self._seen = time.monotonic()
+    return ""
+
+  def _watch(self) -> None:
+    pause = min(1.0, self._timeout / 4)
+    while not self.trouble and not self._end.wait(pause):
+      self.trouble = self.look(self._timeout)
+
+
+class Beats:
+  """The signs of life that a driver writes to a file (`meshtf.runtime.beats`).
+
+  Args:
+    path: of the file.
+    start: the limit, in seconds, of what happens before the first call of a function, and of a
+      first call, which traces and compiles.
+    timeout: that of everything else.
+  """
+
+  def __init__(self, path: Path, start: float, timeout: float) -> None:
+    self._path, self._start, self._timeout = path, start, timeout
+    self._last, self._since = "", time.monotonic()
+
+  @property
+  def trouble(self) -> str:
+    """What the driver has been doing for too long, or ""."""
+    now = time.monotonic()
+    text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
+    if text and text != self._last:
+      self._last, self._since = text, now
+    what = self._last.partition(" ")[2] or "starting"
+    limit = self._timeout if what.startswith(("runs ", "ran ")) else self._start
+    return f"no sign of life for {limit:g} s; last: {what}" if now - self._since >= limit else ""
