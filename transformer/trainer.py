@@ -25,7 +25,7 @@ class Trainer:
     model: what learns.
     optimizer: called with the variables; returns their optimizer.
     seed: of dropout.
-    clip_norm: the greatest norm of all gradients together.
+    clip_norm: the greatest norm of all gradients together; None: any.
     jit: whether XLA compiles the local work.
     microbatches: how many parts of a batch are learned from one after another, to need less memory.
     skips: whether a step is left out whose gradients are not finite. Then a step is two programs,
@@ -34,7 +34,7 @@ class Trainer:
 
   def __init__(self, model: Model,
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
-               seed: int = 0, clip_norm: float = 1.0, jit: bool = False, microbatches: int = 1,
+               seed: int = 0, clip_norm: float | None = 1.0, jit: bool = False, microbatches: int = 1,
                skips: bool = False) -> None:
     self._learned = model.trainable_variables
     self.model, self.optimizer, self.steps_done = model, optimizer(self._learned), 0

@@ -52,7 +52,7 @@ class Run:
     batch: examples in a step.
     microbatches: how many parts of a batch are learned from one after another.
     seed: of dropout; that of first values is the mesh's, that of the order of examples the data's.
-    clip_norm: the greatest norm of all gradients together.
+    clip_norm: the greatest norm of all gradients together; None: any.
     jit: whether XLA compiles the local work.
     report_every: steps between two lines of progress.
     save_every: steps between two checkpoints.
@@ -69,7 +69,7 @@ class Run:
                model: Callable[..., Model] = LanguageModel,
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
                steps: int = 500, batch: int = 16, microbatches: int = 1, seed: int = 0,
-               clip_norm: float = 1.0, jit: bool = False, report_every: int = 25,
+               clip_norm: float | None = 1.0, jit: bool = False, report_every: int = 25,
                save_every: int = 200, evaluate_every: int = 0,
                profile: tuple[int, int] | None = None, skips: bool = False,
                peak_flops: float | None = None) -> None:

@@ -31,11 +31,13 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
   return sqrt(total)
 
 
-def clip_by_global_norm(grads: Sequence[Tensor | None], clip_norm: float
+def clip_by_global_norm(grads: Sequence[Tensor | None], clip_norm: float | None
                         ) -> tuple[list[Tensor | None], Tensor]:
   """Returns the gradients, made shorter together so that their norm is at most `clip_norm`, and
-  the norm that they had. Missing ones stay None."""
+  the norm that they had. Missing ones stay None; without a `clip_norm` all stay as they are."""
   grads = [None if x is None else beside_slots(x) for x in grads]
   norm = global_norm(grads)
+  if clip_norm is None:
+    return grads, norm
   factor = clip_norm / maximum(norm, clip_norm)
   return [None if x is None else x * cast(factor, x.dtype) for x in grads], norm

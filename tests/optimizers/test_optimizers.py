@@ -81,11 +81,12 @@ def test_a_variable_of_another_model_is_refused():
     optimizers.Adam([known]).apply([mtf.ones(mesh, "a:2")], [unknown], step_at(mesh, 0))
 
 
-@pytest.mark.parametrize("limit", [0.5, 100.0])
+@pytest.mark.parametrize("limit", [0.5, 100.0, None])
 def test_clipping_equals_tensorflows(limit, rng):
   mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")
   arrays = [rng.normal(size=size).astype("float32") for size in ((4, 6), (6,))]
-  want, want_norm = tf.clip_by_global_norm(arrays, limit)
+  want, want_norm = tf.clip_by_global_norm(arrays, limit or np.inf)
+  want = want if limit else arrays
   named = [mtf.import_tensor(mesh, x, s) for x, s in zip(arrays, ("a:4;b:6", "b:6"))]
   (first, none, second), norm = optimizers.clip_by_global_norm([named[0], None, named[1]], limit)
   assert none is None
