@@ -25,6 +25,7 @@ from meshtf.checkpoints.boxes import Box, cut, inside, numbers, spans, spec, who
 from meshtf.checkpoints.manifest import PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.steps import path_of, prune, replace, temporary
 from meshtf.errors import WriteError
+from meshtf.runtime.tf_private import wait_for_workers
 from meshtf.runtime.variables import Variable
 
 PIECE = 32 << 20               # bytes that are written, read and summed at a time
@@ -181,6 +182,7 @@ def _write_host(work: list[tuple[str, list[Piece]]], summing: ThreadPoolExecutor
       tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[p.name for p in shard],
                         shape_and_slices=[spec(p.sizes, p.box) for p in shard],
                         tensors=[p.value() for p in shard])
+    wait_for_workers()
     sums.append(summing.submit(_sum, f"{prefix}.data-00000-of-00001", sum(p.bytes for p in shard)))
   return sums
 
