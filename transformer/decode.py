@@ -63,6 +63,7 @@ def run(argv: Sequence[str], asked: Any) -> None:
   settings = {name: x for name in _SETTINGS if (x := getattr(asked, name)) is not None}
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    command.connect_by_flags()
     trained, prompts = Trained.of(asked.model_dir), _prompts(asked.input)
     shown = _shown(asked.format, isinstance(trained.model, EncoderDecoder))
     progress = _Progress(len(prompts), trained.step)

@@ -36,6 +36,7 @@ def main(argv: Sequence[str]) -> None:
   asked = flags.FLAGS
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    command.connect_by_flags()
     trained = Trained.of(asked.model_dir)
     measured = Evaluation(trained.model, trained.data, asked.batch, number=asked.number)()
     scores = {"step": trained.step, **measured}

@@ -41,6 +41,7 @@ def main(argv: Sequence[str]) -> None:
   asked = flags.FLAGS
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    command.connect_by_flags()
     lines = _lines(asked.input)
     trained = Trained.of(asked.model_dir)
     length = asked.length or trained.data.features(1)["tokens"].shape[1]

@@ -27,7 +27,7 @@ from meshtf.cluster.hearing import hear_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.devices import worker_devices
 
-LOST = 75            # the exit code of a program that lost a worker
+LOST = 69            # the exit code of a program that lost a worker (EX_UNAVAILABLE)
 PATIENCE = 5.0       # seconds in which a worker must say that it lives, after something failed
 _held: dict[Address, Drive] = {}
 

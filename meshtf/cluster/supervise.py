@@ -8,7 +8,7 @@ A worker that dies is noticed within a second or two, one that hangs or has lost
 hangs is killed. With --restarts=N the command is started again up to N times, once all workers are
 there; it goes on from its last checkpoint.
 
-Exit code: that of the command; 75 if a worker was lost, 76 if the driver was stuck, 128 and the
+Exit code: that of the command; 69 if a worker was lost, 70 if the driver was stuck, 128 and the
 number of a signal if one ended the driver, in each case with no restart left; 2 for wrong flags.
 """
 

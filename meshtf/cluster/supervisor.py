@@ -24,7 +24,7 @@ from meshtf.cluster.watching import Beats, Watch
 from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.beats import VARIABLE
 
-STALLED = 76         # the exit code where the driver gave no sign of life
+STALLED = 70         # the exit code where the driver gave no sign of life (EX_SOFTWARE)
 _TICK = 0.2
 
 
