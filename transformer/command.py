@@ -137,7 +137,7 @@ def leaving_plainly() -> Iterator[None]:
     leave(f"ConfigError: {str(error).splitlines()[0]}.\n  Bind it in a gin file or by --gin_param.")
 
 
-def leave(message: str) -> NoReturn:
+def leave(message: str, code: int = 1) -> NoReturn:
   """Ends the program with a message."""
   print(message, file=sys.stderr)
-  sys.exit(1)
+  sys.exit(code)

@@ -38,6 +38,9 @@ class Loop:
     save_every: steps between two checkpoints.
     evaluate: returns named numbers of held-out examples; None: nothing is measured on the way.
     evaluate_every: steps between two measurements; 0: none.
+    keep: how many of the newest checkpoints stay.
+    keep_every: those of steps that are multiples of it stay as well; 0: no others.
+    save_beside: whether checkpoints are written in the background, while steps go on.
     watch: times the loop, and tells other programs.
     profile: the first and the last step that TensorFlow's profiler looks at; None: none.
     say: prints a line.
@@ -51,6 +54,9 @@ class Loop:
   save_every: int = 200
   evaluate: Callable[[], Mapping[str, float]] | None = None
   evaluate_every: int = 0
+  keep: int = 2
+  keep_every: int = 0
+  save_beside: bool = False
   watch: Watch | None = None
   profile: tuple[int, int] | None = None
   say: Callable[[str], None] = metrics.say_now
@@ -63,31 +69,40 @@ class Loop:
 
     Raises:
       KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
+      Terminated: the same, after SIGTERM.
+      WriteError: the last checkpoint could not be written. Of others that is a warning.
       NumericsError: a loss or gradient is no finite number, and such steps are not left out;
         nothing is saved after that step.
     """
     trainer, first = self.trainer, self.trainer.steps_done
-    if mtf.latest_checkpoint(folder) is None:
-      trainer.save(folder)                 # so that any step can be done again
+    saver = mtf.checkpoints.Saver(folder, self.keep, self.keep_every, self.save_beside)
+    if saver.empty:
+      trainer.save(saver)                  # so that any step can be done again
     left = max(self.steps - first, 0)
     progress = metrics.Progress(self.steps, self._tokens(), self.say)
     waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]] = []     # steps whose numbers were not read
-    with interrupts_between_steps() as asked:
-      for batch in self._batches(first, left):
+    with saver, interrupts_between_steps() as asked:
+      for batch in self._batches(trainer.examples_done, left):
         with self._profiling(folder, log):
           waiting.append((trainer.steps_done, *trainer.step(batch)))
         step = trainer.steps_done
-        stops = step == self.steps or asked()
+        trainer.examples_done += self.batch
+        stop = asked()
+        stops = step == self.steps or stop is not None
         saves = step % self.save_every == 0 or stops
         if step % self.report_every == 0 or step == first + 1 or saves:
-          loss, norm = self._read(waiting, folder)
+          loss, norm = self._read(waiting, saver)
           self._report(step, loss, norm, progress, log)
-        if saves:
-          trainer.save(folder)
         if self.evaluate and self.evaluate_every and step % self.evaluate_every == 0 and not stops:
           self._measure(step, log)
-        if asked():
-          raise KeyboardInterrupt
+        if saves:                          # last: what a checkpoint has behind it, it has told
+          trainer.save(saver)
+        if stop is not None:
+          saver.finish()
+          raise stop
+      saver.finish()
+      if stop := asked():
+        raise stop
 
   def _report(self, step: int, loss: float, norm: float, progress: metrics.Progress,
               log: metrics.Metrics) -> None:
@@ -97,8 +112,8 @@ class Loop:
     shares = self.watch.report(step, **numbers) if self.watch else {}
     log.write(step, **numbers, **shares, **told(self.trainer.reports))
 
-  def _batches(self, first: int, left: int) -> Iterable[Any]:
-    found = self.data.batches(self.batch, first * self.batch).take(left)
+  def _batches(self, examples: int, left: int) -> Iterable[Any]:
+    found = self.data.batches(self.batch, examples).take(left)
     return self.watch.batches(found) if self.watch else found
 
   @contextlib.contextmanager
@@ -123,26 +138,28 @@ class Loop:
     log.write(step, **found)
     self.say("          " + "  ".join(f"{name} {x:.4f}" for name, x in found.items()))
 
-  def _read(self, waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]], folder: str
-            ) -> tuple[float, float]:
+  def _read(self, waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]],
+            saver: mtf.checkpoints.Saver) -> tuple[float, float]:
     """Returns the loss and norm of the last step; refuses numbers that are not finite."""
     for step, loss, norm in waiting:
       last = float(loss), float(norm)
       if not all(map(math.isfinite, last)) and not self.trainer.skips:
-        self._look_for_the_cause(step, *last, folder)
+        self._look_for_the_cause(step, *last, saver)
       elif not all(map(math.isfinite, last)):
         self.say(f"{self._where(step)}: loss {last[0]}, norm of the gradients {last[1]}: left out; "
                  f"so far {self.trainer.skipped} in this run.")
     waiting.clear()
     return last
 
-  def _look_for_the_cause(self, step: int, loss: float, norm: float, folder: str) -> None:
+  def _look_for_the_cause(self, step: int, loss: float, norm: float,
+                          saver: mtf.checkpoints.Saver) -> None:
     trainer, where = self.trainer, self._where(step)
-    trainer.restore(folder)
+    saver.wait()
+    trainer.restore(saver.directory)
     self.say(f"{where}: loss {loss}, norm of the gradients {norm}. Going on from the checkpoint of "
              f"step {trainer.steps_done} again, to look for the first tensor that is not finite.")
     first = trainer.steps_done
-    for batch in self.data.batches(self.batch, first * self.batch).take(step - first + 1):
+    for batch in self.data.batches(self.batch, trainer.examples_done).take(step - first + 1):
       if trainer.steps_done == step:
         trainer.find_bad_number(batch, step)
       else:
@@ -152,7 +169,8 @@ class Loop:
         "  Do it once more with deterministic ops; if it comes again, report it.")
 
   def _where(self, step: int) -> str:
-    return f"step {step + 1} (examples {step * self.batch:,} and on)"
+    examples = self.trainer.examples_done - (self.trainer.steps_done - step) * self.batch
+    return f"step {step + 1} (examples {examples:,} and on)"
 
   def _tokens(self) -> int:
     features: dict[str, Any] = self.data.features(self.batch)

@@ -14,6 +14,7 @@ Every line of `metrics.jsonl` is a whole JSON object and is on disk before the n
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -45,10 +46,12 @@ class Metrics:
 
   def __init__(self, folder: str | os.PathLike[str], first_step: int = 0,
                say: Callable[[str], None] = say_now):
-    self._path = Path(folder, FILE)
+    self._path, self._say = Path(folder, FILE), say
     self._path.parent.mkdir(parents=True, exist_ok=True)
     _keep(self._path, first_step)
-    self._file = open(self._path, "a", encoding="utf-8")
+    self._file = open(self._path, "ab", buffering=0)
+    self._late = b""                        # what a full disk did not take
+    self._told = _numbers_of(self._path, first_step)
     self._events: Any = None
     if importlib.util.find_spec("tensorboard"):      # without it `tf.summary.scalar` raises
       self._events = tf.summary.create_file_writer(str(folder))
@@ -57,15 +60,32 @@ class Metrics:
           "the numbers. To have both: pip install tensorboard")
 
   def write(self, step: int, **numbers: float) -> None:
-    """Writes the numbers of a step; what is no finite number becomes null in the file."""
+    """Writes the numbers of a step; what is no finite number becomes null in the file.
+
+    A number that was written for this step before, as by a run that this one goes on with, is left
+    out. What a full disk does not take is written later.
+    """
+    numbers = {name: x for name, x in numbers.items() if (int(step), name) not in self._told}
+    if not numbers:
+      return
+    self._told = {(s, name) for s, name in self._told if s == step} | {(step, n) for n in numbers}
     line = {"step": int(step), **{name: _finite(number) for name, number in numbers.items()}}
-    self._file.write(json.dumps(line, allow_nan=False) + "\n")
-    self._file.flush()
+    self._append((json.dumps(line, allow_nan=False) + "\n").encode())
     if self._events is not None:
-      with self._events.as_default(int(step)):
+      with self._events.as_default(int(step)), contextlib.suppress(tf.errors.OpError):
         for name, number in numbers.items():
           tf.summary.scalar(name, float(number))
-      self._events.flush()
+        self._events.flush()
+
+  def _append(self, text: bytes) -> None:
+    full, self._late = bool(self._late), self._late + text
+    try:
+      while self._late:
+        self._late = self._late[self._file.write(self._late):]
+    except OSError as error:
+      if not full:
+        self._say(f"{self._path} cannot be written: {error.strerror}. The work goes on, and what "
+                  "is missing there is written once that is possible.")
 
   def close(self) -> None:
     """Closes the files."""
@@ -155,6 +175,12 @@ def _keep(path: Path, last_step: int) -> None:
   beside = path.with_suffix(".new")
   beside.write_text(kept, encoding="utf-8")
   os.replace(beside, path)                # a crash leaves the old file or the new one, never half
+
+
+def _numbers_of(path: Path, step: int) -> set[tuple[int, str]]:
+  """Returns (step, name) of all numbers that a file has of a step."""
+  lines = _lines(path) if path.exists() else []
+  return {(step, name) for _, line in lines if line["step"] == step for name in line}
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:

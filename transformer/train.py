@@ -18,6 +18,7 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 import meshtf as mtf
 from transformer import command, training
+from transformer.interrupts import SAVED, Terminated, terminate_like_interrupt
 
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Where checkpoints and metrics are; default: runs/ and the name of the last "
@@ -28,16 +29,18 @@ flags.adopt_module_key_flags(command)                  # so that --help shows th
 def main(argv: Sequence[str]) -> None:
   """Reads flags and configuration, and trains."""
   model_dir = _MODEL_DIR.value or command.default_model_dir()
+  terminate_like_interrupt()
   try:
     with command.leaving_plainly():
       command.configure_by_flags(argv)
       command.connect_by_flags()
       training.train(model_dir)
-  except KeyboardInterrupt:
+  except KeyboardInterrupt as stop:
     found = mtf.latest_checkpoint(model_dir)
     command.leave("\nInterrupted. The same command " + (
         f"goes on from step {found[0]}, saved in {model_dir}." if found else
-        f"begins anew: {model_dir} has no checkpoint yet."))
+        f"begins anew: {model_dir} has no checkpoint yet."),
+        code=SAVED if isinstance(stop, Terminated) else 1)
 
 
 if __name__ == "__main__":

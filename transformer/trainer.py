@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ class Trainer:
     self._learned = model.trainable_variables
     self.model, self.optimizer, self.steps_done = model, optimizer(self._learned), 0
     self.seed, self.microbatches = seed, microbatches
+    self.examples_done = 0                    # where the data go on: kept by whoever gives batches
     self.reports: dict[str, Report] = {}      # what mixtures of experts told in the last step
 
     @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
@@ -112,19 +114,22 @@ class Trainer:
     """All that a checkpoint holds, by name."""
     return {v.name: v for v in (*self.model.variables, *self.optimizer.variables)}
 
-  def save(self, folder: str | Path) -> str:
-    """Writes a checkpoint and returns its path."""
-    return mtf.save_checkpoint(str(folder), self.steps_done, self.variables,
-                               extra={"steps_done": self.steps_done})
+  def save(self, saver: mtf.checkpoints.Saver) -> None:
+    """Saves all there is to go on with, or begins to."""
+    saver.save(self.steps_done, self.variables, extra={
+        "steps_done": self.steps_done, "examples_done": self.examples_done, "seed": self.seed})
 
   def restore(self, folder: str | Path) -> bool:
-    """Goes on from the latest checkpoint of a folder; returns whether there is one.
+    """Goes on from the latest checkpoint of a folder that is whole; returns whether there is one.
 
     Raises:
-      CheckpointError: it is one of another model or optimizer.
+      CheckpointError: it is one of another model or optimizer, or all of them are damaged.
     """
-    found = mtf.latest_checkpoint(str(folder))
+    found = mtf.checkpoints.restore_latest(str(folder), self.variables)
     if found is not None:
-      mtf.restore_checkpoint(found[1], self.variables)
-      self.steps_done = found[0]
+      self.steps_done, self.examples_done = found.step, found.extra.get("examples_done", 0)
+      if found.extra.get("seed", self.seed) != self.seed:
+        warnings.warn(f"{found.path} was saved with seed {found.extra['seed']}, and this run has "
+                      f"seed {self.seed}: dropout is another from here on.",
+                      mtf.checkpoints.CheckpointWarning, stacklevel=2)
     return found is not None

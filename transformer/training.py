@@ -57,6 +57,12 @@ class Run:
     report_every: steps between two lines of progress.
     save_every: steps between two checkpoints.
     evaluate_every: steps between two measurements on held-out examples; 0: before and after alone.
+    keep: how many of the newest checkpoints stay.
+    keep_every: those of steps that are multiples of it stay as well; 0: no others.
+    save_beside: whether checkpoints are written in the background, while steps go on.
+    deterministic: whether TensorFlow takes only ops whose results do not vary from run to run, from
+      here on and in all of the process. Then a run that was killed and started again has the losses
+      of one that was not, bit for bit.
     profile: the first and the last step that TensorFlow's profiler looks at, such as (10, 12).
     skips: whether a step whose gradients are not finite is left out; else such a one stops the run.
     peak_flops: what all devices together could do in a second; then the share of it is told.
@@ -70,16 +76,20 @@ class Run:
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
                steps: int = 500, batch: int = 16, microbatches: int = 1, seed: int = 0,
                clip_norm: float | None = 1.0, jit: bool = False, report_every: int = 25,
-               save_every: int = 200, evaluate_every: int = 0,
+               save_every: int = 200, evaluate_every: int = 0, keep: int = 2, keep_every: int = 0,
+               save_beside: bool = False, deterministic: bool = False,
                profile: tuple[int, int] | None = None, skips: bool = False,
                peak_flops: float | None = None) -> None:
+    if deterministic:
+      tf.config.experimental.enable_op_determinism()
     self.model = model(mesh)
     check_fit(data, self.model)
     self._trainer = functools.partial(Trainer, self.model, optimizer, seed, clip_norm, jit,
                                       microbatches, skips)
     self.data, self.batch, self.steps = data, batch, steps
     self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
-                     "evaluate_every": evaluate_every, "profile": profile}
+                     "evaluate_every": evaluate_every, "profile": profile, "keep": keep,
+                     "keep_every": keep_every, "save_beside": save_beside}
     self.peak_flops = peak_flops
 
   @functools.cached_property
@@ -100,7 +110,15 @@ class Run:
     return self.trainer.export(self.features())
 
   def train(self, model_dir: str) -> None:
-    """Goes on from what is in a folder; tells how good the model is before and after."""
+    """Goes on from what is in a folder; tells how good the model is before and after.
+
+    Raises:
+      CheckpointError: another process trains in this folder.
+    """
+    with mtf.checkpoints.only_run(model_dir):
+      self._train(model_dir)
+
+  def _train(self, model_dir: str) -> None:
     began, trainer = time.monotonic(), self.trainer
     evaluation = Evaluation(trainer.model, self.data, self.batch)
     trainer.restore(model_dir)

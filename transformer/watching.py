@@ -102,8 +102,9 @@ class Watch:
              "host": socket.gethostname(), "pid": os.getpid()}
     self._path.parent.mkdir(parents=True, exist_ok=True)
     beside = self._path.with_suffix(".new")
-    beside.write_text(json.dumps(whole) + "\n", encoding="utf-8")
-    os.replace(beside, self._path)
+    with contextlib.suppress(OSError):           # a full disk: the file before stays
+      beside.write_text(json.dumps(whole) + "\n", encoding="utf-8")
+      os.replace(beside, self._path)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from meshtf.checkpoints.reading import Restored, restore, restore_latest
 from meshtf.checkpoints.saver import Saver
 from meshtf.checkpoints.steps import latest
 from meshtf.checkpoints.writing import save
+from meshtf.errors import CheckpointWarning, DamageError, WriteError
 
-__all__ = ["Manifest", "Restored", "Saver", "latest", "only_run", "restore", "restore_latest",
-           "save"]
+__all__ = ["CheckpointWarning", "DamageError", "Manifest", "Restored", "Saver", "WriteError",
+           "latest", "only_run", "restore", "restore_latest", "save"]

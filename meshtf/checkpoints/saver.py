@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from meshtf.checkpoints.steps import sweep
+from meshtf.checkpoints.steps import all_steps, sweep
 from meshtf.checkpoints.writing import pieces, write
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.runtime.variables import Variable
@@ -45,6 +45,11 @@ class Saver:
     self._failure: BaseException | None = None
     self._lost = ""                           # why the last checkpoint is not there
     sweep(directory)
+
+  @property
+  def empty(self) -> bool:
+    """Whether there is no checkpoint in its folder."""
+    return not all_steps(self.directory)
 
   def save(self, step: int, variables: Mapping[str, Variable],
            extra: Mapping[str, Any] | None = None) -> None:
