@@ -120,7 +120,8 @@ def default_model_dir() -> str:
 def connect_by_flags() -> None:
   """Reaches the workers that --cluster names, if it does. Raises ClusterError."""
   if CLUSTER.value:
-    mtf.connect(CLUSTER.value, WAIT.value)
+    deterministic = gin.get_bindings("train").get("deterministic", False)
+    mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
 
 
 @contextlib.contextmanager
