@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8")
          for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
-RUN = ["README.md", "moe.md", "transformer.md"]        # whose programs print what stands below them
+# Pages whose programs print what stands below them.
+RUN = ["README.md", "moe.md", "pipeline.md", "transformer.md"]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -44,5 +44,5 @@ def test_table_has_the_published_model_beside_ours():
   row = pipeline_sizes.Row(142, 7279.3e6, 87.4e9, 36.5e9, 15.82e9)
   text = "\n".join(pipeline_sizes.lines(8, (17, *[18] * 6, 17), row, 20.0))
   for words in ("published 103 5,300.0 63.9 54.7", "explained 142 7,279.3 87.4 36.5 15.82",
-                "17 at 1 stage, 18 at 6 stages, 17 at 1 stage; found in 20 s"):
+                "17 at 1 stage, 18 at 6 stages, 17 at 1 stage; found in 20 s of processor"):
     assert words in " ".join(text.split())
