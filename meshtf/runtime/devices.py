@@ -126,7 +126,12 @@ def _hosts_do_not_fit(mesh: Mesh, length: int, hosts: dict[str, int]) -> MeshErr
 def host_of(name: str) -> str:
   """Returns the process to which a device belongs: its full name up to the task."""
   spec = tf.DeviceSpec.from_string(name)
-  return tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string()
+  return str(tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string())
+
+
+def host_cpu(name: str) -> str:
+  """Returns the CPU that a device's host computes with."""
+  return str(tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0).to_string())
 
 
 def _resolve(mesh: Mesh) -> tuple[str, ...]:

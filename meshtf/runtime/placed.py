@@ -37,7 +37,7 @@ from meshtf.runtime.carrier import Carrier
 from meshtf.runtime.collectives import collectives_for
 from meshtf.runtime.collectives.pieces import piece, send
 from meshtf.runtime.collectives.rows import rows_of_slices
-from meshtf.runtime.devices import devices_of, kept_separate
+from meshtf.runtime.devices import devices_of, host_cpu, kept_separate
 from meshtf.runtime.segments import Caller
 
 Slices = list[Any]
@@ -54,7 +54,7 @@ class Placed(Carrier):
     self.separate = kept_separate(mesh)
     # What bodies share, so that a call of one that ran before costs little:
     self._schedules: dict[Program, Sequence[Segment]] = {}
-    self._constants: dict[tuple[int, Any], Any] = {}      # by number and graph
+    self._constants: dict[tuple[int, str, Any], Any] = {}     # by number, host and graph
     self._known_keys: dict[Placement, list[tuple[Any, ...] | None]] = {}
 
   def run(self, results: Sequence[Value]) -> list[Slices]:
@@ -132,7 +132,8 @@ class Placed(Carrier):
       key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
       if not done or key not in done:
         with tf.device(self.devices[position]):
-          ys, used = caller({a: self._constant(c) for a, c in coords.items()}, xs)
+          home = host_cpu(self.devices[position])
+          ys, used = caller({a: self._constant(c, home) for a, c in coords.items()}, xs)
         key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
         done[key] = tuple(ys)
       made.append(done[key])
@@ -162,10 +163,10 @@ class Placed(Carrier):
           zip(self.devices, self.mesh.coords, self.mesh.has(placement))]
     return self._known_keys[placement]
 
-  def _constant(self, number: int) -> Any:
-    key = number, tf.compat.v1.get_default_graph()
+  def _constant(self, number: int, home: str) -> Any:
+    key = number, home, tf.compat.v1.get_default_graph()
     if key not in self._constants:
-      with tf.device("/device:CPU:0"), tf.control_dependencies(None):
+      with tf.device(home), tf.control_dependencies(None):
         self._constants[key] = tf.constant(number, tf.int32)
     return self._constants[key]
 

@@ -31,6 +31,8 @@ class ByteText:
     seed: of where windows begin.
   """
 
+  anywhere = True
+
   def __init__(self, corpus: Callable[[], Corpus] = python_library, length: int = 128,
                seed: int = 0) -> None:
     self._read, self.length, self.seed, self.vocabulary = corpus, length, seed, RawBytes()

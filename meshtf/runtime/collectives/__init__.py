@@ -2,7 +2,7 @@
 
 Each takes the group's tensors and devices in order and returns the group's results. `alias`
 computes once and shares, where devices see one memory; `ring` passes pieces around, where they do
-not.
+not; `hierarchy` does so between hosts, where several devices of each are in the group.
 
     totals = collectives_for(devices).all_reduce(parts, devices, "sum")
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from meshtf.runtime.collectives import alias, ring
-from meshtf.runtime.devices import share_memory
+from meshtf.runtime.collectives import alias, hierarchy, ring
+from meshtf.runtime.devices import host_of, share_memory
 
-__all__ = ["alias", "collectives_for", "ring"]
+__all__ = ["alias", "collectives_for", "hierarchy", "ring"]
 
 
 def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleType:
@@ -25,4 +25,6 @@ def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleTyp
     devices: names of the group's devices.
     separate: whether devices that see one memory are treated as if they did not.
   """
-  return alias if share_memory(devices) and not separate else ring
+  if share_memory(devices) and not separate:
+    return alias
+  return hierarchy if 1 < len({host_of(d) for d in devices}) < len(devices) else ring

@@ -34,7 +34,7 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
     with tf.device(device):
       flat.append(tf.split(tf.reshape(x, [-1]), sizes if len(set(sizes)) > 1 else count))
   out = []
-  for pieces, device in zip(_share(_reduce(flat, devices, kind), devices), devices):
+  for pieces, device in zip(share_pieces(reduce_pieces(flat, devices, kind), devices), devices):
     with tf.device(device):
       out.append(tf.reshape(tf.concat(pieces, 0), shape))
   return out
@@ -42,13 +42,13 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
 
 def reduce_scatter(xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int) -> list[Any]:
   """Returns piece j of the reduced tensor on device j."""
-  return _reduce(_pieces(xs, devices, axis), devices, kind)
+  return reduce_pieces(_pieces(xs, devices, axis), devices, kind)
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
   """Returns all tensors joined along an axis on each device."""
   out = []
-  for pieces, device in zip(_share(xs, devices), devices):
+  for pieces, device in zip(share_pieces(xs, devices), devices):
     with tf.device(device):
       out.append(tf.concat(pieces, axis))
   return out
@@ -57,7 +57,7 @@ def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
   """Returns all tensors as rows of one, on each device."""
   out = []
-  for rows, device in zip(_share(xs, devices), devices):
+  for rows, device in zip(share_pieces(xs, devices), devices):
     with tf.device(device):
       out.append(tf.stack(rows))
   return out
@@ -83,7 +83,7 @@ def _pieces(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[list[A
   return pieces
 
 
-def _reduce(pieces: Sequence[Sequence[Any]], devices: Sequence[str], kind: str) -> list[Any]:
+def reduce_pieces(pieces: Sequence[Sequence[Any]], devices: Sequence[str], kind: str) -> list[Any]:
   """Returns each piece reduced over all devices, piece j on device j."""
   number = len(devices)
   totals = []
@@ -98,7 +98,7 @@ def _reduce(pieces: Sequence[Sequence[Any]], devices: Sequence[str], kind: str) 
   return totals
 
 
-def _share(pieces: Sequence[Any], devices: Sequence[str]) -> list[list[Any]]:
+def share_pieces(pieces: Sequence[Any], devices: Sequence[str]) -> list[list[Any]]:
   """Returns all pieces on each device, in order, when piece j lies on device j."""
   number = len(devices)
   have: list[list[Any]] = [[None] * len(pieces) for _ in devices]
