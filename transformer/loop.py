@@ -21,6 +21,7 @@ from transformer import metrics
 from transformer.data import Data
 from transformer.interrupts import interrupts_between_steps
 from transformer.moe import told
+from transformer.reading import batches
 from transformer.trainer import Trainer
 from transformer.watching import Watch, profiled, spent
 
@@ -113,7 +114,7 @@ class Loop:
     log.write(step, **numbers, **shares, **told(self.trainer.reports))
 
   def _batches(self, examples: int, left: int) -> Iterable[Any]:
-    found = self.data.batches(self.batch, examples).take(left)
+    found = batches(self.trainer.model, self.data, self.batch, examples, left)
     return self.watch.batches(found) if self.watch else found
 
   @contextlib.contextmanager
