@@ -30,7 +30,7 @@ from meshtf.runtime.variables import Variable
 
 PIECE = 32 << 20               # bytes that are written, read and summed at a time
 _MOST_PIECES = 64              # of one slice: readers look through all of them
-_NEVER_CUT = ("float16", "uint16", "uint32", "uint64")       # V2 files hold no slices of these
+NEVER_CUT = ("float16", "uint16", "uint32", "uint64")       # V2 files hold no slices of these
 _HOST = tf.DeviceSpec(device_type="CPU", device_index=0)
 
 
@@ -109,7 +109,7 @@ def pieces(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Pi
   load: dict[str, int] = defaultdict(int)
   found: list[Piece] = []
   for name, variable in variables.items():
-    if variable.dtype in _NEVER_CUT and len(variable.holders()) > 1:
+    if variable.dtype in NEVER_CUT and len(variable.holders()) > 1:
       found.append(_joined(name, variable, snapshot))
       continue
     for region, holders in variable.holders():
@@ -125,7 +125,7 @@ def _cut(name: str, variable: Variable, box: Box, slice_: tf.Variable, snapshot:
   value, host, item = slice_.read_value, host_of(slice_), _bytes(variable, ())
   if snapshot:
     value = _held(slice_)
-  at_most = numbers(box) if variable.dtype in _NEVER_CUT else max(
+  at_most = numbers(box) if variable.dtype in NEVER_CUT else max(
       PIECE // item, -(-numbers(box) // _MOST_PIECES))
   for part in cut(box, at_most):
     yield Piece(name, variable.shape.sizes, part, item * numbers(part), host,

@@ -35,7 +35,7 @@ def left_by_a_run(folder, files, params):
   """Writes what a run of no steps leaves: a checkpoint with an optimizer's variables, a config."""
   gin.clear_config()
   command.configure(files, params)
-  training.Run().trainer.save(folder)
+  training.Run().trainer.save(mtf.checkpoints.Saver(str(folder)))
   reports.write_config(str(folder))
   gin.clear_config()
   return str(folder)

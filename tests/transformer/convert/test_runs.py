@@ -51,7 +51,7 @@ def test_what_an_optimizer_keeps_is_left_out(tmp_path):
   trainer = Trainer(model, mtf.optimizers.AdamW)
   trainer.steps_done = 7
   model.variables[0].assign(model.variables[0] + 1.0)
-  trainer.save(tmp_path / "run")
+  trainer.save(mtf.checkpoints.Saver(str(tmp_path / "run")))
   assert values(read_run(tmp_path / "run", ALONE)) == values(model)
 
 
