@@ -136,13 +136,20 @@ def _processor_time() -> float:
   return (user + nice + system + sum(rest)) / os.sysconf("SC_CLK_TCK")
 
 
-def timelines(microbatches: int, chunks: int = 1, tries: int = 20) -> dict[str, Timeline]:
-  """Returns what was predicted from the costs of cells on one stage, and what was measured."""
-  found = {}
+def timelines(microbatches: int, chunks: int = 1, tries: int = 20, minutes: float = 0.0
+              ) -> dict[str, Timeline]:
+  """Returns what was predicted from the costs of cells on one stage, and what was measured.
+
+  The fastest of some steps; each waits for a quiet machine, in all not longer than some minutes.
+  """
+  found, end = {}, time.monotonic() + 60 * minutes
   for stages, each in ((1, 1), (STAGES, chunks)):
     worker = Process(Case(stages, microbatches, chunks=each), "benchmarks.pipeline_worker")
     worker.ask("steps", 3)
-    told = [worker.ask("timeline", 1) for _ in range(tries)]
+    told = []
+    for _ in range(tries):
+      _wait_for_quiet(end)
+      told.append(worker.ask("timeline", 1))
     worker.stop()
     found[stages] = min((_timeline(calls, stages) for calls in told), key=lambda line: line.time)
   costs = [statistics.median(span.end - span.start for span in found[1].spans
@@ -200,7 +207,7 @@ def _main(argv: list[str]) -> None:
   rows = table(numbers) if numbers else []
   for chunks in map(int, _FLAGS.chunks):
     cells = f", {chunks} cells at each stage" if chunks > 1 else ""
-    for name, found in timelines(SHOWN, chunks).items():
+    for name, found in timelines(SHOWN, chunks, minutes=_FLAGS.minutes).items():
       print(f"{name}, in milliseconds, M = {SHOWN}{cells}\n{timeline_text(found)}\n", flush=True)
   if _FLAGS.json:
     Path(_FLAGS.json).write_text(json.dumps([dataclasses.asdict(r) for r in rows]),
