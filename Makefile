@@ -4,6 +4,7 @@
 #   make train-long   the same for longer
 #   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
 #   make quick        the same without the slow tests
+#   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
 #   make gallery      writes docs/layouts.md and its pictures anew
 
 VENV := .venv
@@ -12,7 +13,7 @@ WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick gallery clean
+.PHONY: train train-long test quick bert gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -28,11 +29,18 @@ test: $(VENV)/.test
 quick: TESTS += -m 'not slow'
 quick: test
 
+bert: $(VENV)/.text
+	PYTHON=$(VENV)/bin/python sh examples/bert/walk.sh runs/bert
+
 gallery: $(VENV)/.run
 	$(VENV)/bin/python -m benchmarks.gallery
 
 $(VENV)/.test: $(VENV)/.run
 	$(VENV)/bin/python -m pip install --quiet -e '.[test]'
+	@touch $@
+
+$(VENV)/.text: $(VENV)/.run
+	$(VENV)/bin/python -m pip install --quiet -e '.[text]'
 	@touch $@
 
 $(VENV)/.run: setup.py

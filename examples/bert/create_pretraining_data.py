@@ -29,7 +29,9 @@ _COPIES = flags.DEFINE_integer("dupe_factor", 10, "How many times each text is u
                                lower_bound=1)
 _SHORT = flags.DEFINE_float("short_seq_prob", 0.1, "The part of rows that are made shorter.")
 _WORDS = flags.DEFINE_bool("do_whole_word_mask", False, "Hide all pieces of a word or none.")
-flags.adopt_module_key_flags(settings)
+for name in ("input_file", "vocab_file", "do_lower_case", "max_seq_length",
+             "max_predictions_per_seq", "random_seed"):           # so that --help shows them
+  flags.declare_key_flag(name)
 
 
 def rows(documents: Sequence[Example], vocabulary: data.WordPieceVocabulary) -> Iterator[Example]:

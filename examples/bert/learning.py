@@ -10,15 +10,16 @@ A program that is started again goes on from the last checkpoint in --output_dir
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from absl import flags
 
 import meshtf as mtf
 from examples.bert import settings
-from transformer import data
+from transformer import command, data
 from transformer.base import Model
 from transformer.data.writing import whole_file
 from transformer.loop import Loop
@@ -100,13 +101,15 @@ def start(trainer: Trainer, part: str = "bert/") -> None:
 
   Raises:
     CheckpointError: a checkpoint is of another model.
-    DataError: there is neither, and nothing is to be learned.
+    DataError: --init_checkpoint is not there; or neither is, and nothing is to be learned.
   """
   if trainer.restore(OUTPUT.value):
     print(f"going on from step {trainer.steps_done} in {OUTPUT.value}", flush=True)
   elif INIT.value:
     found = mtf.latest_checkpoint(INIT.value)
     path = found[1] if found else INIT.value
+    if not Path(path).is_dir():
+      raise data.DataError(f"--init_checkpoint={path}: there is no such checkpoint.")
     shared = {v.name: v for v in trainer.model.variables if v.name.startswith(part)}
     mtf.restore_checkpoint(path, shared, partly=True)
     print(f"beginning with {len(shared)} of {len(trainer.model.variables)} variables, of {path}",
@@ -117,6 +120,16 @@ def start(trainer: Trainer, part: str = "bert/") -> None:
                          "--init_checkpoint.")
 
 
+@contextlib.contextmanager
+def leaving_plainly() -> Iterator[None]:
+  """Ends the program with a message, and no traceback, for what is the user's to mend or wish."""
+  try:
+    with command.leaving_plainly():
+      yield
+  except KeyboardInterrupt:
+    command.leave(f"\nInterrupted. The same command goes on from what is saved in {OUTPUT.value}.")
+
+
 def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
   """Takes steps until so many are done in all; saves at the end, now and then, and at Ctrl-C.
 
@@ -124,7 +137,8 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
     KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
     NumericsError: a loss is no finite number.
   """
-  loop = Loop(trainer, examples, steps, TRAIN_BATCH.value, REPORT_EVERY.value, SAVE_EVERY.value)
+  loop = Loop(trainer, examples, steps, TRAIN_BATCH.value, report_every=REPORT_EVERY.value,
+              save_every=SAVE_EVERY.value)
   with Metrics(OUTPUT.value, trainer.steps_done, say=lambda line: None) as log:
     loop.run(OUTPUT.value, log)
 

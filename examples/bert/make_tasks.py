@@ -24,15 +24,16 @@ from transformer import command, data
 from transformer.data.vocabularies import train_word_pieces
 from transformer.data.writing import whole_folder
 
-flags.adopt_module_key_flags(settings)
 _OUTPUT = learning.OUTPUT
-_BYTES = flags.DEFINE_integer("text_bytes", 3_000_000, "About how much text is learned from.")
+for name in ("output_dir", "random_seed"):           # so that --help shows them
+  flags.declare_key_flag(name)
+_BYTES = flags.DEFINE_integer("text_bytes", 2_000_000, "About how much text is learned from.")
 _VOCAB = flags.DEFINE_integer("vocab_size", 2048, "The most pieces of the vocabulary.")
 _LINES = flags.DEFINE_integer("lines", 12_000, "Lines of the task of classes.")
-_CONTEXTS = flags.DEFINE_integer("contexts", 2_000, "Contexts of the task of questions.")
-_FUNCTIONS = flags.DEFINE_integer("functions", 3, "Heads of functions in a context.")
+_CONTEXTS = flags.DEFINE_integer("contexts", 6_000, "Contexts of the task of questions.")
+_FUNCTIONS = flags.DEFINE_integer("functions", 2, "Heads of functions in a context.")
 _FLIPPED = flags.DEFINE_float("flipped", 0.1, "The part of the classes' labels that are wrong.")
-_IMPOSSIBLE = flags.DEFINE_float("impossible", 0.25, "The part of questions without an answer.")
+_IMPOSSIBLE = flags.DEFINE_float("impossible", 0.2, "The part of questions without an answer.")
 _WIDTH = flags.DEFINE_integer("hidden_size", 128, "The width of the small model.")
 _HELD_OUT = 0.1            # of all files
 
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> None:
     print(f"{len(train)} files of the standard library to learn from, {len(held_out)} held out",
           flush=True)
     write_questions(folder / "questions", train, held_out)
+    write_lines(folder / "exchanged", train, held_out)
     write_texts(folder, _some(train, _BYTES.value), _some(held_out, _BYTES.value // 10))
     print(f"texts, vocabulary and tasks are in {_OUTPUT.value}")
 
@@ -63,19 +65,30 @@ def write_questions(folder: Path, train: Sequence[str], held_out: Sequence[str])
 
 
 def write_texts(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> None:
-  """Writes texts, vocabulary, sizes, and the task of classes."""
+  """Writes texts, vocabulary and sizes."""
   _write_text(folder / "train.txt", train)
   _write_text(folder / "held_out.txt", held_out)
   pieces = train_word_pieces(train, _VOCAB.value)
   (folder / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces), encoding="utf-8")
   (folder / "bert_config.json").write_text(json.dumps(_sizes(), indent=1) + "\n")
-  draw, seed = np.random.default_rng, settings.SEED.value
-  learned = source_tasks.exchanged(train, _LINES.value, _FLIPPED.value, draw([seed, 0]))
-  held = source_tasks.exchanged(held_out, _LINES.value // 8, _FLIPPED.value, draw([seed, 1]),
-                                without=(s for text in train for s in source_tasks.sentences(text)))
+
+
+def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> None:
+  """Writes the task of classes."""
+  def lines(side: int, texts: Sequence[str], number: int, without: Iterable[str]
+            ) -> list[tuple[str, str]]:
+    draw = np.random.default_rng([settings.SEED.value, side])
+    return source_tasks.exchanged(texts, number, _FLIPPED.value, draw, without)
+
+  known = (line for text in train for line in source_tasks.sentences(text))
+  held = lines(1, held_out, _LINES.value // 8, known)
   half = len(held) // 2
-  for name, rows in (("train", learned), ("dev", held[:half]), ("test", held[half:])):
-    _write_table(folder / "exchanged" / f"{name}.tsv", rows)
+  folder.mkdir()
+  for name, rows in (("train", lines(0, train, _LINES.value, ())), ("dev", held[:half]),
+                     ("test", held[half:])):
+    with open(folder / f"{name}.tsv", "w", encoding="utf-8") as file:
+      file.write("label\ttext_a\n")
+      file.writelines(f"{label}\t{line}\n" for label, line in rows)
 
 
 def _some(texts: Sequence[str], size: int) -> list[str]:
@@ -98,13 +111,6 @@ def _write_text(path: Path, texts: Iterable[str]) -> None:
   with open(path, "w", encoding="utf-8") as file:
     for text in texts:
       file.write("\n".join(source_tasks.sentences(text)) + "\n\n")
-
-
-def _write_table(path: Path, rows: Iterable[tuple[str, str]]) -> None:
-  path.parent.mkdir(exist_ok=True)
-  with open(path, "w", encoding="utf-8") as file:
-    file.write("label\ttext_a\n")
-    file.writelines(f"{label}\t{line}\n" for label, line in rows)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is im
 import meshtf as mtf
 from examples.bert import learning, settings, tables
 from examples.bert.bag_of_words import BagOfWords
-from transformer import command, data
+from transformer import data
 from transformer.base import Batch
 from transformer.bert import Classifier
 from transformer.data.preprocessors import label, pair
@@ -126,7 +126,7 @@ def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
 def main(argv: Sequence[str]) -> None:
   """Trains, measures, and tells."""
   settings.refuse_arguments(argv)
-  with command.leaving_plainly():
+  with learning.leaving_plainly():
     vocabulary = settings.vocabulary()
     config, files = settings.config(vocabulary), read()
     rows = examples(files.train, files.dev, files, vocabulary)

@@ -21,7 +21,7 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from examples.bert import learning, records, settings
-from transformer import command, data
+from transformer import data
 from transformer.bert import Bert
 from transformer.evaluation import Evaluation
 
@@ -91,7 +91,7 @@ def _nats(counts: collections.Counter[int], held_out: collections.Counter[int],
 def main(argv: Sequence[str]) -> None:
   """Trains, and measures."""
   settings.refuse_arguments(argv)
-  with command.leaving_plainly():
+  with learning.leaving_plainly():
     vocabulary = settings.vocabulary()
     config = settings.config(vocabulary)
     rows = examples(vocabulary, config.architecture.vocab)

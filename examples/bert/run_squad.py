@@ -28,7 +28,7 @@ from examples.bert.fixed_rules import best_rule
 from examples.bert.scoring import best_threshold, exact, f1, score
 from examples.bert.squad import Question
 from examples.bert.windows import Shape, Window, windows
-from transformer import command, data
+from transformer import data
 from transformer.base import Batch
 from transformer.bert import SpanExtractor
 from transformer.data.features import Arrays
@@ -147,7 +147,7 @@ def evaluate(learned: Sequence[Question], questions: Sequence[Question], found: 
 def main(argv: Sequence[str]) -> None:
   """Trains, answers, and scores."""
   settings.refuse_arguments(argv)
-  with command.leaving_plainly():
+  with learning.leaving_plainly():
     vocabulary = settings.vocabulary()
     config = settings.config(vocabulary)
     answering = learning.PREDICT.value or learning.EVAL.value

@@ -143,14 +143,14 @@ def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
   with pytest.raises(SystemExit):
     classify(folder, init_checkpoint=path)
   told = capsys.readouterr().err
-  assert "bert/encoder/block_1/" in told and "(8, 16) saved, [d_model:8 d_ff:24] now" in told
+  assert "bert/encoder/block_1/" in told and "[d_model:8 d_ff:16] saved, [d_model:8 d_ff:24] now" in told
   assert not (folder / "out").exists()
 
 
 @pytest.mark.parametrize("flags, says", [
     ({"max_seq_length": 64}, "32 positions"),
     ({"task_name": "cola"}, "no column '3'"),
-    ({"init_checkpoint": "nowhere"}, "the checkpoint nowhere cannot be read"),
+    ({"init_checkpoint": "nowhere"}, "--init_checkpoint=nowhere: there is no such"),
     ({"do_train": False, "do_eval": True}, "a model of random numbers"),
     ({"mesh": "data:two"}, "data:two")])
 def test_what_is_wrong_is_told_before_anything_is_written(folder, capsys, flags, says):
