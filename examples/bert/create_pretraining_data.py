@@ -10,7 +10,6 @@ anew. Equal flags make equal files.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterator, Sequence
 
@@ -51,12 +50,11 @@ def main(argv: Sequence[str]) -> None:
   settings.refuse_arguments(argv)
   with command.leaving_plainly():
     vocabulary = settings.vocabulary()
-    patterns, outputs = settings.INPUT.value.split(","), _OUTPUT.value.split(",")
-    paths = [path for pattern in patterns for path in sorted(glob.glob(pattern)) or [pattern]]
+    paths, outputs = settings.files(settings.INPUT.value), _OUTPUT.value.split(",")
     documents = records.documents(paths)
     print(f"{len(documents):,} documents, "
           f"{sum(text['text'].count(chr(10)) + 1 for text in documents):,} sentences, of "
-          f"{', '.join(paths)}", flush=True)
+          f"{', '.join(map(str, paths))}", flush=True)
     number = records.write(outputs, rows(documents, vocabulary),
                            data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value))
     print(f"{number:,} rows are in {', '.join(outputs)}", flush=True)

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from examples.bert import settings
 from transformer import data
 from transformer.data.seeds import Seed
-from transformer.data.sources import Example
+from transformer.data.sources import Example, Examples, TFRecords
+from transformer.data.sources.files import InFiles
 from transformer.data.writing import whole_file
 
 THEIRS = {"tokens": "input_ids", "token_types": "segment_ids",
@@ -30,7 +33,7 @@ THEIRS = {"tokens": "input_ids", "token_types": "segment_ids",
           "masked_weights": "masked_lm_weights", "next_sentence_labels": "next_sentence_labels"}
 
 
-def documents(paths: Sequence[str]) -> list[Example]:
+def documents(paths: Sequence[str | Path]) -> list[Example]:
   """Returns the documents of text files: a sentence is a line, and an empty line ends a document.
 
   Raises:
@@ -47,7 +50,7 @@ def documents(paths: Sequence[str]) -> list[Example]:
     found.append([])
   texts = [{"text": "\n".join(lines)} for lines in found if lines]
   if not texts:
-    raise data.DataError(f"there is no text in {', '.join(paths) or 'no files'}.")
+    raise data.DataError(f"there is no text in {', '.join(map(str, paths))}.")
   return texts
 
 
@@ -73,6 +76,12 @@ def _record(arrays: dict[str, np.ndarray]) -> bytes:
               for name, value in values.items()}
   return tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString(
       deterministic=True)
+
+
+def read(patterns: str, on_bad: str) -> Examples:
+  """Returns the records of files, or globs, with commas between. Raises DataError: one cannot be
+  read, unless what is damaged is to be left out: on_bad="skip"."""
+  return InFiles(settings.files(patterns), TFRecords(), on_bad == "skip", patterns)
 
 
 def from_record(example: Example, seed: Seed, *, vocab: int) -> Example:

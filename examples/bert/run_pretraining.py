@@ -37,9 +37,9 @@ _COUNTED = 20_000          # rows of which the baselines are counted
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
   """Returns the rows of the flags, in batches."""
-  pattern = settings.INPUT.value
-  source = data.tfrecords(pattern, held_out=_EVAL.value or pattern, on_bad=learning.ON_BAD.value)
-  task = data.Task("pretraining", source, vocabulary,
+  train, held_out = (records.read(patterns, learning.ON_BAD.value)
+                     for patterns in (settings.INPUT.value, _EVAL.value or settings.INPUT.value))
+  task = data.Task("pretraining", learning.Given(train, held_out), vocabulary,
                    data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),
                    preprocessors=[functools.partial(records.from_record, vocab=vocab)])
   return data.TaskData(task, seed=settings.SEED.value)

@@ -9,8 +9,10 @@ Most flags are called as in the programs that came with BERT (Devlin et al., 201
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from absl import app, flags
@@ -27,7 +29,7 @@ LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"
 
 CONFIG = flags.DEFINE_string("bert_config_file", None, "JSON with the sizes of the model.")
 VOCAB = flags.DEFINE_string("vocab_file", None, "The word pieces, one a line.")
-INPUT = flags.DEFINE_string("input_file", None, "What is read, or a glob.")
+INPUT = flags.DEFINE_string("input_file", None, "Files to read, or globs, with commas between.")
 LOWER = flags.DEFINE_bool("do_lower_case", True, "Small letters, no accents.")
 LENGTH = flags.DEFINE_integer("max_seq_length", 128, "Tokens of a row, with [CLS] and [SEP].",
                               lower_bound=8)
@@ -131,6 +133,17 @@ def _config(config: Settings) -> Config:
       activation=config.activation("hidden_act"), dropout=dropout,
       max_length=config["max_position_embeddings"], token_types=config.get("type_vocab_size", 2))
   return Config(sizes, config.get("initializer_range", 0.02))
+
+
+def files(patterns: str) -> list[Path]:
+  """Returns the files that are named, or match, in order. Raises DataError: one is not there."""
+  found = []
+  for pattern in patterns.split(","):
+    paths = sorted(glob.glob(pattern, recursive=True))
+    if not paths:
+      raise data.DataError(f"there is no file {pattern!r}.")
+    found += [Path(path) for path in paths if not path.endswith(".idx")]
+  return found
 
 
 def refuse_arguments(argv: Sequence[str]) -> None:

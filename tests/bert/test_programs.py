@@ -143,7 +143,8 @@ def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
   with pytest.raises(SystemExit):
     classify(folder, init_checkpoint=path)
   told = capsys.readouterr().err
-  assert "bert/encoder/block_1/" in told and "[d_model:8 d_ff:16] saved, [d_model:8 d_ff:24] now" in told
+  assert "bert/encoder/block_1/" in told
+  assert "[d_model:8 d_ff:16] saved, [d_model:8 d_ff:24] now" in told
   assert not (folder / "out").exists()
 
 

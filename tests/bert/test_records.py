@@ -46,6 +46,12 @@ def test_an_empty_line_ends_a_document(text):
   assert found[1]["text"] == "where is the river\nwho said what"
 
 
+def test_a_file_that_is_no_text(folder):
+  (folder / "text.txt").write_bytes(b"the \xff tower")
+  with pytest.raises(data.DataError, match="text.txt cannot be read as text"):
+    records.documents([folder / "text.txt"])
+
+
 def test_records_have_the_names_that_people_know(folder, text):
   rows = read(create(folder, text)[0])
   assert len(rows) >= 6
@@ -77,6 +83,8 @@ def test_equal_flags_make_equal_files_by_turns(folder, text):
   of = {path: tf.io.gfile.GFile(path, "rb").read() for path in (one, again, other)}
   assert of[one] == of[again] != of[other]
   whole = [row["input_ids"].tolist() for row in read(one)]
+  both = records.read(",".join(two), "refuse")
+  assert len(both) == len(whole)
   assert whole[1::2] == [row["input_ids"].tolist() for row in read(two[0])]
   assert whole[::2] == [row["input_ids"].tolist() for row in read(two[1])]
 
@@ -87,7 +95,7 @@ def test_copies_differ(folder, text):
   assert once < len(rows) and len(set(rows)) > once
 
 
-@pytest.mark.parametrize("text, says", [(None, "absent.txt cannot be read as text"),
+@pytest.mark.parametrize("text, says", [(None, "there is no file"),
                                         ("\n\n", "no text in"),
                                         ("the tower\n", "two documents at least")])
 def test_texts_that_make_no_rows_leave_nothing_behind(folder, capsys, text, says):
