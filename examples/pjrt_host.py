@@ -33,7 +33,6 @@ def main(folder, steps="10"):
   each = xla_client.GSPMDSharding(place, xla_client.HloSharding.manual())
 
   like = {}                     # name -> shape and type of a slice
-
   def put(name, slices):        # one on each device: an input of the program
     if name not in like:
       like[name] = SimpleNamespace(shape=slices[0].shape, dtype=slices[0].dtype, weak_type=False)
@@ -47,10 +46,10 @@ def main(folder, steps="10"):
   text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
   batch, length = next([n for _, n in x["shape"]] for x in inputs if x["name"] == "batch_tokens")
   for step in range(int(steps)):
-    starts = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
-    rows = text[starts + np.arange(length + 1)]
-    call = put_all({"batch_tokens": rows[:, :-1], "batch_targets": rows[:, 1:], "step": step},
-                   "argument")
+    first = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
+    rows = text[first + np.arange(length + 1)]
+    given = {"batch_tokens": rows[:, :-1], "batch_targets": rows[:, 1:], "step": step}
+    call = put_all(given, "argument")
     ran = program.execute_sharded([(held | call)[port["name"]] for port in inputs])
     out = ran.disassemble_into_single_device_arrays()             # [outputs][replicas]
     held.update({x["name"]: put(x["name"], out[x["output"]]) for x in inputs if "output" in x})

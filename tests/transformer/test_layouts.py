@@ -39,7 +39,8 @@ def losses(layout):
   """Returns the losses of a few steps, and the norms of their gradients."""
   trainer = run(layout).trainer
   text = np.random.default_rng(0).integers(0, 256, (4, 9)).astype("int32")
-  steps = [trainer.step(text[:, :-1], text[:, 1:]) for _ in range(4)]
+  batch = {"tokens": text[:, :-1], "targets": text[:, 1:]}
+  steps = [trainer.step(batch) for _ in range(4)]
   return np.array([[float(x) for x in step] for step in steps])
 
 
