@@ -35,8 +35,8 @@ class Trainer:
 
   def __init__(self, model: Model,
                optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
-               seed: int = 0, clip_norm: float | None = 1.0, jit: bool = False, microbatches: int = 1,
-               skips: bool = False) -> None:
+               seed: int = 0, clip_norm: float | None = 1.0, jit: bool = False,
+               microbatches: int = 1, skips: bool = False) -> None:
     self._learned = model.trainable_variables
     self.model, self.optimizer, self.steps_done = model, optimizer(self._learned), 0
     self.seed, self.microbatches = seed, microbatches
