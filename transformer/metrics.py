@@ -15,6 +15,7 @@ Every line of `metrics.jsonl` is a whole JSON object and is on disk before the n
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import math
@@ -28,12 +29,17 @@ from typing import Any
 import tensorflow as tf
 
 FILE = "metrics.jsonl"
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def say_now(line: str) -> None:
-  """Prints a line at once, also into a pipe."""
-  print(line, flush=True)
+  """Prints a line at once, also into a pipe; a full disk below it is no reason to stop."""
+  try:
+    print(line, flush=True)
+  except OSError as error:
+    if error.errno not in _FULL:
+      raise
 
 
 class Metrics:
