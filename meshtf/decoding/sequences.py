@@ -17,6 +17,7 @@ from meshtf.graph import Source, Tensor
 from meshtf.names import Shape, is_floating, is_integer
 from meshtf.ops.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.choosing import cast, where
+from meshtf.ops.dynamic import dynamic_update
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as numbers
 from meshtf.ops.reshape import transpose
@@ -34,7 +35,6 @@ class Sequences:
     self.step, self.vocab, self.length, self.vocab_size = step, vocab, length, vocab_size
     self.prompt = cast(prompt, "int32")
     self.batch = prompt.shape.without(length)
-    self.places = numbers(prompt.mesh, prompt.shape.dim(length))
     self.last = _last(prompt.shape[length], until)
     self.ends = () if end is None else tuple(end) if isinstance(end, Sequence) else (end,)
     self.filler = max(self.ends[0], 0) if self.ends else 0
@@ -54,7 +54,7 @@ class Sequences:
 
   def put(self, ids: Tensor, position: Tensor, new: Tensor) -> Tensor:
     """Returns ids[*rest, length] with new[*rest] at a position."""
-    return transpose(where(equal(self.places, position), new, ids), ids.shape)
+    return dynamic_update(ids, self.length, position, new)
 
   def follow(self, position: Tensor, ids: Tensor, state: Sequence[Tensor]
              ) -> tuple[Tensor, list[Tensor]]:

@@ -112,6 +112,7 @@ class At(Protocol):
   outputs: tuple[Shape, ...]
   told: tuple[Any, ...] | None      # what all slices shared, stacked [slices, ...]; None: whole
   kept: tuple[Any, ...]             # what this slice's `share` kept for itself
+  compiled: bool                    # whether XLA compiles it: rarely of interest
 
   def size(self, factor: str) -> int:
     """Returns the rows of this slice."""

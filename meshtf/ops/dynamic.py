@@ -33,8 +33,8 @@ from meshtf.ops.state import zeros_like
 class UpdateRows(Op):
   """x[*outer, dim, *inner] with another's [*outer, rows, *inner] from row begin[*outer] on.
 
-  `begin` may lack dimensions. Rows that would lie outside are left out. Where x is used no more, as
-  in a loop, nothing but the rows is written.
+  `begin` may lack dimensions; all rows lie within x. Where one number says where they go, and x is
+  used no more, as in a loop, nothing but the rows is written.
   """
 
   dim: str
@@ -42,7 +42,7 @@ class UpdateRows(Op):
   samples = (Sample(("n", "r"), ("a:2;n:8", "int a:2", "a:2;r:2")),
              Sample(("n", "r"), ("n:8;d:4", "int ", "r:3;d:4"), 6),
              Sample(("n", "r"), ("b:2;a:4;n:4", "int a:4", "b:2;a:4;r:1"), 4),
-             Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 9))
+             Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8))
 
   def out(self, x: Spec, begin: Spec, rows: Spec) -> tuple[Spec, ...]:
     return (Spec(x.shape, same_dtype(x, rows)),)
@@ -52,18 +52,17 @@ class UpdateRows(Op):
 
   def local(self, at: At, x: Any, begin: Any, rows: Any) -> tuple[Any, ...]:
     outer = at.inputs[0].only(at.inputs[0].names[:at.axis(0, self.dim)])
-    groups, size = outer.size, at.size(self.rows)
-    if at.parts(self.dim) > 1:
-      begin -= at.offset(self.dim)
-    if at.inputs[1].names:
+    n, size, cut = at.size(self.dim), at.size(self.rows), at.parts(self.dim) > 1
+    begin = begin - at.offset(self.dim) if cut else begin
+    x_rows, rows = (tf.reshape(y, [outer.size, k, -1]) for y, k in ((x, n), (rows, size)))
+    if at.compiled or at.inputs[1].names or cut and size > 1:
       begin = tf.broadcast_to(align(begin, at.inputs[1], outer), outer.sizes)
-      begin = tf.reshape(begin, [groups, 1, 1])
-    # [groups, size, 2]: which group, and which of its rows; those that are not there are left out.
-    places = np.stack(np.meshgrid(range(groups), range(size), indexing="ij"), -1).astype("int32")
-    y = tf.raw_ops.TensorScatterUpdate(
-        tensor=tf.reshape(x, [groups, at.size(self.dim), -1]),
-        indices=places + begin * np.array([0, 1], "int32"),
-        updates=tf.reshape(rows, [groups, size, -1]), bad_indices_policy="IGNORE")
+      y = _scattered(x_rows, tf.reshape(begin, [-1, 1, 1]), rows)
+    else:
+      if cut:                        # the row itself goes where another slice's is meant
+        mine, begin = (begin >= 0) & (begin < n), begin % n
+        rows = tf.where(mine, rows, tf.gather(x_rows, begin, axis=1)[:, None])
+      y = _written(x_rows, begin, rows)
     return (tf.reshape(y, x.shape),)
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, rows: Tensor
@@ -73,6 +72,27 @@ class UpdateRows(Op):
     inside = where(less(numbers, x.shape[self.dim]), numbers, -1)
     drows = gather(dy, inside, self.dim, zero_negative=True)
     return [dx, None, transpose(drows, rows.shape.names)]
+
+
+def _written(x: Any, begin: Any, rows: Any) -> Any:
+  """Returns x[groups, n, inner] with rows[groups, size, inner] from row begin[] on, all within.
+
+  Of the kernels that update a tensor this one does so in place, where x is used no more. XLA would
+  take `begin` for a constant.
+  """
+  (groups, _, inner), size = x.shape, rows.shape[1]
+  return tf.raw_ops.TensorStridedSliceUpdate(
+      input=x, begin=tf.stack([0, begin, 0]), end=tf.stack([groups, begin + size, inner]),
+      strides=[1, 1, 1], value=rows)
+
+
+def _scattered(x: Any, begin: Any, rows: Any) -> Any:
+  """Returns the same with places of their own, begin[groups, 1, 1], some of them outside of x."""
+  groups, size = rows.shape[:2]
+  places = np.stack(np.meshgrid(range(groups), range(size), indexing="ij"), -1).astype("int32")
+  return tf.raw_ops.TensorScatterUpdate(
+      tensor=x, indices=places + begin * np.array([0, 1], "int32"), updates=rows,
+      bad_indices_policy="IGNORE")
 
 
 def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> Tensor:

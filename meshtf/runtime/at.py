@@ -37,7 +37,8 @@ class Here:
   """The slice of one node on one device (see `meshtf.graph.At`)."""
 
   def __init__(self, node: Node, plan: NodePlan, mesh: Mesh, coords: Coordinates,
-               xs: tuple[Any, ...]) -> None:
+               xs: tuple[Any, ...], compiled: bool = False) -> None:
+    self.compiled = compiled
     self._node, self._plan, self._mesh, self.coordinates = node, plan, mesh, coords
     self._sizes = dict(plan.sizes)
     self.inputs = tuple(Shape(map(Dimension, x.shape.names, t.shape))

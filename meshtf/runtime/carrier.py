@@ -64,8 +64,14 @@ class Carrier:
     elif isinstance(step, CallStep):
       run_call(self, step)
 
-  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
-    """Returns the results of a program within this one, which is given what it uses."""
+  def run_body(self, program: Program, given: dict[Value, Any], once: bool = False) -> list[Any]:
+    """Returns the results of a program within this one, which is given what it uses.
+
+    Args:
+      program: of a body.
+      given: what it uses.
+      once: whether it stands here and nowhere else, as the body of a loop does.
+    """
     raise NotImplementedError
 
   def homes(self, value: Value) -> list[str | None]:
@@ -113,7 +119,7 @@ class Single(Carrier):
     """Runs all steps and returns the results."""
     return self.run_body(self.program, {})
 
-  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Any]:
+  def run_body(self, program: Program, given: dict[Value, Any], once: bool = False) -> list[Any]:
     """Returns the results of a program within this one."""
     around = self.values, self.lists
     self.values = dict(given)

@@ -81,7 +81,7 @@ class _Loop:
       return turn < self.turns
     assert self.step.test is not None
     given = self._given(turn, iter(variables))
-    (result,) = self.carrier.run_body(self.step.test, given)
+    (result,) = self.carrier.run_body(self.step.test, given, once=True)
     return self.carrier.different(self.step.test.results[0], result)[0]
 
   def turn(self, number: Any, *variables: Any) -> list[Any]:
@@ -91,7 +91,7 @@ class _Loop:
     given = self._given(row, flat)
     for value, rows in zip(self.step.rows, self.walked):
       given[value] = self.carrier.spread(value, [_row(x, row) for x in rows])
-    results = self.carrier.run_body(self.step.body, given)
+    results = self.carrier.run_body(self.step.body, given, once=True)
     made = [self.carrier.different(v, x) for v, x in zip(self.step.body.results, results)]
     states, others = made[:len(self.states)], made[len(self.states):]
     out = [x for xs in states for x in xs]

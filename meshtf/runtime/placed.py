@@ -38,7 +38,7 @@ from meshtf.runtime.collectives import collectives_for
 from meshtf.runtime.collectives.pieces import piece, send
 from meshtf.runtime.collectives.rows import rows_of_slices
 from meshtf.runtime.devices import devices_of, host_cpu, kept_separate
-from meshtf.runtime.segments import Caller
+from meshtf.runtime.segments import Caller, in_line
 
 Slices = list[Any]
 
@@ -68,12 +68,14 @@ class Placed(Carrier):
         self._call(segment)
     return [self.values[v] for v in results]
 
-  def run_body(self, program: Program, given: dict[Value, Any]) -> list[Slices]:
+  def run_body(self, program: Program, given: dict[Value, Any], once: bool = False) -> list[Slices]:
     """Returns the results of a program within this one."""
     if program not in self._schedules:
       self._schedules[program] = schedule(program, len(set(self.devices)) < len(self.devices))
     inner = copy.copy(self)
     inner.segments, inner.values = self._schedules[program], dict(given)
+    if once and len(self.devices) == 1:
+      inner.make_caller = in_line(self.make_caller)
     return inner.run(program.results)
 
   def homes(self, value: Value) -> list[str | None]:

@@ -1,7 +1,7 @@
 """Segments: local work that every device runs, traced once for all of them.
 
 A segment is a pure function of (values, coordinates) to a flat list of tensors. It is never inlined
-and is called on each device with that device's slices, so tracing costs O(ops), not O(ops x
+(but in a loop on one device) and is called on each device with that device's slices, so tracing costs O(ops), not O(ops x
 devices). Calls with equal inputs on one device are made once and their results are shared.
 """
 
@@ -92,6 +92,12 @@ class Tracer:
     return self._traced[key]
 
 
+def in_line(make_caller: Callable[[Segment, Mesh], Caller]) -> Callable[[Segment, Mesh], Caller]:
+  """Returns what makes callers for a place that one device passes, as the body of a loop: ops stand
+  there themselves. A call costs a turn 0.1 ms, and holds its arguments, so that none is reused."""
+  return make_caller if getattr(make_caller, "jit", False) else run_directly
+
+
 def _config() -> bytes:
   """Returns a session configuration without the graph optimiser: it costs start-up and gains
   nothing on segments, and turning it off here leaves the user's other functions alone."""
@@ -131,7 +137,7 @@ def run_compute(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Val
     xs = optimization_barrier([*xs, *after])[:-1]
   with tf.control_dependencies(after):
     xs = [tf.identity(x) for x in xs] if after else xs
-    at = Here(compute.node, compute.plan, mesh, coords, tuple(xs))
+    at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit)
     if compute.told is not None and compute.kept is not None:
       at.told, at.kept = env[compute.told], env[compute.kept]
     env.update(zip(compute.outs, _one(compute, at, xs, outlined)))
