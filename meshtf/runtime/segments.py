@@ -1,8 +1,8 @@
 """Segments: local work that every device runs, traced once for all of them.
 
 A segment is a pure function of (values, coordinates) to a flat list of tensors. It is never inlined
-(but in a loop on one device) and is called on each device with that device's slices, so tracing costs O(ops), not O(ops x
-devices). Calls with equal inputs on one device are made once and their results are shared.
+(but in a loop on one device) and is called on each device with that device's slices, so tracing
+costs O(ops), not O(ops x devices). Calls with equal inputs on one device are made once and their results are shared.
 """
 
 from __future__ import annotations
