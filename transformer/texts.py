@@ -47,25 +47,33 @@ def write(trained: Trained, prompts: Sequence[str], stop: Sequence[str] = (),
     PromptError: a prompt is empty, or too long for the positions of the model.
     DataError: the model writes no texts.
   """
-  model, data, vocabulary = trained.model, trained.data, trained.data.vocabulary
-  if not isinstance(model, LanguageModel | EncoderDecoder) or "prefix" in data.features(1):
-    raise DataError(f"{type(model).__name__} on such data does not write id by id from what came "
-                    "before.\n  Take a language model without prefixes, or an encoder-decoder.")
-  encodes = isinstance(model, EncoderDecoder)
+  vocabulary, encodes = trained.data.vocabulary, isinstance(trained.model, EncoderDecoder)
   given = [_ids(vocabulary, i, prompt, encodes) for i, prompt in enumerate(prompts)]
   longest = max(map(len, given), default=1)
-  if "window" not in gin.get_bindings(Decoder):
-    settings["window"] = data.features(1)["tokens"].shape[1]
-  single = [ids[0] for ids in (vocabulary.encode(text).tolist() for text in stop) if len(ids) == 1]
-  decoder = Decoder(model, prompt_length=min(cut or longest, longest), cut=cut is not None,
-                    end=[vocabulary.end, *single], vocab=vocabulary.size,
-                    begin=None if isinstance(data, ByteText) else 0, **settings)
+  decoder = decoder_of(trained, stop, prompt_length=min(cut or longest, longest),
+                       cut=cut is not None, **settings)
   done = 0
   for some in decoder.each(given, seed=seed):
     yield [Text(prompt, _before(_after(vocabulary, [] if encodes else ids, written.ids), stop),
                 written.score)
            for prompt, ids, written in zip(prompts[done:], given[done:], some)]
     done += len(some)
+
+
+def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> Decoder:
+  """Returns a decoder for what a model learned: its ends, its beginnings, and how far it sees.
+
+  Arguments and errors are those of `write`.
+  """
+  model, data, vocabulary = trained.model, trained.data, trained.data.vocabulary
+  if not isinstance(model, LanguageModel | EncoderDecoder) or "prefix" in data.features(1):
+    raise DataError(f"{type(model).__name__} on such data does not write id by id from what came "
+                    "before.\n  Take a language model without prefixes, or an encoder-decoder.")
+  if "window" not in gin.get_bindings(Decoder):
+    settings["window"] = data.features(1)["tokens"].shape[1]
+  single = [ids[0] for ids in (vocabulary.encode(text).tolist() for text in stop) if len(ids) == 1]
+  return Decoder(model, end=[vocabulary.end, *single], vocab=vocabulary.size,
+                 begin=None if isinstance(data, ByteText) else 0, **settings)
 
 
 def _ids(vocabulary: Vocabulary, number: int, prompt: str, encodes: bool) -> list[int]:
