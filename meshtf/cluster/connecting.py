@@ -10,8 +10,10 @@ this driver alone, until the process ends.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import os
+import signal
 import socket
 import sys
 import time
@@ -62,6 +64,7 @@ def connect(cluster: str, wait: float = 60.0, timeout: float = 60.0, determinist
                                               task_index=0, protocol="grpc")
   devices = worker_devices()           # which starts TensorFlow, and its own server with it
   hear_only(port, own)
+  faulthandler.register(signal.SIGUSR1)         # whoever watches may ask where it is stuck
   sys.excepthook = functools.partial(_leave, sys.excepthook)
   return devices
 

@@ -186,7 +186,9 @@ def _watch(driver: Child, watches: Sequence[Watch], beats: Beats, limits: Limits
     if stop.number and time.monotonic() - stop.since > limits.timeout:
       return End(128 + stop.number)
     if trouble := beats.trouble:
+      driver.tell(signal.SIGUSR1)      # a driver that is connected tells where it is
       silent = [f"{w.name} is lost: {why}" for w in watches if (why := w.look(PATIENCE))]
+      driver.wait(_TICK)
       return End(LOST, "; ".join(silent)) if silent else End(
           STALLED, f"the driver, process {driver.pid}, is stuck: {trouble}")
 
