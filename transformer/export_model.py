@@ -16,6 +16,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Sequence
+from typing import Any
 
 from absl import app, flags
 
@@ -82,7 +83,7 @@ def export(trained: Trained, batch: int = 1, length: int | None = None, beams: i
 
   saved = mtf.SavedModel()
   for name, fn in {"logits": logits, "write": write}.items():
-    names = {x: dims for x, dims in _NAMES.items() if x in inspect.signature(fn).parameters}
+    names: Any = {x: dims for x, dims in _NAMES.items() if x in inspect.signature(fn).parameters}
     saved.add(name, mtf.function(fn, mesh=model.mesh, **names), ids, **more)
   return saved
 
