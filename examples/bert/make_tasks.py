@@ -27,7 +27,7 @@ from transformer.data.writing import whole_folder
 _OUTPUT = learning.OUTPUT
 for name in ("output_dir", "random_seed"):           # so that --help shows them
   flags.declare_key_flag(name)
-_BYTES = flags.DEFINE_integer("text_bytes", 2_000_000, "About how much text is learned from.")
+_BYTES = flags.DEFINE_integer("text_bytes", 1_500_000, "About how much text is learned from.")
 _VOCAB = flags.DEFINE_integer("vocab_size", 2048, "The most pieces of the vocabulary.")
 _LINES = flags.DEFINE_integer("lines", 12_000, "Lines of the task of classes.")
 _CONTEXTS = flags.DEFINE_integer("contexts", 6_000, "Contexts of the task of questions.")

@@ -17,7 +17,7 @@ done
 "$PYTHON" -m examples.bert.run_pretraining $MODEL --input_file="$RUN/train.tfrecord" \
   --eval_file="$RUN/held_out.tfrecord" --output_dir="$RUN/pretrained" --do_train --do_eval \
   --max_seq_length=64 --max_predictions_per_seq=10 --train_batch_size=32 --eval_batch_size=64 \
-  --num_train_steps=1200 --num_warmup_steps=120 --learning_rate=1e-3 --mesh='data:2'
+  --num_train_steps=900 --num_warmup_steps=90 --learning_rate=1e-3 --mesh='data:2'
 
 "$PYTHON" -m examples.bert.run_classifier $MODEL --data_dir="$TASKS/exchanged" --task_name=tsv \
   --init_checkpoint="$RUN/pretrained" --output_dir="$RUN/exchanged" --do_train --do_eval \
