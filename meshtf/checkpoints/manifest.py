@@ -26,7 +26,7 @@ from meshtf.names import Shape
 FILE = "manifest.json"
 PREFIX = "variables"        # of TensorFlow's files
 _FORMAT = 1
-_CHUNK = 1 << 20
+_CHUNK = 1 << 18           # stays in a processor's cache
 _END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
 

@@ -7,7 +7,11 @@
 
 Each host reads, one after another, the slices that were written and that its devices need some of,
 and puts them where they belong. So each is read once, whatever the layouts, and only a few slices
-are in memory beside the variables. While numbers are read, another thread sums the files.
+are in memory beside the variables.
+
+Nothing is read twice for the sake of sums: the manifest has its own, and that of TensorFlow's
+index; the index has one of every slice, with which TensorFlow compares what it reads. Where that
+fails, the manifest's sums name the file.
 """
 
 from __future__ import annotations
@@ -68,15 +72,11 @@ def restore(path: str, variables: Mapping[str, Variable], partly: bool = False,
   manifest.check(path, [_INDEX])
   named = [(renamed(name, renames or {}), variable) for name, variable in variables.items()]
   check_fit(path, manifest, named, partly)
-  data = [name for name in manifest.files if name != _INDEX]
-  with ThreadPoolExecutor(1) as beside:
-    sums = beside.submit(manifest.check, path, data)
-    try:
-      _load(f"{path}/{PREFIX}", manifest, named)
-    except _UNREADABLE as error:
-      sums.result()                        # names the file, unless the sums are right
-      raise DamageError(path, _INDEX, f"what it tells cannot be read: {error.message}") from error
-    sums.result()
+  try:
+    _load(f"{path}/{PREFIX}", manifest, named)
+  except _UNREADABLE as error:
+    manifest.check(path)                 # names the file, unless the sums are right
+    raise DamageError(path, _INDEX, f"what it tells cannot be read: {error.message}") from error
   return {"step": manifest.step, **manifest.extra}
 
 

@@ -51,6 +51,11 @@ class Saver:
     """Whether there is no checkpoint in its folder."""
     return not all_steps(self.directory)
 
+  @property
+  def busy(self) -> bool:
+    """Whether a checkpoint is being written."""
+    return self._thread is not None and self._thread.is_alive()
+
   def save(self, step: int, variables: Mapping[str, Variable],
            extra: Mapping[str, Any] | None = None) -> None:
     """Saves, or begins to; waits for the checkpoint before this one.

@@ -3,19 +3,20 @@
     path = save("runs/lm", 600, {v.name: v for v in model.variables}, extra={"seed": 1})
 
 The files are TensorFlow's V2 format with slice specifications, so a plain
-`tf.train.load_checkpoint(path + "/variables")` reads whole tensors. A host writes one file after
-another, each of a few slices, and while one is written the one before is summed: so no more than
-that is ever copied from the memory of devices.
+`tf.train.load_checkpoint(path + "/variables")` reads whole tensors. A host writes many files, two
+at a time, each of a few slices, and sums them: so no more than that is ever copied from the memory
+of devices.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from meshtf.runtime.tf_private import wait_for_workers
 from meshtf.runtime.variables import Variable
 
 PIECE = 32 << 20               # bytes that are written, read and summed at a time
+_AT_ONCE = 2                   # files that a host writes
 _MOST_PIECES = 64              # of one slice: readers look through all of them
 NEVER_CUT = ("float16", "uint16", "uint32", "uint64")       # V2 files hold no slices of these
 _HOST = tf.DeviceSpec(device_type="CPU", device_index=0)
@@ -156,54 +158,41 @@ def _write_files(folder: str, parts: list[Piece]) -> dict[str, Sum]:
   hosts: dict[str, list[Piece]] = defaultdict(list)
   while parts:
     hosts[parts[-1].host].append(parts.pop())
-  work = [[(os.path.join(folder, f"{h}_{k}"), shard) for k, shard in enumerate(_shards(own))]
-          for h, own in enumerate(hosts.values())]
-  hosts.clear()
-  every = [prefix for own in work for prefix, _ in own]
-  with ThreadPoolExecutor(len(work) or 1) as writers, ThreadPoolExecutor(1) as summing:
-    sums = [s.result() for some in writers.map(lambda own: _write_host(own, summing), work)
-            for s in some]
+  with ThreadPoolExecutor(_AT_ONCE * len(hosts) or 1) as writers:
+    sums = list(writers.map(partial(_write_shard, folder), itertools.count(), _shards(hosts)))
   joined = os.path.join(folder, PREFIX)
-  tf.raw_ops.MergeV2Checkpoints(checkpoint_prefixes=every, destination_prefix=joined,
-                                delete_old_dirs=False)
+  tf.raw_ops.MergeV2Checkpoints(
+      checkpoint_prefixes=[os.path.join(folder, str(k)) for k in range(len(sums))],
+      destination_prefix=joined, delete_old_dirs=False)
   files = {f"{PREFIX}.index": Sum.of(f"{joined}.index")}
   for k, found in enumerate(sums):
     files[f"{PREFIX}.data-{k:05d}-of-{len(sums):05d}"] = found
   return files
 
 
-def _write_host(work: list[tuple[str, list[Piece]]], summing: ThreadPoolExecutor
-                ) -> list[Future[Sum]]:
-  """Writes what one host holds; sums follow while the next file is written."""
-  sums = []
-  while work:
-    prefix, shard = work.pop(0)                 # what is written need not be kept
-    with tf.device(shard[0].host):
-      tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[p.name for p in shard],
-                        shape_and_slices=[spec(p.sizes, p.box) for p in shard],
-                        tensors=[p.value() for p in shard])
-    wait_for_workers()
-    sums.append(summing.submit(_sum, f"{prefix}.data-00000-of-00001", sum(p.bytes for p in shard)))
-  return sums
-
-
-def _sum(path: str, expected: int) -> Sum:
-  found = Sum.of(path)
-  if found.bytes != expected:
-    raise OSError(f"{path} has {found.bytes:,} bytes, not {expected:,}")
-  return found
-
-
-def _shards(parts: Sequence[Piece]) -> Iterator[list[Piece]]:
-  """Yields pieces that go into one file."""
-  shard: list[Piece] = []
-  for piece in parts:
-    if shard and sum(p.bytes for p in shard) + piece.bytes > PIECE:
+def _shards(hosts: dict[str, list[Piece]]) -> Iterator[list[Piece]]:
+  """Takes pieces away for one file after another, from each host in turn."""
+  while hosts:
+    for host, own in list(hosts.items()):
+      shard = [own.pop()]
+      while own and sum(p.bytes for p in shard) + own[-1].bytes <= PIECE:
+        shard.append(own.pop())
+      if not own:
+        del hosts[host]
       yield shard
-      shard = []
-    shard.append(piece)
-  if shard:
-    yield shard
+
+
+def _write_shard(folder: str, number: int, shard: list[Piece]) -> Sum:
+  prefix = os.path.join(folder, str(number))
+  with tf.device(shard[0].host):
+    tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[p.name for p in shard],
+                      shape_and_slices=[spec(p.sizes, p.box) for p in shard],
+                      tensors=[p.value() for p in shard])
+  wait_for_workers()
+  found, expected = Sum.of(f"{prefix}.data-00000-of-00001"), sum(p.bytes for p in shard)
+  if found.bytes != expected:
+    raise OSError(f"{prefix} has {found.bytes:,} bytes, not {expected:,}")
+  return found
 
 
 def _described(variables: Mapping[str, Variable], parts: Sequence[Piece]) -> dict[str, Saved]:
