@@ -23,8 +23,8 @@ from absl import app, flags
 import meshtf as mtf
 from benchmarks import kernels
 from benchmarks.ops import in_turn
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
 
 FLAGS = flags.FLAGS
 SIZES = {

@@ -19,7 +19,8 @@ from benchmarks.pictures import Row, picture
 from meshtf.forecast import Forecast, Placed
 from meshtf.forecast.table import bytes_text, flops_text
 from meshtf.forecast.totals import totals
-from transformer import command, training
+from transformer import command
+from transformer.runs import training
 
 ROOT = Path(__file__).resolve().parents[1]
 PHASES = ("forward", "backward", "update", "all")

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
-from transformer.trainer import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trainer import Trainer
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ import numpy as np
 
 import meshtf as mtf
 from benchmarks.cases import Case
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
 
 
 class MeshLM:

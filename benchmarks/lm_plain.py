@@ -47,7 +47,7 @@ class Config:
     return self.d_model // self.heads
 
   def shapes(self) -> dict[str, tuple[int, ...]]:
-    """Returns the shape of every variable, by its path in transformer.model."""
+    """Returns the shape of every variable, by its path in transformer.models.language_model."""
     d, h, k, f = self.d_model, self.heads, self.key, self.d_ff
     shapes: dict[str, tuple[int, ...]] = {"embedding/table": (self.vocab, d)}
     for i in range(self.layers):

@@ -29,10 +29,10 @@ from absl import app, flags
 
 import meshtf as mtf
 from benchmarks.ops import Run, in_turn
-from transformer import gating
-from transformer.dispatch import Dispatch, by_index, by_product
-from transformer.moe import MixtureOfExperts
-from transformer.routing import Capacity, Choices, Routing
+from transformer.experts import gating
+from transformer.experts.dispatch import Dispatch, by_index, by_product
+from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.routing import Capacity, Choices, Routing
 
 FLAGS = flags.FLAGS
 MIXTURES = (8, 16, 32, 64)

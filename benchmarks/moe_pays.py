@@ -24,8 +24,8 @@ from absl import app, flags
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.table import bytes_text, flops_text
 from transformer import command
-from transformer.evaluation import Evaluation
-from transformer.training import Run
+from transformer.runs.evaluation import Evaluation
+from transformer.runs.training import Run
 
 FLAGS = flags.FLAGS
 CONFIGS = {"dense": "moe_pays_dense.gin", "mixture": "moe_pays.gin"}

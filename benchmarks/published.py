@@ -15,7 +15,8 @@ import gin
 
 import meshtf as mtf
 from meshtf.forecast.table import bytes_text, flops_text
-from transformer import command, training
+from transformer import command
+from transformer.runs import training
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks import decoding
-from transformer.architecture import Architecture
+from transformer.models.architecture import Architecture
 
 TINY = Architecture(vocab=32, d_model=16, d_ff=16, heads=2, d_kv=8, blocks=2)
 

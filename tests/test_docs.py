@@ -20,9 +20,10 @@ from absl import flags
 from absl.testing import flagsaver
 
 from meshtf.testing import check_op
-from transformer import explain, reports, training
+from transformer import explain
 from transformer.command import configure
 from transformer.config_files import find_config
+from transformer.runs import reports, training
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -8,7 +8,7 @@ import pytest
 from benchmarks import moe_pays
 from benchmarks.moe_pays import Curve
 from transformer import command
-from transformer.training import Run
+from transformer.runs.training import Run
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 16", "Architecture.d_kv = 8",
          "MixtureOfExperts.experts = 4", "MixtureOfExperts.group_size = None", "train.batch = 4",

@@ -15,8 +15,8 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import meshtf as mtf
-from transformer import gating
-from transformer.moe import MixtureOfExperts
+from transformer.experts import gating
+from transformer.experts.mixture import MixtureOfExperts
 
 X = np.random.default_rng(0).normal(size=(8, 8)).astype("float32")
 LAYOUTS = [

@@ -1,22 +1,14 @@
 """Transformers, and what trains, measures and decodes them, on `import meshtf as mtf` alone.
 
-Models
-    architecture        sizes, and which kind of each part
-    model, encoder_decoder, bert, gpipe      the models; base: what they share
-    embeddings, stack, block, sight          their parts; sight: who sees whom
-    moe, gating, routing, dispatch           mixtures of experts
+    models/      language models, encoder-decoders, BERT, and their parts
+    experts/     mixtures of experts
+    data/        what is learned from: texts, tasks, vocabularies, batches
+    runs/        training, evaluation, and what is told of them
+    writing/     decoding and scoring
+    convert/     Hugging Face's folders to ours, and back
 
-Runs
-    training            a run, as gin configures it; trainer: a step; loop: the steps
-    data                what is learned from: texts, tasks, vocabularies, batches
-    evaluation, metrics, reports, baselines, interrupts
+Commands: python -m transformer.train, .evaluate, .score, .decode, .export_model, .convert,
+.tokenize, .vocabulary; explain and export belong to `python -m meshtf`.
 
-What was trained
-    trained             a model of a run, without its optimizer
-    decoding, texts     ids, and texts, that a model writes
-    scoring             what it thinks of given ones
-    convert             Hugging Face's folders to ours, and back
-
-Commands: python -m transformer.train, .evaluate, .score, .decode, .convert, .tokenize, .vocabulary
-    command, config_files, configurables     flags and gin; explain, export: of `python -m meshtf`
+    command, config_files, configurables     the flags they share, and gin
 """

@@ -24,11 +24,12 @@ from typing import Any, TextIO
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
-from transformer import command, metrics
+from transformer import command
 from transformer.data.writing import whole_file
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.texts import Text, write
-from transformer.trained import Trained
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.runs import metrics
+from transformer.runs.trained import Trained
+from transformer.writing.texts import Text, write
 
 _LETTERS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _SETTINGS = ("number", "batch", "temperature", "top_k", "top_p", "beams", "alpha")

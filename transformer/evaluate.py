@@ -18,8 +18,8 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from transformer import command
 from transformer.data.writing import whole_file
-from transformer.evaluation import Evaluation
-from transformer.trained import Trained
+from transformer.runs.evaluation import Evaluation
+from transformer.runs.trained import Trained
 
 
 def define_flags() -> None:

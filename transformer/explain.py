@@ -18,7 +18,8 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from transformer import command, training
+from transformer import command
+from transformer.runs import training
 
 _JSON = flags.DEFINE_string("json", None, "A file for the plan as JSON.")
 _HTML = flags.DEFINE_string("html", None, "A file for the plan as one HTML page.")

@@ -20,7 +20,8 @@ import gin
 from absl import flags
 
 import meshtf as mtf
-from transformer import command, training
+from transformer import command
+from transformer.runs import training
 
 _FOLDER = flags.DEFINE_string("stablehlo", None, "The folder to write; one of an earlier export is "
                               "replaced.")

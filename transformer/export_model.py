@@ -25,9 +25,9 @@ import tensorflow as tf
 
 import meshtf as mtf
 from transformer import command
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.texts import decoder_of
-from transformer.trained import Trained
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.runs.trained import Trained
+from transformer.writing.texts import decoder_of
 
 _NAMES = {"tokens": "batch; length", "texts": "batch; length", "inputs": "batch; inputs_length"}
 

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import meshtf as mtf
-from transformer.base import Model
 from transformer.data import Data
+from transformer.models.base import Model
 
 
 def batches(model: Model, data: Data, batch: int, first: int, number: int) -> Iterable[Any]:

@@ -22,8 +22,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is im
 from transformer import command
 from transformer.data import DataError
 from transformer.data.writing import whole_file
-from transformer.scoring import Scorer, Text
-from transformer.trained import Trained
+from transformer.runs.trained import Trained
+from transformer.writing.scoring import Scorer, Text
 
 
 def define_flags() -> None:

@@ -17,8 +17,9 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 import meshtf as mtf
-from transformer import command, training
-from transformer.interrupts import SAVED, Terminated, terminate_like_interrupt
+from transformer import command
+from transformer.runs import training
+from transformer.runs.interrupts import SAVED, Terminated, terminate_like_interrupt
 
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir", None, "Where checkpoints and metrics are; default: runs/ and the name of the last "

@@ -20,11 +20,11 @@ from absl import flags
 import meshtf as mtf
 from examples.bert import settings
 from transformer import command, data
-from transformer.base import Model
 from transformer.data.writing import whole_file
-from transformer.loop import Loop
-from transformer.metrics import Metrics
-from transformer.trainer import Trainer
+from transformer.models.base import Model
+from transformer.runs.loop import Loop
+from transformer.runs.metrics import Metrics
+from transformer.runs.trainer import Trainer
 
 OUTPUT = flags.DEFINE_string("output_dir", None, "Where checkpoints and results are written.")
 INIT = flags.DEFINE_string("init_checkpoint", None, "A checkpoint to begin with, or a folder of "

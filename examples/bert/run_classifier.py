@@ -26,12 +26,12 @@ import meshtf as mtf
 from examples.bert import learning, settings, tables
 from examples.bert.bag_of_words import BagOfWords
 from transformer import data
-from transformer.base import Batch
-from transformer.bert import Classifier
 from transformer.data.preprocessors import label, pair
 from transformer.data.seeds import Seed
 from transformer.data.sources import Example, Examples
-from transformer.evaluation import Evaluation
+from transformer.models.base import Batch
+from transformer.models.bert import Classifier
+from transformer.runs.evaluation import Evaluation
 
 _DATA = flags.DEFINE_string("data_dir", None, "The folder of the .tsv files.")
 _TASK = flags.DEFINE_enum("task_name", "tsv", list(tables.TASKS), "Whose columns the files have.")

@@ -22,8 +22,8 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from examples.bert import learning, records, settings
 from transformer import data
-from transformer.bert import Bert
-from transformer.evaluation import Evaluation
+from transformer.models.bert import Bert
+from transformer.runs.evaluation import Evaluation
 
 _EVAL = flags.DEFINE_string("eval_file", None, "What to measure on; by default the same.")
 _STEPS = flags.DEFINE_integer("num_train_steps", 100_000, "Steps in all.", lower_bound=1)

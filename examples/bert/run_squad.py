@@ -29,10 +29,10 @@ from examples.bert.scoring import best_threshold, exact, f1, score
 from examples.bert.squad import Question
 from examples.bert.windows import Shape, Window, windows
 from transformer import data
-from transformer.base import Batch
-from transformer.bert import SpanExtractor
 from transformer.data.features import Arrays
 from transformer.data.sources import Example
+from transformer.models.base import Batch
+from transformer.models.bert import SpanExtractor
 
 _TRAIN = flags.DEFINE_string("train_file", None, "Questions to learn from, as JSON.")
 _PREDICT = flags.DEFINE_string("predict_file", None, "Questions to answer.")

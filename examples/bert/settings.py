@@ -19,10 +19,10 @@ from absl import app, flags
 
 import meshtf as mtf
 from transformer import data
-from transformer.architecture import Architecture
-from transformer.base import Model
-from transformer.bert import bert_architecture
 from transformer.convert.settings import Settings
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.models.bert import bert_architecture
 
 SMALL = "bias$|scale$"         # variables that are not drawn, and do not decay
 LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"

@@ -2,7 +2,8 @@
 
 A segment is a pure function of (values, coordinates) to a flat list of tensors. It is never inlined
 (but in a loop on one device) and is called on each device with that device's slices, so tracing
-costs O(ops), not O(ops x devices). Calls with equal inputs on one device are made once and their results are shared.
+costs O(ops), not O(ops x devices). Calls with equal inputs on one device are made once and their
+results are shared.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import meshtf as mtf
 from examples.bert import learning, run_classifier, run_pretraining, run_squad, settings
 from tests.bert.conftest import SIZES, with_flags
 from tests.bert.test_records import TEXT, create
-from transformer.bert import Classifier, SpanExtractor
+from transformer.models.bert import Classifier, SpanExtractor
 
 ROWS = "label\ttext_a\ttext_b\n" + "".join(
     f"{kind}\t{text}\t{text}\n" for k in range(8)

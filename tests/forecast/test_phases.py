@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
-from transformer.trainer import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trainer import Trainer
 
 SMALL = Architecture(vocab=256, d_model=128, d_ff=128, heads=2, d_kv=64, blocks=1)
 

@@ -16,9 +16,9 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
-from transformer.trainer import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trainer import Trainer
 
 VOCAB, D_MODEL, D_FF, BLOCKS, LENGTH = 256, 256, 1024, 3, 16
 BLOCK = {"q": D_MODEL**2, "k": D_MODEL**2, "v": D_MODEL**2, "o": D_MODEL**2, "norm 1": D_MODEL,

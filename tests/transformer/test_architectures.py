@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.bert import Bert, Classifier, SpanExtractor, bert_architecture
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
 
 VOCAB, BATCH, LENGTH = 16, 4, 8
 BASE = Architecture(vocab=VOCAB, d_model=16, d_ff=32, heads=4, d_kv=8, blocks=2, dropout=0.1)

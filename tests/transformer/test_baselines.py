@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.baselines import bigram_bits, compare, gzip_bits
+from transformer.runs.baselines import bigram_bits, compare, gzip_bits
 
 
 def text(*values):

@@ -16,16 +16,17 @@ import pytest
 from absl import flags
 
 import meshtf as mtf
-from transformer import command, decode, reports, training
+from transformer import command, decode
 from transformer.data import ByteVocabulary
-from transformer.decoding import Decoder
-from transformer.texts import write
-from transformer.trained import Trained
+from transformer.runs import reports, training
+from transformer.runs.trained import Trained
+from transformer.writing.decoding import Decoder
+from transformer.writing.texts import write
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
          "ByteText.length = 16"]
-PAIRS = ["import transformer.training", "Mesh.axes = 'data:2'", "Mesh.layout = 'batch:data'",
+PAIRS = ["import transformer.runs.training", "Mesh.axes = 'data:2'", "Mesh.layout = 'batch:data'",
          "train.mesh = @Mesh()", "train.data = @TaskData()", "train.model = @EncoderDecoder",
          "TaskData.task = 'span_corruption_stdlib'", "span_corruption.inputs = 24",
          "Architecture.vocab = 359", *SMALL[:3]]

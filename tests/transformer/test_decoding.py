@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.decoding import Decoder, PromptError, sample
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
+from transformer.writing.decoding import Decoder, PromptError, sample
 
 SIZES = {"vocab": 8, "d_model": 16, "d_ff": 16, "heads": 4, "d_kv": 4, "blocks": 1, "tied": True,
          "scaled_logits": False}

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.bert import Bert, bert_architecture
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
-from transformer.training import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.bert import Bert, bert_architecture
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
+from transformer.runs.training import Trainer
 
 VOCAB, MULTIPLE, FILLED = 10, 8, 16
 SIZES = {"vocab": VOCAB, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 1}

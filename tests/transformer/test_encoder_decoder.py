@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.trainer import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.runs.trainer import Trainer
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 1}
 CUT = {"axes": "data:2;model:2", "layout": "batch:data; vocab:model; heads:model; d_ff:model",

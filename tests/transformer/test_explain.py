@@ -10,7 +10,8 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from transformer import command, explain, training
+from transformer import command, explain
+from transformer.runs import training
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
          "train.batch = 8", "ByteText.length = 8"]

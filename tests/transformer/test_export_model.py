@@ -10,8 +10,8 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.test_decode import configured, pairs, run
-from transformer.decoding import Decoder
 from transformer.export_model import export
+from transformer.writing.decoding import Decoder
 
 __all__ = ["pairs", "run"]        # fixtures
 

@@ -12,9 +12,9 @@ import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks import export as benchmark
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
-from transformer.trainer import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trainer import Trainer
 
 
 @pytest.mark.parametrize("name", benchmark.CASES)

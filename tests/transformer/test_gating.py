@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import gating
-from transformer.routing import Capacity
+from transformer.experts import gating
+from transformer.experts.routing import Capacity
 
 # whether second choices that are not drawn leave their slots to others
 FREED = {"practice": True, "published": False}

@@ -10,7 +10,7 @@ import pytest
 
 import meshtf as mtf
 from transformer.command import configure
-from transformer.training import Run
+from transformer.runs.training import Run
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.d_kv = 8",
          "Architecture.blocks = 3", "Architecture.dropout = 0.1", "train.batch = 8",

@@ -13,7 +13,7 @@ import gin
 import pytest
 
 from transformer.command import configure
-from transformer.training import Run
+from transformer.runs.training import Run
 
 # experts, layers -> billions of parameters as the paper has them
 TABLE = {(2048, 36): 600, (2048, 12): 200, (512, 36): 150, (512, 12): 50, (128, 36): 37,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.command import configure
-from transformer.training import Run
+from transformer.runs.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = sorted(path.stem for path in (ROOT / "configs" / "layouts").glob("*.gin"))

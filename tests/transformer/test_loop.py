@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import data, metrics, training
-from transformer.architecture import Architecture
-from transformer.base import Model
+from transformer import data
 from transformer.data import ByteText, Corpus
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.models.language_model import LanguageModel
+from transformer.runs import metrics, training
 
 SMALL = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
 

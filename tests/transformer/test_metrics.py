@@ -7,7 +7,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from transformer import metrics
+from transformer.runs import metrics
 
 
 def write(folder, steps, first_step=0):

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.block import Block
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.block import Block
+from transformer.models.language_model import LanguageModel
 
 STEPS, BATCH, LENGTH = 10, 8, 8
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 32, "heads": 4, "d_kv": 8, "blocks": 1}

@@ -12,11 +12,12 @@ from absl import flags
 from absl.testing import flagsaver
 
 import meshtf as mtf
-from transformer import command, data, evaluate, score, training
-from transformer.architecture import Architecture
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
-from transformer.scoring import Scorer
+from transformer import command, data, evaluate, score
+from transformer.models.architecture import Architecture
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
+from transformer.runs import training
+from transformer.writing.scoring import Scorer
 
 SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
          "ByteText.length = 24", "train.batch = 4", "train.steps = 2", "sample.number = 2",

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import gating
-from transformer.moe import MixtureOfExperts, into_groups
-from transformer.routing import Capacity
+from transformer.experts import gating
+from transformer.experts.mixture import MixtureOfExperts, into_groups
+from transformer.experts.routing import Capacity
 
 BATCH, LENGTH, EXPERTS, D_MODEL, D_FF = 8, 16, 8, 12, 16
 SHAPE = f"batch:{BATCH};length:{LENGTH};d_model:{D_MODEL}"

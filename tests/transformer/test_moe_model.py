@@ -11,15 +11,17 @@ import pytest
 
 import meshtf as mtf
 from meshtf.testing.pjrt import Runner
-from transformer import data, gating, metrics
-from transformer.architecture import Architecture
+from transformer import data
 from transformer.command import configure
-from transformer.gpipe import PipelinedLanguageModel
-from transformer.model import LanguageModel
-from transformer.moe import MixtureOfExperts
-from transformer.routing import Capacity
-from transformer.trainer import Trainer
-from transformer.training import Run
+from transformer.experts import gating
+from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.routing import Capacity
+from transformer.models.architecture import Architecture
+from transformer.models.gpipe import PipelinedLanguageModel
+from transformer.models.language_model import LanguageModel
+from transformer.runs import metrics
+from transformer.runs.trainer import Trainer
+from transformer.runs.training import Run
 
 BATCH, LENGTH, STEPS = 8, 8, 3
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 4, "d_kv": 8, "blocks": 2,

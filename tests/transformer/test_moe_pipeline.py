@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import gating
-from transformer.architecture import Architecture
-from transformer.gpipe import PipelinedLanguageModel
-from transformer.model import LanguageModel
-from transformer.moe import MixtureOfExperts
+from transformer.experts import gating
+from transformer.experts.mixture import MixtureOfExperts
+from transformer.models.architecture import Architecture
+from transformer.models.gpipe import PipelinedLanguageModel
+from transformer.models.language_model import LanguageModel
 
 BATCH, LENGTH = 8, 8
 CASES = [  # mesh, layout, what the pipeline is told

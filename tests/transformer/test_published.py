@@ -18,7 +18,7 @@ from absl.testing import flagsaver
 from benchmarks.published import MODELS, costs, run
 from transformer import explain
 from transformer.command import configure
-from transformer.training import Run
+from transformer.runs.training import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "configs" / "models"

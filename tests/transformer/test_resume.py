@@ -21,11 +21,11 @@ import pytest
 
 import meshtf as mtf
 from meshtf.checkpoints import CheckpointWarning, writing
-from transformer import metrics, trainer, training
-from transformer.architecture import Architecture
 from transformer.data import ByteText, Corpus
-from transformer.interrupts import SAVED
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs import metrics, trainer, training
+from transformer.runs.interrupts import SAVED
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = functools.partial(LanguageModel, architecture=Architecture(

@@ -6,9 +6,9 @@ import gin
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.gpipe import PipelinedLanguageModel
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.gpipe import PipelinedLanguageModel
+from transformer.models.language_model import LanguageModel
 
 # Blocks, and the parameters as printed: vocabulary 32,000, d_model 2048, d_ff 8192, 32 heads.
 PUBLISHED = {3: 282.2e6, 13: 785.8e6, 103: 5.3e9}

@@ -22,9 +22,9 @@ import meshtf as mtf
 from meshtf.partition import MoveStep, Tell, WindowStep
 from meshtf.partition.cost import local_shape
 from meshtf.testing.pjrt import Runner
-from transformer.architecture import Architecture
-from transformer.model import LanguageModel
-from transformer.trainer import Trainer
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trainer import Trainer
 
 pytestmark = [pytest.mark.slow,
               pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.gating import switch
-from transformer.model import LanguageModel
-from transformer.moe import MixtureOfExperts
-from transformer.routing import Capacity
+from transformer.experts.gating import switch
+from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.routing import Capacity
+from transformer.models.architecture import Architecture
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 4, "d_kv": 4, "blocks": 2}
 BATCH, LENGTH, INPUTS = 2, 8, 6

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import data, metrics, reports, trainer, training
-from transformer.architecture import Architecture
+from transformer import data
 from transformer.command import ConfigError, configure
-from transformer.decoding import sample
-from transformer.evaluation import Evaluation
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs import metrics, reports, trainer, training
+from transformer.runs.evaluation import Evaluation
+from transformer.writing.decoding import sample
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 1, "dropout": 0.1}
@@ -163,7 +164,7 @@ def test_what_was_used_can_be_given_again(tmp_path):
     ("train.batch = = 3", "Unable to parse value")])
 def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, complaint):
   file = tmp_path / "mine.gin"
-  file.write_text(f"import transformer.training\n\n{line}\n")
+  file.write_text(f"import transformer.runs.training\n\n{line}\n")
   with pytest.raises(ConfigError) as error:
     configure([str(file)], [])
   assert complaint in str(error.value)
@@ -181,7 +182,7 @@ def test_a_configuration_imports_nothing_that_was_not_named(tmp_path, monkeypatc
   (tmp_path / "mine.py").write_text("import gin\n@gin.configurable\ndef three(x=3): return x\n")
   monkeypatch.syspath_prepend(tmp_path)
   inner, outer = tmp_path / "inner.gin", tmp_path / "outer.gin"
-  inner.write_text("import transformer.training\nimport evil\n")
+  inner.write_text("import transformer.runs.training\nimport evil\n")
   outer.write_text(f"include '{inner}'\n")
   with pytest.raises(ConfigError, match="may not import 'evil'(.|\n)*line 2 of .*inner.gin"
                                         "(.|\n)*--gin_import=evil"):

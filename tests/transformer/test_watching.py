@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import metrics, training
-from transformer.architecture import Architecture
 from transformer.data import ByteText, Corpus
-from transformer.model import LanguageModel
-from transformer.watching import Watch
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.runs import metrics, training
+from transformer.runs.watching import Watch
 
 
 class Clock:

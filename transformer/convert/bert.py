@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
-from transformer.architecture import Architecture
-from transformer.base import Model
-from transformer.bert import Bert, Classifier, SpanExtractor, bert_architecture
 from transformer.convert.family import WEIGHT_BIAS, Family
 from transformer.convert.parts import block_rules
 from transformer.convert.rules import Rule, table
 from transformer.convert.settings import Settings, their_activation
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
 
 _AROUND = """
   embeddings.word_embeddings.weight         embedding/table            vocab d_model

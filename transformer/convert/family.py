@@ -11,10 +11,10 @@ import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from transformer.base import Model
 from transformer.convert.canonical import Canonical
 from transformer.convert.rules import Rule, Tensors
 from transformer.convert.settings import Settings
+from transformer.models.base import Model
 
 WEIGHT_BIAS = [(r"gamma$", "weight"), (r"beta$", "bias")]     # names of norms in files from 2018
 

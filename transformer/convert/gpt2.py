@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from transformer.architecture import Architecture
 from transformer.convert.family import Family
 from transformer.convert.parts import block_rules
 from transformer.convert.rules import Rule, table
 from transformer.convert.settings import Settings, their_activation
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
 
 _AROUND = """
   wte.weight    embedding/table            vocab d_model

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.base import Model
 from transformer.convert.bert import BERT, BERT_CLASSIFIER, BERT_SPANS
 from transformer.convert.family import Family
 from transformer.convert.gpt2 import GPT2
@@ -29,6 +27,8 @@ from transformer.convert.rules import Tensors, to_ours, to_theirs
 from transformer.convert.settings import Settings
 from transformer.convert.t5 import T5
 from transformer.convert.tensor_files import TensorFiles, new_folder, write_tensors
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
 
 ALL = (BERT, BERT_CLASSIFIER, BERT_SPANS, GPT2, T5, LLAMA)
 _BY_NAME = {name: family for family in ALL for name in family.names}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from transformer.convert.rules import Rule, each_layer, table
-from transformer.stack import Stack
+from transformer.models.stack import Stack
 
 
 def block_rules(stack: Stack, text: str, theirs: str) -> list[Rule]:

@@ -18,10 +18,10 @@ import gin
 
 import meshtf as mtf
 from transformer import command
-from transformer.architecture import Architecture
-from transformer.base import Model
-from transformer.bert import Classifier, bert_architecture
 from transformer.convert.tensor_files import new_folder
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.models.bert import Classifier, bert_architecture
 
 _CONFIG = "config.gin"
 
@@ -60,7 +60,7 @@ def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
 def _settings(model: Model) -> Iterator[str]:
   """Yields the lines of config.gin."""
   kind = type(model).__name__
-  yield "import transformer.training"
+  yield "import transformer.runs.training"
   yield f"import {type(model).__module__}"
   yield f"\ntrain.model = @{kind}"
   if isinstance(model, Classifier):

@@ -12,12 +12,12 @@ from collections.abc import Collection
 from typing import Any
 
 import meshtf as mtf
-from transformer.architecture import Architecture
 from transformer.convert.family import Family
 from transformer.convert.parts import block_rules
 from transformer.convert.rules import Rule, table
 from transformer.convert.settings import Settings
-from transformer.encoder_decoder import EncoderDecoder
+from transformer.models.architecture import Architecture
+from transformer.models.encoder_decoder import EncoderDecoder
 
 _SHARED = "shared.weight    embedding/table   vocab d_model"
 _LOGITS = "lm_head.weight   logits/kernel     vocab d_model"

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file, save_file
 
 import meshtf as mtf
 from tests.transformer.convert.references import NAMES, Reference, write
-from transformer.architecture import Architecture
 from transformer.convert import read_model, write_model
-from transformer.model import LanguageModel
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
 
 FILE = "model.safetensors"
 ALONE = mtf.Mesh("")

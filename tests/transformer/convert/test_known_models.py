@@ -11,9 +11,9 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.convert.references import NAMES, VOCAB, Reference, write
-from transformer.bert import Bert, Classifier, SpanExtractor
 from transformer.convert import hugging_face as hf
-from transformer.encoder_decoder import EncoderDecoder
+from transformer.models.bert import Bert, Classifier, SpanExtractor
+from transformer.models.encoder_decoder import EncoderDecoder
 
 MESHES = {"one": ("", ""),
           "cut": ("data:2; model:2", "batch:data; heads:model; d_ff:model; vocab:model")}

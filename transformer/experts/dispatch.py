@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import meshtf as mtf
-from transformer.routing import CAPACITY, CHOICE, EXPERTS, TOKENS, Routing, at_rows
+from transformer.experts.routing import CAPACITY, CHOICE, EXPERTS, TOKENS, Routing, at_rows
 
 _SLOT = "slot"
 

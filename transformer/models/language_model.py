@@ -13,12 +13,12 @@ from __future__ import annotations
 import gin
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.base import Batch, Model, row_weights, sums, with_reports
-from transformer.embeddings import Embeddings, of_tokens
-from transformer.moe import Report
-from transformer.sight import Places
-from transformer.stack import Held, Stack
+from transformer.experts.mixture import Report
+from transformer.models.architecture import Architecture
+from transformer.models.base import Batch, Model, row_weights, sums, with_reports
+from transformer.models.embeddings import Embeddings, of_tokens
+from transformer.models.sight import Places
+from transformer.models.stack import Held, Stack
 
 _ROWS = "batch; length"
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 import meshtf as mtf
-from transformer import training
-from transformer.base import Model
+from transformer.runs import training
+from transformer.models.base import Model
 from transformer.data import Data
 
 _MOST = 12        # lines of one kind of difference that are shown

@@ -17,7 +17,7 @@ from typing import Any
 import gin
 
 import meshtf as mtf
-from transformer.base import Batch, Model
+from transformer.models.base import Batch, Model
 from transformer.data import Data, RawBytes
 
 _PERPLEXITY_UP_TO = 20.0           # nats; beyond it says nothing

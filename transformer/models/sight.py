@@ -15,7 +15,7 @@ import functools
 from typing import Any, NamedTuple
 
 import meshtf as mtf
-from transformer.architecture import Architecture
+from transformer.models.architecture import Architecture
 
 LENGTH, MEMORY = "length", "memory_length"
 

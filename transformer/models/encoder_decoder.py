@@ -15,12 +15,12 @@ from typing import NamedTuple
 import gin
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.base import Batch, Model, row_weights, sums, with_reports
-from transformer.embeddings import Embeddings, of_tokens
-from transformer.moe import Report
-from transformer.sight import LENGTH, Places
-from transformer.stack import Held, Stack
+from transformer.experts.mixture import Report
+from transformer.models.architecture import Architecture
+from transformer.models.base import Batch, Model, row_weights, sums, with_reports
+from transformer.models.embeddings import Embeddings, of_tokens
+from transformer.models.sight import LENGTH, Places
+from transformer.models.stack import Held, Stack
 
 _ROWS, _INPUTS = "batch; length", "batch; inputs_length"
 

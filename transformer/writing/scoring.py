@@ -15,10 +15,10 @@ from typing import NamedTuple, cast
 import numpy as np
 
 import meshtf as mtf
-from transformer.base import Batch, Model
 from transformer.data import DataError, Vocabulary
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.sight import LENGTH
+from transformer.models.base import Batch, Model
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.sight import LENGTH
 
 Text = str | tuple[str, str]
 

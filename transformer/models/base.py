@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.moe import Report
+from transformer.experts.mixture import Report
+from transformer.models.architecture import Architecture
 
 Batch = Mapping[str, mtf.Tensor]
 

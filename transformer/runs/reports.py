@@ -16,10 +16,10 @@ from pathlib import Path
 import gin
 
 import meshtf as mtf
-from transformer import baselines, metrics
-from transformer.base import Model
+from transformer.runs import baselines, metrics
+from transformer.models.base import Model
 from transformer.data import ByteText, Data
-from transformer.evaluation import Evaluation
+from transformer.runs.evaluation import Evaluation
 
 Scores = Mapping[str, float]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import meshtf as mtf
-from transformer.architecture import Architecture
+from transformer.models.architecture import Architecture
 
 _FACTOR = "d_embedding"
 

@@ -30,9 +30,9 @@ from typing import NamedTuple
 import gin
 
 import meshtf as mtf
-from transformer.dispatch import by_index, by_product
-from transformer.gating import top_2
-from transformer.routing import CAPACITY, EXPERTS, TOKENS, Routing
+from transformer.experts.dispatch import by_index, by_product
+from transformer.experts.gating import top_2
+from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
 
 _CUT = "experts"              # the name by which experts are cut
 _GROUP, _ROW = "group", "row"
@@ -74,7 +74,7 @@ class MixtureOfExperts(mtf.Module):
     hidden_dim: what lies between in each expert, such as "d_ff:2048".
     experts: how many there are.
     activation: of experts, one of those that `mtf.layers.FeedForward` takes.
-    gating: which tokens go where, one of `transformer.gating`.
+    gating: which tokens go where, one of `transformer.experts.gating`.
     group_size: tokens of a group; it divides the length, or is a multiple of it. If there are fewer
       tokens, they are one group. None: the tokens of a row.
     shared_experts: experts that all tokens go through besides (Dai et al. 2024, arXiv 2401.06066).

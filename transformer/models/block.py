@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.moe import MixtureOfExperts, Report
-from transformer.sight import Sight, attend, into_stream, make_attention
+from transformer.experts.mixture import MixtureOfExperts, Report
+from transformer.models.architecture import Architecture
+from transformer.models.sight import Sight, attend, into_stream, make_attention
 
 
 class Memory(NamedTuple):

@@ -21,15 +21,16 @@ import gin
 import tensorflow as tf
 
 import meshtf as mtf
-from transformer import configurables, metrics, reports
-from transformer.base import Model
+from transformer import configurables
+from transformer.runs import metrics, reports
+from transformer.models.base import Model
 from transformer.data import Data, DataError, RawBytes
-from transformer.decoding import sample
-from transformer.evaluation import Evaluation
-from transformer.loop import Loop
-from transformer.model import LanguageModel
-from transformer.trainer import Trainer
-from transformer.watching import Watch
+from transformer.writing.decoding import sample
+from transformer.runs.evaluation import Evaluation
+from transformer.runs.loop import Loop
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trainer import Trainer
+from transformer.runs.watching import Watch
 
 __all__ = ["Run", "configurables", "train"]
 

@@ -30,7 +30,7 @@ from typing import NamedTuple
 import gin
 
 import meshtf as mtf
-from transformer.routing import (
+from transformer.experts.routing import (
   CAPACITY,
   CHOICE,
   EXPERTS,

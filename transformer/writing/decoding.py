@@ -22,8 +22,8 @@ import numpy as np
 
 import meshtf as mtf
 from transformer.data import DataError, RawBytes, Vocabulary
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
 

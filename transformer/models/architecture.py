@@ -15,7 +15,7 @@ from typing import Any
 import gin
 
 import meshtf as mtf
-from transformer.moe import MixtureOfExperts
+from transformer.experts.mixture import MixtureOfExperts
 
 _KINDS = {
     "norm": ("rms", "layer"),

@@ -14,10 +14,10 @@ import gin
 import numpy as np
 
 from transformer.data import ByteText, DataError, Vocabulary
-from transformer.decoding import Decoder, PromptError
-from transformer.encoder_decoder import EncoderDecoder
-from transformer.model import LanguageModel
-from transformer.trained import Trained
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
+from transformer.runs.trained import Trained
+from transformer.writing.decoding import Decoder, PromptError
 
 
 class Text(NamedTuple):

@@ -18,12 +18,12 @@ from typing import Any
 import gin
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.base import Batch, Model, sums, with_reports
-from transformer.embeddings import Embeddings, of_tokens
-from transformer.moe import Report
-from transformer.sight import LENGTH, Places
-from transformer.stack import Stack
+from transformer.experts.mixture import Report
+from transformer.models.architecture import Architecture
+from transformer.models.base import Batch, Model, sums, with_reports
+from transformer.models.embeddings import Embeddings, of_tokens
+from transformer.models.sight import LENGTH, Places
+from transformer.models.stack import Stack
 
 _ROWS, _MASKED = "batch; length", "batch; masked"
 _POOLED, _INNER = "d_pooled", "d_transform"

@@ -17,13 +17,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import meshtf as mtf
-from transformer import metrics
+from transformer.runs import metrics
 from transformer.data import Data
-from transformer.interrupts import interrupts_between_steps
-from transformer.moe import told
+from transformer.runs.interrupts import interrupts_between_steps
+from transformer.experts.mixture import told
 from transformer.reading import batches
-from transformer.trainer import Trainer
-from transformer.watching import Watch, profiled, spent
+from transformer.runs.trainer import Trainer
+from transformer.runs.watching import Watch, profiled, spent
 
 
 @dataclasses.dataclass

@@ -12,10 +12,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.block import Block, Caches, Memory
-from transformer.moe import Report
-from transformer.sight import LENGTH, MEMORY, Places, Sight
+from transformer.experts.mixture import Report
+from transformer.models.architecture import Architecture
+from transformer.models.block import Block, Caches, Memory
+from transformer.models.sight import LENGTH, MEMORY, Places, Sight
 
 _LAYERS = "layers"
 

@@ -17,11 +17,11 @@ from typing import Any, TypeAlias
 import gin
 
 import meshtf as mtf
-from transformer.architecture import Architecture
-from transformer.base import Batch
-from transformer.model import LanguageModel
-from transformer.moe import Report
-from transformer.sight import LENGTH, Places
+from transformer.experts.mixture import Report
+from transformer.models.architecture import Architecture
+from transformer.models.base import Batch
+from transformer.models.language_model import LanguageModel
+from transformer.models.sight import LENGTH, Places
 
 Parts: TypeAlias = tuple[mtf.Tensor, ...]
 

@@ -1,0 +1,6 @@
+"""What trained models write, and what they think of what others wrote.
+
+    decoding     ids after prompts, by one program for prompts of any lengths
+    texts        the same for texts
+    scoring      the log-probability of given texts
+"""
