@@ -23,7 +23,7 @@ class Data(Protocol):
   """Examples to learn from and examples held out, in batches of static shapes.
 
   A class whose datasets are made of TensorFlow's ops alone may say `anywhere = True`: any process
-  can run these, and workers then read their own rows (`transformer.reading`).
+  can run these, and workers then read their own rows (`transformer.runs.reading`).
   """
 
   @property

@@ -21,7 +21,7 @@ from transformer.runs import metrics
 from transformer.data import Data
 from transformer.runs.interrupts import interrupts_between_steps
 from transformer.experts.mixture import told
-from transformer.reading import batches
+from transformer.runs.reading import batches
 from transformer.runs.trainer import Trainer
 from transformer.runs.watching import Watch, profiled, spent
 
