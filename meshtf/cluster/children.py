@@ -15,7 +15,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from typing import IO
 
 # Runs a command that is ended when the parent is; the parent may be gone before it says so.
 _TIED = """
@@ -48,8 +47,9 @@ class Child:
         [*(tie if sys.platform == "linux" else []), *command], env={**os.environ, **(more or {})},
         start_new_session=True, stdin=subprocess.DEVNULL if own else None,
         stdout=subprocess.PIPE if own else None, stderr=subprocess.STDOUT if own else None)
-    if label is not None and self._process.stdout is not None:
-      threading.Thread(target=_print, args=(self._process.stdout, label), daemon=True).start()
+    self._printer = threading.Thread(target=self._print, args=(label,), daemon=True)
+    if own:
+      self._printer.start()
 
   @property
   def pid(self) -> int:
@@ -60,6 +60,11 @@ class Child:
   def code(self) -> int | None:
     """The exit code, minus the number of a signal that ended it, or None while it runs."""
     return self._process.poll()
+
+  @property
+  def printing(self) -> bool:
+    """Whether more of what it says may come."""
+    return self._printer.is_alive()
 
   def wait(self, seconds: float) -> int | None:
     """Returns the exit code, or None where it runs on after so many seconds."""
@@ -78,9 +83,8 @@ class Child:
       os.killpg(self.pid, signal.SIGKILL)
     self._process.wait()
 
-
-def _print(lines: IO[bytes], label: str) -> None:
-  for line in lines:
-    with _printing:
-      sys.stdout.write(f"[{label}] {line.decode(errors='replace').rstrip()}\n")
-      sys.stdout.flush()
+  def _print(self, label: str) -> None:
+    assert self._process.stdout is not None
+    for line in self._process.stdout:
+      with _printing:
+        print(f"[{label}] {line.decode(errors='replace').rstrip()}", flush=True)
