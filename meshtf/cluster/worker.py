@@ -33,7 +33,7 @@ _PORT = flags.DEFINE_integer("port", 4000, "TensorFlow's port; the door is the n
 _BIND = flags.DEFINE_string(
     "bind", LOOPBACK, f"The address of this machine on which it is heard; {ANY}: on all of them.")
 _DEVICES = flags.DEFINE_integer("devices", 1, "As how many devices its CPU is offered.",
-                                lower_bound=1)
+                                lower_bound=1, allow_override=True)
 
 WARNING = ("TensorFlow's protocol has no authentication: whoever reaches this port can read and "
            "run what you can.")

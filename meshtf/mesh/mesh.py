@@ -69,7 +69,7 @@ class Mesh:
                devices: str | Sequence[str] | None = None,
                within_host: str | Sequence[str] = (), stages: str = "stage",
                strict: bool = False, seed: int = 0) -> None:
-    self.axes = {name: _size(name, size, axes) for name, size in parse_pairs(axes, what="mesh")}
+    self.axes = _axes(axes)
     self.layout = Layout(layout)
     self._variable_rules = Layout.changes(variable_layout)
     self._optimizer_rules = Layout.changes(optimizer_layout)
@@ -221,6 +221,15 @@ class Mesh:
 
   def __repr__(self) -> str:
     return ";".join(f"{name}:{size}" for name, size in self.axes.items()) or "(one position)"
+
+
+def _axes(text: str) -> dict[str, int]:
+  axes: dict[str, int] = {}
+  for name, size in parse_pairs(text, what="mesh"):
+    if name in axes:
+      raise ParseError(f"axis {name!r} stands twice in the mesh {text!r}.\n  Rename one.")
+    axes[name] = _size(name, size, text)
+  return axes
 
 
 def _size(name: str, size: str, text: str) -> int:

@@ -30,7 +30,7 @@ from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.reshape import Names, names_of
 from meshtf.ops.unary import rsqrt, square
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.optimizer import Optimizer, is_matrix, mix
+from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
@@ -63,7 +63,8 @@ class Adafactor(Optimizer):
     stacked_dims: names along which independent variables are stacked, such as "layers;experts";
       they are never factored.
     weight_decay: the share of a variable, times the rate, that is taken away at each step.
-    decays: which variables are decayed; default: those of two and more dimensions.
+    decays: which variables are decayed; default: those of two and more dimensions, but
+      biases and scales.
     name: the first part of the names of the slots.
   """
 
@@ -85,7 +86,7 @@ class Adafactor(Optimizer):
     self.epsilon_1, self.epsilon_2 = epsilon_1, epsilon_2
     self.multiply_by_parameter_scale, self.beta_2 = multiply_by_parameter_scale, beta_2
     self.min_dim_size_to_factor, self.stacked_dims = min_dim_size_to_factor, stacked
-    self.weight_decay, self.decays = weight_decay, decays or is_matrix
+    self.weight_decay, self.decays = weight_decay, decays or usually_decays
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and the share of a mean of squares that a step replaces."""

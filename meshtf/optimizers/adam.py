@@ -16,7 +16,7 @@ from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.unary import exp, sqrt
 from meshtf.ops.update import AdamUpdate, Decay
-from meshtf.optimizers.optimizer import Optimizer, carry_out, is_matrix
+from meshtf.optimizers.optimizer import Optimizer, carry_out, usually_decays
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -62,7 +62,8 @@ class AdamW(Adam):
     beta_1: how much of the mean of gradients stays at each step.
     beta_2: how much of the mean of their squares stays.
     epsilon: what is added to the root of that mean.
-    decays: which variables are decayed; default: those of two and more dimensions.
+    decays: which variables are decayed; default: those of two and more dimensions, but
+      biases and scales.
     name: the first part of the names of the slots.
   """
 
@@ -72,7 +73,7 @@ class AdamW(Adam):
                name: str = "adam") -> None:
     super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
     self.weight_decay = weight_decay
-    self.decays = decays or is_matrix
+    self.decays = decays or usually_decays
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
     """Takes away what decays."""

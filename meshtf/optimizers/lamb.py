@@ -18,7 +18,7 @@ from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.optimizer import Optimizer, is_matrix, mix
+from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
@@ -35,7 +35,7 @@ class LAMB(Optimizer):
     beta_2: how much of the mean of their squares stays.
     epsilon: what is added to the root of that mean.
     decays: which variables are decayed and have changes scaled to their norm; the others are
-      updated as by Adam. Default: those of two and more dimensions.
+      updated as by Adam. Default: those of two and more dimensions, but biases and scales.
     name: the first part of the names of the slots.
   """
 
@@ -46,7 +46,7 @@ class LAMB(Optimizer):
     super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
                      name)
     self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-    self.weight_decay, self.decays = weight_decay, decays or is_matrix
+    self.weight_decay, self.decays = weight_decay, decays or usually_decays
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and by how much slots that began at zero are too small."""

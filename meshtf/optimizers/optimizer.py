@@ -125,9 +125,12 @@ def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, 
     store.assign(value)
 
 
-def is_matrix(variable: Variable) -> bool:
-  """Returns whether a variable has two and more dimensions: the usual choice of what decays."""
-  return len(variable.shape) > 1
+def usually_decays(variable: Variable) -> bool:
+  """Returns whether a variable has two and more dimensions, and is called neither bias nor scale.
+
+  Biases of attention have two, and those of repeated layers one more.
+  """
+  return len(variable.shape) > 1 and variable.name.rpartition("/")[2] not in ("bias", "scale")
 
 
 def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:

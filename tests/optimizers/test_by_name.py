@@ -70,4 +70,6 @@ def test_decay_by_name():
   optimizer.apply([mtf.zeros(w.mesh, w.shape)] * 2, [w, bias], mtf.full(w.mesh, "", 0, "int32"))
   np.testing.assert_allclose(w.numpy(), np.full((2, 2), 0.95))
   np.testing.assert_array_equal(bias.numpy(), np.ones((2, 2)))
+  usual = optimizers.AdamW([w, bias], 0.1, weight_decay=0.5).decays
+  assert usual(w) and not usual(bias)                # though it has two dimensions
   assert optimizers.named("r/b")(bias) and not optimizers.named("r/b")(w)

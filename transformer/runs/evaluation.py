@@ -17,8 +17,8 @@ from typing import Any
 import gin
 
 import meshtf as mtf
-from transformer.models.base import Batch, Model
 from transformer.data import Data, RawBytes
+from transformer.models.base import Batch, Model
 
 _PERPLEXITY_UP_TO = 20.0           # nats; beyond it says nothing
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import meshtf as mtf
-from transformer.runs import metrics
 from transformer.data import Data
-from transformer.runs.interrupts import interrupts_between_steps
 from transformer.experts.mixture import told
+from transformer.runs import metrics
+from transformer.runs.interrupts import interrupts_between_steps
 from transformer.runs.reading import batches
 from transformer.runs.trainer import Trainer
 from transformer.runs.watching import Watch, profiled, spent

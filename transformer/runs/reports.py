@@ -16,9 +16,9 @@ from pathlib import Path
 import gin
 
 import meshtf as mtf
-from transformer.runs import baselines, metrics
-from transformer.models.base import Model
 from transformer.data import ByteText, Data
+from transformer.models.base import Model
+from transformer.runs import baselines, metrics
 from transformer.runs.evaluation import Evaluation
 
 Scores = Mapping[str, float]

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 import meshtf as mtf
-from transformer.runs import training
-from transformer.models.base import Model
 from transformer.data import Data
+from transformer.models.base import Model
+from transformer.runs import training
 
 _MOST = 12        # lines of one kind of difference that are shown
 

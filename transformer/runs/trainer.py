@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 import meshtf as mtf
-from transformer.models.base import Batch, Model
 from transformer.experts.mixture import Report
+from transformer.models.base import Batch, Model
 
 
 class Trainer:

@@ -22,15 +22,15 @@ import tensorflow as tf
 
 import meshtf as mtf
 from transformer import configurables
-from transformer.runs import metrics, reports
-from transformer.models.base import Model
 from transformer.data import Data, DataError, RawBytes
-from transformer.writing.decoding import sample
+from transformer.models.base import Model
+from transformer.models.language_model import LanguageModel
+from transformer.runs import metrics, reports
 from transformer.runs.evaluation import Evaluation
 from transformer.runs.loop import Loop
-from transformer.models.language_model import LanguageModel
 from transformer.runs.trainer import Trainer
 from transformer.runs.watching import Watch
+from transformer.writing.decoding import sample
 
 __all__ = ["Run", "configurables", "train"]
 
