@@ -10,6 +10,7 @@ system's own keep-alive notices a driver whose host or network is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -44,10 +45,17 @@ class Door:
     self._socket = socket.create_server(where)
     threading.Thread(target=self._serve, daemon=True, name="door").start()
 
+  def close(self) -> None:
+    """Lets nobody in any more."""
+    with contextlib.suppress(OSError):
+      self._socket.shutdown(socket.SHUT_RDWR)      # which wakes who waits for a caller
+    self._socket.close()
+
   def _serve(self) -> None:
-    while True:
-      caller, _ = self._socket.accept()
-      threading.Thread(target=self._hear, args=(caller,), daemon=True).start()
+    with contextlib.suppress(OSError):
+      while True:
+        caller, _ = self._socket.accept()
+        threading.Thread(target=self._hear, args=(caller,), daemon=True).start()
 
   def _hear(self, caller: socket.socket) -> None:
     drives = False
