@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import gin
 import numpy as np
 import pytest
 
@@ -26,6 +27,12 @@ found = {**served.signatures["logits"](tokens=given["tokens"], **more),
          **served.signatures["write"](texts=given["texts"], **more)}
 np.savez(sys.argv[3], **{name: x.numpy() for name, x in found.items()})
 """
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+  yield
+  gin.clear_config()
 
 
 def served(saved, folder, **given):
