@@ -2,9 +2,12 @@
 
     python -m transformer.evaluate --model_dir=runs/lm_stdlib
     python -m transformer.evaluate --model_dir=runs/t5_stdlib --number=256 --json=scores.json
+    python -m transformer.evaluate --model_dir=runs/t5_stdlib --written=64
 
-It takes config.gin from the folder, or the gin files and settings of `python -m transformer.train`;
-mesh and layout may be others. Exit code: 0, or 1 if there is an error.
+`--written` lets an encoder-decoder write to so many inputs, and compares it with the targets: exact
+matches, and F1 of words. It takes config.gin from the folder, or the gin files and settings of
+`python -m transformer.train`; mesh and layout may be others. Exit code: 0, or 1 if there is an
+error.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from transformer import command
 from transformer.data.writing import whole_file
 from transformer.runs.evaluation import Evaluation
 from transformer.runs.trained import Trained
+from transformer.writing import answers
 
 
 def define_flags() -> None:
@@ -27,6 +31,7 @@ def define_flags() -> None:
   flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
   flags.DEFINE_integer("number", None, "Of so many examples, evenly spaced; default: of all.")
   flags.DEFINE_integer("batch", 16, "Examples at a time.", lower_bound=1)
+  flags.DEFINE_integer("written", 0, "Inputs to which an encoder-decoder writes.", lower_bound=0)
   flags.DEFINE_string("json", None, "A file for the scores as JSON.")
   flags.adopt_module_key_flags(command)                # so that --help shows them
 
@@ -40,6 +45,8 @@ def main(argv: Sequence[str]) -> None:
     trained = Trained.of(asked.model_dir)
     measured = Evaluation(trained.model, trained.data, asked.batch, number=asked.number)()
     scores = {"step": trained.step, **measured}
+    if asked.written:
+      scores |= answers.compare(trained, asked.written, asked.batch)
     if asked.json:
       _write(asked.json, scores)
   for name, x in scores.items():

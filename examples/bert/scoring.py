@@ -1,7 +1,5 @@
 """How answers are scored, as SQuAD's own programs do it: exact matches and F1 of words.
 
-    exact("the Tower", ["A tower."])        # 1.0: small letters, no articles, no punctuation
-    f1("a big tower", ["the tower"])        # 0.667
     score(questions, {id: text})            # {"exact": 71.2, "f1": 80.5, "total": 500, ...}
     best_threshold(questions, {id: text}, {id: odds}, f1)
 
@@ -11,48 +9,12 @@ an empty text alone.
 
 from __future__ import annotations
 
-import collections
-import re
-import string
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.bert.squad import Question
+from transformer.writing.answers import exact, f1
 
 Metric = Callable[[str, Sequence[str]], float]
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-def normal(text: str) -> str:
-  """Returns a text in small letters, without punctuation and articles, with single spaces.
-
-  >>> normal("The  Eiffel-Tower, a tower.")
-  'eiffeltower tower'
-  """
-  return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def exact(text: str, answers: Sequence[str]) -> float:
-  """Returns 1.0 if a text is one of the answers, but for what `normal` leaves out; else 0.0."""
-  return float(any(normal(text) == normal(answer) for answer in _told(answers)))
-
-
-def f1(text: str, answers: Sequence[str]) -> float:
-  """Returns the highest F1 of a text's words and those of an answer."""
-  return max(_f1(normal(text).split(), normal(answer).split()) for answer in _told(answers))
-
-
-def _told(answers: Sequence[str]) -> Sequence[str]:
-  """Returns the answers of which something is left; if there are none, an empty one."""
-  return [answer for answer in answers if normal(answer)] or [""]
-
-
-def _f1(words: list[str], others: list[str]) -> float:
-  if not words or not others:
-    return float(words == others)
-  same = (collections.Counter(words) & collections.Counter(others)).total()
-  precision, recall = same / len(words), same / len(others)
-  return 2 * precision * recall / (precision + recall) if same else 0.0
 
 
 def score(questions: Sequence[Question], texts: Mapping[str, str]) -> dict[str, float]:

@@ -6,16 +6,18 @@ import doctest
 
 import pytest
 
-from examples.bert import scoring, windows
-from examples.bert.scoring import best_threshold, exact, f1, normal, score
+from examples.bert import windows
+from examples.bert.scoring import best_threshold, score
 from examples.bert.squad import Answer, Question
+from transformer.writing import answers
+from transformer.writing.answers import exact, f1, normal
 
 
 def question(id_, *answers):
   return Question(id_, "what?", "a text", tuple(Answer(text, 0) for text in answers))
 
 
-@pytest.mark.parametrize("module", [scoring, windows])
+@pytest.mark.parametrize("module", [answers, windows])
 def test_what_docstrings_say(module):
   found = doctest.testmod(module)
   assert found.attempted and not found.failed

@@ -3,4 +3,5 @@
     decoding     ids after prompts, by one program for prompts of any lengths
     texts        the same for texts
     scoring      the log-probability of given texts
+    answers      how near what was written is to what was wanted
 """
