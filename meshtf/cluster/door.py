@@ -5,7 +5,8 @@
 
 Lines of JSON, one answer to each question. Who asks to drive keeps the connection open: when it
 ends, the driver is gone, and the worker starts afresh, so that nothing of a dead driver stays. The
-system's own keep-alive notices a driver whose host or network is gone.
+system's own keep-alive notices a driver whose host or network is gone; and whoever has ended a
+driver may tell the worker to leave it.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Door:
             drives = self._let_in(caller, question) or drives
           lines.write(json.dumps(self._state() | {"granted": drives}).encode() + b"\n")
           lines.flush()
+          if question["ask"] == "leave" and question["life"] == self._life and self._driver:
+            self._left()
       except (OSError, ValueError, LookupError, TypeError):
         pass                               # whoever asks so is not one of ours, or is gone
       finally:
@@ -111,6 +114,12 @@ def ask(where: tuple[str, int], timeout: float) -> Answer:
   """Returns the state of a worker. Raises OSError: it does not answer in time."""
   with socket.create_connection(where, timeout) as connection:
     return _ask(connection, {"ask": "state"})
+
+
+def leave(where: tuple[str, int], life: str, timeout: float) -> None:
+  """Lets a worker start afresh, if this is its life still. Raises OSError: it does not answer."""
+  with socket.create_connection(where, timeout) as connection:
+    _ask(connection, {"ask": "leave", "life": life})
 
 
 def keep_alive(connection: socket.socket, timeout: float) -> None:

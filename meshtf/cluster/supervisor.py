@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.children import Child
 from meshtf.cluster.connecting import LOST, PATIENCE
-from meshtf.cluster.door import ask
+from meshtf.cluster.door import ask, leave
 from meshtf.cluster.watching import Beats, Watch
 from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.beats import VARIABLE
@@ -100,9 +100,10 @@ def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
     The command's own exit code, or LOST, STALLED, or 128 and the number of a signal.
   """
   stop, faults = Stop(), 0
+  lives: list[str] = []
   while True:
     try:
-      lives = wait_for(workers, limits.wait, stop)
+      lives = wait_for(workers, limits.wait, stop, lives)
     except ClusterError as error:
       say(str(error))
       return LOST
@@ -122,8 +123,14 @@ def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
         f"({left} restart{'s' * (left != 1)} left)")
 
 
-def wait_for(workers: Workers, limit: float, stop: Stop) -> list[str]:
+def wait_for(workers: Workers, limit: float, stop: Stop, ended: Sequence[str]) -> list[str]:
   """Returns what each worker calls its present life, once all are there and free.
+
+  Args:
+    workers: who is asked.
+    limit: for how many seconds.
+    stop: whether a signal has come.
+    ended: lives with a driver that was ended: they are to leave it, if they have not noticed.
 
   Raises:
     ClusterError: they are not after `limit` seconds.
@@ -131,7 +138,7 @@ def wait_for(workers: Workers, limit: float, stop: Stop) -> list[str]:
   last = time.monotonic() + limit
   while not stop.number:
     workers.mend()
-    states = [_state(address, min(PATIENCE, limit)) for address in workers.addresses]
+    states = [_state(address, min(PATIENCE, limit), ended) for address in workers.addresses]
     if not any("why" in state for state in states):
       return [state["life"] for state in states]
     if time.monotonic() > last:
@@ -144,9 +151,11 @@ def wait_for(workers: Workers, limit: float, stop: Stop) -> list[str]:
   return []
 
 
-def _state(address: Address, timeout: float) -> dict[str, str]:
+def _state(address: Address, timeout: float, ended: Sequence[str]) -> dict[str, str]:
   try:
     state = ask(address.door, timeout)
+    if state["life"] in ended and state["driver"]:
+      leave(address.door, state["life"], timeout)
   except OSError as error:
     return {"why": f"no answer ({error})"}
   if state["driver"]:

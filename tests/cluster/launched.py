@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,15 +28,15 @@ class Launched:
     command: what the workers are for.
     *flags: of the launcher.
     program: a command of meshtf.
-    more: further variables of the environment.
+    prefix: what runs the program, such as `ip netns exec HOST`.
   """
 
   def __init__(self, command: Sequence[str], *flags: str, program: str = "launch",
-               more: Mapping[str, str] | None = None) -> None:
+               prefix: Sequence[str] = ()) -> None:
     env = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3",
-                        "TF_NUM_INTRAOP_THREADS": "1", "PYTHONUNBUFFERED": "1"} | (more or {})
+                        "TF_NUM_INTRAOP_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     self._process = subprocess.Popen(
-        [sys.executable, "-m", "meshtf", program, *flags, "--", *command], env=env,
+        [*prefix, sys.executable, "-m", "meshtf", program, *flags, "--", *command], env=env,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL)
     self.lines: list[str] = []
     self.workers: dict[int, int] = {}          # the process of each

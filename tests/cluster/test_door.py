@@ -9,7 +9,7 @@ import time
 import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.door import Door, Drive, _ask, ask
+from meshtf.cluster.door import Door, Drive, _ask, ask, leave
 from meshtf.errors import ClusterError
 
 QUESTION = {"driver": "me", "timeout": 5.0}
@@ -41,6 +41,16 @@ def test_one_driver_is_let_in_and_its_end_is_noticed(door):
     Drive(door.where, {**QUESTION, "driver": "you"}, 5.0)
   assert door.left.empty() and len(door.asked) == 1
   drive.close()
+  assert door.left.get(timeout=5.0)
+
+
+def test_it_leaves_a_driver_when_it_is_told_to_in_this_life(door):
+  leave(door.where, ask(door.where, 5.0)["life"], 5.0)
+  drive = Drive(door.where, QUESTION, 5.0)
+  leave(door.where, "another life", 5.0)
+  time.sleep(0.1)
+  assert door.left.empty()
+  leave(door.where, drive.state["life"], 5.0)
   assert door.left.get(timeout=5.0)
 
 

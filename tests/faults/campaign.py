@@ -1,4 +1,4 @@
-"""A campaign of faults: processes of a training run are killed or stopped at random, again and again.
+"""A campaign of faults: processes of a training run are killed or stopped at random.
 
     python -m tests.faults.campaign --faults=50 --seed=1
 
@@ -135,8 +135,8 @@ class Campaign:
 
   def __str__(self) -> str:
     rows = [f"  {number:>4}  {what}" for what, number in sorted(self.faults.items())]
-    return "\n".join([f"{self.faults.total()} faults in {self._runs} runs, {self.survived} survived "
-                      "bit for bit", *rows, *self.wrong])
+    return "\n".join([f"{self.faults.total()} faults in {self._runs} runs, {self.survived} "
+                      "survived bit for bit", *rows, *self.wrong])
 
 
 def run(faults: int, steps: int, seed: int, each: int = 10) -> Campaign:
