@@ -117,11 +117,17 @@ def default_model_dir() -> str:
   return str(Path("runs", Path(GIN_FILE.value[-1]).stem))
 
 
-def connect_by_flags() -> None:
-  """Reaches the workers that --cluster names, if it does. Raises ClusterError."""
-  if CLUSTER.value:
-    deterministic = gin.get_bindings("train").get("deterministic", False)
-    mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
+def connect_by_flags() -> int:
+  """Reaches the workers that --cluster names, and returns how many there are, at least one.
+
+  Raises:
+    ParseError, ClusterError: the flag names none, or one is not there.
+  """
+  if not CLUSTER.value:
+    return 1
+  deterministic = gin.get_bindings("train").get("deterministic", False)
+  mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
+  return len(CLUSTER.value.split(","))
 
 
 @contextlib.contextmanager

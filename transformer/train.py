@@ -18,7 +18,7 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 import meshtf as mtf
 from transformer import command
-from transformer.runs import training
+from transformer.runs import hosts, training
 from transformer.runs.interrupts import SAVED, Terminated, terminate_like_interrupt
 
 _MODEL_DIR = flags.DEFINE_string(
@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> None:
   try:
     with command.leaving_plainly():
       command.configure_by_flags(argv)
-      command.connect_by_flags()
+      hosts.keep_within_hosts(command.connect_by_flags())
       training.train(model_dir)
   except KeyboardInterrupt as stop:
     found = mtf.latest_checkpoint(model_dir)
