@@ -8,12 +8,16 @@
     [((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
     >>> overlap(box, ((3, 5), (0, 8)))
     ((3, 1), (6, 2))
+    >>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 numbers each, 9 in all
+    (2, array([4, 5, 7, 8], dtype=int32))
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 Box = tuple[tuple[int, int], ...]
 
@@ -81,3 +85,22 @@ def inside(box: Box, outer: Box) -> tuple[slice, ...]:
   """Returns where a box lies in an array of what `outer` holds."""
   return tuple(slice(start - low, start - low + size)
                for (start, size), (low, _) in zip(box, outer, strict=True))
+
+
+def runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
+  """Returns where a box lies in a row-major array of what `outer` holds: as runs of one length.
+
+  Returns:
+    The length of a run, and the numbers of those that are the box's, in its order.
+  """
+  sizes = [size for _, size in outer]
+  last = max((k for k, (_, size) in enumerate(box) if size != sizes[k]), default=0)
+  before = np.zeros(1, np.int64)             # rows of dimensions before the last that is cut
+  for (start, size), (low, length) in zip(box[:last], outer):
+    before = (before[:, None] * length + start - low + np.arange(size)).ravel()
+  inner = math.prod(sizes[last + 1:])
+  start, size, row = ((box[last][0] - outer[last][0]) * inner, box[last][1] * inner,
+                      sizes[last] * inner) if box else (0, 1, 1)
+  length = math.gcd(start, size, row)
+  inside_row = start // length + np.arange(size // length)
+  return length, (before[:, None] * (row // length) + inside_row).ravel().astype(np.int32)

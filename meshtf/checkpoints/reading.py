@@ -5,17 +5,18 @@
     restore(path, variables, partly=True, renames={"encoder": "bert/encoder"})
     found = restore_latest("runs/lm", variables)                           # the newest whole one
 
-Each host reads, one after another, the slices that were written and that its devices need some of,
-and puts them where they belong. So each is read once, whatever the layouts, and only a few slices
-are in memory beside the variables.
+Each host reads the slices that its devices hold, one after another. Where what was written is cut
+otherwise, it reads that, and cuts it again, so that nothing is read twice. Large slices are freed
+before they are read: so no more than a slice is in memory beside the variables.
 
-Nothing is read twice for the sake of sums: the manifest has its own, and that of TensorFlow's
+Nothing is read for the sake of sums alone: the manifest has its own, and that of TensorFlow's
 index; the index has one of every slice, with which TensorFlow compares what it reads. Where that
 fails, the manifest's sums name the file.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.checkpoints.boxes import Box, inside, numbers, overlap, spec
+from meshtf.checkpoints.boxes import Box, inside, numbers, overlap, runs, spec, whole
 from meshtf.checkpoints.fitting import check_fit, renamed
 from meshtf.checkpoints.manifest import PREFIX, Manifest, Saved
 from meshtf.checkpoints.steps import newest_first, warn_of
@@ -34,7 +35,6 @@ from meshtf.runtime.variables import Variable
 _INDEX = f"{PREFIX}.index"
 _UNREADABLE = (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError,
                tf.errors.InvalidArgumentError)
-Targets = Sequence[tuple[Box, tf.Variable]]
 
 
 class Restored(NamedTuple):
@@ -46,10 +46,12 @@ class Restored(NamedTuple):
 
 
 class _Read(NamedTuple):
+  """Boxes of a tensor that are read, and the slices of one host that need them."""
+
   name: str
   saved: Saved
-  box: Box
-  targets: Targets
+  boxes: list[Box]
+  targets: Mapping[Box, list[tf.Variable]]
 
 
 def restore(path: str, variables: Mapping[str, Variable], partly: bool = False,
@@ -106,53 +108,111 @@ def restore_latest(directory: str, variables: Mapping[str, Variable], partly: bo
 def _load(prefix: str, manifest: Manifest, named: Sequence[tuple[str, Variable]]) -> None:
   hosts: dict[str, list[_Read]] = defaultdict(list)
   for name, variable in named:
-    here: dict[str, list[tuple[Box, tf.Variable]]] = defaultdict(list)
+    here: dict[str, dict[Box, list[tf.Variable]]] = defaultdict(lambda: defaultdict(list))
     for region, holders in variable.holders():
       for slice_ in holders:
-        box = tuple((r.start, r.stop - r.start) for r in region)
-        here[host_of(slice_)].append((box, slice_))
+        here[host_of(slice_)][tuple((r.start, r.stop - r.start) for r in region)].append(slice_)
     for host, targets in here.items():
-      saved = manifest.tensors[name]
-      hosts[host].extend(_Read(name, saved, box, targets) for box in saved.boxes
-                         if any(overlap(box, own) is not None for own, _ in targets))
+      hosts[host].extend(_planned(name, manifest.tensors[name], targets))
   with ThreadPoolExecutor(len(hosts) or 1) as readers:
     list(readers.map(lambda host: _load_host(prefix, host, hosts[host]), hosts))
 
 
+def _planned(name: str, saved: Saved, targets: Mapping[Box, list[tf.Variable]]) -> Iterator[_Read]:
+  """Yields what to read so that nothing is read twice: targets, or what was written."""
+  apart: dict[Box, list[tf.Variable]] = {}
+  for box, slices in targets.items():
+    if all(overlap(part, box) in (None, part) for part in saved.boxes):
+      yield _Read(name, saved, [box], {box: slices})
+    else:
+      apart[box] = slices
+  if apart:
+    parts = [part for part in saved.boxes if any(overlap(part, box) is not None for box in apart)]
+    yield _Read(name, saved, parts, apart)
+
+
 def _load_host(prefix: str, host: str, reads: Sequence[_Read]) -> None:
-  for batch in _batches(reads):
-    with tf.device(host):
-      values = tf.raw_ops.RestoreV2(
-          prefix=prefix, tensor_names=[r.name for r in batch],
-          shape_and_slices=[spec(r.saved.sizes, r.box) for r in batch],
-          dtypes=[tf.as_dtype(r.saved.dtype) for r in batch])
-    for read in reversed(batch):
-      _put(values.pop(), read.box, read.targets)
-
-
-def _put(value: tf.Tensor, box: Box, targets: Targets) -> None:
-  """Gives slices what of a value is theirs."""
-  for own, slice_ in targets:
-    common = overlap(box, own)
-    if common is None:
-      continue
-    with tf.device(slice_.device):
-      if own == box:
-        slice_.assign(value)
-      else:                                # into its memory, so that `value` does not stay
-        slice_[inside(common, own)].assign(value[inside(common, box)])
-
-
-def _batches(reads: Sequence[_Read]) -> Iterator[list[_Read]]:
-  """Yields what is read at once: few bytes, and many small variables."""
-  batch: list[_Read] = []
-  size = 0
+  straight = [(read, read.boxes[0]) for read in reads if read.boxes == list(read.targets)]
+  for batch in _batches(straight):
+    with _room(batch[0][0]) if len(batch) == 1 else contextlib.nullcontext():
+      values = _restored(prefix, host, batch)
+      for read, box in reversed(batch):
+        _assign(read.targets[box], values.pop())
   for read in reads:
-    more = numbers(read.box) * tf.as_dtype(read.saved.dtype).size
-    if batch and size + more > PIECE:
+    if read.boxes != list(read.targets):
+      _load_in_parts(prefix, host, read)
+
+
+def _load_in_parts(prefix: str, host: str, read: _Read) -> None:
+  """Reads what was written, and cuts it for slices that are cut otherwise."""
+  with _room(read), tf.device(host):
+    made = {box: tf.raw_ops.Empty(shape=[size for _, size in box], dtype=read.saved.dtype)
+            for box in read.targets}
+    for batch in _batches([(read, box) for box in read.boxes]):
+      values = _restored(prefix, host, batch)
+      for _, part in reversed(batch):
+        _put(values.pop(), part, made)
+    for box in read.targets:
+      _assign(read.targets[box], made.pop(box))
+
+
+def _put(value: tf.Tensor, part: Box, made: Mapping[Box, tf.Tensor]) -> None:
+  """Writes into tensors, in place, what of a part of the whole is theirs.
+
+  A variable that was written in part would be copied at each reading from then on.
+  """
+  for box, tensor in made.items():
+    common = overlap(part, box)
+    if common is not None:
+      length, rows = runs(common, box)
+      tf.raw_ops.InplaceUpdate(x=tf.reshape(tensor, [-1, length]), i=rows,
+                               v=tf.reshape(value[inside(common, part)], [-1, length]))
+
+
+def _restored(prefix: str, host: str, batch: Sequence[tuple[_Read, Box]]) -> list[tf.Tensor]:
+  with tf.device(host):
+    return list(tf.raw_ops.RestoreV2(
+        prefix=prefix, tensor_names=[read.name for read, _ in batch],
+        shape_and_slices=[spec(read.saved.sizes, box) for read, box in batch],
+        dtypes=[tf.as_dtype(read.saved.dtype) for read, _ in batch]))
+
+
+def _assign(slices: Sequence[tf.Variable], value: tf.Tensor) -> None:
+  """Gives slices a value, also such that were freed and so have another shape just now."""
+  for slice_ in slices:
+    with tf.device(slice_.device):
+      tf.raw_ops.AssignVariableOp(resource=slice_.handle, value=value)
+
+
+@contextlib.contextmanager
+def _room(read: _Read) -> Iterator[None]:
+  """Frees the memory of large slices before they are read; they are zero if that fails."""
+  slices = [slice_ for some in read.targets.values() for slice_ in some]
+  if not any(_bytes(read, box) > PIECE for box in (*read.targets, whole(read.saved.sizes))):
+    yield
+    return
+  _assign(slices, tf.zeros([0], read.saved.dtype))
+  try:
+    yield
+  except BaseException:
+    for slice_ in slices:
+      _assign([slice_], tf.zeros(slice_.shape, slice_.dtype))
+    raise
+
+
+def _batches(reads: Sequence[tuple[_Read, Box]]) -> Iterator[list[tuple[_Read, Box]]]:
+  """Yields what is read at once: few bytes, and many small variables."""
+  batch: list[tuple[_Read, Box]] = []
+  size = 0
+  for read, box in reads:
+    if batch and size + _bytes(read, box) > PIECE:
       yield batch
       batch, size = [], 0
-    batch.append(read)
-    size += more
+    batch.append((read, box))
+    size += _bytes(read, box)
   if batch:
     yield batch
+
+
+def _bytes(read: _Read, box: Box) -> int:
+  return numbers(box) * int(tf.as_dtype(read.saved.dtype).size)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import meshtf as mtf
-from meshtf.checkpoints import Manifest, writing
+from meshtf.checkpoints import Manifest, reading, writing
 from tests.checkpoints.models import MESHES, bits, variables
 
 
@@ -25,6 +25,7 @@ def test_every_mesh_to_every_other(before, tmp_path):
                                            ("fsdp of 8", "tensor parallel")])
 def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
   monkeypatch.setattr(writing, "PIECE", 40)             # bytes: several files, parts of rows
+  monkeypatch.setattr(reading, "PIECE", 40)
   saved = variables(before, seed=1)
   path = mtf.save_checkpoint(str(tmp_path), 3, saved)
   manifest = Manifest.read(path)
@@ -33,6 +34,19 @@ def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
   here = variables(after, seed=2)
   mtf.restore_checkpoint(path, here)
   assert bits(here) == bits(saved)
+
+
+def test_large_slices_of_a_damaged_checkpoint_are_zero(tmp_path, monkeypatch):
+  monkeypatch.setattr(reading, "PIECE", 3)              # even scalars are large
+  path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
+  data = tmp_path / "step_00000003" / "variables.data-00000-of-00001"
+  data.write_bytes(bytes(len(data.read_bytes())))
+  for key in ("one device", "fsdp of 8"):
+    here = variables(key, seed=2)
+    with pytest.raises(mtf.checkpoints.DamageError, match="variables.data"):
+      mtf.restore_checkpoint(path, here)
+    assert [v.numpy().shape for v in here.values()] == [v.shape.sizes for v in here.values()]
+    assert sum(not v.numpy().any() for v in here.values()) == 1      # what was being read
 
 
 def test_alike_positions_of_several_devices_hold_the_restored_numbers(tmp_path):

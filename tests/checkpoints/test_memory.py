@@ -1,0 +1,35 @@
+"""Memory: saving and restoring take less than one slice beside the run's own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = 512                                   # MiB of each of two variables
+PAIRS = [("one device", "fsdp of 8", SIZE), ("fsdp of 8", "one device", SIZE),
+         ("fsdp of 8", "tensor parallel", SIZE // 4), ("tensor parallel", "fsdp of 8", SIZE // 8)]
+
+
+def rise(*words):
+  done = subprocess.run([sys.executable, "-m", "tests.checkpoints.memory_worker", *map(str, words)],
+                        cwd=ROOT, env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ, text=True,
+                        capture_output=True, timeout=300)
+  assert done.returncode == 0, done.stderr
+  return int(done.stdout.split()[-1]) / 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
+@pytest.mark.parametrize("before, after, slice_", PAIRS)
+def test_memory_rises_by_less_than_a_slice(before, after, slice_, tmp_path, capsys):
+  saving = rise("save", tmp_path, before, SIZE)
+  restoring = rise("restore", tmp_path, after, SIZE)
+  with capsys.disabled():
+    print(f"\n{before} -> {after}: saving {saving:.0f} MiB, restoring {restoring:.0f} MiB more; "
+          f"a slice has {slice_} MiB, all {2 * SIZE} MiB")
+  assert saving < slice_ and restoring < slice_
