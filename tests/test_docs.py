@@ -30,7 +30,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8")
          for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 # Pages whose programs print what stands below them.
-RUN = ["README.md", "moe.md", "pipeline.md", "transformer.md"]
+RUN = ["README.md", "checkpoints.md", "moe.md", "pipeline.md", "transformer.md"]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
