@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
+import re
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ PIECE = 32 << 20               # bytes that are written, read and summed at a ti
 _AT_ONCE = 2                   # files that a host writes
 _MOST_PIECES = 64              # of one slice: readers look through all of them
 NEVER_CUT = ("float16", "uint16", "uint32", "uint64")       # V2 files hold no slices of these
+_OF_OPS = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")      # what TensorFlow tells of its own nodes
 _HOST = tf.DeviceSpec(device_type="CPU", device_index=0)
 
 
@@ -89,7 +91,7 @@ def write(directory: str, step: int, variables: Mapping[str, Variable], parts: l
     replace(unfinished, path)
     prune(directory, step, keep, keep_every)
   except (OSError, tf.errors.OpError) as error:
-    reason = getattr(error, "message", None) or str(error)
+    reason = _OF_OPS.sub("", getattr(error, "message", None) or str(error))
     raise WriteError(f"the checkpoint of step {step:,} could not be written to {directory}: "
                      f"{reason}") from error
   finally:
