@@ -39,7 +39,7 @@ class Alone(Placed):
   def _call(self, segment: Segment) -> None:
     with tf.device(self.devices[0]):
       ys, _ = self.make_caller(segment, self.mesh)(
-          {axis: self._constant(0) for axis in self.mesh.axes},
+          {axis: self._constant(0, self.devices[0]) for axis in self.mesh.axes},
           [self.values[v][0] for v in segment.ins])
     self.values.update((value, [y]) for value, y in zip(segment.outs, ys))
 

@@ -67,7 +67,7 @@ class Local:
       self._answered[i] = False
       self.children[i] = Child(
           [sys.executable, "-m", "meshtf", "worker", f"--port={address.port}",
-           f"--devices={self._devices}"], label=f"worker {i}")
+           f"--cpu_devices={self._devices}"], label=f"worker {i}")
 
   def close(self) -> None:
     """Ends all of them."""

@@ -2,7 +2,7 @@
 
     python -m meshtf worker --port=4000                       # only this machine can reach it
     python -m meshtf worker --port=4000 --bind=10.0.0.7       # so can all that reach this address
-    python -m meshtf worker --port=4000 --devices=2           # its CPU as two devices
+    python -m meshtf worker --port=4000 --cpu_devices=2       # its CPU as two devices
 
 It takes two ports: TensorFlow's own, and the next one, its door, where it says that it lives. It
 serves one driver after another, and starts afresh, as a new process under the same number, when one
@@ -32,8 +32,8 @@ _PORT = flags.DEFINE_integer("port", 4000, "TensorFlow's port; the door is the n
                              lower_bound=1, upper_bound=2**16 - 2)
 _BIND = flags.DEFINE_string(
     "bind", LOOPBACK, f"The address of this machine on which it is heard; {ANY}: on all of them.")
-_DEVICES = flags.DEFINE_integer("devices", 1, "As how many devices its CPU is offered.",
-                                lower_bound=1, allow_override=True)
+_DEVICES = flags.DEFINE_integer("cpu_devices", 1, "As how many devices its CPU is offered.",
+                                lower_bound=1)
 
 WARNING = ("TensorFlow's protocol has no authentication: whoever reaches this port can read and "
            "run what you can.")

@@ -11,8 +11,7 @@ from meshtf.ops.reduce import Reduce
 from meshtf.ops.reshape import Rename
 from meshtf.ops.scanning import Cumsum
 from meshtf.ops.slicing import Concat, Pad
-from meshtf.runtime.spmd import collectives, windows
-from meshtf.runtime.spmd.replica import Replica
+from meshtf.runtime.spmd import collectives, replica, windows
 from meshtf.testing import check_export, difference
 from meshtf.testing.exported import run_exported
 
@@ -31,8 +30,8 @@ def backwards(groups):
 
 def swapped(real):
   """Returns the coordinates of the other axis."""
-  def coordinates(self):
-    found = real(self)
+  def coordinates(mesh):
+    found = real(mesh)
     return dict(zip(found, reversed(found.values())))
   return coordinates
 
@@ -53,7 +52,7 @@ LIES = {
         lambda x, groups, cut, join: real(x, others(groups), cut, join))),
     "told in the wrong order": (Cumsum, collectives, "stack", lambda real: (
         lambda x, groups: real(x, backwards(groups)))),
-    "coordinates of the other axis": (OneHot, Replica, "_coordinates", swapped),
+    "coordinates of the other axis": (OneHot, replica, "_coordinates", swapped),
     "window from the wrong side": (Concat, windows, "permute", lambda real: (
         lambda x, pairs: real(x, [(target, source) for source, target in pairs]))),
     "window one row late": (Concat, windows, "_take", lambda real: (
