@@ -29,14 +29,17 @@ import meshtf as mtf
 from tests.cluster.launched import ROOT, Launched
 from transformer.runs import metrics
 
-_FAULTS = flags.DEFINE_integer("faults", 50, "How many there are.", lower_bound=1)
-_SEED = flags.DEFINE_integer("seed", 0, "Another one, other moments and victims.")
-_STEPS = flags.DEFINE_integer("steps", 120, "Steps of each run.")
-
 TIMEOUT = 10.0               # after which a worker that hangs is noticed
 _LONGEST_WAIT = 8.0          # between the start of a driver and a fault
 _HANGS = 0.15                # the share of faults that stop a process, and do not end it
 _IN_SAVES = 0.4              # the share that waits until a checkpoint is being written
+
+
+def define_flags() -> None:
+  """Defines the flags of the command; other modules have some of the same names."""
+  flags.DEFINE_integer("faults", 50, "How many there are.", lower_bound=1)
+  flags.DEFINE_integer("seed", 0, "Another one, other moments and victims.")
+  flags.DEFINE_integer("steps", 120, "Steps of each run.")
 
 
 class Campaign:
@@ -150,10 +153,11 @@ def run(faults: int, steps: int, seed: int, each: int = 10) -> Campaign:
 
 def main(argv: Sequence[str]) -> int:
   """Runs a campaign, prints what came of it, and returns the exit code."""
-  found = run(_FAULTS.value, _STEPS.value, _SEED.value)
+  found = run(flags.FLAGS.faults, flags.FLAGS.steps, flags.FLAGS.seed)
   print(found, flush=True)
   return 1 if found.wrong else 0
 
 
 if __name__ == "__main__":
+  define_flags()
   app.run(main)

@@ -33,7 +33,8 @@ def run(tmp_path_factory, capsys, monkeypatch):
   training.train(str(folder))
   capsys.readouterr()
   flags.FLAGS(["test"])
-  asked = {"model_dir": str(folder), "number": 8, "batch": 4, "json": None, "input": None,
+  asked = {"model_dir": str(folder), "number": 8, "batch": 4, "json": None, "written": 0,
+           "input": None,
            "output": None, "length": None}
 
   def call(module, *params, **values):

@@ -190,7 +190,7 @@ def test_tokens_that_choose_one_expert_do_not_see_later_ones():
 def test_checkpoints_know_no_layout(saved, restored, tmp_path):
   first = trainer(**LAYOUTS[saved])
   first.step(text())
-  first.save(tmp_path)
+  first.save(mtf.checkpoints.Saver(str(tmp_path)))
   second = trainer(**LAYOUTS[restored])
   assert second.restore(tmp_path)
   want, have = first.step(text(1)), second.step(text(1))
