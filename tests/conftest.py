@@ -21,7 +21,7 @@ __all__ = ["pytest_terminal_summary", "record"]      # pytest finds them here, a
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-  """Adds --seed."""
+  """Adds --seed, and how often campaigns try."""
   parser.addoption("--seed", type=int, default=0, help="seed of all drawn numbers and layouts")
   parser.addoption("--damage", type=int, default=40, help="checkpoints that are damaged")
   parser.addoption("--kills", type=int, default=2, help="times that a training run is killed")
