@@ -68,7 +68,7 @@ def text(step: int) -> dict[str, np.ndarray]:
 def on_one_device() -> tuple[np.ndarray, dict[str, np.ndarray]]:
   """Returns losses and norms [steps, 2] of TensorFlow on one device, and all variables after."""
   one = trainer(axes="")
-  curve = np.array([[float(x) for x in one.step(*text(step))] for step in range(STEPS)])
+  curve = np.array([[float(x) for x in one.step(text(step))] for step in range(STEPS)])
   return curve, {name: v.numpy() for name, v in one.variables.items()}
 
 
@@ -76,7 +76,7 @@ def on_one_device() -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def exported(name: str) -> tuple[Trainer, mtf.Export, Runner]:
   """Returns a trainer that never ran, its step as a module, and the module compiled."""
   made = trainer(**LAYOUTS[name])
-  export = made.export(BATCH, LENGTH)
+  export = made.export(text(0))
   return made, export, Runner(export.module, export.mesh.size, quick=True)
 
 
@@ -119,7 +119,7 @@ def announced(made: Trainer) -> tuple[Counter[Collective], Counter[Collective]]:
   """Returns the collectives of a planned step: all, and those of one source but once."""
   mesh = made.model.mesh
   every: list[tuple[object, Collective]] = []
-  for step in made._step.lower(*text(0), np.int32(0)).program.steps:
+  for step in made._step.lower(text(0), np.int32(0)).program.steps:
     assert not isinstance(step, WindowStep)
     if isinstance(step, MoveStep) and step.move.kind != "slice":
       shape = local_shape(step.out.spec.shape, step.out.placement, mesh)
