@@ -44,6 +44,34 @@ def rms_norm(x: tf.Tensor, scale: tf.Tensor) -> Any:
   return y * scale, gradient
 
 
+def layer_norm(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor, epsilon: float) -> tf.Tensor:
+  """Returns x `[rows, d]` with mean 0 and variance 1, scaled and shifted."""
+
+  @tf.custom_gradient
+  def kernel(x: tf.Tensor, scale: tf.Tensor, bias: tf.Tensor) -> Any:
+    y = x - tf.reduce_mean(x, -1, keepdims=True)
+    inverse = tf.math.rsqrt(tf.reduce_mean(tf.square(y), -1, keepdims=True) + epsilon)
+    y *= inverse
+
+    def gradient(dy: tf.Tensor) -> Any:
+      along, share = dy * y, scale[:, None] / scale.shape[0]
+      dx = (dy * scale - (y * tf.matmul(along, share) + tf.matmul(dy, share))) * inverse
+      by_scale, by_bias = (tf.raw_ops.BiasAddGrad(out_backprop=g) for g in (along, dy))
+      return dx, by_scale, by_bias
+
+    return y * scale + bias, gradient
+
+  return kernel(x, scale, bias)
+
+
+@tf.custom_gradient
+def embed(table: tf.Tensor, ids: tf.Tensor) -> Any:
+  """Returns rows of a table, whose gradient is dense: a tied table's has a dense part anyway."""
+  def gradient(dy: tf.Tensor) -> Any:
+    return tf.math.unsorted_segment_sum(dy, ids, table.shape[0]), None
+  return tf.gather(table, ids), gradient
+
+
 @functools.lru_cache
 def _angles(length: int, key: int) -> tuple[np.ndarray, np.ndarray]:
   slower = 10000.0 ** (np.arange(key // 2) * (-2.0 / key))
@@ -83,6 +111,17 @@ def gelu(x: tf.Tensor) -> Any:
     return dy * (gate + (y - y * gate) * (2 * _TANH + (6 * _TANH * _CUBE) * tf.square(x)))
 
   return y, gradient
+
+
+@tf.custom_gradient
+def gelu_exact(x: tf.Tensor) -> Any:
+  """Returns x times the normal distribution function of x, which is kept for the gradient."""
+  share = 0.5 + 0.5 * tf.math.erf(x * 0.5 ** 0.5)
+
+  def gradient(dy: tf.Tensor) -> tf.Tensor:
+    return dy * (share + x * (tf.exp(-0.5 * tf.square(x)) * (0.5 / np.pi) ** 0.5))
+
+  return x * share, gradient
 
 
 def cross_entropy(logits: tf.Tensor, labels: tf.Tensor, z_loss: float, jit: bool) -> tf.Tensor:

@@ -14,14 +14,14 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks.cases import Case
 from benchmarks.report import Row
+from benchmarks.training.cases import Case
 
 
 class Process:
   """A worker with one case, which has taken its first steps."""
 
-  def __init__(self, case: Any, worker: str = "benchmarks.worker"):
+  def __init__(self, case: Any, worker: str = "benchmarks.training.worker"):
     self.process = subprocess.Popen(
         [sys.executable, "-m", worker, case.dump()], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE,

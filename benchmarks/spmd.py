@@ -6,7 +6,7 @@
 JAX cuts one global program by NamedSharding; the exported module is one replica's program, run by
 the same compiler and the same client of CPU devices (jaxlib's). It checks that all losses agree,
 and prints step time, compile time (tracing, exporting, compiling and the first step) and memory as
-ratios to JAX. Processes take their steps in turn, as in `lm_step`. JAX itself is the extra "jax";
+ratios to JAX. Processes take their steps in turn, as in `step`. JAX itself is the extra "jax";
 without it the module is compared with the placed runtime alone.
 """
 
@@ -18,12 +18,12 @@ import sys
 
 from absl import app, flags
 
-from benchmarks.cases import CONFIGS, spmd_cases
 from benchmarks.report import Row, agreement, ratio, table
 from benchmarks.rounds import measure
+from benchmarks.training.cases import SIZES, sized, spmd_cases
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("size", "quick", list(CONFIGS), "How large a model.")
+flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
 flags.DEFINE_list("grids", ["8x1", "4x2"], "Meshes of data x model.")
 flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
 flags.DEFINE_integer("starts", 1, "How often each case is started; the fastest start counts.")
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
   if not with_jax:
     print("JAX is left out: it is not installed here (pip install -e '.[jax]').")
   measured, wrong = [], []
-  for group in spmd_cases(CONFIGS[FLAGS.size], FLAGS.grids, with_jax):
+  for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):
     rows = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
     print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)
     wrong += agreement(rows, _TOLERANCE)

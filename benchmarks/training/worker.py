@@ -19,58 +19,24 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
-from benchmarks.cases import Case
-from benchmarks.lm_plain import Config
 from benchmarks.serving import serve
+from benchmarks.training.cases import Case
+from benchmarks.training.feeds import batches, fixed_values
 
-_BATCHES = 4
+_MODELS = {"lm": ("plain_lm", "PlainLM"), "moe": ("plain_moe", "PlainMoE"),
+           "bert": ("plain_bert", "PlainBert"), "placed": ("mesh", "MeshModel"),
+           "spmd": ("exported", "ExportedModel"), "jax": ("jax_lm", "JaxLM")}
 _IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client", "placed": "tensorflow"}
 
 
-def batches(config: Config) -> list[tuple[np.ndarray, np.ndarray]]:
-  """Returns tokens and labels `[batch, length]`: each token is mostly told by the one before."""
-  rng = np.random.default_rng(0)
-  follows = rng.permutation(config.vocab)
-  tokens = np.empty([_BATCHES, config.batch, config.length + 1], np.int32)
-  tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
-  for i in range(config.length):
-    told = rng.random(tokens.shape[:2]) < 0.9
-    other = rng.integers(0, config.vocab, told.shape)
-    tokens[..., i + 1] = np.where(told, follows[tokens[..., i]], other)
-  return [(np.ascontiguousarray(t[:, :-1]), np.ascontiguousarray(t[:, 1:])) for t in tokens]
-
-
-def fixed_values(config: Config) -> dict[str, np.ndarray]:
-  """Returns values of all variables, the same for every case."""
-  rng = np.random.default_rng(1)
-  values = {}
-  for name, shape in config.shapes().items():
-    draw = rng.standard_normal(shape, np.float32)
-    values[name] = (1 + 0.1 * draw if name.endswith("scale") else
-                    draw * (0.5 * config.fan_in(name) ** -0.5))
-  return values
-
-
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
-  """Returns a model with `assign`, and what makes a function of tokens and labels: one step."""
-  if case.runtime == "jax":
-    from benchmarks.lm_jax import JaxLM
-
-    model: Any = JaxLM(case)
-    return model, model.train_step
-  if case.runtime == "spmd":
-    from benchmarks.lm_spmd import SpmdLM
-    model = SpmdLM(case)
-    return model, model.train_step
-  if case.grid:
-    from benchmarks.lm_mesh import MeshLM  # here: importing meshtf is part of starting it
-    model = MeshLM(case)
+  """Returns a model with `assign`, and what makes a function of a batch: one step."""
+  module, name = _MODELS[case.runtime if case.grid else case.config.model]
+  model = getattr(importlib.import_module(f"benchmarks.training.{module}"), name)(
+      case if case.grid else case.config)
+  if case.runtime == "placed":
     return model, lambda: model.train_step(case.jit)
-  from benchmarks.lm_plain import PlainLM
-  model = PlainLM(case.config)
-  return model, lambda: model.train_step(case.jit)
+  return model, model.train_step
 
 
 class Runner:
@@ -95,9 +61,9 @@ class Runner:
 
   def one(self) -> float:
     """Takes one step and returns its loss, which waits for it."""
-    tokens, labels = self.batches[self.count % _BATCHES]
+    batch = self.batches[self.count % len(self.batches)]
     self.count += 1
-    return float(self.step(tokens, labels))
+    return float(self.step(batch))
 
   def steps(self, number: int) -> dict[str, list[float]]:
     """Takes steps and returns what each of them took."""

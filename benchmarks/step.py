@@ -1,7 +1,8 @@
-"""One language model three ways: plain TensorFlow, meshtf on one position, meshtf on eight.
+"""A training step many ways: by hand in TensorFlow, meshtf on one position, meshtf on eight.
 
-    python -m benchmarks.lm_step                    # a small model, graph mode: about two minutes
-    python -m benchmarks.lm_step --size=full --modes=graph,xla --dropouts=0,0.1 --json=out.json
+    python -m benchmarks.step                    # a small language model, graph mode: two minutes
+    python -m benchmarks.step --model=bert --only=1x1                # or --model=moe
+    python -m benchmarks.step --size=full --modes=graph,xla --dropouts=0,0.1 --json=out.json
 
 It checks that all losses agree, and prints step time, time to the first step and peak memory as
 ratios to plain TensorFlow in the same mode. Every case is a process of its own; all of them are
@@ -17,12 +18,14 @@ import sys
 
 from absl import app, flags
 
-from benchmarks.cases import CONFIGS, cases
 from benchmarks.report import agreement, table
 from benchmarks.rounds import measure
+from benchmarks.training.cases import SIZES, cases, sized
+from benchmarks.training.sizes import MODELS
 
 FLAGS = flags.FLAGS
-flags.DEFINE_enum("size", "quick", list(CONFIGS), "How large a model.")
+flags.DEFINE_enum("model", "lm", MODELS, "Which model.")
+flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
 flags.DEFINE_list("modes", ["graph"], "graph, xla or both.")
 flags.DEFINE_list("dropouts", ["0"], "Rates of dropout.")
 flags.DEFINE_string("only", "", "Compare only cases with this in their name with plain TensorFlow.")
@@ -35,7 +38,8 @@ flags.DEFINE_string("json", None, "A file to write all numbers to.")
 def main(argv: list[str]) -> None:
   """Measures, prints, and fails if losses disagree."""
   del argv
-  groups = cases(CONFIGS[FLAGS.size], FLAGS.modes, map(float, FLAGS.dropouts), FLAGS.only)
+  config = sized(FLAGS.model, FLAGS.size)
+  groups = cases(config, FLAGS.modes, map(float, FLAGS.dropouts), FLAGS.only)
   measured, wrong = [], []
   for group in groups:
     rows = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
@@ -44,7 +48,8 @@ def main(argv: list[str]) -> None:
     measured += rows
   if FLAGS.json:
     with open(FLAGS.json, "w") as file:
-      json.dump({"size": FLAGS.size, "rows": [row.numbers() for row in measured]}, file, indent=1)
+      rows = [row.numbers() for row in measured]
+      json.dump({"model": FLAGS.model, "size": FLAGS.size, "rows": rows}, file, indent=1)
   if wrong:
     sys.exit("\n".join(["losses disagree:", *wrong]))
   print(f"\nlosses agree over {FLAGS.losses} steps; median of {FLAGS.rounds} steps, "

@@ -6,7 +6,7 @@ constraints where the partitioner should not have to guess. It knows nothing of 
 
     model = JaxLM(case)
     step = model.train_step()
-    loss = step(tokens, labels)          # tokens, labels: int32 [batch, length]; one Adam update
+    loss = step(batch)                   # tokens, targets: int32 [batch, length]; one Adam update
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from benchmarks.cases import Case
-from benchmarks.lm_plain import Config
+from benchmarks.training.cases import Case
+from benchmarks.training.feeds import Batch
+from benchmarks.training.sizes import Config
 
 _MASKED = -1e9
 
@@ -46,17 +47,18 @@ class JaxLM:
                                     for tree in (values, zeros, zeros))
     self.step = 0
 
-  def train_step(self) -> Callable[[Any, Any], Any]:
-    """Returns a function of tokens and labels that updates the variables and returns the loss."""
+  def train_step(self) -> Callable[[Batch], Any]:
+    """Returns a function of a batch that updates the variables and returns the loss."""
     rows, whole = (NamedSharding(self.mesh, p) for p in (P("data"), P()))
     state = (self.shardings,) * 3
     train = jax.jit(functools.partial(_train, self.config, self.mesh), donate_argnums=(0, 1, 2),
                     in_shardings=(*state, whole, rows, rows), out_shardings=(*state, whole))
 
-    def step(tokens: Any, labels: Any) -> Any:
+    def step(batch: Batch) -> Any:
       self.step += 1
       self.weights, self.m, self.v, loss = train(
-          self.weights, self.m, self.v, np.float32(self.step), tokens, labels)
+          self.weights, self.m, self.v, np.float32(self.step), batch["tokens"],
+          batch["targets"])
       return loss
 
     return step
@@ -66,7 +68,7 @@ def _cut(name: str) -> P:
   """Returns how a variable is cut: heads, d_ff and vocab along "model"."""
   if name.endswith("scale"):
     return P()
-  if name in ("embedding/table",) or name.endswith(("output/kernel", "wo/kernel")):
+  if name.endswith(("embedding/table", "output/kernel", "wo/kernel")):
     return P("model")
   return P(None, "model")
 
@@ -75,7 +77,7 @@ def _initial(c: Config, name: str, rng: np.random.Generator) -> np.ndarray:
   shape = c.shapes()[name]
   if name.endswith("scale"):
     return np.ones(shape, np.float32)
-  stddev = 0.5 if name.startswith("embedding") else c.fan_in(name) ** -0.5
+  stddev = 0.5 if name.endswith("embedding/table") else c.fan_in(name) ** -0.5
   return rng.standard_normal(shape, np.float32) * np.float32(stddev)
 
 
@@ -95,9 +97,9 @@ def _loss(c: Config, mesh: Mesh, w: dict[str, Any], tokens: Any, labels: Any) ->
   def lie(x: Any, *spec: Any) -> Any:
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(*spec)))
 
-  x = lie(w["embedding/table"][tokens], "data")
+  x = lie(w["language_model/embedding/table"][tokens], "data")
   for i in range(c.layers):
-    path = f"decoder/block_{i}/"
+    path = f"language_model/decoder/block_{i}/"
     own = {name[len(path):]: value for name, value in w.items() if name.startswith(path)}
     h = _rms_norm(x, own["attention_norm/scale"])
     x = lie(x + _attention(c, own, h), "data")
@@ -105,7 +107,8 @@ def _loss(c: Config, mesh: Mesh, w: dict[str, Any], tokens: Any, labels: Any) ->
                    own["feed_forward/wi/kernel"])
     h = jax.nn.gelu(lie(h, "data", None, "model"))
     x = lie(x + jnp.einsum("blf,fd->bld", h, own["feed_forward/wo/kernel"]), "data")
-  logits = jnp.einsum("bld,dv->blv", _rms_norm(x, w["decoder/norm/scale"]), w["logits/kernel"])
+  x = _rms_norm(x, w["language_model/decoder/norm/scale"])
+  logits = jnp.einsum("bld,dv->blv", x, w["language_model/logits/kernel"])
   return jnp.mean(_cross_entropy(c, lie(logits, "data", None, "model"), labels))
 
 

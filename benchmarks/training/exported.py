@@ -1,8 +1,8 @@
 """The model of `transformer` as an exported module, run over CPU devices by jaxlib's PJRT client.
 
-    model = SpmdLM(case)
+    model = ExportedModel(case)
     step = model.train_step()            # traces, exports and compiles
-    loss = step(tokens, labels)
+    loss = step(batch)
 
 After the export no TensorFlow runs: variables are carried on the devices from step to step.
 """
@@ -16,18 +16,19 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from benchmarks.cases import Case
-from benchmarks.lm_mesh import MeshLM
+from benchmarks.training.cases import Case
+from benchmarks.training.feeds import Batch, batches
+from benchmarks.training.mesh import MeshModel
 from meshtf.testing.pjrt import Buffer, Runner
 
 
-class SpmdLM(MeshLM):
+class ExportedModel(MeshModel):
   """The exported training step, and the devices' slices of variables and slots."""
 
   def __init__(self, case: Case):
     super().__init__(case)
-    c = case.config
-    self.ids = tf.TensorSpec([c.batch, c.length], tf.int32)
+    self.batch = {name: tf.TensorSpec(x.shape, x.dtype)
+                  for name, x in batches(case.config)[0].items()}
     self.carried: dict[str, Buffer] = {}
 
   def assign(self, values: dict[str, np.ndarray]) -> None:
@@ -35,20 +36,20 @@ class SpmdLM(MeshLM):
     self.step = 0
     for port in self.exported.inputs:
       if port.kind != "argument":
-        own = values.get(port.name.removeprefix("language_model/"))
+        own = values.get(port.name)
         self._put(port, np.zeros(port.spec.shape.sizes, np.float32) if own is None else own)
 
-  def train_step(self) -> Callable[[Any, Any], Any]:
-    """Returns a function of tokens and labels that updates the variables and returns the loss."""
-    self.exported = mtf.export(self.recorded(), self.ids, self.ids, np.int32(0))
+  def train_step(self) -> Callable[[Batch], Any]:
+    """Returns a function of a batch that updates the variables and returns the loss."""
+    self.exported = mtf.export(self.recorded(), self.batch, np.int32(0))
     self.runner = Runner(self.exported.module, self.exported.mesh.size)
     for port in self.exported.inputs:
       if port.name in self.exported.values:
         self._put(port, self.exported.values[port.name])
     written = [p for p in self.exported.inputs if p.output is not None]
 
-    def step(tokens: Any, labels: Any) -> Any:
-      arguments = {"tokens": tokens, "labels": labels, "step": np.int32(self.step)}
+    def step(batch: Batch) -> Any:
+      arguments = {**batch, "step": np.int32(self.step)}
       for port in self.exported.inputs:
         if port.name in arguments:
           self._put(port, arguments[port.name])

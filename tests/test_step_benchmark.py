@@ -1,0 +1,60 @@
+"""benchmarks.step on tiny models: all ways to train agree, and how it is told."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks.report import Row, agreement, table
+from benchmarks.training.cases import Case, cases, sized
+from benchmarks.training.feeds import batches, fixed_values
+from benchmarks.training.sizes import MODELS, Config
+from benchmarks.training.worker import Runner
+
+TINY = {"vocab": 64, "batch": 8, "length": 16, "d_model": 16, "d_ff": 32, "heads": 2, "layers": 2}
+
+
+def rows_of(*group: Case) -> list[Row]:
+  """Returns rows of losses, as `rounds.measure` makes them in processes of their own."""
+  return [Row(case.name, case.group, Runner(case).losses(3)["losses"], {}, {}) for case in group]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_by_hand_and_meshtf_agree_with_dropout(model):
+  config = Config(model, **TINY, dropout=0.1)
+  plain, mesh = rows_of(Case(config), Case(config, "1x1"))
+  assert not agreement([plain, mesh], 1e-5)
+  assert len({*plain.losses}) == 3                         # it learns, whatever it learns
+
+
+def test_losses_that_disagree_are_told():
+  plain, other = rows_of(Case(Config(**TINY)), Case(Config(**TINY, learning_rate=1e-2)))
+  (line,) = agreement([plain, other])
+  assert "lm, graph, dropout 0: plain TensorFlow" in line
+
+
+def test_cases_go_to_processes_and_back():
+  (group,) = cases(sized("moe", "quick"), ["xla"], [0.1])
+  assert group[0].name == "plain TensorFlow" and group[0].jit
+  assert len({case.name for case in group}) == len(group)
+  assert [Case.load(case.dump()) for case in group] == group
+  assert json.loads(group[0].dump())["config"]["model"] == "moe"
+
+
+def test_batches_and_values_are_the_same_for_all():
+  config = Config("bert", **TINY)
+  for once, again in zip(batches(config), batches(config), strict=True):
+    assert all(np.array_equal(once[name], again[name]) for name in once)
+    masked = np.take_along_axis(once["tokens"], once["masked_positions"], 1)
+    assert set(masked[once["masked_weights"] > 0]) == {1}
+  values = fixed_values(config)
+  assert {name: value.shape for name, value in values.items()} == config.shapes()
+
+
+def test_a_table_tells_ratios_to_the_first_row():
+  start = {"first": 2.0, "first_cpu": 2.0, "memory": 100.0}
+  rows = [Row(name, "graph", [1.0], {"wall": [step], "cpu": [step]}, start)
+          for name, step in (("plain", 0.5), ("mesh", 0.75))]
+  assert "  1.50  1.50" in table(rows).splitlines()[2]
