@@ -12,6 +12,7 @@ from pathlib import Path
 
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.door import ask
+from meshtf.runtime.beats import PULSE, pulse_file
 
 
 class Watch:
@@ -61,20 +62,31 @@ class Beats:
     path: of the file.
     start: the limit, in seconds, of what happens before the first call of a function, and of a
       first call, which traces and compiles.
-    timeout: that of everything else.
+    timeout: that of everything else, and of a process that stands still whatever it does.
   """
 
   def __init__(self, path: Path, start: float, timeout: float) -> None:
     self._path, self._start, self._timeout = path, start, timeout
+    self._still = max(timeout, 3 * PULSE)
     self._last, self._since = "", time.monotonic()
+    self._pulse, self._pulsed = 0, time.monotonic()
 
   @property
   def trouble(self) -> str:
     """What the driver has been doing for too long, or ""."""
-    now = time.monotonic()
+    now, path = time.monotonic(), pulse_file(self._path)
     text = self._path.read_text(encoding="utf-8") if self._path.exists() else ""
     if text and text != self._last:
       self._last, self._since = text, now
-    what = self._last.partition(" ")[2] or "starting"
-    limit = self._timeout if what.startswith(("runs ", "ran ")) else self._start
-    return f"no sign of life for {limit:g} s; last: {what}" if now - self._since >= limit else ""
+    pulse = path.stat().st_mtime_ns if path.exists() else 0
+    if not pulse or pulse != self._pulse:
+      self._pulse, self._pulsed = pulse, now
+    if now - self._pulsed >= self._still:
+      return f"it has stood still for {self._still:g} s; last: {self._what}"
+    limit = self._timeout if self._what.startswith(("runs ", "ran ")) else self._start
+    late = now - self._since >= limit
+    return f"no sign of life for {limit:g} s; last: {self._what}" if late else ""
+
+  @property
+  def _what(self) -> str:
+    return self._last.partition(" ")[2] or "starting"

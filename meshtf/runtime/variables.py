@@ -138,7 +138,8 @@ class Variable(Operators, tf.Module):
     for device, variable in zip(devices_of(self.mesh), self.slices()):
       if variable is not None and id(variable) not in done:
         with tf.device(device):
-          done[id(variable)] = variable.read_value()
+          done[id(variable)] = tf.raw_ops.ReadVariableOp(resource=variable.handle,
+                                                         dtype=variable.dtype)
     return [done.get(id(v)) for v in self._slices]
 
   def slices(self) -> list[tf.Variable]:

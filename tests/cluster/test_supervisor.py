@@ -159,6 +159,14 @@ def test_a_start_has_a_limit_of_its_own(capfd):
   assert "last: starting" in capfd.readouterr().err
 
 
+def test_a_driver_that_is_stopped_as_it_starts_is_noticed_long_before_that_limit(capfd):
+  code = ("import meshtf.runtime.beats, os, signal, time\n"
+          "time.sleep(1); os.kill(os.getpid(), signal.SIGSTOP)")
+  limits = LIMITS._replace(timeout=4.0, start=600.0)
+  assert supervise(python(code), Fake(), limits) == STALLED
+  assert "is stuck: it has stood still for 4 s; last: starting" in capfd.readouterr().err
+
+
 def test_signs_of_life_keep_it_going():
   code = beating("for n in range(15): beat(n, 'runs step'); time.sleep(0.2)")
   assert supervise(code, Fake(), LIMITS) == 0
