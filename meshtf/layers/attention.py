@@ -23,7 +23,6 @@ from meshtf.layers.initializers import Initializer
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike
-from meshtf.ops.reshape import rename
 
 
 class MultiHeadAttention(Heads):
@@ -58,28 +57,29 @@ class MultiHeadAttention(Heads):
                      use_bias, output_initializer, (dropout_rate, dropout_broadcast), scale,
                      name)
 
-  def __call__(self, x: Tensor, memory: Tensor | None = None, bias: Tensor | None = None,
-               angles: Angles | None = None, training: bool = False,
+  def __call__(self, x: Tensor, memory: Tensor | Cache | None = None,
+               bias: Tensor | None = None, angles: Angles | None = None, training: bool = False,
                extra_logit: Tensor | float | None = None) -> Tensor:
     """Returns [batch length model_dim] for x of the same shape.
 
     Args:
       x: the positions that look; one alone may lack the name of positions.
-      memory: what they look at, [batch length model_dim] of any length; default: x itself.
+      memory: what they look at, [batch length model_dim] of any length, or what `remember` made
+        of it; default: x itself.
       bias: added to the scores, which are [batch heads length memory_length].
       angles: rotary positions, by which queries and keys are turned.
       training: whether attention weights are dropped.
       extra_logit: the score of one more row of zeros.
     """
     q = self.turned(self.by_head(self.query, x), angles)
-    cache = self.remember(x if memory is None else memory, angles)
+    cache = self.remembered(x, memory, angles)
     return self._look(x, q, cache, bias, training, extra_logit)
 
-  def remember(self, memory: Tensor, angles: Angles | None = None) -> Cache:
-    """Returns keys and values of memory [batch length model_dim], such as an encoder's output."""
-    k = self.turned(self.by_head(self.key, memory), angles)
-    v = self.by_head(self.value, memory)
-    return Cache(*(rename(y, self.length_dims, [self.memory_dim]) for y in (k, v)))
+  def remembered(self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None) -> Cache:
+    """Returns keys and values of what `__call__` is given."""
+    if isinstance(memory, Cache):
+      return memory
+    return self.remember(x if memory is None else memory, angles)
 
   def look(self, x: Tensor, cache: Cache, bias: Tensor | None = None,
            extra_logit: Tensor | float | None = None) -> Tensor:

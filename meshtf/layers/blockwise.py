@@ -25,6 +25,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.layers.attention import MultiHeadAttention
 from meshtf.layers.dot_product import dot_product_attention
+from meshtf.layers.heads import Cache
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, ShapeLike
@@ -102,21 +103,22 @@ class BlockwiseAttention(MultiHeadAttention):
     self.block = single_dim(block)
     super().__init__(mesh, model_dim, heads_dim, key_dim, length_dim=self.block.name, **others)
 
-  def __call__(self, x: Tensor, memory: Tensor | None = None,   # type: ignore[override]
+  def __call__(self, x: Tensor, memory: Tensor | Cache | None = None,   # type: ignore[override]
                bias_of: BiasOf | None = None, rows: Any = None, angles: Angles | None = None,
                training: bool = False) -> Tensor:
     """Returns [batch length model_dim] for x of the same shape.
 
     Args:
       x: the positions that look.
-      memory: what they look at, [batch length model_dim] of any length; default: x itself.
+      memory: what they look at, [batch length model_dim] of any length, or what `remember` made
+        of it; default: x itself.
       bias_of: makes the bias of the scores of some positions, from their part of `rows`.
       rows: tensors with the dimension of positions, in any nesting.
       angles: rotary positions, by which queries and keys are turned.
       training: whether attention weights are dropped.
     """
     q = self.turned(self.by_head(self.query, x), angles)
-    cache = self.remember(x if memory is None else memory, angles)
+    cache = self.remembered(x, memory, angles)
     y = blockwise_attention(q, *cache, self.block, bias_of, rows, self.memory_dim,
                             self.key_dim.names, self.scale,
                             lambda weights: self.dropout(weights, training))

@@ -3,6 +3,9 @@
     cache = attention.empty_cache(x, positions=128)             # x[batch d_model], one position
     y, cache = attention.step(x, cache, position)               # position 0, 1, 2...
 
+    read = attention.remember(xs)                               # many positions, [batch length ...]
+    cache = attention.filled(cache, read, last)                 # as their steps would leave it
+
 A cache is two named tensors, so a layout cuts it like any other: along batch, heads or positions.
 """
 
@@ -21,10 +24,13 @@ from meshtf.layers.rotary import Angles, rotate
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.ops.arithmetic import maximum
 from meshtf.ops.dynamic import dynamic_update
-from meshtf.ops.indexing import gather
+from meshtf.ops.indexing import gather, take_along
 from meshtf.ops.indexing import range as range_
-from meshtf.ops.reshape import Names, names_of
+from meshtf.ops.reduce import broadcast
+from meshtf.ops.reshape import Names, names_of, rename
+from meshtf.ops.slicing import pad
 from meshtf.ops.state import zeros
 
 
@@ -82,6 +88,30 @@ class Heads(Module):
     shape = shape + self.memory_heads.without(*self.key_dim.names)
     shape = shape + [(self.memory_dim, positions)] + self.key_dim
     return Cache(*(zeros(x.mesh, shape, x.dtype) for _ in range(2)))
+
+  def remember(self, memory: Tensor, angles: Angles | None = None) -> Cache:
+    """Returns keys and values of memory [batch length model_dim], such as an encoder's output."""
+    k = self.turned(self.by_head(self.key, memory), angles)
+    v = self.by_head(self.value, memory)
+    return Cache(*(rename(y, self.length_dims, [self.memory_dim]) for y in (k, v)))
+
+  def filled(self, cache: Cache, read: Cache, last: Tensor) -> Cache:
+    """Returns a cache as the steps up to a position would leave it.
+
+    Args:
+      cache: from `empty_cache`.
+      read: from `remember`, keys and values of positions from 0 on. They may go beyond the last
+        one: steps see none of these before they have written it themselves.
+      last: the number of the last position: int32, a scalar or [batch].
+    """
+    rows = cache.keys.shape.dim(self.memory_dim)
+    more = rows.size - read.keys.shape[rows.name]
+    if more >= 0:
+      found = [pad(x, rows.name, 0, more) for x in read]
+    else:
+      age = (last - range_(last.mesh, rows)) % rows.size
+      found = [take_along(x, maximum(last - age, 0), rows.name) for x in read]
+    return Cache(*(broadcast(x, old.shape) for x, old in zip(found, cache)))
 
   def step(self, x: Tensor, cache: Cache, position: Tensor, angles: Angles | None = None,
            bias: Tensor | None = None) -> tuple[Tensor, Cache]:

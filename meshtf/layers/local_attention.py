@@ -195,7 +195,8 @@ class LocalAttention(Heads):
     require_dim(self.blocks, *self.radius.names)
 
   def __call__(self, x: Tensor, segments: Tensor | None = None, angles: Angles | None = None,
-               training: bool = False, extra_logit: Tensor | float | None = None) -> Tensor:
+               training: bool = False, extra_logit: Tensor | float | None = None,
+               cache: Cache | None = None) -> Tensor:
     """Returns [batch length model_dim] for x of the same shape.
 
     Args:
@@ -204,8 +205,14 @@ class LocalAttention(Heads):
       angles: rotary positions, by which queries and keys are turned.
       training: whether attention weights are dropped.
       extra_logit: the score of one more row of zeros.
+      cache: keys and values of x, if `remember` made them already.
     """
-    y = local_attention(*self.project(x, angles), self.blocks, self.key_dim, self.radius,
+    if cache is None:
+      projected = self.project(x, angles)
+    else:
+      k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
+      projected = self.turned(self.by_head(self.query, x), angles), k, v
+    y = local_attention(*projected, self.blocks, self.key_dim, self.radius,
                         self.causal, segments, extra_logit, self.scale,
                         lambda weights: self.dropout(weights, training))
     return self.output(y, x.shape.names)

@@ -61,6 +61,19 @@ def pairs(tmp_path_factory):
   return left_by_a_run(folder / "pairs", [str(folder / "pairs.gin")], [])
 
 
+@pytest.fixture(scope="module")
+def prefixed(tmp_path_factory):
+  folder = tmp_path_factory.mktemp("runs")
+  changes = {"@EncoderDecoder": "@LanguageModel", "'span_corruption_stdlib'":
+             "'prefix_language_model_stdlib'",
+             "Architecture.blocks = 1": "Architecture.blocks = 2"}
+  text = "\n".join(line for line in PAIRS if "inputs" not in line)
+  for old, new in changes.items():
+    text = text.replace(old, new)
+  (folder / "prefixed.gin").write_text(text + "\nprefix_language_model.length = 24")
+  return left_by_a_run(folder / "prefixed", [str(folder / "prefixed.gin")], [])
+
+
 @pytest.fixture
 def call(capsys, monkeypatch):
   """Calls the command with flags and standard input; returns its exit code, stdout and stderr."""
@@ -100,6 +113,18 @@ def test_what_is_written_is_what_the_saved_model_says(call, run):
     tokens = mtf.import_tensor(model.mesh, np.array([ids] * 4, "int32"), "batch;length")
     ids.append(int(model(tokens).numpy()[0, -1].argmax()))
   assert out["text"] == bytes(ids[len(out["prompt"]):]).partition(b"\0")[0].decode(errors="replace")
+
+
+def test_a_prompt_is_a_prefix_where_the_model_learned_from_prefixes(call, prefixed):
+  out = json.loads(call(prefixed, "def f\n", number=4, format="json")[1])
+  model = configured(prefixed).model
+  ids = [0, *ByteVocabulary().encode("def f").tolist()]
+  read = len(ids)
+  for _ in range(4):
+    tokens = mtf.import_tensor(model.mesh, np.array([ids] * 2, "int32"), "batch;length")
+    prefix = mtf.broadcast(mtf.range(model.mesh, tokens.shape.dim("length")) < read, tokens.shape)
+    ids.append(int(model(tokens, prefix=prefix).numpy()[0, -1, :259].argmax()))
+  assert out["text"] == ByteVocabulary().decode(np.array(ids[read:]))
 
 
 def test_settings_of_gin_and_flags_reach_the_decoder(call, run, monkeypatch):

@@ -79,6 +79,63 @@ def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
   assert len(traced) == 1
 
 
+def test_one_trace_serves_all_prompts_of_a_size(monkeypatch):
+  traced = []
+  real = LanguageModel.prefill
+  monkeypatch.setattr(LanguageModel, "prefill",
+                      lambda model, x, *args: traced.append(x.shape["length"])
+                      or real(model, x, *args))
+  decoder = Decoder(language_model(), number=2, prompt_length=40, batch=1)
+  for length in (3, 1, 16, 17, 20, 32, 40, 33, 40, 5):
+    decoder([[1] * length])
+  assert traced == [16, 32, 40]
+
+
+def by_steps(model, tokens, held, lengths, prefix=False):
+  """Returns what `LanguageModel.prefill` does, one position after the other."""
+  def turn(held, row):
+    return model.step(*row, held)[1], None
+  caches = held.blocks[0].own if isinstance(held.blocks, list) else held.blocks.own
+  tokens = mtf.broadcast(tokens, tokens.shape + caches.keys.shape.only(["beam"]))
+  length = tokens.shape.dim("length")
+  return mtf.scan(turn, held, (mtf.range(model.mesh, length), tokens), "length")[0]
+
+
+KINDS = {
+    "relative": {"positions": "relative"}, "learned": {"positions": "learned", "max_length": 32},
+    "grouped": {"kv_heads": 2, "scanned": True, "blocks": 2},
+    "local": {"attention": "local", "block_length": 2, "positions": "rotary"},
+    "mixtures": {"moe_every": 1}}
+
+
+@pytest.mark.parametrize("mesh", MESHES[:3:2], ids=str)
+@pytest.mark.parametrize("settings", [
+    {"temperature": 1.5, "end": [2, 5]}, {"beams": 3, "end": 4}, {"end": 6, "begin": 7}], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh):
+  def written():
+    model = language_model(*mesh, **KINDS[kind])
+    prompts = PROMPTS if kind != "local" else [[3], [7]]         # steps would forget too much
+    return Decoder(model, number=5, prompt_length=4, batch=4, **settings)(prompts, seed=2)
+  found = written()
+  monkeypatch.setattr(LanguageModel, "prefill", by_steps)
+  wanted = written()
+  assert [w.ids for w in found] == [w.ids for w in wanted]
+  np.testing.assert_allclose([w.score for w in found], [w.score for w in wanted], rtol=1e-4)
+
+
+def test_prompts_that_are_a_prefix_see_both_ways():
+  model = language_model(positions="relative", blocks=2)
+  (written,) = Decoder(model, number=5, prompt_length=4, batch=1, prefix=True)([PROMPTS[1]])
+  found = [*PROMPTS[1]]
+  for _ in range(5):
+    tokens = mtf.import_tensor(model.mesh, np.array([found], "int32"), "batch;length")
+    prefix = mtf.range(model.mesh, tokens.shape.dim("length")) < len(PROMPTS[1])
+    prefix = mtf.broadcast(prefix, tokens.shape)
+    found.append(int(model(tokens, prefix=prefix).numpy()[0, -1].argmax()))
+  assert written.ids == found[len(PROMPTS[1]):]
+
+
 @pytest.mark.parametrize("make", [language_model, encoder_decoder])
 @pytest.mark.parametrize("settings", [
     {"temperature": 1.5}, {"temperature": 1.0, "top_k": 3, "top_p": 0.8},

@@ -86,6 +86,68 @@ def test_steps_give_the_logits_of_a_forward_pass(rng, kind, layout):
   np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
 
 
+def after(model, tokens, read, **settings):
+  """Returns logits [batch length vocab] of what follows after `read` ids of each row, in one go."""
+  @mtf.function(mesh=model.mesh, tokens="batch;length", read="batch")
+  def run(tokens, read):
+    batch, length = tokens.shape.without("length"), tokens.shape.dim("length")
+    held = model.start(batch, length.size, settings.get("window"))
+    held = model.prefill(tokens, held, read, settings.get("prefix", False))
+    def turn(held, turn):
+      position = mtf.minimum(read + turn, length.size - 1)
+      logits, held = model.step(position, mtf.gather(tokens, position, "length"), held)
+      return held, logits
+    _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
+    return mtf.transpose(logits, ["batch", "length", "vocab"])
+  return run(tokens, np.array(read, "int32")).numpy()
+
+
+@pytest.mark.parametrize("kind, layout", [
+    *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
+    *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned"))])
+def test_what_is_read_at_once_is_kept_as_by_steps(rng, kind, layout):
+  model, tokens = LanguageModel(mesh_of(layout), architecture(kind)), text(rng, LENGTH)
+  read = 3, 6
+  full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(tokens).numpy()
+  for row, (found, start) in enumerate(zip(after(model, tokens, read), read)):
+    np.testing.assert_allclose(found[:LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["relative", "rotary", "scanned", "blockwise"])
+def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
+  model, tokens, read = LanguageModel(mesh_of(""), architecture(kind)), text(rng, LENGTH), (1, 6)
+  @mtf.function(mesh=model.mesh, tokens="batch;length")
+  def stepped(tokens):
+    return walk(model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3))
+  wanted = stepped(tokens).numpy()
+  for row, (found, start) in enumerate(zip(after(model, tokens, read, window=3), read)):
+    np.testing.assert_allclose(found[:LENGTH - start], wanted[row, start:], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "relative", "scanned", "mixture"])
+def test_ids_of_a_prefix_see_those_after_them(rng, kind):
+  model, tokens, read = LanguageModel(mesh_of(""), architecture(kind)), text(rng, LENGTH), (2, 5)
+  prefix = np.arange(LENGTH) < np.array(read)[:, None]
+  full = mtf.function(model, mesh=model.mesh, tokens="batch;length", prefix="batch;length")(
+      tokens, prefix=prefix).numpy()
+  for row, (found, start) in enumerate(zip(after(model, tokens, read, prefix=True), read)):
+    np.testing.assert_allclose(found[:LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5)
+  causal = after(model, tokens, read)
+  assert np.abs(causal - after(model, tokens, read, prefix=True)).max() > 1e-3
+
+
+def test_attention_in_blocks_reads_what_blocks_do_not_part(rng):
+  for kind in ("local", "blockwise"):
+    model = LanguageModel(mesh_of(""), architecture(kind, block_length=3))
+    tokens, longer = text(rng, LENGTH), np.zeros((BATCH, 9), "int32")
+    longer[:, :LENGTH] = tokens
+    full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(longer).numpy()
+    for row, found in enumerate(after(model, tokens, (4, 7))):
+      start = (4, 7)[row]
+      np.testing.assert_allclose(found[:LENGTH - start], full[row, start:LENGTH], rtol=1e-4,
+                                 atol=1e-5)
+
+
 def test_steps_in_bfloat16_are_near(rng):
   full, stepped = both("grouped", "", text(rng, LENGTH), dtype="bfloat16")
   np.testing.assert_allclose(stepped.astype("float32"), full.astype("float32"), atol=0.1)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import meshtf as mtf
 from transformer.experts.mixture import MixtureOfExperts, Report
 from transformer.models.architecture import Architecture
-from transformer.models.sight import Sight, attend, into_stream, make_attention
+from transformer.models.sight import LENGTH, Sight, attend, into_stream, make_attention
 
 
 class Memory(NamedTuple):
@@ -102,18 +102,43 @@ class Block(mtf.Module):
       bias: of the scores of this position, [... memory_length].
       memory_bias: of its scores of the memory.
     """
+    return self._writing(x, caches, memory_bias, lambda h: self.attention.step(
+        h, caches.own, position, angles, bias))
+
+  def prefill(self, x: mtf.Tensor, caches: Caches, last: mtf.Tensor, sight: Sight,
+              memory_bias: mtf.Tensor | None) -> tuple[mtf.Tensor, Caches]:
+    """Returns the stream [batch length d_model], and what steps up to a position would keep.
+
+    Args:
+      x: the stream before, of the first positions.
+      caches: from `caches`.
+      last: the number of the last position that counts: int32, a scalar or [batch].
+      sight: who sees whom.
+      memory_bias: of scores of the memory.
+    """
+    def own(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
+      read = self.attention.remember(h, sight.angles)
+      return (attend(self.attention, h, sight, False, read),
+              self.attention.filled(caches.own, read, last))
+
+    return self._writing(x, caches, memory_bias, own)
+
+  def _writing(self, x: mtf.Tensor, caches: Caches, memory_bias: mtf.Tensor | None,
+               own: Callable[[mtf.Tensor], tuple[mtf.Tensor, mtf.layers.Cache]]
+               ) -> tuple[mtf.Tensor, Caches]:
+    """Returns the stream after all halves, where the first is `own`, and what is kept then."""
     kept = []
 
-    def own(h: mtf.Tensor) -> mtf.Tensor:
-      y, cache = self.attention.step(h, caches.own, position, angles, bias)
+    def first(h: mtf.Tensor) -> mtf.Tensor:
+      y, cache = own(h)
       kept.append(cache)
       return y
 
-    x = self._half(x, self.attention_norm, self.attention_dropout, False, own)
+    x = self._half(x, self.attention_norm, self.attention_dropout, False, first)
     if caches.memory is not None:
       x = self._half(x, self.memory_norm, self.memory_dropout, False, lambda h: (
           self.memory_attention.look(h, caches.memory, memory_bias)))
-    return self._think(x, False, None)[0], Caches(kept[0], caches.memory)
+    return self._think(x, False, None, alone=True)[0], Caches(kept[0], caches.memory)
 
   def _half(self, x: mtf.Tensor, norm: Any, dropout: Any, training: bool,
             f: Callable[[mtf.Tensor], mtf.Tensor]) -> mtf.Tensor:
@@ -121,16 +146,22 @@ class Block(mtf.Module):
       return x + dropout(f(norm(x)), training)
     return norm(x + dropout(f(x), training))
 
-  def _think(self, x: mtf.Tensor, training: bool, real: mtf.Tensor | None
+  def _think(self, x: mtf.Tensor, training: bool, real: mtf.Tensor | None, alone: bool = False
              ) -> tuple[mtf.Tensor, Report | None]:
+    """Returns the stream after the last half, and a mixture's report.
+
+    If tokens are `alone`, a mixture drops none of them: so what is written does not depend on how
+    many tokens were read at a time.
+    """
     reports: list[Report] = []
 
     def think(h: mtf.Tensor) -> mtf.Tensor:
       if not isinstance(self.feed_forward, MixtureOfExperts):
         return self.feed_forward(h, training)
-      y, report = self.feed_forward(h, training, real)
+      apart = {n: f"{n}_alone" for n in h.shape.names if alone and n == LENGTH}
+      y, report = self.feed_forward(mtf.rename(h, apart), training, real)
       reports.append(report)
-      return y
+      return mtf.rename(y, {new: old for old, new in apart.items()})
 
     x = self._half(x, self.feed_forward_norm, self.feed_forward_dropout, training, think)
     return x, reports[0] if reports else None

@@ -17,7 +17,7 @@ from transformer.experts.mixture import Report
 from transformer.models.architecture import Architecture
 from transformer.models.base import Batch, Model, row_weights, sums, with_reports
 from transformer.models.embeddings import Embeddings, of_tokens
-from transformer.models.sight import Places
+from transformer.models.sight import LENGTH, Places
 from transformer.models.stack import Held, Stack
 
 _ROWS = "batch; length"
@@ -111,14 +111,30 @@ class LanguageModel(Model):
     return self.decoder.start(mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype), positions,
                               window)
 
+  def prefill(self, tokens: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False
+              ) -> Held:
+    """Returns what is kept after the first tokens, which are read all at once.
+
+    It is what as many steps would keep, if there is no prefix. Steps go on at position `lengths`,
+    or at the one before with the same token again.
+
+    Args:
+      tokens: integers [batch length].
+      held: from `start`.
+      lengths: how many of a row's tokens are read: int32, a scalar or [batch]; others are padding.
+      prefix: whether tokens that are read see those after them, too.
+    """
+    x = self.embeddings(tokens, mtf.range(self.mesh, tokens.shape.dim(LENGTH)))
+    return self.decoder.prefill(x, held, lengths, prefix)
+
   def step(self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held
            ) -> tuple[mtf.Tensor, Held]:
     """Returns logits [batch vocab] of what follows tokens [batch], and what is kept.
 
     Args:
-      position: the number of these tokens: int32, a scalar.
+      position: the number of these tokens: int32, a scalar or [batch].
       tokens: integers [batch].
-      held: from `start`, or from the step before.
+      held: from `start` or `prefill`, or from the step before.
     """
     x, held = self.decoder.step(self.embeddings(tokens, position), held, position)
     return self.predict(x), held

@@ -48,16 +48,20 @@ class Places(NamedTuple):
     return None if self.segments is None else self.segments > 0
 
 
-def visible(looking: Places, memory: Places, causal: bool) -> mtf.Tensor | None:
+def visible(looking: Places, memory: Places, causal: bool, window: int | None = None
+            ) -> mtf.Tensor | None:
   """Returns [..., length memory_length], bool: who sees whom; None: all see all.
 
   Padding is seen by none. It sees all that is real itself, as in BERT, whose span extractors
-  have logits of padding, too.
+  have logits of padding, too. With a window a position sees so many of the last ones, itself
+  included.
   """
   found = []
   if causal:
     behind = looking.positions >= memory.positions
     found.append(behind if memory.prefix is None else behind | memory.prefix)
+  if window is not None:
+    found.append(looking.positions - memory.positions < window)
   if looking.segments is not None and memory.segments is not None:
     alike = looking.segments == memory.segments
     found.append((alike | (looking.segments == 0)) & (memory.segments > 0))
@@ -75,12 +79,14 @@ class Sight:
     causal: whether a token sees none after itself.
     relative: the learned bias of relative positions, where the architecture has it.
     memory: the tokens that are looked at, if they are others.
+    window: how many of the last positions each sees, itself included; None: all.
   """
 
   def __init__(self, architecture: Architecture, looking: Places, causal: bool,
-               relative: mtf.layers.RelativeBias | None = None, memory: Places | None = None
-               ) -> None:
+               relative: mtf.layers.RelativeBias | None = None, memory: Places | None = None,
+               window: int | None = None) -> None:
     self.architecture, self.looking, self.causal = architecture, looking, causal
+    self.window = window
     self.relative, self.itself = relative, memory is None
     self.memory = (looking if memory is None else memory).as_memory()
     positions = architecture.positions if self.itself else "none"
@@ -95,7 +101,7 @@ class Sight:
 
   def bias_of(self, looking: Places) -> mtf.Tensor | None:
     """Returns what is added to the scores of some of those that look."""
-    seen = visible(looking, self.memory, self.causal)
+    seen = visible(looking, self.memory, self.causal, self.window)
     bias = None if seen is None else mtf.layers.mask_bias(seen)
     far = self.distance(looking) if self.itself else None
     return far if bias is None else bias if far is None else far + bias
@@ -128,10 +134,19 @@ def make_attention(mesh: mtf.Mesh, a: Architecture, causal: bool, name: str, acr
 
 
 def attend(attention: Any, x: mtf.Tensor, sight: Sight, training: bool,
-           memory: mtf.Tensor | None = None) -> mtf.Tensor:
-  """Returns what an attention layer makes of x [batch length d_model]."""
+           memory: mtf.Tensor | mtf.layers.Cache | None = None) -> mtf.Tensor:
+  """Returns what an attention layer makes of x [batch length d_model].
+
+  Args:
+    attention: from `make_attention`.
+    x: the tokens that look.
+    sight: who sees whom.
+    training: whether to drop.
+    memory: what is looked at, or its keys and values; None: x itself.
+  """
   if isinstance(attention, mtf.layers.LocalAttention):
-    return attention(x, sight.looking.segments, sight.angles, training)
+    cache = memory if isinstance(memory, mtf.layers.Cache) else None
+    return attention(x, sight.looking.segments, sight.angles, training, cache=cache)
   if isinstance(attention, mtf.layers.BlockwiseAttention):
     return attention(x, memory, sight.bias_of, sight.looking, sight.angles, training)
   return attention(x, memory, sight.bias, sight.angles, training)

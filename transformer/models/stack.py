@@ -4,12 +4,14 @@
     x, reports = stack(x, Places.of(tokens), training=True)
 
     held = stack.start(x, positions=128)                   # x [batch d_model], one position
-    x, held = stack.step(x, held, position)                # position 0, 1, 2...
+    held = stack.prefill(prompt, held, lengths)            # [batch length d_model], all at once
+    x, held = stack.step(x, held, position)                # position lengths, lengths + 1...
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import meshtf as mtf
 from transformer.experts.mixture import Report
@@ -17,6 +19,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.block import Block, Caches, Memory
 from transformer.models.sight import LENGTH, MEMORY, Places, Sight
 
+Turn: TypeAlias = Callable[[Block, mtf.Tensor, Caches], tuple[mtf.Tensor, Caches]]
 _LAYERS = "layers"
 
 
@@ -134,27 +137,60 @@ class Stack(mtf.Module):
     numbers = mtf.range(self.mesh, mtf.Dimension(MEMORY, rows))
     return Held(blocks, numbers, angles, bias)
 
+  def prefill(self, x: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False) -> Held:
+    """Returns what is kept after the first positions, all of which go through blocks at once.
+
+    Args:
+      x: the stream before the first block, [batch length d_model].
+      held: from `start`.
+      lengths: how many of the positions count: int32, a scalar or [batch]. The others are padding.
+      prefix: whether positions that count are seen by those before them, too.
+    """
+    x = self._in_blocks(x)
+    dim, rows = x.shape.dim(LENGTH), held.rows.shape.size
+    positions = mtf.range(self.mesh, dim)
+    places = Places(positions, prefix=positions < lengths if prefix else None)
+    sight = Sight(self.architecture, places, self.causal, self.relative,
+                  window=rows if rows < dim.size else None)
+    if self.architecture.attention != "blockwise":
+      _ = sight.bias                                       # made once, outside of any loop
+
+    def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
+      return block.prefill(h, caches, lengths - 1, sight, held.memory_bias)
+
+    return held._replace(blocks=self._walk(turn, x, held.blocks)[1])
+
+  def _in_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
+    """Returns the stream, padded to what attention in blocks can part."""
+    a, size = self.architecture, x.shape[LENGTH]
+    more = -size % a.block_length if a.attention != "full" and size > a.block_length else 0
+    return mtf.pad(x, LENGTH, 0, more)
+
   def step(self, x: mtf.Tensor, held: Held, position: mtf.Tensor) -> tuple[mtf.Tensor, Held]:
     """Returns the stream [batch d_model] of one more position, and what is kept then.
 
     Args:
       x: the stream before the first block.
       held: what was kept at the position before.
-      position: its number: int32, a scalar.
+      position: its number: int32, a scalar or [batch].
     """
     bias = self._distance(held.rows, position)
 
     def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
       return block.step(h, caches, position, held.angles, bias, held.memory_bias)
 
-    if self.architecture.scanned:
-      x, blocks = self.blocks.each(turn, x, held.blocks)
-    else:
-      blocks = []
-      for block, caches in zip(self.blocks, held.blocks):
-        x, caches = turn(block, x, caches)
-        blocks.append(caches)
+    x, blocks = self._walk(turn, x, held.blocks)
     return self.finish(x), held._replace(blocks=blocks)
+
+  def _walk(self, turn: Turn, x: mtf.Tensor, caches: Any) -> tuple[mtf.Tensor, Any]:
+    """Returns the stream after the last block, and the caches of all blocks."""
+    if self.architecture.scanned:
+      return cast(tuple[mtf.Tensor, Any], self.blocks.each(turn, x, caches))
+    kept = []
+    for block, cache in zip(self.blocks, caches):
+      x, cache = turn(block, x, cache)
+      kept.append(cache)
+    return x, kept
 
   def _distance(self, rows: mtf.Tensor, position: mtf.Tensor) -> mtf.Tensor | None:
     """Returns the bias by which a position sees what a cache's rows hold, [memory_length ...]."""

@@ -6,9 +6,10 @@
 
     decoder = Decoder(model, number=64, prompt_length=512, beams=4, end=1)     # EncoderDecoder too
 
-A language model goes on with its prompts; an encoder-decoder reads them as its inputs. Prompts are
-filled up to one length and one number, so the program is traced once. Keys and values of what was
-read are kept, so each id costs one position. Every layout writes the same ids.
+A language model goes on with its prompts; an encoder-decoder reads them as its inputs. Either reads
+them all at once. Keys and values of what was read are kept, so each id costs one position. Prompts
+are filled up to a power of two, or to `prompt_length`: there is one program for each such size.
+Every layout writes the same ids.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
+_POSITIONS = "length", "memory_length"
+_SMALLEST = 16         # what prompts are filled up to at least
 
 
 class PromptError(DataError):
@@ -60,6 +63,7 @@ class Decoder:
     cut: whether prompts that are too long lose their beginning (an encoder's: their end) rather
       than be refused.
     vocab: ids from here on are never written; None: all of the model's may be.
+    prefix: whether ids of a prompt see those after them, as language models learn it from prefixes.
 
   Raises:
     PlanError: a setting out of its range.
@@ -70,64 +74,99 @@ class Decoder:
                prompt_length: int = 64, batch: int = 8, end: int | Sequence[int] | None = None,
                begin: int | None = None, temperature: float = 0.0, top_k: int | None = None,
                top_p: float | None = None, beams: int = 0, alpha: float = 0.6,
-               window: int | None = None, cut: bool = False, vocab: int | None = None) -> None:
+               window: int | None = None, cut: bool = False, vocab: int | None = None,
+               prefix: bool = False) -> None:
     if min(number, prompt_length, batch) < 1:
       raise mtf.PlanError(f"number={number}, prompt_length={prompt_length} and batch={batch} must "
                           "be at least 1.")
     self.model, self.mesh, self.number, self.cut = model, model.mesh, number, cut
     self.encodes, self.beams, self.alpha, self.window = (
         isinstance(model, EncoderDecoder), beams, alpha, window)
+    self.prefix = prefix
     self.begin = 0 if self.encodes and begin is None else begin
     self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
     self._settings: dict[str, Any] = {"end": end, "vocab_size": self.vocab}
     self._drawing: dict[str, Any] = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    given = int(self.begin is not None)                         # ids before those of a prompt
     self.prompt_length = prompt_length
-    self.length = self._even(given + number + (0 if self.encodes else prompt_length), "length",
-                             "memory_length")
+    given = int(self.begin is not None and not self.encodes)      # ids before those of a prompt
+    self._longest, self.length = given + prompt_length, self._even(1 + number, *_POSITIONS)
     self.batch = self._even(batch, "batch")
-    self._run = mtf.function(self.write, mesh=self.mesh, texts="batch; length",
-                             inputs="batch; inputs_length", until="", seed="", turn="")
+    self._run = mtf.function(self._after, mesh=self.mesh, texts="batch; length",
+                             inputs="batch; inputs_length", lengths="batch", until="", seed="",
+                             turn="")
 
   def _even(self, size: int, *names: str) -> int:
     """Returns the next size that the mesh can cut along these dimensions."""
     axes = [self.mesh.axes[axis] for name in names for axis in self.mesh.layout.axes(name)]
     return -(-size // (parts := math.lcm(*axes))) * parts
 
-  def write(self, texts: mtf.Tensor, inputs: mtf.Tensor | None = None,
-            until: mtf.Tensor | None = None, seed: Any = 0, turn: Any = 0
-            ) -> tuple[mtf.Tensor, mtf.Tensor]:
-    """Returns ids, int32 [batch length], and scores, float32 [batch]: the program, in named ops.
+  def write(self, texts: mtf.Tensor, inputs: mtf.Tensor | None = None) -> tuple[
+      mtf.Tensor, mtf.Tensor]:
+    """Returns ids, int32 [batch length], and scores, float32 [batch]: a program, in named ops.
 
     Args:
-      texts: int32 [batch length], negative where ids are to be written.
+      texts: int32 [batch length]: what is given, and negative from there on, where ids are to be
+        written.
       inputs: of an encoder, [batch inputs_length].
-      until: positions from here on are not looked for.
+    """
+    if self.encodes:
+      assert inputs is not None, "an encoder has inputs"
+      return self._after(texts, inputs)
+    place = mtf.range(self.mesh, texts.shape.dim("length"))
+    lengths = mtf.reduce_sum(mtf.cast(texts >= 0, "int32"), "length")
+    wanted = texts.shape["length"] - lengths
+    last = mtf.gather(texts, lengths - 1, "length")
+    ids, scores = self._after(
+        mtf.where(place == 0, last, mtf.where(place <= wanted, -1, 0)),
+        mtf.rename(mtf.maximum(texts, 0), "length", "inputs_length"), lengths,
+        mtf.reduce_max(wanted) + 1, positions=texts.shape["length"])
+    ids = mtf.take_along(ids, mtf.maximum(place - lengths + 1, 0), "length")
+    return mtf.where(texts < 0, ids, texts), scores
+
+  def _after(self, texts: mtf.Tensor, inputs: mtf.Tensor, lengths: mtf.Tensor | None = None,
+             until: mtf.Tensor | None = None, seed: Any = 0, turn: Any = 0,
+             positions: int | None = None) -> tuple[mtf.Tensor, mtf.Tensor]:
+    """Returns ids, int32 [batch length], and scores, float32 [batch].
+
+    Args:
+      texts: int32 [batch length]: the last id that is given, then negative ones.
+      inputs: of an encoder, or prompts to go on with: int32 [batch inputs_length].
+      lengths: of prompts, int32 [batch].
+      until: positions of texts from here on are not looked for.
       seed: another seed, other draws.
       turn: likewise; the number of the batch.
+      positions: of a prompt and what follows, if some of the texts have too many.
     """
-    rows = texts.shape.without("length")
-    start = self._start(rows + [(_BEAM, self.beams)] if self.beams else rows,
-                        texts.shape["length"], inputs)
+    step, held = self._started(texts.shape, inputs, lengths, positions)
     settings = {**self._settings, "until": until}
     if self.beams:
       ids, scores = mtf.decoding.beam_search(
-          self._step, texts, mtf.Dimension(_BEAM, self.beams), start, alpha=self.alpha, **settings)
+          step, texts, mtf.Dimension(_BEAM, self.beams), held, alpha=self.alpha, **settings)
       best = mtf.zeros(self.mesh, "", "int32")
       return mtf.gather(ids, best, _BEAM), mtf.gather(scores, best, _BEAM)
     with mtf.seed(seed, turn):
-      ids, log_probs = mtf.decoding.sample(self._step, texts, start, **settings, **self._drawing)
+      ids, log_probs = mtf.decoding.sample(step, texts, held, **settings, **self._drawing)
     return ids, mtf.reduce_sum(mtf.where(texts < 0, log_probs, 0.0), "length")
 
-  def _start(self, rows: mtf.Shape, positions: int, inputs: mtf.Tensor | None) -> Any:
-    if not isinstance(self.model, EncoderDecoder):
-      return self.model.start(rows, positions, self.window)
-    assert inputs is not None, "an encoder has inputs"
-    encoded, _ = self.model.encode({"inputs": inputs})
-    return self.model.start(rows, positions, encoded, self.window)
+  def _started(self, texts: mtf.Shape, inputs: mtf.Tensor, lengths: mtf.Tensor | None,
+               positions: int | None) -> tuple[mtf.decoding.Step, Any]:
+    """Returns the step after what was read, and what it begins with."""
+    rows, more = texts.without("length"), texts["length"]
+    rows = rows + [(_BEAM, self.beams)] if self.beams else rows
+    if isinstance(self.model, EncoderDecoder):
+      encoded, _ = self.model.encode({"inputs": inputs})
+      return self.model.step, self.model.start(rows, more, encoded, self.window)
+    assert lengths is not None, "prompts have lengths"
+    model, tokens = self.model, mtf.rename(inputs, "inputs_length", "length")
+    most = positions or min(self._even(tokens.shape["length"] + more - 1, *_POSITIONS),
+                            self._even(self._longest + self.number, *_POSITIONS))
+    held = model.prefill(tokens, model.start(rows, most, self.window), lengths, self.prefix)
+    first = lengths - 1
 
-  def _step(self, position: mtf.Tensor, ids: mtf.Tensor, held: Any) -> tuple[mtf.Tensor, Any]:
-    return self.model.step(position, ids, held)
+    def step(position: mtf.Tensor, ids: mtf.Tensor, held: Any) -> tuple[mtf.Tensor, Any]:
+      return model.step(mtf.minimum(first + position, most - 1), ids, held)
+
+    return step, held
 
   def __call__(self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
                ) -> list[Written]:
@@ -153,6 +192,8 @@ class Decoder:
     if not 1 <= number <= self.number:
       raise mtf.PlanError(f"{number} ids cannot be written by a decoder made for 1 to "
                           f"{self.number}.\n  Make it for more: number={number}.")
+    if not self.encodes:
+      self.model.embeddings.refuse_length(self._even(self._longest + self.number, *_POSITIONS))
     fitting = [self._fitting(i, [int(x) for x in prompt]) for i, prompt in enumerate(prompts)]
     for first in range(0, len(fitting), self.batch):
       yield self._written(fitting[first:first + self.batch], number, seed, first // self.batch)
@@ -162,19 +203,25 @@ class Decoder:
     """Returns what is written after no more prompts than a batch has."""
     filled = [*prompts, *[prompts[-1]] * (self.batch - len(prompts))]
     before = [] if self.begin is None else [self.begin]
-    known = [before if self.encodes else before + prompt for prompt in filled]
-    texts = np.zeros((self.batch, self.length), np.int32)
-    for row, ids in zip(texts, known):
-      row[:len(ids)], row[len(ids):len(ids) + number] = ids, -1
-    inputs = np.zeros((self.batch, self._even(self.prompt_length, "inputs_length", "length")),
-                      np.int32)
-    for row, ids in zip(inputs, filled):
-      row[:len(ids)] = ids[:len(row)]
-    until = max(map(len, known)) + number
-    found, scores = self._run(texts, inputs if self.encodes else None, np.int32(until),
-                              np.int32(seed), np.int32(turn))
-    return [Written(self._until_end(row[len(ids):len(ids) + number].tolist()), float(score))
-            for row, ids, score, _ in zip(found.numpy(), known, scores.numpy(), prompts)]
+    read = filled if self.encodes else [before + prompt for prompt in filled]
+    lengths = np.array([len(ids) for ids in read], np.int32)
+    inputs = np.zeros((self.batch, self._size(max(map(len, read)))), np.int32)
+    for row, ids in zip(inputs, read):
+      row[:len(ids)] = ids
+    texts = np.full((self.batch, self.length), -1, np.int32)
+    texts[:, 0] = before if self.encodes else [ids[-1] for ids in read]
+    found, scores = self._run(texts, inputs, None if self.encodes else lengths,
+                              np.int32(1 + number), np.int32(seed), np.int32(turn))
+    return [Written(self._until_end(row[1:1 + number].tolist()), float(score))
+            for row, score, _ in zip(found.numpy(), scores.numpy(), prompts)]
+
+  def _size(self, longest: int) -> int:
+    """Returns what prompts of up to so many ids are filled up to."""
+    a, size = self.model.architecture, max(_SMALLEST, 1 << (longest - 1).bit_length())
+    if a.attention != "full":
+      size = min(size, a.block_length) if longest <= a.block_length else (
+          -(-size // a.block_length) * a.block_length)
+    return self._even(min(size, self._longest), "inputs_length", *_POSITIONS)
 
   def _until_end(self, ids: list[int]) -> list[int]:
     end = self._settings["end"]

@@ -66,14 +66,15 @@ def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> D
   Arguments and errors are those of `write`.
   """
   model, data, vocabulary = trained.model, trained.data, trained.data.vocabulary
-  if not isinstance(model, LanguageModel | EncoderDecoder) or "prefix" in data.features(1):
-    raise DataError(f"{type(model).__name__} on such data does not write id by id from what came "
-                    "before.\n  Take a language model without prefixes, or an encoder-decoder.")
+  if not isinstance(model, LanguageModel | EncoderDecoder):
+    raise DataError(f"{type(model).__name__} does not write id by id from what came before.\n"
+                    "  Take a language model or an encoder-decoder.")
   if "window" not in gin.get_bindings(Decoder):
     settings["window"] = data.features(1)["tokens"].shape[1]
   single = [ids[0] for ids in (vocabulary.encode(text).tolist() for text in stop) if len(ids) == 1]
   return Decoder(model, end=[vocabulary.end, *single], vocab=vocabulary.size,
-                 begin=None if isinstance(data, ByteText) else 0, **settings)
+                 begin=None if isinstance(data, ByteText) else 0,
+                 prefix="prefix" in data.features(1), **settings)
 
 
 def _ids(vocabulary: Vocabulary, number: int, prompt: str, encodes: bool) -> list[int]:
