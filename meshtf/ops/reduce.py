@@ -22,11 +22,12 @@ from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, s
 from meshtf.ops.broadcasting import align, is_scalar, onto, require_order
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.sums import sum_over
 from meshtf.ops.unary import exp
 
 _ROLES = {"sum": Role.SUM, "mean": Role.SUM, "max": Role.MAX, "any": Role.MAX, "min": Role.MIN,
           "all": Role.MIN}
-_KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
+_KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES} | {"sum": sum_over}
 
 
 def _samples() -> tuple[Sample, ...]:
