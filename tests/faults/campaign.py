@@ -89,8 +89,9 @@ class Campaign:
     settings = {"train.steps": self.steps, "train.batch": 8, "train.save_every": 5,
                 "train.report_every": 1, "train.deterministic": True, "ByteText.length": 16,
                 "ByteText.corpus": "@data.text_files", "Evaluation.number": 8, "sample.number": 2,
-                "data.text_files.pattern": repr(f"{self.folder}/text/*.md"), "Architecture.d_model": 16,
-                "Architecture.d_ff": 32, "Architecture.heads": 2, "Architecture.d_kv": 8,
+                "data.text_files.pattern": repr(f"{self.folder}/text/*.md"),
+                "Architecture.d_model": 16, "Architecture.d_ff": 32, "Architecture.heads": 2,
+                "Architecture.d_kv": 8,
                 "Architecture.blocks": 1, "Architecture.dropout": 0.1}
     command = [sys.executable, "-m", "transformer.train", f"--model_dir={self.folder / name}",
                *(f"--gin_param={key} = {value}" for key, value in settings.items())]
