@@ -7,17 +7,19 @@
     reading    on any mesh and layout; what is damaged is named
     fitting    a diff where names or shapes differ
     saver      the checkpoints of a run, in the background by choice
-    lock       one run in a folder
+    lock       one run in a folder; sharing: which all hosts see
     command    python -m meshtf checkpoint inspect|diff; report: what they tell
 """
 
 from meshtf.checkpoints.lock import only_run
 from meshtf.checkpoints.manifest import Manifest
-from meshtf.checkpoints.reading import Restored, restore, restore_latest
+from meshtf.checkpoints.reading import Restored, newest_whole, restore, restore_latest
 from meshtf.checkpoints.saver import Saver
+from meshtf.checkpoints.sharing import check_shared
 from meshtf.checkpoints.steps import latest
 from meshtf.checkpoints.writing import save
 from meshtf.errors import CheckpointWarning, DamageError, WriteError
 
 __all__ = ["CheckpointWarning", "DamageError", "Manifest", "Restored", "Saver", "WriteError",
-           "latest", "only_run", "restore", "restore_latest", "save"]
+           "check_shared", "latest", "newest_whole", "only_run", "restore", "restore_latest",
+           "save"]

@@ -17,8 +17,9 @@ fails, the manifest's sums name the file.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -75,7 +76,7 @@ def restore(path: str, variables: Mapping[str, Variable], partly: bool = False,
   named = [(renamed(name, renames or {}), variable) for name, variable in variables.items()]
   check_fit(path, manifest, named, partly)
   try:
-    _load(f"{path}/{PREFIX}", manifest, named)
+    _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named)     # workers stand elsewhere
   except _UNREADABLE as error:
     manifest.check(path)                 # names the file, unless the sums are right
     raise DamageError(path, _INDEX, f"what it tells cannot be read: {error.message}") from error
@@ -93,10 +94,23 @@ def restore_latest(directory: str, variables: Mapping[str, Variable], partly: bo
     CheckpointError: names or shapes differ.
     DamageError: there are checkpoints, but none is whole.
   """
+  return newest_whole(directory, lambda path: restore(path, variables, partly, renames))
+
+
+def newest_whole(directory: str, read: Callable[[str], dict[str, Any]]) -> Restored | None:
+  """Reads the newest checkpoint of a folder that is whole; warns of those that are damaged.
+
+  Args:
+    directory: where the checkpoints are.
+    read: reads the one with a path, and returns what was saved beside the variables.
+
+  Raises:
+    DamageError: there are checkpoints, but none is whole.
+  """
   damage = None
   for step, path, _ in newest_first(directory):
     try:
-      return Restored(step, path, restore(path, variables, partly, renames))
+      return Restored(step, path, read(path))
     except DamageError as error:
       warn_of(error)
       damage = error

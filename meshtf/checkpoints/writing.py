@@ -86,7 +86,7 @@ def write(directory: str, step: int, variables: Mapping[str, Variable], parts: l
     shutil.rmtree(unfinished, ignore_errors=True)
     os.makedirs(unfinished)
     tensors = _described(variables, parts)
-    files = _write_files(unfinished, parts)
+    files = _write_files(os.path.abspath(unfinished), parts)   # workers stand elsewhere
     Manifest(step, dict(extra or {}), tensors, files).write(unfinished)
     replace(unfinished, path)
     prune(directory, step, keep, keep_every)

@@ -28,8 +28,12 @@ SHAPES = {                                 # and data types, and stages
 
 
 def variables(key: str, seed: int | None) -> dict[str, mtf.Variable]:
+  """Returns variables and slots on one of the meshes: random numbers, or all zero."""
+  return variables_on(mtf.Mesh(**MESHES[key]), seed)
+
+
+def variables_on(mesh: mtf.Mesh, seed: int | None) -> dict[str, mtf.Variable]:
   """Returns variables and slots on a mesh: random numbers, or all zero."""
-  mesh = mtf.Mesh(**MESHES[key])
   made = []
   for name, (shape, dtype, stage) in SHAPES.items():
     with mtf.stage(stage):

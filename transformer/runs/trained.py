@@ -3,16 +3,15 @@
     trained = Trained.of("runs/lm_stdlib")        # gin has the settings of the run
     trained.model, trained.data.vocabulary, trained.step
 
-The checkpoint may be one of any mesh and layout. Names and shapes must be those of the model: what
-is missing, left over or of another shape is told, as a checkpoint of half a model is of no use.
+The checkpoint may be one of any mesh and layout. Where what is read of the latest is damaged, a
+warning names the file, and the one before is taken. Names and shapes must be those of the model:
+what is missing, left over or of another shape is told, as half a model is of no use.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import tensorflow as tf
+from typing import Any, NamedTuple
 
 import meshtf as mtf
 from transformer.data import Data
@@ -34,25 +33,25 @@ class Trained(NamedTuple):
     """Returns what gin's settings of `train` make, with the variables of the latest checkpoint.
 
     Raises:
-      CheckpointError: there is none, or it is one of another model.
+      CheckpointError: there is none that is whole, or it is one of another model.
       DataError: the vocabulary is larger than the model knows, or data are for other models.
     """
-    found = mtf.latest_checkpoint(model_dir)
-    if found is None:
+    if mtf.latest_checkpoint(model_dir) is None:
       raise mtf.CheckpointError(f"there is no checkpoint in {model_dir}.\n  Train the model first, "
                                 "or name the folder of a run: --model_dir=FOLDER.")
     run = training.Run()
-    restore(found[1], run.model)
-    return cls(run.model, run.data, found[0])
+    found = mtf.checkpoints.newest_whole(model_dir, lambda path: restore(path, run.model))
+    assert found is not None
+    return cls(run.model, run.data, found.step)
 
 
-def restore(path: str, model: Model) -> None:
-  """Reads the variables of a model from a checkpoint of its training.
+def restore(path: str, model: Model) -> dict[str, Any]:
+  """Reads the variables of a model from a checkpoint of its training; returns its `extra`.
 
   Raises:
-    CheckpointError: names or shapes differ.
+    CheckpointError: names or shapes differ, or a file is damaged.
   """
-  saved = dict(tf.train.list_variables(f"{path}/variables"))
+  saved = {name: list(s.sizes) for name, s in mtf.checkpoints.Manifest.read(path).tensors.items()}
   variables = {v.name: v for v in model.variables}
   own = {name.partition("/")[0] for name in variables}
   # What optimizers keep is saved under the name of its variable, and one more.
@@ -70,7 +69,7 @@ def restore(path: str, model: Model) -> None:
         f"the checkpoint {path} is of another model.\n"
         + "".join(f"  {kind}:\n{_some(lines)}" for kind, lines in differences.items() if lines)
         + "  Use the configuration that it was trained with: the config.gin beside it.")
-  mtf.restore_checkpoint(path, variables, partly=True)
+  return mtf.restore_checkpoint(path, variables, partly=True)
 
 
 def _some(lines: Sequence[str]) -> str:

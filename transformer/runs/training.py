@@ -114,9 +114,10 @@ class Run:
     """Goes on from what is in a folder; tells how good the model is before and after.
 
     Raises:
-      CheckpointError: another process trains in this folder.
+      CheckpointError: another process trains in this folder, or workers do not see it.
     """
     with mtf.checkpoints.only_run(model_dir):
+      mtf.checkpoints.check_shared(model_dir)
       self._train(model_dir)
 
   def _train(self, model_dir: str) -> None:
