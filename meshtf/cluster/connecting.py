@@ -27,6 +27,7 @@ from meshtf.cluster.addresses import Address, free_ports, own_address, parse_clu
 from meshtf.cluster.door import Drive, ask
 from meshtf.cluster.hearing import hear_only
 from meshtf.errors import ClusterError, explain_error
+from meshtf.runtime.beats import VARIABLE
 from meshtf.runtime.devices import worker_devices
 
 LOST = 69            # the exit code of a program that lost a worker (EX_UNAVAILABLE)
@@ -87,9 +88,10 @@ def _leave(before: Callable[..., None], kind: type[BaseException], error: BaseEx
   if not lost:
     before(kind, error, trace)
     return
+  watched = VARIABLE in os.environ     # by a supervisor, which tells what comes now
   print(explain_error("a worker was lost.", workers="\n".join(lost), way_out=(
-      "The same command goes on from its last checkpoint, once all workers are there; python -m "
-      "meshtf supervise --restarts=N sees to it.")), file=sys.stderr, flush=True)
+      "" if watched else "The same command goes on from its last checkpoint, once all workers are "
+      "there; python -m meshtf supervise --restarts=N sees to it.")), file=sys.stderr, flush=True)
   sys.stdout.flush()
   os._exit(LOST)                       # TensorFlow's own end would wait for the lost ones
 
@@ -150,8 +152,10 @@ def _let_go() -> None:
 
 
 def _not_there(left: Sequence[Address], why: dict[Address, str], wait: float) -> ClusterError:
+  taken = all("taken" in why[worker] for worker in left)
   return ClusterError(explain_error(
       f"{len(left)} of the workers did not come within {wait:g} seconds.",
       workers="\n".join(f"{worker}: {why[worker]}" for worker in left),
-      way_out="Start each of them: python -m meshtf worker --port=PORT. One that other hosts are "
+      way_out="Wait until that driver has ended, or take other workers." if taken else
+              "Start each of them: python -m meshtf worker --port=PORT. One that other hosts are "
               "to reach needs --bind=ADDRESS, too."))

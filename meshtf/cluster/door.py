@@ -142,4 +142,6 @@ def _ask(connection: socket.socket, question: Answer) -> Answer:
     found = json.loads(line)
     return {**found, "life": str(found["life"])}
   except (ValueError, LookupError, TypeError):
-    raise ConnectionError(f"what answers is no worker of meshtf: {line[:40]!r}") from None
+    port = connection.getpeername()[1]
+    raise ConnectionError(f"what answers on port {port} is no worker of meshtf; a worker says "
+                          "which port to name, and its door is the next one") from None

@@ -16,6 +16,7 @@ networks in which you trust every machine.
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -59,7 +60,8 @@ def serve(port: int, address: str, devices: int) -> None:
   try:
     server = tf.distribute.Server({"worker": [f"{address}:{port}"]}, "worker", 0, config=config)
   except tf.errors.OpError as error:
-    raise ClusterError(f"TensorFlow's server does not start: {error.message}") from None
+    with socket.create_server((ANY, port)):        # raises OSError where the port is taken
+      raise ClusterError(f"TensorFlow's server does not start: {error.message}") from None
   hear_only(port, address)
   gpus = len(tf.config.list_physical_devices("GPU"))
   about = {"devices": devices, "gpus": gpus, "tensorflow": tf.__version__}

@@ -7,6 +7,7 @@ import json
 import gin
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import meshtf as mtf
 from transformer.data import ByteText, Corpus
@@ -59,6 +60,13 @@ def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
     raise error
   assert status(tmp_path)["state"] == state
   assert status(tmp_path).get("error") == ("ValueError: bad luck" if state == "failed" else None)
+
+
+def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
+  monkeypatch.setattr(mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"])
+  with pytest.raises(tf.errors.UnavailableError), Watch(tmp_path, steps=1):
+    raise tf.errors.UnavailableError(None, None, "recvmsg: reset\nand much more")
+  assert status(tmp_path)["error"] == "lost: worker 1 at h:4000: it does not answer"
 
 
 @pytest.mark.slow

@@ -26,6 +26,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
+import meshtf as mtf
+
 FILE = "status.json"
 _OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")       # "node:Op", as the executor calls what it runs
 _MOVES = ("Send", "Recv", "Collective", "all-reduce", "all-gather", "all-to-all", "reduce-scatter",
@@ -94,7 +96,9 @@ class Watch:
     elif isinstance(error, KeyboardInterrupt):
       self._write("interrupted", {})
     else:
-      self._write("failed", {"error": f"{type(error).__name__}: {error}"})
+      lost = mtf.lost_workers() if isinstance(error, tf.errors.OpError) else []
+      self._write("failed", {"error": f"lost: {'; '.join(lost)}" if lost else
+                             f"{type(error).__name__}: {error}"})
 
   def _write(self, state: str, numbers: Mapping[str, Any]) -> None:
     self._told |= numbers
