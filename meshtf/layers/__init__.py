@@ -22,7 +22,7 @@ from meshtf.layers.dot_product import compress_mean, dot_product_attention
 from meshtf.layers.dropout import AnnealedDropout, Dropout, add_noise, multiplicative_jitter
 from meshtf.layers.embedding import Embedding, sinusoids
 from meshtf.layers.feed_forward import DenseProduct, FeedForward
-from meshtf.layers.heads import Cache
+from meshtf.layers.heads import Cache, Moment
 from meshtf.layers.local_attention import LocalAttention, local_attention
 from meshtf.layers.loss import (
   mean_squared_error,
@@ -38,8 +38,8 @@ from meshtf.layers.statistics import correlation, rms
 
 __all__ = ["Angles", "AnnealedDropout", "BatchNorm", "BlockwiseAttention", "Cache", "Conv",
            "ConvTranspose", "Dense", "DenseProduct", "Dropout", "Embedding", "FeedForward",
-           "GroupNorm", "LayerNorm", "LocalAttention", "MultiHeadAttention", "RMSNorm",
-           "RelativeBias", "Repeat", "Reversible", "SeparableConv", "add_noise",
+           "GroupNorm", "LayerNorm", "LocalAttention", "Moment", "MultiHeadAttention",
+           "RMSNorm", "RelativeBias", "Repeat", "Reversible", "SeparableConv", "add_noise",
            "blockwise_attention", "causal_bias", "causal_mask", "clip_gradient", "compress_mean",
            "correlation", "distance_slopes", "dot_product_attention", "initializers",
            "local_attention", "mask_bias", "mean_squared_error", "multiplicative_jitter",

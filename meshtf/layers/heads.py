@@ -41,6 +41,14 @@ class Cache(NamedTuple):
   values: Tensor
 
 
+class Moment(NamedTuple):
+  """What a step knows of its position."""
+
+  row: Tensor                  # of the cache, that is written: int32, a scalar or [batch]
+  bias: Tensor                 # of the scores of all rows: [... memory_length]
+  angles: Angles | None        # of the position alone
+
+
 class Heads(Module):
   """What attention layers share: products to queries, keys and values, and back; steps.
 
@@ -127,17 +135,28 @@ class Heads(Module):
       angles: rotary positions of all positions that come.
       bias: added to the scores, which are [batch heads memory_length]: of each row of the cache.
     """
-    turns = None if angles is None else Angles(*(gather(a, position, self.length_dims[-1])
-                                                 for a in angles))
+    return self.step_at(x, cache, self.moment(cache, position, angles, bias))
+
+  def moment(self, cache: Cache, position: Tensor, angles: Angles | None = None,
+             bias: Tensor | None = None) -> Moment:
+    """Returns what `step` makes of a position, which is the same for all layers of a kind.
+
+    Arguments are those of `step`; of the cache only names and sizes count.
+    """
     rows = cache.keys.shape.dim(self.memory_dim)
-    age = (position - range_(x.mesh, rows)) % rows.size     # of what a row holds, in positions
-    q, k, v = self.project(x, turns)
-    row = position % rows.size
-    cache = Cache(*(dynamic_update(old, self.memory_dim, row, new)
+    age = (position - range_(position.mesh, rows)) % rows.size  # of what a row holds, in positions
+    past = mask_bias(self.remembers(age, position), (cache.keys if bias is None else bias).dtype)
+    return Moment(position % rows.size, past if bias is None else past + bias,
+                  None if angles is None else Angles(*(
+                      gather(a, position, self.length_dims[-1]) for a in angles)))
+
+  def step_at(self, x: Tensor, cache: Cache, moment: Moment) -> tuple[Tensor, Cache]:
+    """Returns what `step` does, from what one layer's `moment` made for all of them."""
+    q, k, v = self.project(x, moment.angles)
+    cache = Cache(*(dynamic_update(old, self.memory_dim, moment.row, new)
                     for old, new in zip(cache, (k, v))))
-    past = mask_bias(self.remembers(age, position), (q if bias is None else bias).dtype)
-    y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim,
-                              past if bias is None else past + bias, scale=self.scale)
+    y = dot_product_attention(q, *cache, self.memory_dim, self.key_dim, moment.bias,
+                              scale=self.scale)
     return self.output(y, x.shape.names), cache
 
   def remembers(self, age: Tensor, position: Tensor) -> Tensor:

@@ -89,21 +89,18 @@ class Block(mtf.Module):
     own = self.attention.empty_cache(x, *([] if near else [rows]))
     return Caches(own, None if memory is None else self.memory_attention.remember(memory))
 
-  def step(self, x: mtf.Tensor, caches: Caches, position: mtf.Tensor,
-           angles: mtf.layers.Angles | None, bias: mtf.Tensor | None,
+  def step(self, x: mtf.Tensor, caches: Caches, moment: mtf.layers.Moment,
            memory_bias: mtf.Tensor | None) -> tuple[mtf.Tensor, Caches]:
     """Returns the stream [batch d_model] of one more position, and what is kept then.
 
     Args:
       x: the stream before, of this position.
       caches: what was kept at the position before.
-      position: its number: int32, a scalar.
-      angles: rotary positions of all positions.
-      bias: of the scores of this position, [... memory_length].
+      moment: what attention makes of the position.
       memory_bias: of its scores of the memory.
     """
-    return self._writing(x, caches, memory_bias, lambda h: self.attention.step(
-        h, caches.own, position, angles, bias))
+    return self._writing(x, caches, memory_bias,
+                         lambda h: self.attention.step_at(h, caches.own, moment))
 
   def prefill(self, x: mtf.Tensor, caches: Caches, last: mtf.Tensor, sight: Sight,
               memory_bias: mtf.Tensor | None) -> tuple[mtf.Tensor, Caches]:

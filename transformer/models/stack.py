@@ -174,10 +174,13 @@ class Stack(mtf.Module):
       held: what was kept at the position before.
       position: its number: int32, a scalar or [batch].
     """
-    bias = self._distance(held.rows, position)
+    first, caches = ((self.blocks.layer, held.blocks) if self.architecture.scanned
+                     else (self.blocks[0], held.blocks[0]))
+    moment = first.attention.moment(caches.own, position, held.angles,
+                                    self._distance(held.rows, position))
 
     def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
-      return block.step(h, caches, position, held.angles, bias, held.memory_bias)
+      return block.step(h, caches, moment, held.memory_bias)
 
     x, blocks = self._walk(turn, x, held.blocks)
     return self.finish(x), held._replace(blocks=blocks)
