@@ -27,6 +27,7 @@ from meshtf.checkpoints.boxes import Box, cut, inside, numbers, spans, spec, who
 from meshtf.checkpoints.manifest import PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.steps import path_of, prune, replace, temporary
 from meshtf.errors import WriteError
+from meshtf.runtime.beats import beat
 from meshtf.runtime.tf_private import wait_for_workers
 from meshtf.runtime.variables import Variable
 
@@ -194,6 +195,7 @@ def _write_shard(folder: str, number: int, shard: list[Piece]) -> Sum:
   found, expected = Sum.of(f"{prefix}.data-00000-of-00001"), sum(p.bytes for p in shard)
   if found.bytes != expected:
     raise OSError(f"{prefix} has {found.bytes:,} bytes, not {expected:,}")
+  beat(f"ran the saving of {prefix}")      # a save may take longer than any call
   return found
 
 

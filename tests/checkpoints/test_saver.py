@@ -11,6 +11,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.checkpoints import CheckpointWarning, Saver, WriteError, writing
+from meshtf.runtime import beats
 from tests.checkpoints.models import bits, fill, variables
 
 
@@ -107,6 +108,16 @@ def test_a_failure_is_told_and_what_was_there_stays(asynchronous, tmp_path, monk
   saver.save(3, here)
   saver.finish()                                      # the last one is there
   assert steps(tmp_path) == [3]
+
+
+def test_each_file_is_a_sign_of_life(tmp_path, monkeypatch):
+  monkeypatch.setenv(beats.VARIABLE, str(tmp_path / "beats"))
+  monkeypatch.setattr(writing, "PIECE", 400)
+  path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
+  files = len([name for name in os.listdir(path) if ".data-" in name])
+  number, told = (tmp_path / "beats").read_text().split(" ", 1)
+  assert files > 5 and told.startswith("ran the saving of")      # "ran": the limit of calls
+  assert int(number) >= files
 
 
 def test_a_bug_in_the_background_is_no_warning(tmp_path, monkeypatch):

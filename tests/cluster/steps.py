@@ -73,6 +73,17 @@ def reductions() -> dict[str, dict[str, int]]:
   return found
 
 
+def chatty(batch: int = 64) -> dict[str, int]:
+  """Returns what crosses in all moves of a step, by the axis that stays within a host."""
+  found = {}
+  for axis in ("data", "model"):
+    mesh = mtf.Mesh("model:2;data:2", layout=LAYOUT, within_host=axis)
+    trainer = Trainer(LanguageModel(mesh, SMALL))
+    rows = {name: x.numpy() for name, x in next(iter(text().batches(batch))).items()}
+    found[axis] = sum(crossed(trainer._step, rows, np.int32(0)).values())
+  return found
+
+
 def read_by_hosts() -> dict[str, Any]:
   """Returns whether rows that hosts read are those of the driver, and where they lie."""
   data, rows = text(), 8
@@ -90,9 +101,9 @@ def read_by_hosts() -> dict[str, Any]:
 def main() -> None:
   """Connects, computes, prints."""
   devices = mtf.connect(sys.argv[-1].removeprefix("--cluster="))
-  print(json.dumps({"devices": devices, "losses": [losses(mtf.Mesh(layout=LAYOUT, **mesh))
-                                                   for mesh in MESHES],
-                    "reductions": reductions(), "read": read_by_hosts()}), flush=True)
+  found = [losses(mtf.Mesh(layout=LAYOUT, **mesh)) for mesh in MESHES]
+  print(json.dumps({"devices": devices, "losses": found, "reductions": reductions(),
+                    "chatty": chatty(), "read": read_by_hosts()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,10 @@ def test_a_reduction_crosses_the_network_once_for_each_host(found, axes):
   assert found["reductions"][axes] == {"all_reduce": 2 * (2 - 1) * 1000 * 4}
 
 
+def test_less_crosses_where_the_chatty_axis_stays_within_a_host(found):
+  assert found["chatty"]["model"] < found["chatty"]["data"] / 4
+
+
 def test_each_host_reads_its_own_rows(found):
   assert found["read"] == {"equal": True, "devices": [True] * 4,
                            "hosts": ["task:0", "task:0", "task:1", "task:1"]}

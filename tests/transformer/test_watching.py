@@ -62,6 +62,13 @@ def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
   assert status(tmp_path).get("error") == ("ValueError: bad luck" if state == "failed" else None)
 
 
+def test_what_is_no_finite_number_is_null(tmp_path):
+  with Watch(tmp_path, steps=2) as watch:
+    watch.report(1, loss=float("nan"), gradient_norm=float("inf"))
+    assert "NaN" not in (tmp_path / "status.json").read_text()
+    assert status(tmp_path)["loss"] is None and status(tmp_path)["gradient_norm"] is None
+
+
 def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
   monkeypatch.setattr(mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"])
   with pytest.raises(tf.errors.UnavailableError), Watch(tmp_path, steps=1):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import socket
@@ -102,12 +103,14 @@ class Watch:
 
   def _write(self, state: str, numbers: Mapping[str, Any]) -> None:
     self._told |= numbers
-    whole = {"state": state, "steps": self._steps, **self._told, "time": time.time(),
+    told = {name: None if isinstance(x, float) and not math.isfinite(x) else x
+            for name, x in self._told.items()}         # JSON has no NaN
+    whole = {"state": state, "steps": self._steps, **told, "time": time.time(),
              "host": socket.gethostname(), "pid": os.getpid()}
     self._path.parent.mkdir(parents=True, exist_ok=True)
     beside = self._path.with_suffix(".new")
     with contextlib.suppress(OSError):           # a full disk: the file before stays
-      beside.write_text(json.dumps(whole) + "\n", encoding="utf-8")
+      beside.write_text(json.dumps(whole, allow_nan=False) + "\n", encoding="utf-8")
       os.replace(beside, self._path)
 
 
