@@ -58,9 +58,12 @@ class Mesh:
     stages: the axis along which stages of a pipeline lie (`mtf.stage`); it cuts no dimension.
     strict: whether warnings about the layout are errors.
     seed: the seed from which the initial values of variables are drawn.
+    bucket_bytes: how much of gradients and other unfinished sums is reduced together, where devices
+      have memories of their own, while the backward pass goes on; 0: each by itself.
 
   Raises:
-    MeshError: the number of devices is not the mesh's size, or `within_host` names no axis.
+    MeshError: the number of devices is not the mesh's size, `within_host` names no axis, or
+      `bucket_bytes` is negative.
     ParseError: a string cannot be read, or a rule names several axes.
   """
 
@@ -68,14 +71,14 @@ class Mesh:
                optimizer_layout: LayoutLike = (), keep_gathered: bool = False,
                devices: str | Sequence[str] | None = None,
                within_host: str | Sequence[str] = (), stages: str = "stage",
-               strict: bool = False, seed: int = 0) -> None:
+               strict: bool = False, seed: int = 0, bucket_bytes: int = 25 * 2**20) -> None:
     self.axes = _axes(axes)
     self.layout = Layout(layout)
     self._variable_rules = Layout.changes(variable_layout)
     self._optimizer_rules = Layout.changes(optimizer_layout)
     self._layouts: dict[tuple[Layout, str], Layout] = {}
     self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
-    self.keep_gathered = keep_gathered
+    self.keep_gathered, self.bucket_bytes = keep_gathered, bucket_bytes
     self.devices = devices
     self.within_host = (within_host,) if isinstance(within_host, str) else tuple(within_host)
     self.stages = stages
@@ -196,6 +199,9 @@ class Mesh:
             f"within_host names the axis {axis!r}, which the mesh lacks.", mesh=self,
             close_to=near_misses(axis, self.axes) or "none of its axes",
             way_out="Name axes of the mesh, or leave within_host out."))
+    if self.bucket_bytes < 0:
+      raise MeshError(f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
+                      "unfinished sum by itself.")
     devices = self.devices
     if not (devices is None or isinstance(devices, str)) and len(devices) != self.size:
       raise MeshError(explain_error(

@@ -7,6 +7,7 @@
     program   a graph as a list of steps
     nested    the same for bodies of loops and branches
     schedule  which of them run together in a segment
+    buckets   which reductions are one collective
 """
 
 from meshtf.partition.moves import Move, moves
@@ -15,6 +16,7 @@ from meshtf.partition.program import build
 from meshtf.partition.schedule import Segment, schedule
 from meshtf.partition.steps import (
   BranchStep,
+  Bucket,
   CallStep,
   Compute,
   Load,
@@ -30,6 +32,6 @@ from meshtf.partition.steps import (
   walked_only,
 )
 
-__all__ = ["BranchStep", "CallStep", "Compute", "Load", "LoopStep", "Move", "MoveStep", "NodePlan",
-           "Program", "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build", "moves",
-           "plan_node", "schedule", "walk", "walked_only"]
+__all__ = ["BranchStep", "Bucket", "CallStep", "Compute", "Load", "LoopStep", "Move", "MoveStep",
+           "NodePlan", "Program", "Put", "Segment", "Step", "Tell", "Value", "WindowStep", "build",
+           "moves", "plan_node", "schedule", "walk", "walked_only"]

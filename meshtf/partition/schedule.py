@@ -10,14 +10,19 @@ side.
 
 Where several positions share one device (`apart=True`), work that is the same along some axes of
 the mesh is kept apart from work that is not, so that the runtime can do it once for all of them.
+
+Where devices have memories of their own (`bucket=BYTES`), a segment ends once it has made so many
+bytes of unfinished sums, so that gradients are on their way while the backward pass goes on.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 from meshtf.mesh import Mesh, Whole
+from meshtf.partition.buckets import Buckets, is_reduction
+from meshtf.partition.cost import local_bytes
 from meshtf.partition.steps import Compute, Load, Program, Put, Step, Value, makes, needs
 
 
@@ -44,12 +49,21 @@ class Segment:
     return tuple(lines), tuple(number[v] for v in self.outs)
 
 
-def schedule(program: Program, apart: bool = False) -> list[Segment]:
-  """Returns the segments of a program in order, with what goes in and out of each."""
-  levels = _Levels(program.mesh, apart)
+def schedule(program: Program, apart: bool = False, bucket: int = 0) -> list[Segment]:
+  """Returns the segments of a program in order, with what goes in and out of each.
+
+  Args:
+    program: what is cut into segments.
+    apart: whether work that varies along different axes is kept apart.
+    bucket: the bytes of unfinished sums that are reduced together; 0: each by itself.
+  """
+  reduced = {step.src for step in program.steps if is_reduction(step)} if bucket else set()
+  levels = _Levels(program.mesh, apart, _Fill(program.mesh, bucket, reduced))
   for step in program.steps:
     levels.add(step)
   segments = levels.finish()
+  if bucket:
+    _fill_buckets(segments, Buckets(program.mesh, bucket))
   _find_borders(segments, program.results)
   return segments
 
@@ -63,11 +77,31 @@ class _Part:
   computes: list[Compute]
 
 
+@dataclasses.dataclass(eq=False)
+class _Fill:
+  """How full the bucket of the present level is."""
+
+  mesh: Mesh
+  limit: int
+  reduced: set[Value]           # what is to be reduced
+  bytes: float = 0.0
+
+  def add(self, values: Iterable[Value]) -> None:
+    self.bytes += sum(local_bytes(v.spec, v.placement, self.mesh) for v in values
+                      if v.spec is not None and v in self.reduced)
+
+  def take(self) -> bool:
+    """Returns whether it is full; then it is empty again."""
+    full = 0 < self.limit <= self.bytes
+    self.bytes = 0.0 if full else self.bytes
+    return full
+
+
 class _Levels:
   """Assigns each step to a level."""
 
-  def __init__(self, mesh: Mesh, apart: bool) -> None:
-    self.mesh, self.apart = mesh, apart
+  def __init__(self, mesh: Mesh, apart: bool, fill: _Fill) -> None:
+    self.mesh, self.apart, self.fill = mesh, apart, fill
     self.before: list[list[Step]] = [[]]
     self.computes: list[list[_Part]] = [[]]
     self.part: dict[Value, _Part] = {}       # which of a level's lists computes a value
@@ -78,7 +112,11 @@ class _Levels:
 
   def add(self, step: Step) -> None:
     if isinstance(step, Compute):
-      level = max([len(self.computes) - 1, *(self._at_hand(v) for v in step.inputs)])
+      level = max([len(self.computes) - 1 + self.fill.take(),
+                   *(self._at_hand(v) for v in step.inputs)])
+      if level >= len(self.computes):
+        self.fill.bytes = 0.0
+      self.fill.add(step.outs)
       self._grow_before(level)
       self.computes.extend([] for _ in range(level + 1 - len(self.computes)))
       self._place(step, level)
@@ -140,6 +178,13 @@ class _Levels:
       segments += [Segment([], part.computes, part.stage) for part in lists] or [Segment([], [])]
       segments[-max(1, len(lists))].before = before
     return segments
+
+
+def _fill_buckets(segments: list[Segment], buckets: Buckets) -> None:
+  for segment in segments:
+    needed = (v for compute in segment.computes for v in compute.inputs)
+    segment.before = buckets.sort(segment.before, needed)
+  segments.append(Segment(buckets.rest(), []))
 
 
 def _find_borders(segments: list[Segment], results: list[Value]) -> None:

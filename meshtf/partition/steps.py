@@ -64,6 +64,18 @@ class MoveStep:
 
 
 @dataclasses.dataclass(eq=False)
+class Bucket:
+  """Reductions of several values along one axis, as one collective; only a schedule has them."""
+
+  moves: list[MoveStep]
+
+  @property
+  def node(self) -> Node | None:
+    """For whom the first of them is."""
+    return self.moves[0].node
+
+
+@dataclasses.dataclass(eq=False)
 class WindowStep:
   """Neighbour exchange: each device gets its window's rows of `dim`, `fill` outside."""
 
@@ -199,13 +211,16 @@ class CallStep:
     return [*self.passed, *self.taken, *self.follows]
 
 
-Step = Load | Put | MoveStep | WindowStep | Tell | Compute | LoopStep | BranchStep | CallStep
+Step = (Load | Put | MoveStep | Bucket | WindowStep | Tell | Compute | LoopStep | BranchStep
+        | CallStep)
 
 
 def reads(step: Step) -> Iterable[Value]:
   """Returns the values that a step works on."""
   if isinstance(step, Load):
     return ()
+  if isinstance(step, Bucket):
+    return [move.src for move in step.moves]
   if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
     return step.inputs
   return step.values if isinstance(step, Put) else (step.src,)
@@ -222,6 +237,8 @@ def makes(step: Step) -> tuple[Value, ...]:
   """Returns the values that a step makes."""
   if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
     return step.outs
+  if isinstance(step, Bucket):
+    return tuple(move.out for move in step.moves)
   return () if isinstance(step, Put) else (step.out,)
 
 

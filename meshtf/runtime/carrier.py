@@ -18,6 +18,7 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.partition import (
   BranchStep,
+  Bucket,
   CallStep,
   Compute,
   Load,
@@ -57,6 +58,8 @@ class Carrier:
       self.values[step.out] = self._window(step)
     elif isinstance(step, MoveStep):
       self.values[step.out] = self._move(step)
+    elif isinstance(step, Bucket):
+      self.values.update(zip((move.out for move in step.moves), self._bucket(step)))
     elif isinstance(step, LoopStep):
       run_loop(self, step)
     elif isinstance(step, BranchStep):
@@ -100,6 +103,9 @@ class Carrier:
 
   def _move(self, step: MoveStep) -> Any:
     raise NotImplementedError
+
+  def _bucket(self, step: Bucket) -> list[Any]:
+    return [self._move(move) for move in step.moves]
 
 
 class Single(Carrier):

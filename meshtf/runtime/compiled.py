@@ -15,9 +15,8 @@ from meshtf.graph import Held, Node, Source, Spec, Tensor
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
-from meshtf.partition import MoveStep, build, schedule, walk
-from meshtf.runtime.devices import devices_of
-from meshtf.runtime.placed import Placed
+from meshtf.partition import MoveStep, build, walk
+from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
 from meshtf.runtime.stores import distinct
 from meshtf.runtime.tf_private import call_with
@@ -38,8 +37,7 @@ class Compiled:
                mesh: Mesh, jit: bool) -> None:
     self.mesh, self.stores, self.jit = mesh, stores, jit
     self.program = build(nodes, results, mesh)
-    devices = devices_of(mesh)
-    self.segments = schedule(self.program, apart=len(set(devices)) < len(devices))
+    self.segments = arrange(self.program)
     self.specs = [r.spec for r in results]
     self.patterns: list[tuple[int, ...]] = []
     self.function: Any = None

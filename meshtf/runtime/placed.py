@@ -17,9 +17,10 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
+from meshtf.mesh import At, Mesh, Placement, Whole
 from meshtf.partition import (
   BranchStep,
+  Bucket,
   CallStep,
   Load,
   LoopStep,
@@ -33,25 +34,26 @@ from meshtf.partition import (
   schedule,
   walked_only,
 )
-from meshtf.runtime.carrier import Carrier
-from meshtf.runtime.collectives import collectives_for
-from meshtf.runtime.collectives.pieces import piece, send
-from meshtf.runtime.collectives.rows import rows_of_slices
-from meshtf.runtime.devices import devices_of, host_cpu, kept_separate
+from meshtf.runtime.devices import devices_of, host_cpu, kept_separate, share_memory
+from meshtf.runtime.moving import Mover, Slices
 from meshtf.runtime.segments import Caller, in_line
 
-Slices = list[Any]
+
+def arrange(program: Program) -> list[Segment]:
+  """Returns the segments of a program as they suit the devices of its mesh."""
+  mesh, devices = program.mesh, devices_of(program.mesh)
+  shared = share_memory(devices) and not kept_separate(mesh)
+  return schedule(program, apart=len(set(devices)) < len(devices),
+                  bucket=0 if shared else mesh.bucket_bytes)
 
 
-class Placed(Carrier):
+class Placed(Mover):
   """Carries out segments and moves; `make_caller(segment, mesh)` says how a segment is called."""
 
   def __init__(self, mesh: Mesh, segments: Sequence[Segment],
                make_caller: Callable[[Segment, Mesh], Caller]) -> None:
     super().__init__(mesh)
     self.segments, self.make_caller = segments, make_caller
-    self.devices = devices_of(mesh)
-    self.separate = kept_separate(mesh)
     # What bodies share, so that a call of one that ran before costs little:
     self._schedules: dict[Program, Sequence[Segment]] = {}
     self._constants: dict[tuple[int, str, Any], Any] = {}     # by number, host and graph
@@ -71,7 +73,7 @@ class Placed(Carrier):
   def run_body(self, program: Program, given: dict[Value, Any], once: bool = False) -> list[Slices]:
     """Returns the results of a program within this one."""
     if program not in self._schedules:
-      self._schedules[program] = schedule(program, len(set(self.devices)) < len(self.devices))
+      self._schedules[program] = arrange(program)
     inner = copy.copy(self)
     inner.segments, inner.values = self._schedules[program], dict(given)
     if once and len(self.devices) == 1:
@@ -172,119 +174,10 @@ class Placed(Carrier):
         self._constants[key] = tf.constant(number, tf.int32)
     return self._constants[key]
 
-  def _move(self, step: MoveStep) -> Slices:
-    before, after = step.move.before, step.move.after
-    assert step.src.spec is not None
-    names = step.src.spec.shape.names
-    cut = names.index(after.dim) if isinstance(after, Split) else -1
-    join = names.index(before.dim) if isinstance(before, Split) else -1
-    reduction = before.kind if isinstance(before, Pending) else ""
-    kind = step.move.kind
-
-    def collective(xs: Slices, devices: Sequence[str]) -> Slices:
-      how = collectives_for(devices, self.separate)
-      if kind == "all_reduce":
-        return how.all_reduce(xs, devices, reduction)
-      if kind == "reduce_scatter":
-        return how.reduce_scatter(xs, devices, reduction, cut)
-      if kind == "all_gather":
-        return how.all_gather(xs, devices, join)
-      return how.all_to_all(xs, devices, cut, join)
-
-    if kind == "slice":
-      return self._slice(step, cut)
-    if kind in ("drop", "send", "broadcast"):
-      return self._restage(step)
-    if kind == "collective_permute":
-      return self._permute(step)
-    return self._grouped(self._gated(step), (step.move.axis,), collective)
-
-  def _gated(self, step: MoveStep) -> Slices:
-    """Returns what is moved, once what the move waits for is there."""
-    xs = self.values[step.src]
-    if step.after is None:
-      return xs
-    done: dict[Any, Any] = {}
-    for x, after, device in zip(xs, self.values[step.after], self.devices):
-      if x is None or after is None:
-        done[id(x), id(after)] = x
-      elif (id(x), id(after)) not in done:
-        with tf.device(device), tf.control_dependencies([after]):
-          done[id(x), id(after)] = tf.identity(x)
-    return [done[id(x), id(after)] for x, after in zip(xs, self.values[step.after])]
-
-  def _permute(self, step: MoveStep) -> Slices:
-    """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
-    xs, out = self.values[step.src], list(self.values[step.src])
-    for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
-      if xs[source] is not None:
-        out[target] = send(xs[source], self.devices[source], self.devices[target])
-    return out
-
-  def _restage(self, step: MoveStep) -> Slices:
-    """Returns what is dropped but at one stage, sent from one to another, or from one to all."""
-    xs, before, after = self.values[step.src], step.move.before, step.move.after
-    out: Slices = [None] * self.mesh.size
-    for group in self.mesh.groups(step.move.axis):
-      targets = range(len(group)) if not isinstance(after, At) else [after.coordinate]
-      for k in targets:
-        source = group[before.coordinate if isinstance(before, At) else k]
-        if xs[source] is not None:
-          out[group[k]] = send(xs[source], self.devices[source], self.devices[group[k]])
-    return out
-
-  def _slice(self, step: MoveStep, cut: int) -> Slices:
-    i, parts = self.mesh.axis_index[step.move.axis], self.mesh.axes[step.move.axis]
-    done: dict[Any, Any] = {}
-    out = []
-    for coord, device, x in zip(self.mesh.coords, self.devices, self.values[step.src]):
-      key = (id(x), coord[i], device)
-      if x is None:
-        done[key] = None
-      elif key not in done:
-        with tf.device(device):
-          done[key] = piece(x, cut, coord[i], parts)
-      out.append(done[key])
-    return out
-
-  def _grouped(self, xs: Slices, axes: tuple[str, ...],
-               collective: Callable[[Slices, Sequence[str]], Slices]) -> Slices:
-    """Runs a collective in each group along `axes`, once for groups that hold the same."""
-    out: Slices = [None] * self.mesh.size
-    done: dict[Any, Slices] = {}
-    for group in self.mesh.groups(*axes):
-      if any(xs[p] is None for p in group):      # it lies at another stage
-        continue
-      devices = tuple(self.devices[p] for p in group)
-      key = (*(id(y) for p in group for y in tf.nest.flatten(xs[p])), *devices)
-      if key not in done:
-        done[key] = collective([xs[p] for p in group], devices)
-      for position, y in zip(group, done[key]):
-        out[position] = y
-    return out
-
-  def _tell(self, step: Tell) -> Slices:
-    def stack(told: Slices, devices: Sequence[str]) -> Slices:
-      how = collectives_for(devices, self.separate)
-      return list(zip(*(how.stack(ts, devices) for ts in zip(*told))))
-    return self._grouped(self.values[step.src], step.axes, stack)
-
-  def _window(self, step: WindowStep) -> Slices:
-    assert step.src.spec is not None
-    axis = step.src.spec.shape.index(step.dim)
-    rows = step.factor_size // self.mesh.axes[step.axis]
-    ends = [(step.window.low(j * rows), step.window.high((j + 1) * rows))
-            for j in range(self.mesh.axes[step.axis])]
-    length = max(high - low for low, high in ends)       # one trace: equal lengths on all devices
-
-    def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
-      return [rows_of_slices(xs, devices, j, axis, low, low + length, step)
-              for j, (low, _) in enumerate(ends)]
-    return self._grouped(self.values[step.src], (step.axis,), exchange)
-
 
 def _scope(step: Any) -> str:
   """Returns under which name a step's TensorFlow ops stand, for profilers and counts of bytes."""
+  step = step.moves[0] if isinstance(step, Bucket) else step
   if isinstance(step, MoveStep):
     return f"move/{step.move.kind}/{step.move.axis}/"
   if isinstance(step, WindowStep):

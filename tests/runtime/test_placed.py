@@ -11,8 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf import layers, optimizers
 from meshtf.mesh import Split, Whole
-from meshtf.runtime import placed
-from meshtf.runtime.collectives import alias, ring
+from meshtf.runtime.collectives import alias, collectives_for, ring
 from meshtf.runtime.devices import devices_of
 
 
@@ -32,9 +31,9 @@ class Model(mtf.Module):
     return mtf.reduce_mean(mtf.cross_entropy(self.embed.attend(x), labels, "vocab"))
 
 
-def train(axes, layout="", variable_layout="", devices=None, jit=False, steps=2):
+def train(axes, layout="", variable_layout="", devices=None, jit=False, steps=2, **more):
   """Returns losses and variables after some steps, and the function."""
-  mesh = mtf.Mesh(axes, layout, variable_layout, devices=devices, seed=7)
+  mesh = mtf.Mesh(axes, layout, variable_layout, devices=devices, seed=7, **more)
   model = Model(mesh)
   optimizer = optimizers.Adam(model.trainable_variables, 0.01)
 
@@ -84,13 +83,21 @@ def test_a_ring_equals_alias(one_device, monkeypatch):
   assert set(used) == {"all_reduce", "reduce_scatter", "all_gather"}
 
 
+@pytest.mark.parametrize("bucket_bytes", [0, 400, 2**20])
+@pytest.mark.parametrize("axes, variable_layout", [
+    ("data:4", ""), ("data:2;model:2", ""), ("data:4", "d_model:data"), ("data:4", "d_ff:data")])
+def test_buckets_of_any_size(one_device, axes, variable_layout, bucket_bytes):
+  same(train(axes, LAYOUT, variable_layout, devices="separate:4", bucket_bytes=bucket_bytes),
+       one_device)
+
+
 def test_shared_memory_takes_alias(monkeypatch):
   def fail(*args):
     raise AssertionError("a ring where memory is shared")
   for name in ("all_reduce", "reduce_scatter", "all_gather"):
     monkeypatch.setattr(ring, name, fail)
   mesh = mtf.Mesh("data:4", "batch:data", devices=[f"CPU:{i}" for i in range(4)])
-  assert placed.collectives_for(devices_of(mesh)) is alias
+  assert collectives_for(devices_of(mesh)) is alias
   assert float(mtf.reduce_sum(mtf.ones(mesh, "batch:8"))) == 8
 
 

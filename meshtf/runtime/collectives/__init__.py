@@ -2,7 +2,8 @@
 
 Each takes the group's tensors and devices in order and returns the group's results. `alias`
 computes once and shares, where devices see one memory; `ring` passes pieces around, where they do
-not; `hierarchy` does so between hosts, where several devices of each are in the group.
+not; `hierarchy` does so between hosts, where several devices of each are in the group. `buckets`
+has several tensors go as one.
 
     totals = collectives_for(devices).all_reduce(parts, devices, "sum")
 """
@@ -12,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from meshtf.runtime.collectives import alias, hierarchy, ring
+from meshtf.runtime.collectives import alias, buckets, hierarchy, ring
 from meshtf.runtime.devices import host_of, share_memory
 
-__all__ = ["alias", "collectives_for", "hierarchy", "ring"]
+__all__ = ["alias", "buckets", "collectives_for", "hierarchy", "ring"]
 
 
 def collectives_for(devices: Sequence[str], separate: bool = False) -> ModuleType:
