@@ -15,7 +15,7 @@ class Row:
   group: str
   losses: list[float]
   step: dict[str, list[float]]      # seconds of each step: wall and cpu, in turn with the others'
-  start: dict[str, float]           # first, compile and both with _cpu: seconds; memory: MB
+  start: dict[str, float]           # first, compile, both with _cpu: s; memory, forecast: MB
 
   def numbers(self) -> dict[str, Any]:
     """Returns everything, for a file."""
@@ -43,6 +43,17 @@ def _line(row: Row, plain: Row, begin: str) -> str:
           f"{start[begin + '_cpu'] / base[begin + '_cpu']:6.2f}"
           f"{start['memory']:7.0f} MB{start['memory'] / max(base['memory'], 1):7.2f}"
           f"{apart(row.losses, plain.losses):13.1e}")
+
+
+def memory_table(rows: list[Row]) -> str:
+  """Returns peaks beside those of forecasts, where there are any, both over those of the first."""
+  told = [row for row in rows if "forecast" in row.start]
+  if len(told) < 2:
+    return ""
+  head = f"{'peak of memory':42}{'measured':>12}{'ratio':>7}{'forecast':>12}{'ratio':>7}"
+  return "\n".join([head, *(f"{row.name:42}" + "".join(
+      f"{row.start[kind]:9.0f} MB{row.start[kind] / max(told[0].start[kind], 1):7.2f}"
+      for kind in ("memory", "forecast")) for row in told)])
 
 
 def ratio(row: Row, plain: Row, what: str) -> float:

@@ -10,24 +10,42 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from typing import Any
 
 from benchmarks.report import Row
-from benchmarks.training.cases import Case
+from benchmarks.training.cases import FOREIGN, Case
+
+_PATIENCE = 300           # seconds in which a worker has to start
+
+
+class WorkerError(RuntimeError):
+  """A worker has ended, or was ended, before it answered."""
+
+  def __init__(self, name: str, code: int, said: str):
+    errors = [line for line in said.splitlines() if re.search(r"\b\w*(Error|ERROR): ", line)]
+    self.why = errors[-1] if errors else signal.Signals(-code).name if code < 0 else f"exit {code}"
+    super().__init__(f"the worker for {name!r} ended: {self.why}\n{said}")
 
 
 class Process:
   """A worker with one case, which has taken its first steps."""
 
   def __init__(self, case: Any, worker: str = "benchmarks.training.worker"):
+    self.case, self.said = case, tempfile.TemporaryFile("w+")
     self.process = subprocess.Popen(
         [sys.executable, "-m", worker, case.dump()], text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
         env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ)
-    self.case = case
+    timer = threading.Timer(_PATIENCE, self.process.kill)
+    timer.start()
     self.start = self._answer()
+    timer.cancel()
 
   def ask(self, request: str, number: int) -> Any:
     """Returns the worker's answer to a request."""
@@ -46,12 +64,17 @@ class Process:
     assert self.process.stdout
     line = self.process.stdout.readline()
     if not line:
-      raise RuntimeError(f"the worker for {self.case.name!r} ended; its error stands above.")
+      code = self.process.wait()
+      self.said.seek(0)
+      raise WorkerError(self.case.name, code, self.said.read())
     return json.loads(line)
 
 
-def measure(group: list[Case], rounds: int, starts: int, losses: int) -> list[Row]:
-  """Returns a row for each case of a group, the first being what the others are compared with.
+def measure(group: list[Case], rounds: int, starts: int, losses: int
+            ) -> tuple[list[Row], dict[str, str]]:
+  """Returns rows of the cases of a group, and why some peers do not run, by their names.
+
+  The first row is what the others are compared with.
 
   Args:
     group: cases to be compared.
@@ -60,12 +83,22 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int) -> list[Ro
     losses: how many steps the losses are compared over.
   """
   started: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
-  for _ in range(starts - 1):
-    for case in group:
-      process = Process(case)
+  refused: dict[str, str] = {}
+  workers = []
+  for last in [*[False] * (starts - 1), True]:
+    for case in (case for case in group if case.name not in refused):
+      try:
+        process = Process(case)
+      except WorkerError as error:
+        if case.runtime not in FOREIGN:
+          raise
+        refused[case.name] = error.why
+        continue
       started[case].append(process.start)
-      process.stop()
-  workers = [Process(case) for case in group]
+      if last:
+        workers.append(process)
+      else:
+        process.stop()
   try:
     told = [w.ask("losses", losses)["losses"] for w in workers]
     timed = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
@@ -74,8 +107,8 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int) -> list[Ro
       worker.stop()
   rows = []
   for i, worker in enumerate(workers):
-    every = [*started[worker.case], worker.start]
+    every = started[worker.case]
     rows.append(Row(worker.case.name, worker.case.group, told[i],
                     {what: [r[i][what][0] for r in timed] for what in ("wall", "cpu")},
                     {what: min(s[what] for s in every) for what in worker.start}))
-  return rows
+  return rows, refused

@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     print("JAX is left out: it is not installed here (pip install -e '.[jax]').")
   measured, wrong = [], []
   for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):
-    rows = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
+    rows, _ = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
     print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)
     wrong += agreement(rows, _TOLERANCE)
     measured += rows

@@ -2,6 +2,7 @@
 
     python -m benchmarks.step                    # a small language model, graph mode: two minutes
     python -m benchmarks.step --model=bert --only=1x1                # or --model=moe
+    python -m benchmarks.step --peer=all --only=8x1                  # beside JAX, DTensor, by hand
     python -m benchmarks.step --size=full --modes=graph,xla --dropouts=0,0.1 --json=out.json
 
 It checks that all losses agree, and prints step time, time to the first step and peak memory as
@@ -18,9 +19,9 @@ import sys
 
 from absl import app, flags
 
-from benchmarks.report import agreement, table
+from benchmarks.report import Row, agreement, memory_table, ratio, table
 from benchmarks.rounds import measure
-from benchmarks.training.cases import SIZES, cases, sized
+from benchmarks.training.cases import PEERS, SIZES, Case, cases, sized
 from benchmarks.training.sizes import MODELS
 
 FLAGS = flags.FLAGS
@@ -28,7 +29,8 @@ flags.DEFINE_enum("model", "lm", MODELS, "Which model.")
 flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
 flags.DEFINE_list("modes", ["graph"], "graph, xla or both.")
 flags.DEFINE_list("dropouts", ["0"], "Rates of dropout.")
-flags.DEFINE_string("only", "", "Compare only cases with this in their name with plain TensorFlow.")
+flags.DEFINE_list("only", [""], "Compare only cases with one of these in their names.")
+flags.DEFINE_multi_enum("peer", [], ["all", *PEERS], "What else trains it on eight devices.")
 flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
 flags.DEFINE_integer("starts", 1, "How often each case is started; the fastest start counts.")
 flags.DEFINE_integer("losses", 5, "How many steps the losses are compared over.")
@@ -39,21 +41,39 @@ def main(argv: list[str]) -> None:
   """Measures, prints, and fails if losses disagree."""
   del argv
   config = sized(FLAGS.model, FLAGS.size)
-  groups = cases(config, FLAGS.modes, map(float, FLAGS.dropouts), FLAGS.only)
-  measured, wrong = [], []
-  for group in groups:
-    rows = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
-    print(f"\n{table(rows)}", flush=True)
+  peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
+  measured, wrong, refused = [], [], {}
+  for group in cases(config, FLAGS.modes, map(float, FLAGS.dropouts), FLAGS.only, peers):
+    rows, why = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
+    blocks = [table(rows), beside(group, rows), memory_table(rows),
+              *(f"{name} does not run: {error}" for name, error in why.items())]
+    print("\n" + "\n".join(filter(None, blocks)), flush=True)
     wrong += agreement(rows)
     measured += rows
+    refused |= why
   if FLAGS.json:
     with open(FLAGS.json, "w") as file:
       rows = [row.numbers() for row in measured]
-      json.dump({"model": FLAGS.model, "size": FLAGS.size, "rows": rows}, file, indent=1)
+      json.dump({"model": FLAGS.model, "size": FLAGS.size, "rows": rows, "refused": refused},
+                file, indent=1)
   if wrong:
     sys.exit("\n".join(["losses disagree:", *wrong]))
   print(f"\nlosses agree over {FLAGS.losses} steps; median of {FLAGS.rounds} steps, "
         f"spread of plain TensorFlow {_spread(measured[0].step['wall']):.0%}")
+
+
+def beside(group: list[Case], rows: list[Row]) -> str:
+  """Returns steps of meshtf on devices of their own over those of peers, by mesh, in words."""
+  found, lines = {row.name: row for row in rows}, []
+  for peer in group:
+    for case in group:
+      if (peer.runtime in PEERS and peer.runtime != "spmd" and case.grid == peer.grid
+          and (case.runtime == "spmd" or case.devices) and not (case.cut or case.recompute)
+          and {peer.name, case.name} <= found.keys()):
+        own, other = found[case.name], found[peer.name]
+        lines.append(f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, "
+                     f"cpu {ratio(own, other, 'cpu'):.2f}")
+  return "\n".join(lines)
 
 
 def _spread(values: list[float]) -> float:

@@ -7,8 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.report import Row, agreement, table
-from benchmarks.training.cases import Case, cases, sized
+from benchmarks.report import Row, agreement, memory_table, table
+from benchmarks.rounds import WorkerError, measure
+from benchmarks.training.cases import PEERS, Case, cases, sized
 from benchmarks.training.feeds import batches, fixed_values
 from benchmarks.training.sizes import MODELS, Config
 from benchmarks.training.worker import Runner
@@ -43,6 +44,35 @@ def test_cases_go_to_processes_and_back():
   assert json.loads(group[0].dump())["config"]["model"] == "moe"
 
 
+def test_peers_come_where_they_know_the_model():
+  def runtimes(model, mode):
+    (group,) = cases(sized(model, "quick"), [mode], [0.0], peers=PEERS)
+    return {case.runtime for case in group}
+  assert runtimes("lm", "graph") == {"placed", *PEERS}
+  assert runtimes("bert", "graph") == {"placed", *PEERS} - {"jax"}
+  assert runtimes("lm", "xla") == {"placed", "jax", "spmd"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("peer", ["towers", "mirrored", "spmd"])
+def test_peers_agree_on_eight_devices(peer):
+  for model in MODELS:
+    config = Config(model, **TINY)
+    rows, refused = measure([Case(config), Case(config, "8x1", runtime=peer, jit=peer == "spmd")],
+                            rounds=2, starts=1, losses=3)
+    assert not refused and not agreement(rows, 1e-5)
+
+
+@pytest.mark.slow
+def test_a_peer_that_fails_is_told_and_our_own_fails():
+  config = Config(**TINY)
+  broken = Config(**TINY | {"heads": 3})                  # no mesh cuts these
+  rows, refused = measure([Case(config), Case(broken, "1x8", runtime="dtensor")], 1, 1, 1)
+  assert len(rows) == 1 and "Error: " in refused["DTensor 1x8"]
+  with pytest.raises(WorkerError, match="LayoutError"):
+    measure([Case(broken, "1x8", devices="logical:8")], 1, 1, 1)
+
+
 def test_batches_and_values_are_the_same_for_all():
   config = Config("bert", **TINY)
   for once, again in zip(batches(config), batches(config), strict=True):
@@ -51,6 +81,14 @@ def test_batches_and_values_are_the_same_for_all():
     assert set(masked[once["masked_weights"] > 0]) == {1}
   values = fixed_values(config)
   assert {name: value.shape for name, value in values.items()} == config.shapes()
+
+
+def test_peaks_stand_beside_forecasts():
+  told = [Row(name, "graph", [], {}, {"memory": memory, "forecast": forecast})
+          for name, memory, forecast in (("whole", 100.0, 50.0), ("cut", 80.0, 25.0))]
+  told.append(Row("by hand", "graph", [], {}, {"memory": 90.0}))
+  assert [line.split()[-4::3] for line in memory_table(told).splitlines()[1:]] == [
+      ["1.00", "1.00"], ["0.80", "0.50"]]
 
 
 def test_a_table_tells_ratios_to_the_first_row():

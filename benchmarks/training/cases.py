@@ -25,6 +25,17 @@ _LAYOUTS = {
     "1x8": ("model:8", "heads:model; d_ff:model; vocab:model"),
 }
 _ALONG_DATA = "d_model:data"
+_EIGHT = ("8x1", "4x2", "1x8")
+
+# What trains the model besides meshtf's placed runtime, on eight devices, and on which meshes.
+PEERS = {
+    "towers": ("by hand {}, towers", ["8x1"]),
+    "mirrored": ("by hand {}, mirrored", ["8x1"]),
+    "dtensor": ("DTensor {}", _EIGHT),
+    "jax": ("JAX {}, NamedSharding", _EIGHT),
+    "spmd": ("meshtf {}, exported module", _EIGHT),
+}
+FOREIGN = ("dtensor", "jax")       # others' libraries, which may not run a model
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +46,7 @@ class Case:
   grid: str = ""                # "": plain TensorFlow; else a mesh, such as "4x2"
   devices: str | None = None    # None: one device with shared storage; or "logical:8"
   jit: bool = False
-  runtime: str = "placed"       # of meshtf; or "spmd", its exported module; or a peer's
+  runtime: str = "placed"       # of meshtf; or one of PEERS
   cut: str = ""                 # along the data as well: "state" of the optimizer, or "variables"
   recompute: bool = False       # whether the backward pass computes each block again
 
@@ -59,10 +70,8 @@ class Case:
   def name(self) -> str:
     if not self.grid:
       return "plain TensorFlow"
-    if self.runtime == "jax":
-      return f"JAX {self.grid}, NamedSharding"
-    if self.runtime == "spmd":
-      return f"meshtf {self.grid}, exported module"
+    if self.runtime in PEERS:
+      return PEERS[self.runtime][0].format(self.grid)
     more = {"": "", "state": " state cut", "variables": " FSDP"}[self.cut]
     more += " recompute" if self.recompute else ""
     where = "8 logical devices" if self.devices else "one device"
@@ -73,6 +82,11 @@ class Case:
     """What its numbers may be compared with: cases of the same mode."""
     mode = "XLA" if self.jit else "graph"
     return f"{self.config.model}, {mode}, dropout {self.config.dropout:g}"
+
+  @property
+  def forecasts(self) -> bool:
+    """Whether a forecast tells its memory: positions share none of it."""
+    return self.runtime == "placed" and (self.grid == "1x1" or bool(self.devices))
 
   def dump(self) -> str:
     return json.dumps(dataclasses.asdict(self))
@@ -97,13 +111,39 @@ def spmd_cases(config: Config, grids: Iterable[str], with_jax: bool) -> Iterator
 
 
 def cases(config: Config, modes: Iterable[str], dropouts: Iterable[float],
-          wanted: str = "") -> Iterator[list[Case]]:
-  """Yields groups of cases to be compared, plain TensorFlow first; `wanted` picks by name."""
-  eight = [("8x1", ""), ("8x1", "state"), ("8x1", "variables"), ("4x2", ""), ("1x8", "")]
+          wanted: Iterable[str] = ("",), peers: Iterable[str] = ()) -> Iterator[list[Case]]:
+  """Yields groups of cases to be compared, plain TensorFlow first.
+
+  Args:
+    config: of all, but for dropout.
+    modes: "graph" and "xla".
+    dropouts: rates; peers come in where it is 0.
+    wanted: parts of names, of which a case must have one.
+    peers: which of `PEERS` are compared as well.
+  """
   for mode in modes:
     for rate in dropouts:
       one = Case(dataclasses.replace(config, dropout=rate), jit=mode == "xla")
-      group = [one, dataclasses.replace(one, grid="1x1")]
-      group += [dataclasses.replace(one, grid=grid, cut=cut, devices=devices)
-                for devices in (None, "logical:8") for grid, cut in eight]
-      yield [case for case in group if wanted in case.name or not case.grid]
+      group = [one, *_placed(one), *(() if rate else _beside(one, peers))]
+      yield [case for case in group
+             if not case.grid or any(part in case.name for part in wanted)]
+
+
+def _placed(one: Case) -> Iterator[Case]:
+  """Yields the cases of meshtf's placed runtime."""
+  for recompute in (False, True):
+    yield dataclasses.replace(one, grid="1x1", recompute=recompute)
+  for devices in (None, "logical:8"):
+    for grid, cut in (("8x1", ""), ("8x1", "state"), ("8x1", "variables"), ("4x2", ""),
+                      ("1x8", "")):
+      yield dataclasses.replace(one, grid=grid, cut=cut, devices=devices)
+  yield dataclasses.replace(one, grid="8x1", cut="variables", devices="logical:8", recompute=True)
+
+
+def _beside(one: Case, peers: Iterable[str]) -> Iterator[Case]:
+  """Yields the cases of peers that know this model and mode."""
+  for peer in peers:
+    compiled = peer in ("jax", "spmd")
+    if (peer != "jax" or one.config.model == "lm") and (compiled or not one.jit):
+      for grid in PEERS[peer][1]:
+        yield dataclasses.replace(one, grid=grid, runtime=peer, jit=compiled)

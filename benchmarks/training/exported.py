@@ -49,7 +49,8 @@ class ExportedModel(MeshModel):
     written = [p for p in self.exported.inputs if p.output is not None]
 
     def step(batch: Batch) -> Any:
-      arguments = {**batch, "step": np.int32(self.step)}
+      arguments: dict[str, Any] = {f"batch_{name}": x for name, x in batch.items()}
+      arguments["step"] = np.int32(self.step)
       for port in self.exported.inputs:
         if port.name in arguments:
           self._put(port, arguments[port.name])

@@ -54,13 +54,17 @@ class MeshModel:
 
   def train_step(self, jit: bool = False) -> Callable[[Batch], Any]:
     """Returns a function of a batch that updates the variables and returns the loss."""
-    train = self.recorded(jit)
+    self.recording = train = self.recorded(jit)
 
     def step(batch: Batch) -> Any:
       self.step += 1
       return train(batch, np.int32(self.step - 1))
 
     return step
+
+  def forecast(self, batch: Batch) -> float:
+    """Returns the bytes that all positions together will hold at the most, by `mtf.explain`."""
+    return self.recording.explain(batch, np.int32(0)).memory.peak * self.mesh.size
 
   def recorded(self, jit: bool = False) -> Any:
     """Returns the `mtf.function` of a batch and the number of the step."""

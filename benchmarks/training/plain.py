@@ -17,11 +17,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from benchmarks import kernels
 from benchmarks.masks import MASKS, masked
 from benchmarks.training.sizes import Config
 
 Drop = Callable[[tf.Tensor, str], tf.Tensor]
 Weights = Mapping[str, tf.Tensor]
+CrossEntropy = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]     # of logits and labels, by row
 
 
 def initial_value(config: Config, name: str, shape: tuple[int, ...]) -> tf.Tensor:
@@ -59,7 +61,8 @@ class PlainModel(tf.Module):
       for slot in self.slots[name]:
         slot.assign(tf.zeros(slot.shape))
 
-  def loss(self, w: Weights, batch: dict[str, tf.Tensor], drop: Drop, jit: bool) -> tf.Tensor:
+  def loss(self, w: Weights, batch: dict[str, tf.Tensor], drop: Drop,
+           cross_entropy: CrossEntropy) -> tf.Tensor:
     """Returns the training loss of a batch: a scalar."""
     raise NotImplementedError
 
@@ -123,13 +126,16 @@ class PlainModel(tf.Module):
       masks: "philox", the fastest, or "hash": those that meshtf draws, for equal losses.
     """
 
+    def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+      return kernels.cross_entropy(logits, labels, self.config.z_loss, jit)
+
     @tf.function(autograph=False, jit_compile=jit)
     def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
       weights = {name: w.read_value() for name, w in self.weights.items()}
       drop = self.dropper(self.step.read_value(), masks)
       with tf.GradientTape(watch_accessed_variables=False) as tape:
         tape.watch(list(weights.values()))
-        loss = self.loss(weights, batch, drop, jit)
+        loss = self.loss(weights, batch, drop, cross_entropy)
       gradients = tape.gradient(loss, weights)
       # The embedding's gradient comes as rows; made dense by one segment sum.
       self.update({name: tf.convert_to_tensor(g) for name, g in gradients.items()})

@@ -10,7 +10,7 @@ import functools
 import tensorflow as tf
 
 from benchmarks import kernels
-from benchmarks.training.plain import Drop, PlainModel, Weights, below
+from benchmarks.training.plain import CrossEntropy, Drop, PlainModel, Weights, below
 
 _EPSILON = 1e-12
 
@@ -18,7 +18,8 @@ _EPSILON = 1e-12
 class PlainBert(PlainModel):
   """Blocks with norms after each half, learned positions, and two tasks."""
 
-  def loss(self, w: Weights, batch: dict[str, tf.Tensor], drop: Drop, jit: bool) -> tf.Tensor:
+  def loss(self, w: Weights, batch: dict[str, tf.Tensor], drop: Drop,
+           cross_entropy: CrossEntropy) -> tf.Tensor:
     """Returns the mean cross entropy over masked tokens, plus that over pairs of texts."""
     c = self.config
     table = w["bert/embedding/table"]
@@ -28,12 +29,14 @@ class PlainBert(PlainModel):
     masked = tf.gather(x, tf.reshape(batch["masked_positions"] + starts[:, None], [-1]))
     masked = norm(heads, "transform", kernels.gelu_exact(dense(heads, "transform", masked)))
     logits = tf.nn.bias_add(tf.matmul(masked, table, transpose_b=True), heads["logits_bias"])
-    losses = kernels.cross_entropy(logits, batch["masked_ids"], 0.0, jit)
+    losses = cross_entropy(logits, tf.reshape(batch["masked_ids"], [-1]))
     weights = tf.reshape(batch["masked_weights"], [-1])
     pooled = tf.tanh(dense(below(w, "bert/"), "pooler", tf.gather(x, starts)))
     pairs = tf.nn.sparse_softmax_cross_entropy_with_logits(
         batch["next_sentence_labels"], dense(heads, "next_sentence", pooled))
-    return tf.reduce_sum(losses * weights) / tf.reduce_sum(weights) + tf.reduce_mean(pairs)
+    # Of a part of a batch this is a part of the mean, if the batch tells its count.
+    count = batch.get("masked_count", tf.reduce_sum(weights))
+    return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pairs)
 
   def encode(self, w: Weights, table: tf.Tensor, batch: dict[str, tf.Tensor], drop: Drop
              ) -> tf.Tensor:

@@ -8,13 +8,14 @@ from __future__ import annotations
 import tensorflow as tf
 
 from benchmarks import kernels
-from benchmarks.training.plain import Drop, PlainModel, Weights, below
+from benchmarks.training.plain import CrossEntropy, Drop, PlainModel, Weights, below
 
 
 class PlainLM(PlainModel):
   """Blocks with norms before each half, and rotary positions."""
 
-  def loss(self, w: Weights, batch: dict[str, tf.Tensor], drop: Drop, jit: bool) -> tf.Tensor:
+  def loss(self, w: Weights, batch: dict[str, tf.Tensor], drop: Drop,
+           cross_entropy: CrossEntropy) -> tf.Tensor:
     """Returns the mean cross entropy over all tokens, and what feed-forward halves add to it."""
     c = self.config
     w = below(w, f"{c.root}/")
@@ -34,7 +35,7 @@ class PlainLM(PlainModel):
       x += drop(h, path + "feed_forward_dropout")
       losses += more
     logits = tf.matmul(kernels.rms_norm(x, w["decoder/norm/scale"]), w["logits/kernel"])
-    loss = tf.reduce_mean(kernels.cross_entropy(logits, batch["targets"], c.z_loss, jit))
+    loss = tf.reduce_mean(cross_entropy(logits, tf.reshape(batch["targets"], [-1])))
     return tf.add_n([loss, *losses])
 
   def feed_forward(self, w: Weights, x: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:

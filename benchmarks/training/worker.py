@@ -23,18 +23,19 @@ from benchmarks.serving import serve
 from benchmarks.training.cases import Case
 from benchmarks.training.feeds import batches, fixed_values
 
-_MODELS = {"lm": ("plain_lm", "PlainLM"), "moe": ("plain_moe", "PlainMoE"),
-           "bert": ("plain_bert", "PlainBert"), "placed": ("mesh", "MeshModel"),
-           "spmd": ("exported", "ExportedModel"), "jax": ("jax_lm", "JaxLM")}
-_IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client", "placed": "tensorflow"}
+_MODELS = {"plain": ("plain_models", "plain_model"), "towers": ("by_hand", "ByHand"),
+           "mirrored": ("by_hand", "ByHand"), "dtensor": ("dtensor", "DTensorModel"),
+           "jax": ("jax_lm", "JaxLM"), "placed": ("mesh", "MeshModel"),
+           "spmd": ("exported", "ExportedModel")}
+_IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client"}
 
 
 def build(case: Case) -> tuple[Any, Callable[[], Any]]:
   """Returns a model with `assign`, and what makes a function of a batch: one step."""
-  module, name = _MODELS[case.runtime if case.grid else case.config.model]
+  module, name = _MODELS[case.runtime if case.grid else "plain"]
   model = getattr(importlib.import_module(f"benchmarks.training.{module}"), name)(
       case if case.grid else case.config)
-  if case.runtime == "placed":
+  if case.runtime == "placed":      # plain TensorFlow and meshtf know both modes
     return model, lambda: model.train_step(case.jit)
   return model, model.train_step
 
@@ -58,6 +59,8 @@ class Runner:
     for _ in range(2):
       self.one()
     self.start["memory"] = _memory("VmHWM") - before
+    if case.forecasts:
+      self.start["forecast"] = self.model.forecast(self.batches[0]) / 2 ** 20
 
   def one(self) -> float:
     """Takes one step and returns its loss, which waits for it."""
@@ -107,7 +110,7 @@ def _reset_peak() -> None:
 def start(text: str) -> Runner:
   """Returns the runner of a case, imported before the clock starts."""
   case = Case.load(text)
-  importlib.import_module(_IMPORTED[case.runtime])
+  importlib.import_module(_IMPORTED.get(case.runtime, "tensorflow"))
   return Runner(case)
 
 
