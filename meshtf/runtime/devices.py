@@ -19,6 +19,7 @@ on one (`keep_within_host`).
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Sequence
@@ -71,8 +72,14 @@ def worker_devices() -> tuple[str, ...]:
 
 def share_memory(devices: Sequence[str]) -> bool:
   """Whether devices see one memory: CPUs of one process."""
-  tasks = {tf.DeviceSpec.from_string(d).replace(device_index=0).to_string() for d in devices}
-  return len(tasks) == 1 and "CPU" in next(iter(tasks)).upper()
+  first = _first_beside(devices[0])
+  return "CPU" in first.upper() and all(_first_beside(d) == first for d in set(devices))
+
+
+@functools.cache
+def _first_beside(device: str) -> str:
+  """Returns the first device of the same type in the same process."""
+  return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
 
 
 def kept_separate(mesh: Mesh) -> bool:
@@ -123,12 +130,14 @@ def _hosts_do_not_fit(mesh: Mesh, length: int, hosts: dict[str, int]) -> MeshErr
               "these hosts allow."))
 
 
+@functools.cache
 def host_of(name: str) -> str:
   """Returns the process to which a device belongs: its full name up to the task."""
   spec = tf.DeviceSpec.from_string(name)
   return str(tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string())
 
 
+@functools.cache
 def host_cpu(name: str) -> str:
   """Returns the CPU that a device's host computes with."""
   return str(tf.DeviceSpec.from_string(name).replace(device_type="CPU", device_index=0).to_string())
