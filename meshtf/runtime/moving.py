@@ -107,17 +107,21 @@ class Mover(Carrier):
     return out
 
   def _slice(self, step: MoveStep, cut: int) -> Slices:
+    """Returns what each position keeps; a device that keeps several pieces cuts once."""
     i, parts = self.mesh.axis_index[step.move.axis], self.mesh.axes[step.move.axis]
+    xs = self.values[step.src]
+    kept: dict[Any, set[int]] = {}
+    for coord, device, x in zip(self.mesh.coords, self.devices, xs):
+      kept.setdefault((id(x), device), set()).add(coord[i])
     done: dict[Any, Any] = {}
     out = []
-    for coord, device, x in zip(self.mesh.coords, self.devices, self.values[step.src]):
-      key = (id(x), coord[i], device)
-      if x is None:
-        done[key] = None
-      elif key not in done:
+    for coord, device, x in zip(self.mesh.coords, self.devices, xs):
+      key = (id(x), device)
+      if x is not None and key not in done:
         with tf.device(device):
-          done[key] = piece(x, cut, coord[i], parts)
-      out.append(done[key])
+          done[key] = (tf.split(x, parts, cut) if len(kept[key]) > 1 else
+                       {coord[i]: piece(x, cut, coord[i], parts)})
+      out.append(None if x is None else done[key][coord[i]])
     return out
 
   def _grouped(self, xs: Slices, axes: tuple[str, ...],

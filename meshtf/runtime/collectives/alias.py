@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.collectives.pieces import combine_all, piece, send
+from meshtf.runtime.collectives.pieces import combine_all, send
 
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
@@ -23,12 +23,10 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
 
 
 def reduce_scatter(xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int) -> list[Any]:
-  """Returns piece j of the reduced tensor on device j."""
-  pieces = []
-  for j, device in enumerate(devices):
-    with tf.device(device):
-      pieces.append(combine_all(kind, [piece(x, axis, j, len(xs)) for x in xs]))
-  return pieces
+  """Returns piece j of the reduced tensor on device j: cut once, after the sum."""
+  with tf.device(devices[0]):
+    pieces = tf.split(combine_all(kind, xs), len(xs), axis)
+  return [send(p, devices[0], d) for p, d in zip(pieces, devices)]
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
@@ -47,8 +45,12 @@ def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
 
 def all_to_all(xs: Sequence[Any], devices: Sequence[str], cut: int, join: int) -> list[Any]:
   """Returns on device j piece j along `cut` of every tensor, joined along `join`."""
-  out = []
-  for j, device in enumerate(devices):
+  pieces = []
+  for x, device in zip(xs, devices):
     with tf.device(device):
-      out.append(tf.concat([piece(x, cut, j, len(xs)) for x in xs], join))
+      pieces.append(tf.split(x, len(xs), cut))
+  out = []
+  for came, device in zip(zip(*pieces), devices):
+    with tf.device(device):
+      out.append(tf.concat(list(came), join))
   return out
