@@ -25,6 +25,12 @@ What is negative in a prompt is to be found. The likeliest next id is not always
     ...   print(row.tolist(), round(float(np.exp(score)), 3))
     [0, 1, 3, 3] 0.36
     [0, 2, 1, 3] 0.216
+
+Given ids go through the step one by one. If all but what follows the last one is known already, as
+when a model reads its prompt in one pass, the prompt here is that last id alone, the state is what
+was read, and the step counts its positions from there:
+
+    sample(lambda at, ids, held: model.step(last + at, ids, held), last_ids_and_room, held)
 """
 
 from meshtf.decoding.beams import beam_search

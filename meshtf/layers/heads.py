@@ -4,7 +4,7 @@
     y, cache = attention.step(x, cache, position)               # position 0, 1, 2...
 
     read = attention.remember(xs)                               # many positions, [batch length ...]
-    cache = attention.filled(cache, read, last)                 # as their steps would leave it
+    cache = attention.filled(cache, read, last, column)         # as their steps would leave it
 
 A cache is two named tensors, so a layout cuts it like any other: along batch, heads or positions.
 """
@@ -30,7 +30,6 @@ from meshtf.ops.indexing import gather, take_along
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.reduce import broadcast
 from meshtf.ops.reshape import Names, names_of, rename
-from meshtf.ops.slicing import pad
 from meshtf.ops.state import zeros
 
 
@@ -103,23 +102,20 @@ class Heads(Module):
     v = self.by_head(self.value, memory)
     return Cache(*(rename(y, self.length_dims, [self.memory_dim]) for y in (k, v)))
 
-  def filled(self, cache: Cache, read: Cache, last: Tensor) -> Cache:
-    """Returns a cache as the steps up to a position would leave it.
+  def filled(self, cache: Cache, read: Cache, last: Tensor, column: int) -> Cache:
+    """Returns a cache as steps up to a position would leave it.
 
     Args:
       cache: from `empty_cache`.
-      read: from `remember`, keys and values of positions from 0 on. They may go beyond the last
-        one: steps see none of these before they have written it themselves.
+      read: from `remember`, keys and values of positions from 0 on, perhaps beyond the last one.
       last: the number of the last position: int32, a scalar or [batch].
+      column: of the step of this position.
     """
     rows = cache.keys.shape.dim(self.memory_dim)
-    more = rows.size - read.keys.shape[rows.name]
-    if more >= 0:
-      found = [pad(x, rows.name, 0, more) for x in read]
-    else:
-      age = (last - range_(last.mesh, rows)) % rows.size
-      found = [take_along(x, maximum(last - age, 0), rows.name) for x in read]
-    return Cache(*(broadcast(x, old.shape) for x, old in zip(found, cache)))
+    age = (column - range_(last.mesh, rows)) % rows.size
+    place = maximum(last - age, 0)             # what has no place is older than any position
+    return Cache(*(broadcast(take_along(x, place, rows.name), old.shape)
+                   for x, old in zip(read, cache)))
 
   def step(self, x: Tensor, cache: Cache, position: Tensor, angles: Angles | None = None,
            bias: Tensor | None = None) -> tuple[Tensor, Cache]:
@@ -138,15 +134,21 @@ class Heads(Module):
     return self.step_at(x, cache, self.moment(cache, position, angles, bias))
 
   def moment(self, cache: Cache, position: Tensor, angles: Angles | None = None,
-             bias: Tensor | None = None) -> Moment:
+             bias: Tensor | None = None, column: Tensor | None = None) -> Moment:
     """Returns what `step` makes of a position, which is the same for all layers of a kind.
 
     Arguments are those of `step`; of the cache only names and sizes count.
+
+    Args:
+      column: the number of the step. Where examples are at positions of their own, and each goes on
+        by one in a step, one number says where in the cache all write; so nothing is copied. None:
+        the position.
     """
     rows = cache.keys.shape.dim(self.memory_dim)
-    age = (position - range_(position.mesh, rows)) % rows.size  # of what a row holds, in positions
+    column = position if column is None else column
+    age = (column - range_(position.mesh, rows)) % rows.size    # of what a row holds, in positions
     past = mask_bias(self.remembers(age, position), (cache.keys if bias is None else bias).dtype)
-    return Moment(position % rows.size, past if bias is None else past + bias,
+    return Moment(column % rows.size, past if bias is None else past + bias,
                   None if angles is None else Angles(*(
                       gather(a, position, self.length_dims[-1]) for a in angles)))
 

@@ -94,8 +94,9 @@ def after(model, tokens, read, **settings):
     held = model.start(batch, length.size, settings.get("window"))
     held = model.prefill(tokens, held, read, settings.get("prefix", False))
     def turn(held, turn):
-      position = mtf.minimum(read + turn, length.size - 1)
-      logits, held = model.step(position, mtf.gather(tokens, position, "length"), held)
+      place = mtf.minimum(read + turn, length.size - 1)
+      row = mtf.gather(tokens, place, "length")
+      logits, held = model.step(length.size + turn, row, held)
       return held, logits
     _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
     return mtf.transpose(logits, ["batch", "length", "vocab"])

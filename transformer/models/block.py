@@ -102,21 +102,22 @@ class Block(mtf.Module):
     return self._writing(x, caches, memory_bias,
                          lambda h: self.attention.step_at(h, caches.own, moment))
 
-  def prefill(self, x: mtf.Tensor, caches: Caches, last: mtf.Tensor, sight: Sight,
-              memory_bias: mtf.Tensor | None) -> tuple[mtf.Tensor, Caches]:
+  def prefill(self, x: mtf.Tensor, caches: Caches, last: mtf.Tensor, column: int,
+              sight: Sight, memory_bias: mtf.Tensor | None) -> tuple[mtf.Tensor, Caches]:
     """Returns the stream [batch length d_model], and what steps up to a position would keep.
 
     Args:
       x: the stream before, of the first positions.
       caches: from `caches`.
       last: the number of the last position that counts: int32, a scalar or [batch].
+      column: of its step.
       sight: who sees whom.
       memory_bias: of scores of the memory.
     """
     def own(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
       read = self.attention.remember(h, sight.angles)
       return (attend(self.attention, h, sight, False, read),
-              self.attention.filled(caches.own, read, last))
+              self.attention.filled(caches.own, read, last, column))
 
     return self._writing(x, caches, memory_bias, own)
 

@@ -115,8 +115,8 @@ class LanguageModel(Model):
               ) -> Held:
     """Returns what is kept after the first tokens, which are read all at once.
 
-    It is what as many steps would keep, if there is no prefix. Steps go on at position `lengths`,
-    or at the one before with the same token again.
+    It is what as many steps would keep, if there is no prefix. Steps go on at position `length`,
+    whatever the lengths of rows, or at the one before with each row's last token again.
 
     Args:
       tokens: integers [batch length].
@@ -132,11 +132,12 @@ class LanguageModel(Model):
     """Returns logits [batch vocab] of what follows tokens [batch], and what is kept.
 
     Args:
-      position: the number of these tokens: int32, a scalar or [batch].
+      position: the number of these tokens: int32, a scalar.
       tokens: integers [batch].
       held: from `start` or `prefill`, or from the step before.
     """
-    x, held = self.decoder.step(self.embeddings(tokens, position), held, position)
+    own = self.decoder.own(position, held)
+    x, held = self.decoder.step(self.embeddings(tokens, own), held, position, own)
     return self.predict(x), held
 
 

@@ -5,7 +5,7 @@
 
     held = stack.start(x, positions=128)                   # x [batch d_model], one position
     held = stack.prefill(prompt, held, lengths)            # [batch length d_model], all at once
-    x, held = stack.step(x, held, position)                # position lengths, lengths + 1...
+    x, held = stack.step(x, held, position)                # position length, length + 1...
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Held(NamedTuple):
   rows: mtf.Tensor                            # the numbers of a cache's rows: int32 [memory_length]
   angles: mtf.layers.Angles | None = None     # rotary positions of all positions
   memory_bias: mtf.Tensor | None = None       # of scores of the memory
+  behind: mtf.Tensor | None = None            # how far own positions lag: int32 [batch]
 
 
 class Stack(mtf.Module):
@@ -140,12 +141,16 @@ class Stack(mtf.Module):
   def prefill(self, x: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False) -> Held:
     """Returns what is kept after the first positions, all of which go through blocks at once.
 
+    All rows end at the same position for the steps that follow, which is that of the padded length:
+    caches hold them so. A row's own positions are behind by the number of its padding.
+
     Args:
       x: the stream before the first block, [batch length d_model].
       held: from `start`.
       lengths: how many of the positions count: int32, a scalar or [batch]. The others are padding.
       prefix: whether positions that count are seen by those before them, too.
     """
+    column = x.shape[LENGTH] - 1
     x = self._in_blocks(x)
     dim, rows = x.shape.dim(LENGTH), held.rows.shape.size
     positions = mtf.range(self.mesh, dim)
@@ -156,9 +161,21 @@ class Stack(mtf.Module):
       _ = sight.bias                                       # made once, outside of any loop
 
     def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
-      return block.prefill(h, caches, lengths - 1, sight, held.memory_bias)
+      return block.prefill(h, caches, lengths - 1, column, sight, held.memory_bias)
 
-    return held._replace(blocks=self._walk(turn, x, held.blocks)[1])
+    return held._replace(blocks=self._walk(turn, x, held.blocks)[1], behind=column + 1 - lengths)
+
+  def own(self, position: mtf.Tensor, held: Held) -> mtf.Tensor:
+    """Returns rows' own positions at a step: int32, a scalar or [batch].
+
+    Rows that have their last one may go on while others are written: they stay there.
+    """
+    if held.behind is None:
+      return position
+    a, own = self.architecture, position - held.behind
+    most = (a.max_length if a.positions == "learned" else
+            held.angles.cos.shape[LENGTH] if held.angles else None)
+    return own if most is None else mtf.minimum(own, most - 1)
 
   def _in_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
     """Returns the stream, padded to what attention in blocks can part."""
@@ -166,18 +183,21 @@ class Stack(mtf.Module):
     more = -size % a.block_length if a.attention != "full" and size > a.block_length else 0
     return mtf.pad(x, LENGTH, 0, more)
 
-  def step(self, x: mtf.Tensor, held: Held, position: mtf.Tensor) -> tuple[mtf.Tensor, Held]:
+  def step(self, x: mtf.Tensor, held: Held, position: mtf.Tensor, own: mtf.Tensor | None = None
+           ) -> tuple[mtf.Tensor, Held]:
     """Returns the stream [batch d_model] of one more position, and what is kept then.
 
     Args:
       x: the stream before the first block.
       held: what was kept at the position before.
-      position: its number: int32, a scalar or [batch].
+      position: its number: int32, a scalar.
+      own: rows' own positions; None: those of `own`.
     """
+    own = self.own(position, held) if own is None else own
     first, caches = ((self.blocks.layer, held.blocks) if self.architecture.scanned
                      else (self.blocks[0], held.blocks[0]))
-    moment = first.attention.moment(caches.own, position, held.angles,
-                                    self._distance(held.rows, position))
+    moment = first.attention.moment(caches.own, own, held.angles,
+                                    self._distance(held.rows, position), position)
 
     def turn(block: Block, h: mtf.Tensor, caches: Caches) -> tuple[mtf.Tensor, Caches]:
       return block.step(h, caches, moment, held.memory_bias)

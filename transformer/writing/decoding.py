@@ -161,10 +161,10 @@ class Decoder:
     most = positions or min(self._even(tokens.shape["length"] + more - 1, *_POSITIONS),
                             self._even(self._longest + self.number, *_POSITIONS))
     held = model.prefill(tokens, model.start(rows, most, self.window), lengths, self.prefix)
-    first = lengths - 1
+    last = tokens.shape["length"] - 1
 
     def step(position: mtf.Tensor, ids: mtf.Tensor, held: Any) -> tuple[mtf.Tensor, Any]:
-      return model.step(mtf.minimum(first + position, most - 1), ids, held)
+      return model.step(position + last, ids, held)
 
     return step, held
 
