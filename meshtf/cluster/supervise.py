@@ -9,7 +9,8 @@ hangs is killed. With --restarts=N the command is started again up to N times, o
 there; it goes on from its last checkpoint.
 
 Exit code: that of the command; 69 if a worker was lost, 70 if the driver was stuck, 128 and the
-number of a signal if one ended the driver, in each case with no restart left; 2 without workers or a command.
+number of a signal if one ended the driver, in each case with no restart left; 2 without workers
+or a command.
 """
 
 from __future__ import annotations
