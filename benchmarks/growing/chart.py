@@ -46,7 +46,8 @@ class _Plot:
     every = [point for points in panel.points.values() for point in points]
     self.ticks = sorted({n for n, _ in every})
     values = [y for _, y in (*every, *panel.goals)]
-    values += [curve(n) for curve in panel.curves.values() for n in self.ticks]
+    values += [panel.curves[series](n) for series, points in panel.points.items()
+               for n, _ in points]
     middle = math.sqrt(min(values) * max(values))
     self.low, self.high = min(*values, middle / 2) / 1.2, max(*values, middle * 2) * 1.2
 
@@ -77,7 +78,8 @@ class _Plot:
       yield text(self.x(n), TOP + HEIGHT + 20, "code", f"{n:g}", "middle")
     yield text(self.left + self.width / 2, TOP + HEIGHT + 42, "note", label, "middle")
     for series, curve in self.panel.curves.items():
-      path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in self._between())
+      between = _between(self.panel.points[series])
+      path = "L".join(f"{self.x(n):g} {self.y(curve(n)):g}" for n in between)
       yield f'  <path class="line {colours[series]}" d="M{path}"/>'
     for series, points in self.panel.points.items():
       for n, value in points:
@@ -86,9 +88,11 @@ class _Plot:
     for n, value in self.panel.goals:
       yield f'  <path class="goal" d="M{self.x(n) - 9:g} {self.y(value):g}h18"/>'
 
-  def _between(self) -> list[float]:
-    first, last = self.ticks[0], self.ticks[-1]
-    return [first * (last / first) ** (i / 24) for i in range(25)]
+
+def _between(points: Sequence[tuple[float, float]]) -> list[float]:
+  """Returns places from the first to the last point."""
+  first, last = min(points)[0], max(points)[0]
+  return [first * (last / first) ** (i / 24) for i in range(25)]
 
 
 def figure(title: str, note: str, label: str, panels: Sequence[Panel], goal: str = "") -> str:

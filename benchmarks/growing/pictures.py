@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from benchmarks.growing.cases import COUNTED, PLAIN
 from benchmarks.growing.chart import Panel, figure
 from benchmarks.growing.measured import Row
-from benchmarks.growing.theory import LAWS, lines
+from benchmarks.growing.theory import LAWS, NAMES, lines
 
 TITLES = {
     "devices": "More positions, and as many more rows: one model on one CPU",
@@ -18,10 +18,6 @@ TITLES = {
     "layers": "Deeper models, on eight positions of one CPU",
     "experts": "More experts, of which each token goes to two",
     "tokens": "Longer rows, two in a batch"}
-NAMES = {
-    "first": "time to the first step, s", "step": "a step, ms", "outer": "ops outside of segments",
-    "explain_cpu": "mtf.explain, ms", "steps": "steps of the program", "traced": "ops traced",
-    "memory": "memory forecast, MB"}
 _DOTS = "Dots: measured. Lines: what theory says, fitted:"
 NOTES = {
     "devices": f"{_DOTS} c + k n; all of the work is done by one CPU.",
@@ -29,7 +25,7 @@ NOTES = {
     "layers": f"{_DOTS} c + k n; ops of what is scanned: a constant.",
     "experts": f"{_DOTS} a constant; c + k n for a step, which updates all parameters.",
     "tokens": f"{_DOTS} c + k n + q n^2; memory of blockwise attention: c + k n."}
-GOALS = {8: 1.3, 64: 3.0}       # times plain TensorFlow's time to the first step
+GOALS = {8: 1.3, 64: 3.0}       # times what plain TensorFlow takes for the first step
 
 
 def picture(part: str, rows: Sequence[Row]) -> str:
@@ -38,7 +34,7 @@ def picture(part: str, rows: Sequence[Row]) -> str:
   for column in LAWS[part]:
     found = lines(part, column, rows)
     goals = []
-    if part == "devices" and column == "first":
+    if part == "devices" and column == "first_cpu":
       plain = dict(found[PLAIN][0])
       goals = [(n, times * plain[n]) for n, times in GOALS.items() if n in plain]
     panels.append(Panel(NAMES[column], {s: points for s, (points, _) in found.items()},

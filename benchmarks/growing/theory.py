@@ -20,14 +20,19 @@ Powers = tuple[int, ...]
 CONSTANT, LINEAR, SQUARE = (0,), (0, 1), (0, 1, 2)
 
 # Of each part the columns that are told and drawn, with the powers of n of which each is a sum.
+# Times are those of the processor, which other programs on the machine change least.
 LAWS: Mapping[str, Mapping[str, Powers]] = {
-    "devices": {"first": LINEAR, "step": LINEAR, "outer": LINEAR},
+    "devices": {"first_cpu": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
-    "layers": {"first": LINEAR, "step": LINEAR, "traced": LINEAR},
-    "experts": {"first": CONSTANT, "step": LINEAR, "traced": CONSTANT},
-    "tokens": {"first": SQUARE, "step": SQUARE, "memory": SQUARE}}
+    "layers": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": LINEAR},
+    "experts": {"first_cpu": CONSTANT, "step_cpu": LINEAR, "traced": CONSTANT},
+    "tokens": {"first_cpu": SQUARE, "step_cpu": SQUARE, "memory": SQUARE}}
 OTHERS: Mapping[tuple[str, str], Powers] = {         # by series and column
     ("scanned", "traced"): CONSTANT, ("blockwise attention", "memory"): LINEAR}
+NAMES = {
+    "first_cpu": "first step, s of processor", "step_cpu": "step, ms of processor",
+    "outer": "ops outside of segments", "explain_cpu": "mtf.explain, ms",
+    "steps": "steps of the program", "traced": "ops traced", "memory": "memory forecast, MB"}
 
 
 class Curve(NamedTuple):
@@ -79,6 +84,6 @@ def lines(part: str, column: str, rows: Sequence[Row]) -> dict[str, tuple[Points
 def told(part: str, rows: Sequence[Row]) -> str:
   """Returns curves in words, and how far points are off them."""
   return "\n".join(
-      f"{COLUMNS[column][0]:>13}  {series}: {curve}, points off it by at most "
+      f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
       f"{curve.off(points) - 1:.0%}"
       for column in LAWS[part] for series, (points, curve) in lines(part, column, rows).items())
