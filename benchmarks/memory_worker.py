@@ -22,6 +22,7 @@ from meshtf.mesh import Split
 from meshtf.partition import Load, MoveStep, Program, Put, Segment, Tell
 from meshtf.runtime import compiled
 from meshtf.runtime.collectives.pieces import combine
+from meshtf.runtime.moving import once_there
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.variables import Variable
 
@@ -45,7 +46,9 @@ class Alone(Placed):
 
   def _move(self, step: MoveStep) -> list[Any]:
     assert step.src.spec is not None
-    (x,), number = self._gated(step), self.mesh.axes[step.move.axis]
+    (x,), number = self.values[step.src], self.mesh.axes[step.move.axis]
+    if step.after is not None:
+      x = once_there(x, self.values[step.after][0], self.devices[0])
     names, before, after = step.src.spec.shape.names, step.move.before, step.move.after
     join = names.index(before.dim) if isinstance(before, Split) else 0
     cut = names.index(after.dim) if isinstance(after, Split) else 0

@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.mesh import At, Mesh, Pending, Split
 from meshtf.partition import Bucket, MoveStep, Tell, WindowStep
 from meshtf.runtime.carrier import Carrier
-from meshtf.runtime.collectives import buckets, collectives_for
+from meshtf.runtime.collectives import alias, buckets, collectives_for
 from meshtf.runtime.collectives.pieces import piece, send
 from meshtf.runtime.collectives.rows import rows_of_slices
 from meshtf.runtime.devices import devices_of, kept_separate
@@ -73,18 +73,24 @@ class Mover(Carrier):
     return [[None if y is None else y[k] for y in made] for k in range(len(cuts))]
 
   def _gated(self, step: MoveStep) -> Slices:
-    """Returns what is moved, once what the move waits for is there."""
-    xs = self.values[step.src]
+    """Returns what is moved, once what the move waits for is there.
+
+    Where one op of the move takes all slices of a group, it is enough that one of them comes late.
+    """
     if step.after is None:
-      return xs
+      return self.values[step.src]
+    xs, afters = list(self.values[step.src]), self.values[step.after]
     done: dict[Any, Any] = {}
-    for x, after, device in zip(xs, self.values[step.after], self.devices):
-      if x is None or after is None:
-        done[id(x), id(after)] = x
-      elif (id(x), id(after)) not in done:
-        with tf.device(device), tf.control_dependencies([after]):
-          done[id(x), id(after)] = tf.identity(x)
-    return [done[id(x), id(after)] for x, after in zip(xs, self.values[step.after])]
+    for group in self.mesh.groups(step.move.axis):
+      once = collectives_for([self.devices[p] for p in group], self.separate) is alias
+      for position in group[:1] if once else group:
+        x, after = xs[position], afters[position]
+        if x is None or after is None:
+          continue
+        if (id(x), id(after)) not in done:
+          done[id(x), id(after)] = once_there(x, after, self.devices[position])
+        xs[position] = done[id(x), id(after)]
+    return xs
 
   def _permute(self, step: MoveStep) -> Slices:
     """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
@@ -158,6 +164,12 @@ class Mover(Carrier):
       return [rows_of_slices(xs, devices, j, axis, low, low + length, step)
               for j, (low, _) in enumerate(ends)]
     return self._grouped(self.values[step.src], (step.axis,), exchange)
+
+
+def once_there(x: Any, after: Any, device: str) -> Any:
+  """Returns x on a device, but not before another tensor is there."""
+  with tf.device(device), tf.control_dependencies([after]):
+    return tf.identity(x)
 
 
 def _axes(step: MoveStep) -> tuple[int, int]:
