@@ -30,14 +30,14 @@ def table(rows: list[Row], begin: str = "first") -> str:
     begin: which part of the start is told: "first" is all, "compile" what came after building.
   """
   plain = rows[0]
-  head = (f"{plain.group:42}{'step':>9}{'ratio':>7}{'cpu':>6}{begin:>9}{'ratio':>7}{'cpu':>6}"
+  head = (f"{plain.group:46}{'step':>9}{'ratio':>7}{'cpu':>6}{begin:>9}{'ratio':>7}{'cpu':>6}"
           f"{'memory':>10}{'ratio':>7}{'loss off by':>13}")
   return "\n".join([head, *(_line(row, plain, begin) for row in rows)])
 
 
 def _line(row: Row, plain: Row, begin: str) -> str:
   start, base = row.start, plain.start
-  return (f"{row.name:42}{statistics.median(row.step['wall']) * 1e3:6.0f} ms"
+  return (f"{row.name:46}{statistics.median(row.step['wall']) * 1e3:6.0f} ms"
           f"{ratio(row, plain, 'wall'):7.2f}{ratio(row, plain, 'cpu'):6.2f}"
           f"{start[begin]:7.2f} s{start[begin] / base[begin]:7.2f}"
           f"{start[begin + '_cpu'] / base[begin + '_cpu']:6.2f}"
@@ -50,8 +50,8 @@ def memory_table(rows: list[Row]) -> str:
   told = [row for row in rows if "forecast" in row.start]
   if len(told) < 2:
     return ""
-  head = f"{'peak of memory':42}{'measured':>12}{'ratio':>7}{'forecast':>12}{'ratio':>7}"
-  return "\n".join([head, *(f"{row.name:42}" + "".join(
+  head = f"{'peak of memory':46}{'measured':>12}{'ratio':>7}{'forecast':>12}{'ratio':>7}"
+  return "\n".join([head, *(f"{row.name:46}" + "".join(
       f"{row.start[kind]:9.0f} MB{row.start[kind] / max(told[0].start[kind], 1):7.2f}"
       for kind in ("memory", "forecast")) for row in told)])
 
