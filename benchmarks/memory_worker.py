@@ -19,7 +19,7 @@ import tensorflow as tf
 from benchmarks.layouts import LAYOUTS, MEDIUM, ONE
 from meshtf.graph import Store
 from meshtf.mesh import Split
-from meshtf.partition import Load, MoveStep, Program, Put, Segment, Tell
+from meshtf.partition import Bucket, Load, MoveStep, Program, Put, Segment, Tell
 from meshtf.runtime import compiled
 from meshtf.runtime.collectives.pieces import combine
 from meshtf.runtime.moving import once_there
@@ -54,6 +54,9 @@ class Alone(Placed):
     cut = names.index(after.dim) if isinstance(after, Split) else 0
     with tf.device(self.devices[0]):
       return [_stand_in(step.move.kind, x, number, cut, join)]
+
+  def _bucket(self, step: Bucket) -> list[list[Any]]:
+    return [self._move(move) for move in step.moves]
 
   def _tell(self, step: Tell) -> list[Any]:
     (told,), slices = self.values[step.src], step.slices(self.mesh)
