@@ -23,7 +23,7 @@ NOTES = {
     "devices": f"{_DOTS} c + k n; all of the work is done by one CPU.",
     "planning": f"{_DOTS} constants.",
     "layers": f"{_DOTS} c + k n; ops of what is scanned: a constant.",
-    "experts": f"{_DOTS} a constant; c + k n for a step, which updates all parameters.",
+    "experts": f"{_DOTS} c + k n, since all parameters are made and updated; ops: a constant.",
     "tokens": f"{_DOTS} c + k n + q n^2; memory of blockwise attention: c + k n."}
 GOALS = {8: 1.3, 64: 3.0}       # times what plain TensorFlow takes for the first step
 

@@ -25,7 +25,7 @@ LAWS: Mapping[str, Mapping[str, Powers]] = {
     "devices": {"first_cpu": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
     "layers": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": LINEAR},
-    "experts": {"first_cpu": CONSTANT, "step_cpu": LINEAR, "traced": CONSTANT},
+    "experts": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": CONSTANT},
     "tokens": {"first_cpu": SQUARE, "step_cpu": SQUARE, "memory": SQUARE}}
 OTHERS: Mapping[tuple[str, str], Powers] = {         # by series and column
     ("scanned", "traced"): CONSTANT, ("blockwise attention", "memory"): LINEAR}
