@@ -44,8 +44,13 @@ class Process:
         env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ)
     timer = threading.Timer(_PATIENCE, self.process.kill)
     timer.start()
-    self.start = self._answer()
-    timer.cancel()
+    try:
+      self.start = self._answer()
+    except WorkerError:
+      self.stop()
+      raise
+    finally:
+      timer.cancel()
 
   def ask(self, request: str, number: int) -> Any:
     """Returns the worker's answer to a request."""
@@ -59,6 +64,7 @@ class Process:
     self.process.stdin.close()
     self.process.wait()
     self.process.stdout.close()
+    self.said.close()
 
   def _answer(self) -> Any:
     assert self.process.stdout
