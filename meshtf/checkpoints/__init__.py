@@ -1,7 +1,7 @@
 """Checkpoints: slices on disk, under one name for each variable, whatever the layout.
 
     boxes      parts of tensors
-    manifest   what a checkpoint holds, and a sum of every file
+    manifest   what a checkpoint holds, and in which files; checking: are these as they were?
     steps      the folders of checkpoints: names, which stay, the newest whole one
     writing    each host writes what its devices hold, in TensorFlow's V2 format
     reading    on any mesh and layout; what is damaged is named

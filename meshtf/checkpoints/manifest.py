@@ -1,17 +1,19 @@
-"""The manifest of a checkpoint: what it holds, and a sum of every file.
+"""The manifest of a checkpoint: what it holds, and in which files.
 
     manifest = Manifest.read("runs/lm/step_00000600")       # refuses one that was changed
     manifest.step, manifest.extra
     manifest.tensors["decoder/wq"].shape                     # "d_model:128; heads:4; d_kv:32"
-    manifest.check(path)                                     # reads all files: is one damaged?
+    manifest.check_index(path)                               # see `checking` for all files
 
-It is JSON, and its own last entry is the sum of all bytes before it. Sums are CRC-32, which the
-standard library computes faster than disks write: they find damage, not forgery.
+It is JSON, and its own last entry is the sum of all bytes before it. It has the sum of TensorFlow's
+index, and that the sum of every slice: so nothing is read only to be summed. Sums find damage, not
+forgery.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -25,7 +27,8 @@ from meshtf.names import Shape
 
 FILE = "manifest.json"
 PREFIX = "variables"        # of TensorFlow's files
-_FORMAT = 1
+INDEX = f"{PREFIX}.index"
+_FORMAT = 2
 _CHUNK = 1 << 18           # stays in a processor's cache
 _END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
@@ -38,11 +41,13 @@ class Saved:
     shape: such as "d_model:128; d_ff:512".
     dtype: the data type's name.
     slices: the boxes that it was written in; none: all in one.
+    files: the number of the file that each of them is in; none: all in the first.
   """
 
   shape: str
   dtype: str
   slices: tuple[str, ...] = ()
+  files: tuple[int, ...] = ()
 
   @property
   def sizes(self) -> tuple[int, ...]:
@@ -54,13 +59,18 @@ class Saved:
     """The parts that it was written in."""
     return [read_spec(text) for text in self.slices] or [whole(self.sizes)]
 
+  def boxes_in(self, file: int) -> list[Box]:
+    """The parts that are in a file."""
+    return [box for box, number in zip(self.boxes, self.files or itertools.repeat(0))
+            if number == file]
+
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-  """Size and CRC-32 of a file."""
+  """Size of a file, and its CRC-32, but of one that holds slices: these have sums of their own."""
 
   bytes: int
-  crc32: str
+  crc32: str = ""
 
   @classmethod
   def of(cls, path: str) -> Sum:
@@ -105,30 +115,29 @@ class Manifest:
       raise DamageError(folder, FILE, "its sum is not the one that it tells")
     told = json.loads(text)
     if told["format"] != _FORMAT:
-      raise DamageError(folder, FILE, f"it is of format {told['format']}, which a later meshtf "
-                                      "wrote: take that one to read it")
-    tensors = {name: Saved(s["shape"], s["dtype"], tuple(s["slices"]))
+      raise DamageError(folder, FILE, f"it is of format {told['format']}, which another "
+                                      "meshtf wrote: take that one to read it")
+    tensors = {name: Saved(s["shape"], s["dtype"], tuple(s["slices"]), tuple(s["files"]))
                for name, s in told["tensors"].items()}
     files = {name: Sum(**s) for name, s in told["files"].items()}
     return cls(told["step"], told["extra"], tensors, files)
 
-  def check_sizes(self, folder: str) -> None:
-    """Sees that all files are there, of their sizes. Raises DamageError."""
-    for name, expected in self.files.items():
+  def check_sizes(self, folder: str, files: Iterable[str] | None = None) -> None:
+    """Sees that all files, or some, are there, of their sizes. Raises DamageError."""
+    for name in self.files if files is None else files:
       try:
         size = os.path.getsize(os.path.join(folder, name))
       except OSError as error:
         raise DamageError(folder, name, f"it cannot be read: {error.strerror}") from None
-      if size != expected.bytes:
-        raise DamageError(folder, name, f"it has {size:,} bytes, not {expected.bytes:,}")
+      if size != self.files[name].bytes:
+        raise DamageError(folder, name,
+                          f"it has {size:,} bytes, not {self.files[name].bytes:,}")
 
-  def check(self, folder: str, files: Iterable[str] | None = None) -> None:
-    """Reads all files, or some, and compares their sums. Raises DamageError."""
-    self.check_sizes(folder)
-    for name in self.files if files is None else files:
-      try:
-        found = Sum.of(os.path.join(folder, name))
-      except OSError as error:
-        raise DamageError(folder, name, f"it cannot be read: {error.strerror}") from None
-      if found != self.files[name]:
-        raise DamageError(folder, name, f"its sum is {found.crc32}, not {self.files[name].crc32}")
+  def check_index(self, folder: str) -> None:
+    """Reads TensorFlow's index and compares its sum. Raises DamageError."""
+    try:
+      found = Sum.of(os.path.join(folder, INDEX))
+    except OSError as error:
+      raise DamageError(folder, INDEX, f"it cannot be read: {error.strerror}") from None
+    if found != self.files[INDEX]:
+      raise DamageError(folder, INDEX, f"its sum is {found.crc32}, not {self.files[INDEX].crc32}")

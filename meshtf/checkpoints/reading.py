@@ -26,14 +26,14 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.checkpoints.boxes import Box, inside, numbers, overlap, runs, spec, whole
+from meshtf.checkpoints.checking import check
 from meshtf.checkpoints.fitting import check_fit, renamed
-from meshtf.checkpoints.manifest import PREFIX, Manifest, Saved
+from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
 from meshtf.checkpoints.steps import newest_first, warn_of
 from meshtf.checkpoints.writing import PIECE, host_of
 from meshtf.errors import DamageError
 from meshtf.runtime.variables import Variable
 
-_INDEX = f"{PREFIX}.index"
 _UNREADABLE = (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError,
                tf.errors.InvalidArgumentError)
 
@@ -72,14 +72,14 @@ def restore(path: str, variables: Mapping[str, Variable], partly: bool = False,
   """
   manifest = Manifest.read(path)
   manifest.check_sizes(path)
-  manifest.check(path, [_INDEX])
+  manifest.check_index(path)
   named = [(renamed(name, renames or {}), variable) for name, variable in variables.items()]
   check_fit(path, manifest, named, partly)
   try:
     _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named)     # workers stand elsewhere
   except _UNREADABLE as error:
-    manifest.check(path)                 # names the file, unless the sums are right
-    raise DamageError(path, _INDEX, f"what it tells cannot be read: {error.message}") from error
+    check(path, manifest)                 # names the file, unless the sums are right
+    raise DamageError(path, INDEX, f"what it tells cannot be read: {error.message}") from error
   return {"step": manifest.step, **manifest.extra}
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.checkpoints.boxes import Box, cut, numbers, spec
+from meshtf.checkpoints.checking import check, check_file
 from meshtf.checkpoints.fitting import difference
 from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, Saved
 from meshtf.checkpoints.steps import all_steps, latest
@@ -49,7 +50,7 @@ def inspect(folder: str) -> dict[str, Any]:
   files = []
   for name, file in manifest.files.items():
     try:
-      manifest.check(path, [name])
+      check_file(path, manifest, name)
       damage = ""
     except DamageError as error:
       damage = error.reason
@@ -86,7 +87,7 @@ def compare(folder: str, other: str) -> dict[str, Any]:
   paths = [find(folder), find(other)]
   first, second = (Manifest.read(path) for path in paths)
   for path, manifest in zip(paths, (first, second)):
-    manifest.check(path)
+    check(path, manifest)
   common = [name for name in sorted(first.tensors) if name in second.tensors]
   shapes = {name: how for name in common
             if (how := difference(first.tensors[name], Shape(second.tensors[name].shape),

@@ -4,8 +4,7 @@
 
 The files are TensorFlow's V2 format with slice specifications, so a plain
 `tf.train.load_checkpoint(path + "/variables")` reads whole tensors. A host writes many files, two
-at a time, each of a few slices, and sums them: so no more than that is ever copied from the memory
-of devices.
+at a time, each of a few slices: so no more than that is ever copied from the memory of devices.
 """
 
 from __future__ import annotations
@@ -24,15 +23,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.checkpoints.boxes import Box, cut, inside, numbers, spans, spec, whole
-from meshtf.checkpoints.manifest import PREFIX, Manifest, Saved, Sum
+from meshtf.checkpoints.checking import data_file
+from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.steps import path_of, prune, replace, temporary
 from meshtf.errors import WriteError
 from meshtf.runtime.beats import beat
 from meshtf.runtime.tf_private import wait_for_workers
 from meshtf.runtime.variables import Variable
 
-PIECE = 32 << 20               # bytes that are written, read and summed at a time
+PIECE = 32 << 20               # bytes that are written or read at a time
 _AT_ONCE = 2                   # files that a host writes
+_ONLY = "data-00000-of-00001"
 _MOST_PIECES = 64              # of one slice: readers look through all of them
 NEVER_CUT = ("float16", "uint16", "uint32", "uint64")       # V2 files hold no slices of these
 _OF_OPS = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")      # what TensorFlow tells of its own nodes
@@ -86,9 +87,11 @@ def write(directory: str, step: int, variables: Mapping[str, Variable], parts: l
   try:
     shutil.rmtree(unfinished, ignore_errors=True)
     os.makedirs(unfinished)
-    tensors = _described(variables, parts)
-    files = _write_files(os.path.abspath(unfinished), parts)   # workers stand elsewhere
-    Manifest(step, dict(extra or {}), tensors, files).write(unfinished)
+    shards = _write_files(os.path.abspath(unfinished), parts)   # workers stand elsewhere
+    files = {INDEX: Sum.of(os.path.join(unfinished, INDEX))}
+    files |= {data_file(k, len(shards)): Sum(sum(p.bytes for p in shard))
+              for k, shard in enumerate(shards)}
+    Manifest(step, dict(extra or {}), _described(variables, shards), files).write(unfinished)
     replace(unfinished, path)
     prune(directory, step, keep, keep_every)
   except (OSError, tf.errors.OpError) as error:
@@ -156,21 +159,17 @@ def _joined(name: str, variable: Variable, snapshot: bool) -> Piece:
   return Piece(name, sizes, whole(sizes), _bytes(variable, whole(sizes)), host, value)
 
 
-def _write_files(folder: str, parts: list[Piece]) -> dict[str, Sum]:
-  """Writes pieces as files of TensorFlow's, all hosts at once, and returns what the files are."""
+def _write_files(folder: str, parts: list[Piece]) -> list[list[Piece]]:
+  """Writes pieces as files of TensorFlow's, all hosts at once; returns which are in which file."""
   hosts: dict[str, list[Piece]] = defaultdict(list)
   while parts:
     hosts[parts[-1].host].append(parts.pop())
   with ThreadPoolExecutor(_AT_ONCE * len(hosts) or 1) as writers:
-    sums = list(writers.map(partial(_write_shard, folder), itertools.count(), _shards(hosts)))
-  joined = os.path.join(folder, PREFIX)
+    shards = list(writers.map(partial(_write_shard, folder), itertools.count(), _shards(hosts)))
   tf.raw_ops.MergeV2Checkpoints(
-      checkpoint_prefixes=[os.path.join(folder, str(k)) for k in range(len(sums))],
-      destination_prefix=joined, delete_old_dirs=False)
-  files = {f"{PREFIX}.index": Sum.of(f"{joined}.index")}
-  for k, found in enumerate(sums):
-    files[f"{PREFIX}.data-{k:05d}-of-{len(sums):05d}"] = found
-  return files
+      checkpoint_prefixes=[os.path.join(folder, str(k)) for k in range(len(shards))],
+      destination_prefix=os.path.join(folder, PREFIX), delete_old_dirs=False)
+  return shards
 
 
 def _shards(hosts: dict[str, list[Piece]]) -> Iterator[list[Piece]]:
@@ -185,26 +184,36 @@ def _shards(hosts: dict[str, list[Piece]]) -> Iterator[list[Piece]]:
       yield shard
 
 
-def _write_shard(folder: str, number: int, shard: list[Piece]) -> Sum:
+def _write_shard(folder: str, number: int, shard: list[Piece]) -> list[Piece]:
+  """Writes a file, and returns what is in it without the values."""
   prefix = os.path.join(folder, str(number))
   with tf.device(shard[0].host):
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[p.name for p in shard],
                       shape_and_slices=[spec(p.sizes, p.box) for p in shard],
                       tensors=[p.value() for p in shard])
   wait_for_workers()
-  found, expected = Sum.of(f"{prefix}.data-00000-of-00001"), sum(p.bytes for p in shard)
-  if found.bytes != expected:
-    raise OSError(f"{prefix} has {found.bytes:,} bytes, not {expected:,}")
+  size, expected = os.path.getsize(f"{prefix}.{_ONLY}"), sum(p.bytes for p in shard)
+  if size != expected:
+    raise OSError(f"{prefix} has {size:,} bytes, not {expected:,}")
   beat(f"ran the saving of {prefix}")      # a save may take longer than any call
-  return found
+  return [dataclasses.replace(p, value=_gone) for p in shard]
 
 
-def _described(variables: Mapping[str, Variable], parts: Sequence[Piece]) -> dict[str, Saved]:
-  boxes: dict[str, list[Box]] = defaultdict(list)
-  for piece in parts:
-    boxes[piece.name].append(piece.box)
+def _gone() -> Any:
+  raise AssertionError("a piece that was written has no value any more")
+
+
+def _described(variables: Mapping[str, Variable], shards: Sequence[Sequence[Piece]]
+               ) -> dict[str, Saved]:
+  found: dict[str, list[tuple[Box, int]]] = defaultdict(list)
+  for number, shard in enumerate(shards):
+    for piece in shard:
+      found[piece.name].append((piece.box, number))
+  for held in found.values():
+    held.sort()
   return {name: Saved("; ".join(f"{d.name}:{d.size}" for d in v.shape), v.dtype,
-                      tuple(map(spans, boxes[name])) if len(boxes[name]) > 1 else ())
+                      tuple(spans(box) for box, _ in found[name]) if len(found[name]) > 1 else (),
+                      tuple(number for _, number in found[name]))
           for name, v in variables.items()}
 
 
