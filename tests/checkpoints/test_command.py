@@ -55,7 +55,8 @@ def test_damage_is_told(folder, capsys):
   text[70] ^= 4
   data.write_bytes(text)
   assert run("inspect", folder) == 1
-  assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", capsys.readouterr().out)
+  said = capsys.readouterr().out
+  assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", said)
   assert run("diff", folder / "step_00000100", folder) == 1
   assert "DamageError" in capsys.readouterr().err
 
