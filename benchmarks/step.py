@@ -43,7 +43,8 @@ def main(argv: list[str]) -> None:
   config = sized(FLAGS.model, FLAGS.size)
   peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
   measured, wrong, refused = [], [], {}
-  for group in cases(config, FLAGS.modes, map(float, FLAGS.dropouts), FLAGS.only, peers):
+  rates = list(map(float, FLAGS.dropouts))
+  for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers):
     rows, why = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
     blocks = [table(rows), beside(group, rows), memory_table(rows),
               *(f"{name} does not run: {error}" for name, error in why.items())]
