@@ -27,10 +27,14 @@ def check(folder: str, manifest: Manifest) -> None:
 
 
 def check_file(folder: str, manifest: Manifest, file: str) -> None:
-  """Reads one of the files and compares its sum, or those of its slices. Raises DamageError."""
+  """Reads one of the files and compares its sum, or those of its slices.
+
+  Raises:
+    DamageError: of that file; or of the index, which has the sums of slices.
+  """
   manifest.check_sizes(folder, [file])
+  manifest.check_index(folder)
   if file == INDEX:
-    manifest.check_index(folder)
     return
   number = [name for name in manifest.files if name != INDEX].index(file)
   for tensor, saved in manifest.tensors.items():
@@ -45,6 +49,6 @@ def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) ->
       tf.raw_ops.RestoreV2(
           prefix=os.path.join(folder, PREFIX), tensor_names=[tensor],
           shape_and_slices=[spec(saved.sizes, box)], dtypes=[tf.as_dtype(saved.dtype)])
-  except tf.errors.OpError:
+  except (tf.errors.DataLossError, tf.errors.OutOfRangeError):
     raise DamageError(folder, file, f"what it holds of {tensor} has another sum than when it was "
                                     "written") from None

@@ -13,7 +13,6 @@ forgery.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
 import os
 import re
@@ -41,13 +40,13 @@ class Saved:
     shape: such as "d_model:128; d_ff:512".
     dtype: the data type's name.
     slices: the boxes that it was written in; none: all in one.
-    files: the number of the file that each of them is in; none: all in the first.
+    files: the number of the file that each of its boxes is in.
   """
 
   shape: str
   dtype: str
-  slices: tuple[str, ...] = ()
-  files: tuple[int, ...] = ()
+  slices: tuple[str, ...]
+  files: tuple[int, ...]
 
   @property
   def sizes(self) -> tuple[int, ...]:
@@ -61,8 +60,7 @@ class Saved:
 
   def boxes_in(self, file: int) -> list[Box]:
     """The parts that are in a file."""
-    return [box for box, number in zip(self.boxes, self.files or itertools.repeat(0))
-            if number == file]
+    return [box for box, number in zip(self.boxes, self.files, strict=True) if number == file]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,7 @@ before they are read: so no more than a slice is in memory beside the variables.
 
 Nothing is read for the sake of sums alone: the manifest has its own, and that of TensorFlow's
 index; the index has one of every slice, with which TensorFlow compares what it reads. Where that
-fails, the manifest's sums name the file.
+fails, `checking` reads slice after slice, and names the file.
 """
 
 from __future__ import annotations

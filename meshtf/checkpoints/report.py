@@ -53,7 +53,8 @@ def inspect(folder: str) -> dict[str, Any]:
       check_file(path, manifest, name)
       damage = ""
     except DamageError as error:
-      damage = error.reason
+      damage = (f"DAMAGED: {error.reason}" if error.file == name else
+                f"unknown: {error.file}, which has its sums, is damaged")
     files.append({"name": name, "bytes": file.bytes, "crc32": file.crc32, "damage": damage})
   return {"path": path, "step": manifest.step, "extra": dict(manifest.extra),
           "tensors": [{"name": name, "shape": s.shape, "dtype": s.dtype, "bytes": _bytes(s),
@@ -68,7 +69,7 @@ def inspected(found: dict[str, Any]) -> str:
   rows = [[t["name"], t["shape"], t["dtype"], f"{t['slices']:,}", f"{t['bytes']:,}"]
           for t in tensors]
   files = [[f["name"], f"{f['bytes']:,}", f["crc32"],
-            f"DAMAGED: {f['damage']}" if f["damage"] else "as it was written"]
+            f["damage"] or "as it was written"]
            for f in found["files"]]
   return "\n".join([
       f"checkpoint  {found['path']}", f"step        {found['step']:,}",

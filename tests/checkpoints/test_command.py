@@ -61,6 +61,17 @@ def test_damage_is_told(folder, capsys):
   assert "DamageError" in capsys.readouterr().err
 
 
+def test_an_index_that_is_damaged_says_nothing_of_other_files(folder, capsys):
+  index = folder / "step_00000200" / "variables.index"
+  text = bytearray(index.read_bytes())
+  text[20] ^= 4
+  index.write_bytes(text)
+  assert run("inspect", folder) == 1
+  said = capsys.readouterr().out
+  assert re.search(r"variables.index .*DAMAGED: its sum is", said)
+  assert re.search(r"data-00000-of-00001 .*unknown: variables.index, which has its sums", said)
+
+
 def test_two_checkpoints_are_compared(folder, capsys):
   assert run("diff", folder / "step_00000100", folder / "step_00000200") == 1
   said = capsys.readouterr().out
