@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from benchmarks.training.sizes import Config
+from benchmarks.training.sizes import Config, Dumped
 
 SMALL = Config(vocab=512, batch=2, length=32, d_model=64, d_ff=256, heads=8, layers=2)
 PLAIN = "plain TensorFlow"
@@ -17,7 +16,7 @@ _BOTH = "batch:data; heads:model; d_ff:model; vocab:model"
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(Dumped):
   """One model of one size."""
 
   series: str                   # the line that it is a point of
@@ -34,14 +33,6 @@ class Case:
   @property
   def name(self) -> str:
     return f"{self.series}, {self.size}"
-
-  def dump(self) -> str:
-    return json.dumps(dataclasses.asdict(self))
-
-  @classmethod
-  def load(cls, text: str) -> Case:
-    values = json.loads(text)
-    return cls(**values | {"config": Config(**values["config"])})
 
 
 Groups = Iterator[list[Case]]

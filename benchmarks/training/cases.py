@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator
 
-from benchmarks.training.sizes import Config
+from benchmarks.training.sizes import Config, Dumped
 
 SIZES = {
     "tiny": {"vocab": 512, "batch": 8, "length": 32, "d_model": 64, "d_ff": 256, "layers": 2},
@@ -39,7 +38,7 @@ FOREIGN = ("dtensor", "jax")       # others' libraries, which may not run a mode
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
+class Case(Dumped):
   """One row of the table: which library, mesh, devices and mode."""
 
   config: Config
@@ -87,14 +86,6 @@ class Case:
   def forecasts(self) -> bool:
     """Whether a forecast tells its memory: positions share none of it."""
     return self.runtime == "placed" and (self.grid == "1x1" or bool(self.devices))
-
-  def dump(self) -> str:
-    return json.dumps(dataclasses.asdict(self))
-
-  @classmethod
-  def load(cls, text: str) -> Case:
-    values = json.loads(text)
-    return cls(**values | {"config": Config(**values["config"])})
 
 
 def sized(model: str, size: str) -> Config:

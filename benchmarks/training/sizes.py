@@ -10,6 +10,8 @@ block, and BERT with both tasks of its pretraining.
 from __future__ import annotations
 
 import dataclasses
+import json
+from typing import Any
 
 import numpy as np
 
@@ -120,3 +122,15 @@ def _norm(path: str, size: int) -> Shapes:
 
 def _dense(path: str, inputs: int, outputs: int) -> Shapes:
   return {f"{path}/kernel": (inputs, outputs), f"{path}/bias": (outputs,)}
+
+
+class Dumped:
+  """Base of cases: dataclasses with a config, which go to their processes as text."""
+
+  def dump(self) -> str:
+    return json.dumps(dataclasses.asdict(self))
+
+  @classmethod
+  def load(cls, text: str) -> Any:
+    values = json.loads(text)
+    return cls(**values | {"config": Config(**values["config"])})
