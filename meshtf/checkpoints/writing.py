@@ -28,7 +28,6 @@ from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.steps import path_of, prune, replace, temporary
 from meshtf.errors import WriteError
 from meshtf.runtime.beats import beat
-from meshtf.runtime.tf_private import wait_for_workers
 from meshtf.runtime.variables import Variable
 
 PIECE = 32 << 20               # bytes that are written or read at a time
@@ -191,7 +190,6 @@ def _write_shard(folder: str, number: int, shard: list[Piece]) -> list[Piece]:
     tf.raw_ops.SaveV2(prefix=prefix, tensor_names=[p.name for p in shard],
                       shape_and_slices=[spec(p.sizes, p.box) for p in shard],
                       tensors=[p.value() for p in shard])
-  wait_for_workers()
   size, expected = os.path.getsize(f"{prefix}.{_ONLY}"), sum(p.bytes for p in shard)
   if size != expected:
     raise OSError(f"{prefix} has {size:,} bytes, not {expected:,}")

@@ -32,6 +32,7 @@ from meshtf.runtime.devices import worker_devices
 
 LOST = 69            # the exit code of a program that lost a worker (EX_UNAVAILABLE)
 PATIENCE = 5.0       # seconds in which a worker must say that it lives, after something failed
+_IN_TURN = {"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False"}
 _held: dict[Address, Drive] = {}
 
 
@@ -58,6 +59,9 @@ def connect(cluster: str, wait: float = 60.0, timeout: float = 60.0, determinist
     _take(workers, own, wait, timeout, deterministic)
   except OSError as error:
     raise ClusterError(f"the workers {cluster} cannot be reached: {error}") from None
+  # Else an op of a worker is only sent, and a function that is called next may run before it: it
+  # reads what a variable was before, or an iterator that is not made yet.
+  os.environ.update(_IN_TURN)
   port = free_ports(1)[0]
   spec = {"worker": [str(w) for w in workers], "client": [f"{own}:{port}"]}
   with _quiet():

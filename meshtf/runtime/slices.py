@@ -5,23 +5,26 @@
 
 `open_part(w, n)` returns a dataset of rows w * 64 / n and on, 64 / n of them, of each batch. It is
 called with the CPU of a host as TensorFlow's device, so what it makes of TensorFlow's ops lies and
-runs there.
+runs there. A batch is one call of one function: each host is asked once, not for every slice.
+Slices of int32 lie in their host's memory, where TensorFlow puts all such results of functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Held, Spec, Tensor
-from meshtf.mesh import Mesh
+from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.runtime.compiled import held_tensor
 from meshtf.runtime.devices import devices_of, host_cpu
-from meshtf.runtime.stores import named_shape, region, slice_keys
+from meshtf.runtime.segments import PLAIN_CONFIG
+from meshtf.runtime.stores import distinct, named_shape, region, slice_keys
+from meshtf.runtime.tf_private import call_with
 
 
 class _Part(NamedTuple):
@@ -29,7 +32,7 @@ class _Part(NamedTuple):
 
   home: str
   first: int
-  rows: Iterator[Any]
+  rows: Any                # a tf.data iterator
 
 
 class HostReader:
@@ -52,18 +55,38 @@ class HostReader:
     self._batch = Dimension(first, rows)
     self._parts = {home: self._open(home, spans, open_part)
                    for home, spans in self._wanted().items()}
+    self._found: dict[str, tuple[Spec, Placement, tuple[int, ...]]] = {}    # by name, once traced
+    self._function: Any = None
 
   def __iter__(self) -> HostReader:
     return self
 
   def __next__(self) -> dict[str, Tensor]:
+    if self._function is None:
+      self._function = tf.function(self._read, autograph=False).get_concrete_function()
+    try:
+      flat = call_with(PLAIN_CONFIG, self._function, ())
+    except tf.errors.OutOfRangeError:
+      raise StopIteration from None
+    batch = {}
+    for name, (spec, placement, pattern) in self._found.items():
+      slices = [flat[k] for k in pattern]
+      batch[name] = held_tensor(spec, Held(placement, slices), self._mesh)
+    return batch
+
+  def _read(self) -> list[Any]:
+    """Returns the different slices of a batch; what each position takes is kept in `_found`."""
     read = {}
     for home, part in self._parts.items():
       with tf.device(home):
-        read[home] = next(part.rows)
-    names = next(iter(read.values()))
-    return {name: self._tensor(name, {home: some[name] for home, some in read.items()})
-            for name in names}
+        read[home] = part.rows.get_next()
+    flat: list[Any] = []
+    for name in next(iter(read.values())):
+      spec, placement, slices = self._cut({home: some[name] for home, some in read.items()}, name)
+      different, pattern = distinct(slices)
+      self._found[name] = spec, placement, tuple(len(flat) + k for k in pattern)
+      flat.extend(different)
+    return flat
 
   def _wanted(self) -> dict[str, list[tuple[int, int]]]:
     """Returns for each host the first and last rows of the slices that its positions hold."""
@@ -89,8 +112,8 @@ class HostReader:
       dataset = open_part(first // size, self._batch.size // size)
       return _Part(home, first // size * size, iter(dataset))
 
-  def _tensor(self, name: str, read: Mapping[str, Any]) -> Tensor:
-    """Returns the tensor whose rows the hosts have read."""
+  def _cut(self, read: Mapping[str, Any], name: str) -> tuple[Spec, Placement, list[Any]]:
+    """Returns what a tensor is whose rows the hosts have read, and each position's slice."""
     some = next(iter(read.values()))
     sizes = [self._batch.size, *some.shape[1:]]
     spec = Spec(named_shape(tf.TensorSpec(sizes, some.dtype), self._dims[name], "a batch"),
@@ -100,13 +123,13 @@ class HostReader:
     for device, key in zip(self._devices, slice_keys(placement, self._mesh)):
       if (device, key) not in done:
         home = host_cpu(device)
-        done[device, key] = _cut(read[home], self._parts[home],
-                                 region(spec.shape, placement, key, self._mesh), device)
-    slices = [done[pair] for pair in zip(self._devices, slice_keys(placement, self._mesh))]
-    return held_tensor(spec, Held(placement, slices), self._mesh)
+        done[device, key] = _slice(read[home], self._parts[home],
+                                   region(spec.shape, placement, key, self._mesh), device)
+    return spec, placement, [done[pair] for pair in
+                             zip(self._devices, slice_keys(placement, self._mesh))]
 
 
-def _cut(x: Any, part: _Part, where: tuple[slice, ...], device: str) -> Any:
+def _slice(x: Any, part: _Part, where: tuple[slice, ...], device: str) -> Any:
   """Returns a region of a batch, on a device, of the rows that its host has."""
   rows = slice(where[0].start - part.first, where[0].stop - part.first)
   inside = (rows, *where[1:])
@@ -115,4 +138,3 @@ def _cut(x: Any, part: _Part, where: tuple[slice, ...], device: str) -> Any:
       x = x[inside]
   with tf.device(device):
     return tf.identity(x)
-

@@ -5,7 +5,6 @@
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
-    wait_for_workers       until what other processes were asked to do is done
 """
 
 from __future__ import annotations
@@ -69,12 +68,3 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     return list(function(*args))
   finally:
     eager.function_call_options = before
-
-
-def wait_for_workers() -> None:
-  """Waits until the ops that other processes were asked to run are done.
-
-  An eager op of another process that has no outputs, such as the writing of a file, is only sent
-  there. What went wrong there is raised here.
-  """
-  context.async_wait()

@@ -1,0 +1,19 @@
+"""Workers do what they are asked in that order: nothing is read before it is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from tests.cluster.launched import Launched
+
+
+@pytest.mark.slow
+def test_functions_see_the_values_that_were_given_just_before():
+  command = [sys.executable, "-m", "tests.cluster.order"]
+  with Launched(command, "--workers=2", "--devices_each=1") as launched:
+    assert launched.wait() == 0, launched.text
+  told = next(line for line in launched.lines if line.startswith("{"))
+  assert json.loads(told) == {"variables": [], "readers": 0}
