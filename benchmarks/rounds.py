@@ -8,6 +8,8 @@ ratios within a round.
 
 from __future__ import annotations
 
+import compileall
+import functools
 import json
 import os
 import re
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 from benchmarks.report import Row
@@ -33,10 +36,22 @@ class WorkerError(RuntimeError):
     super().__init__(f"the worker for {name!r} ended: {self.why}\n{said}")
 
 
+@functools.cache
+def compile_sources() -> None:
+  """Compiles what is ours to bytecode, as installing TensorFlow did with what is TensorFlow's.
+
+  Else a start would time the compiler where Python is told to keep no bytecode.
+  """
+  root = Path(__file__).resolve().parents[1]
+  for package in ("benchmarks", "meshtf", "transformer"):
+    compileall.compile_dir(root / package, quiet=1)
+
+
 class Process:
   """A worker with one case, which has taken its first steps."""
 
   def __init__(self, case: Any, worker: str = "benchmarks.training.worker"):
+    compile_sources()
     self.case, self.said = case, tempfile.TemporaryFile("w+")
     self.process = subprocess.Popen(
         [sys.executable, "-m", worker, case.dump()], text=True,

@@ -1,7 +1,8 @@
-"""Shapes and permutations as TensorFlow constants, each made once in a graph.
+"""Shapes and permutations, and what they make of a tensor: each made once in a graph.
 
-A traced segment of a Transformer has hundreds of reshapes to a handful of shapes; every constant is
-an op, and ops are what tracing costs.
+A traced segment of a Transformer has hundreds of reshapes to a handful of shapes, and several
+products of one tensor want it in the same order; every constant is an op, and ops are what tracing
+costs. What is computed again is not found here: its inputs are other tensors.
 
 >>> import tensorflow as tf
 >>> reshape(tf.zeros([2, 3]), [6]).shape
@@ -19,12 +20,13 @@ import tensorflow as tf
 def integers(numbers: Sequence[int]) -> Any:
   """Returns int32 numbers as a constant of the graph being traced."""
   key = tuple(numbers)
-  return _once(key, lambda: tf.constant(key, tf.int32, [len(key)]))
+  return _once(key, lambda: _waiting_for_nothing(lambda: tf.constant(key, tf.int32, [len(key)])))
 
 
 def scalar(value: float, dtype: Any, device: str) -> Any:
   """Returns a number as a constant of the graph being traced, on the device in force."""
-  return _once((value, dtype, device), lambda: tf.constant(value, dtype))
+  return _once((value, dtype, device),
+               lambda: _waiting_for_nothing(lambda: tf.constant(value, dtype)))
 
 
 def _once(key: Any, make: Callable[[], Any]) -> Any:
@@ -37,20 +39,26 @@ def _once(key: Any, make: Callable[[], Any]) -> Any:
     kept.append({})
   (made,) = kept
   if key not in made:
-    with tf.control_dependencies(None):
-      made[key] = make()
+    made[key] = make()
   return made[key]
+
+
+def _waiting_for_nothing(make: Callable[[], Any]) -> Any:
+  with tf.control_dependencies(None):
+    return make()
 
 
 def reshape(x: Any, sizes: Sequence[int]) -> Any:
   """Returns x with other sizes; x itself if it has them."""
   if x.shape == sizes:
     return x
-  return tf.raw_ops.Reshape(tensor=x, shape=integers(sizes))
+  return _once((x.ref(), "reshape", *sizes),
+               lambda: tf.raw_ops.Reshape(tensor=x, shape=integers(sizes)))
 
 
 def transpose(x: Any, order: Sequence[int]) -> Any:
   """Returns x with its axes in another order; x itself if that is the same."""
   if list(order) == sorted(order):
     return x
-  return tf.raw_ops.Transpose(x=x, perm=integers(order))
+  return _once((x.ref(), "transpose", *order),
+               lambda: tf.raw_ops.Transpose(x=x, perm=integers(order)))

@@ -5,6 +5,7 @@
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
+    make_variable          a tf.Variable, made in little time
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.eager import context
 from tensorflow.python.framework import kernels
+from tensorflow.python.ops import handle_data_util
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
@@ -68,3 +71,21 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     return list(function(*args))
   finally:
     eager.function_call_options = before
+
+
+def make_variable(value: Any, trainable: bool) -> tf.Variable:
+  """Returns a tf.Variable with a first value, on the device of the scope around.
+
+  It has no name: TensorFlow makes a kernel for each name on each device, which takes longer than
+  all the rest.
+  """
+  handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=value.shape, debug_name="",
+                                  shared_name=context.anonymous_name())
+  handle._handle_data = _handle_data(value.shape, value.dtype)
+  tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+  return ResourceVariable(handle=handle, trainable=trainable, shape=value.shape, dtype=value.dtype)
+
+
+@functools.cache
+def _handle_data(shape: tf.TensorShape, dtype: tf.DType) -> Any:
+  return handle_data_util.create_handle_data(shape, dtype)

@@ -36,6 +36,7 @@ from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.stores import import_tensor, region, slice_keys, slices_of
+from meshtf.runtime.tf_private import make_variable
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
@@ -177,7 +178,7 @@ class Variable(Operators, tf.Module):
     for device, key, x in zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh), slices):
       if x is not None and (device, key) not in done:
         with tf.device(device):
-          done[device, key] = tf.Variable(x, trainable=self.trainable, name=self.path)
+          done[device, key] = make_variable(x, self.trainable)
       out.append(None if x is None else done[device, key])
     return out
 

@@ -92,8 +92,8 @@ def read_by_hosts() -> dict[str, Any]:
   model = LanguageModel(mesh, SMALL)
   own = next(iter(data.batches(rows, 16)))
   far = next(iter(batches(model, data, rows, 16, 1)))
-  floats = next(mtf.HostReader(mesh, {"x": "batch"}, rows, lambda w, n: tf.data.Dataset.from_tensors(
-      {"x": tf.zeros([rows // n])})))
+  floats = next(mtf.HostReader(mesh, {"x": "batch"}, rows, lambda w, n: (
+      tf.data.Dataset.from_tensors({"x": tf.zeros([rows // n])}))))
   return {"equal": all(bool((far[name].numpy() == own[name].numpy()).all())
                        for name in own),
           "hosts": [host_of(x.device)[-6:] for x in far["tokens"].held.values],
