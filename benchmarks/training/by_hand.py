@@ -12,6 +12,7 @@ device; "mirrored" has variables of its own on each device.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ class ByHand:
   """Models on one device or on each, and their common training step; without dropout."""
 
   def __init__(self, case: Case):
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // _DEVICES))
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(
         cpu, [tf.config.LogicalDeviceConfiguration()] * _DEVICES)

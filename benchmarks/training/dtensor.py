@@ -9,6 +9,7 @@ and its partitioner ends the process where the kernel of Adam gets a variable th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ class DTensorModel:
   """A model on eight logical devices: `data` cuts the batch, `model` heads, d_ff and vocab."""
 
   def __init__(self, case: Case):
+    tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // 8))
     (cpu,) = tf.config.list_physical_devices("CPU")
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 8)
     data, self.along = (int(n) for n in case.grid.split("x"))

@@ -28,6 +28,7 @@ from meshtf.cluster.addresses import ANY, LOOPBACK, is_loopback, numeric
 from meshtf.cluster.door import Answer, Door
 from meshtf.cluster.hearing import hear_only
 from meshtf.errors import ClusterError
+from meshtf.runtime.threads import threads_of
 
 _PORT = flags.DEFINE_integer("port", 4000, "TensorFlow's port; the door is the next one.",
                              lower_bound=1, upper_bound=2**16 - 2)
@@ -56,7 +57,8 @@ def serve(port: int, address: str, devices: int) -> None:
     OSError: the door's port is taken, or the address is none of this machine.
     ClusterError: the server's port is taken, or cannot be closed to other addresses.
   """
-  config = tf.compat.v1.ConfigProto(device_count={"CPU": devices})
+  config = tf.compat.v1.ConfigProto(device_count={"CPU": devices},
+                                    intra_op_parallelism_threads=threads_of(devices))
   try:
     server = tf.distribute.Server({"worker": [f"{address}:{port}"]}, "worker", 0, config=config)
   except tf.errors.OpError as error:

@@ -5,6 +5,8 @@ map to it, and share what they hold alike:
 
     devices_of(Mesh("data:4;model:2"))     # ("/device:CPU:0",) * 8 on a laptop
 
+Each op then has its position's share of the threads (`share_threads`).
+
 "logical:8" gives each of eight positions a logical device of one CPU. "separate:8" does so too, and
 programs then treat these as if each had memory of its own: what crosses between them is what would
 cross between accelerators.
@@ -28,6 +30,7 @@ import tensorflow as tf
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
+from meshtf.runtime.threads import share_threads
 
 WORKER = "worker"        # what TensorFlow's clusters call the job of those who work
 
@@ -37,9 +40,12 @@ _resolved: weakref.WeakKeyDictionary[Mesh, tuple[str, ...]] = weakref.WeakKeyDic
 def logical_devices(number: int) -> None:
   """Splits the CPU into logical devices, to try placement; before TensorFlow's first op.
 
+  An op then has its device's share of the cores, unless `tf.config.threading` says how many.
+
   Raises:
     MeshError: TensorFlow has started already.
   """
+  share_threads(number)
   cpu = tf.config.list_physical_devices("CPU")[0]
   if len(tf.config.get_logical_device_configuration(cpu) or ()) >= number:
     return
@@ -149,6 +155,8 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
     raise MeshError(explain_error(
         f"nothing runs on the mesh {mesh!r}: it is abstract.",
         way_out='Take away devices="abstract" to run, or ask for a plan: mtf.explain(fn, ...).'))
+  if spec is None and not tf.config.list_physical_devices("GPU"):
+    share_threads(mesh.size)             # before anything else, which would start TensorFlow
   if spec is None and (far := worker_devices()):
     spec = [far[i * len(far) // mesh.size] for i in range(mesh.size)]
   if spec is None:
