@@ -6,9 +6,7 @@ graph optimiser, which costs start-up and finds nothing to do between segments.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -48,8 +46,7 @@ class Compiled:
     """Runs the program on the arguments' tensors and returns the results."""
     if self.function is None:
       specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
-      with _old_objects_left_alone():
-        self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
+      self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
     return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
 
   @property
@@ -78,23 +75,6 @@ class Compiled:
       del ys[:max(pattern) + 1]
       results.append(held_tensor(spec, Held(value.placement, slices), self.mesh))
     return results
-
-
-@contextlib.contextmanager
-def _old_objects_left_alone() -> Iterator[None]:
-  """Lets Python's garbage collector look at new objects alone.
-
-  A graph has so many of them that it would look at all there are, of which TensorFlow's import
-  leaves a million, and find nothing.
-  """
-  if gc.get_freeze_count():           # somebody else did, for good
-    yield
-    return
-  gc.freeze()
-  try:
-    yield
-  finally:
-    gc.unfreeze()
 
 
 def held_tensor(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
