@@ -1,7 +1,7 @@
 """Collectives where devices see one memory: compute once, share the result.
 
-Adding 4 MB over eight positions takes a seventh of a ring's time there. In a graph nobody brings the
-result to a device: TensorFlow does so, once for each device that takes it.
+Adding 4 MB over eight positions takes a seventh of a ring's time there. In a graph nobody brings
+the result to a device: TensorFlow does so, once for each device that takes it.
 
     all_reduce([x0, x1], ("/device:CPU:0",) * 2, "sum")     # one add_n, returned twice
 """
