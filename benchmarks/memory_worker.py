@@ -96,7 +96,9 @@ def main() -> None:
   wanted = json.loads(sys.argv[1])
   size = dataclasses.replace(MEDIUM, batch=wanted["batch"])
   case = LAYOUTS.get(wanted["name"], ONE)
-  tf.config.threading.set_inter_op_parallelism_threads(2)    # with one, reductions run late
+  # The position runs alone, so all cores are its own. With fewer threads reductions run late.
+  tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
+  tf.config.threading.set_inter_op_parallelism_threads(2)
   compiled.Placed = Alone
   step, args = case.build(size, devices="separate:8" if case is not ONE else None,
                           dropout=wanted["dropout"])
