@@ -84,6 +84,8 @@ class Launched:
     if self.code is None:
       self._process.send_signal(signal.SIGKILL)      # its children end with it
     self.wait(20.0)
+    if self._process.stdout and not self._reader.is_alive():
+      self._process.stdout.close()
 
   def _read(self) -> None:
     assert self._process.stdout is not None
