@@ -49,11 +49,14 @@ def test_a_folder_of_a_run_is_its_newest(folder, capsys):
   assert "step_00000200\n" in capsys.readouterr().out
 
 
+def flip_bit(path, byte):
+  text = bytearray(path.read_bytes())
+  text[byte] ^= 4
+  path.write_bytes(text)
+
+
 def test_damage_is_told(folder, capsys):
-  data = folder / "step_00000200" / "variables.data-00000-of-00001"
-  text = bytearray(data.read_bytes())
-  text[70] ^= 4
-  data.write_bytes(text)
+  flip_bit(folder / "step_00000200" / "variables.data-00000-of-00001", 70)
   assert run("inspect", folder) == 1
   said = capsys.readouterr().out
   assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", said)
@@ -62,10 +65,7 @@ def test_damage_is_told(folder, capsys):
 
 
 def test_an_index_that_is_damaged_says_nothing_of_other_files(folder, capsys):
-  index = folder / "step_00000200" / "variables.index"
-  text = bytearray(index.read_bytes())
-  text[20] ^= 4
-  index.write_bytes(text)
+  flip_bit(folder / "step_00000200" / "variables.index", 20)
   assert run("inspect", folder) == 1
   said = capsys.readouterr().out
   assert re.search(r"variables.index .*DAMAGED: its sum is", said)
