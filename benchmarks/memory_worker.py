@@ -12,15 +12,17 @@ import dataclasses
 import json
 import os
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.layouts import LAYOUTS, MEDIUM, ONE
 from meshtf.graph import Store
-from meshtf.mesh import Split
+from meshtf.mesh import Split, State
 from meshtf.partition import Bucket, Load, MoveStep, Program, Put, Segment, Tell
 from meshtf.runtime import compiled
+from meshtf.runtime.collectives import buckets
 from meshtf.runtime.collectives.pieces import combine
 from meshtf.runtime.moving import once_there
 from meshtf.runtime.placed import Placed
@@ -49,19 +51,32 @@ class Alone(Placed):
     (x,), number = self.values[step.src], self.mesh.axes[step.move.axis]
     if step.after is not None:
       x = once_there(x, self.values[step.after][0], self.devices[0])
-    names, before, after = step.src.spec.shape.names, step.move.before, step.move.after
-    join = names.index(before.dim) if isinstance(before, Split) else 0
-    cut = names.index(after.dim) if isinstance(after, Split) else 0
+    cut, join = _axis(step, step.move.after), _axis(step, step.move.before)
     with tf.device(self.devices[0]):
       return [_stand_in(step.move.kind, x, number, cut, join)]
 
   def _bucket(self, step: Bucket) -> list[list[Any]]:
-    return [self._move(move) for move in step.moves]
+    move, cuts = step.moves[0].move, [_axis(m, m.move.after) for m in step.moves]
+    number = self.mesh.axes[move.axis]
+    how = SimpleNamespace(**{kind: lambda xs, *_: [_stand_in(move.kind, xs[0], number, 0, 0)]
+                             for kind in ("all_reduce", "reduce_scatter")})
+    xs, devices = [[self.values[m.src][0] for m in step.moves]], self.devices * number
+    if move.kind == "all_reduce":
+      made = buckets.all_reduce(how, xs, devices, "sum")
+    else:
+      made = buckets.reduce_scatter(how, xs, devices, "sum", cuts)
+    return [[y] for y in made[0]]
 
   def _tell(self, step: Tell) -> list[Any]:
     (told,), slices = self.values[step.src], step.slices(self.mesh)
     with tf.device(self.devices[0]):
       return [tuple(tf.stack([t] * slices) for t in told)]
+
+
+def _axis(step: MoveStep, state: State) -> int:
+  """Returns along which axis of a tensor a state of it cuts."""
+  assert step.src.spec is not None
+  return step.src.spec.shape.names.index(state.dim) if isinstance(state, Split) else 0
 
 
 def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
@@ -96,7 +111,7 @@ def main() -> None:
   wanted = json.loads(sys.argv[1])
   size = dataclasses.replace(MEDIUM, batch=wanted["batch"])
   case = LAYOUTS.get(wanted["name"], ONE)
-  # The position runs alone, so all cores are its own. With fewer threads reductions run late.
+  # The position runs alone, so all cores are its own.
   tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
   tf.config.threading.set_inter_op_parallelism_threads(2)
   compiled.Placed = Alone

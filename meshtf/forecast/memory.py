@@ -3,6 +3,7 @@
 A value is there from the step that makes it to the last one that uses it. Variables and arguments
 are there all the time, and reading them takes nothing. An op whose output is as large as an input
 that nobody needs afterwards takes that one's place, as TensorFlow and XLA do for elementwise ops.
+Gradients wait until their bucket is full, as on devices with memories of their own.
 
     peaks(program, gradients)[0].activations
 
@@ -21,6 +22,7 @@ from meshtf.graph import Spec, Store
 from meshtf.mesh import At, Mesh, Placement
 from meshtf.partition import (
   BranchStep,
+  Bucket,
   CallStep,
   Compute,
   Load,
@@ -52,19 +54,23 @@ def peaks(program: Program, gradients: Set[Value]) -> list[Peaks]:
     program: what runs.
     gradients: what does not count as activations.
   """
-  return [Peaks(*most) for most in _peaks(program, gradients, {}).T.tolist()]
+  bucket = program.mesh.bucket_bytes
+  return [Peaks(*most) for most in _peaks(program, gradients, {}, bucket).T.tolist()]
 
 
-def _peaks(program: Program, gradients: Set[Value], bodies: dict[Program, Bytes]) -> Bytes:
+def _peaks(program: Program, gradients: Set[Value], bodies: dict[Program, Bytes], bucket: int = 0
+           ) -> Bytes:
   """Returns the same as numbers: all bytes, and activations, of each stage.
 
   Args:
     program: what runs.
     gradients: what does not count as activations.
     bodies: what is known so far of programs within this one.
+    bucket: the bytes of unfinished sums that wait for each other.
   """
   sizes = _sizes(program)
-  steps = [step for segment in schedule(program) for step in (*segment.before, *segment.computes)]
+  segments = schedule(program, bucket=bucket)
+  steps = [step for segment in segments for step in (*segment.before, *segment.computes)]
   last = {value: i for i, step in enumerate(steps) for value in reads(step)}
   last.update(dict.fromkeys(program.results, len(steps)))
   alive, most = np.zeros([2, 2, stages(program.mesh)])
@@ -135,6 +141,10 @@ def _scratch(step: Step, made: Bytes, gradients: Set[Value], bodies: dict[Progra
       np.maximum(found, bodies[body], out=found)
     # The results of a call are among what its body holds.
     return np.maximum(found - made, 0.0) if isinstance(step, CallStep) else found
+  if isinstance(step, Bucket):               # packed, beside what is packed, before its results
+    sizes = {move.src: _size(move.src, mesh) for move in step.moves}
+    packed = _bytes(sizes, sizes, gradients, mesh)
+    return np.maximum(packed - made, 0.0)
   if isinstance(step, Compute) and not step.sharing:
     local = [Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
              for v in step.ins if v.spec is not None]

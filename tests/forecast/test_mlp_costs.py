@@ -107,7 +107,8 @@ def terms(formula):
 def explained(row, s, to_x=True):
   """Returns the forecast of a step: forward, backward, and gradient descent."""
   axes = [rule.partition(":")[2] for rule in row.layout.split(";") if rule]
-  mesh = mtf.Mesh(";".join(f"{axis}:{s[axis]}" for axis in axes), row.layout, devices="abstract")
+  mesh = mtf.Mesh(";".join(f"{axis}:{s[axis]}" for axis in axes), row.layout, devices="abstract",
+                  bucket_bytes=0)                         # the formulas are of sums by themselves
   w = mtf.Variable(mesh, f"io:{s['io']};hidden:{s['dh']}", zeros, "w")
   v = mtf.Variable(mesh, f"hidden:{s['dh']};io:{s['io']}", zeros, "v")
   descent = optimizers.SGD([w, v], 0.1)

@@ -94,14 +94,23 @@ def test_moves_are_those_of_the_paper(n):
 
 
 def test_gathered_weights_that_are_freed_are_not_there_at_the_peak():
-  kept = explained("data:8", 128, keep_gathered=True, **FSDP).memory
-  freed = explained("data:8", 128, **FSDP).memory
+  kept = explained("data:8", 128, keep_gathered=True, bucket_bytes=0, **FSDP).memory
+  freed = explained("data:8", 128, bucket_bytes=0, **FSDP).memory
   # The peak is where the backward pass reaches the last block. All weights of the blocks are there
   # if they are kept; else those of two products, of which none is larger than wi.
   gathered, largest = 4 * BLOCKS * sum(BLOCK.values()), 4 * BLOCK["wi"]
   assert gathered - 2 * largest <= kept.activations - freed.activations <= gathered
   assert gathered > 2 * 2 * largest                          # so that this says something
   assert freed.peak < kept.peak
+
+
+def test_gradients_wait_for_their_bucket():
+  alone, together = (explained("data:8", 8, bucket_bytes=size, **DATA).memory
+                     for size in (0, 8 * P))
+  held = alone.parameters + alone.optimizer_state
+  assert held + 4 * P < alone.peak < held + 8 * P
+  # In the end there are all gradients, and what they are packed into.
+  assert together.peak == pytest.approx(held + 8 * P, rel=1e-4)
 
 
 LAYOUTS = [
