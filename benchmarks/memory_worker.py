@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,12 +21,13 @@ import tensorflow as tf
 from benchmarks.layouts import LAYOUTS, MEDIUM, ONE
 from meshtf.graph import Store
 from meshtf.mesh import Split, State
-from meshtf.partition import Bucket, Load, MoveStep, Program, Put, Segment, Tell
+from meshtf.partition import Bucket, Load, MoveStep, Program, Put, Segment, Step, Tell
 from meshtf.runtime import compiled
 from meshtf.runtime.collectives import buckets
 from meshtf.runtime.collectives.pieces import combine
 from meshtf.runtime.moving import once_there
 from meshtf.runtime.placed import Placed
+from meshtf.runtime.together import Together
 from meshtf.runtime.variables import Variable
 
 
@@ -35,6 +37,11 @@ class Alone(Placed):
   def __init__(self, *args: Any) -> None:
     super().__init__(*args)
     self.devices = self.devices[:1]
+    self.together = Together(self.devices)
+
+  def _all_between(self, steps: Sequence[Step]) -> None:
+    for step in steps:                  # with no others to share calls with
+      self._between(step)
 
   def _load(self, store: Store) -> list[Any]:
     return super()._load(store)[:1]

@@ -6,7 +6,10 @@ graph optimiser, which costs start-up and finds nothing to do between segments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import gc
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +23,8 @@ from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
 from meshtf.runtime.stores import distinct
 from meshtf.runtime.tf_private import call_with
+
+_PROGRAMS = itertools.count()
 
 
 class Compiled:
@@ -45,8 +50,9 @@ class Compiled:
   def __call__(self, flat: Sequence[Any]) -> list[Tensor]:
     """Runs the program on the arguments' tensors and returns the results."""
     if self.function is None:
-      specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
-      self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
+      with _passing_over():
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
+        self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
     return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
 
   @property
@@ -75,6 +81,23 @@ class Compiled:
       del ys[:max(pattern) + 1]
       results.append(held_tensor(spec, Held(value.placement, slices), self.mesh))
     return results
+
+
+@contextlib.contextmanager
+def _passing_over() -> Iterator[None]:
+  """Lets garbage collections pass over what was there before, while a first program is traced.
+
+  A trace makes so many objects that Python looks through all that there are: 0.2 s for the million
+  of TensorFlow, none of them garbage. Before later programs there is garbage among them.
+  """
+  if next(_PROGRAMS) or gc.get_freeze_count():       # what the user froze stays so
+    yield
+    return
+  gc.freeze()
+  try:
+    yield
+  finally:
+    gc.unfreeze()
 
 
 def held_tensor(spec: Spec, held: Held, mesh: Mesh) -> Tensor:

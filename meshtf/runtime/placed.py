@@ -28,6 +28,7 @@ from meshtf.partition import (
   Program,
   Put,
   Segment,
+  Step,
   Tell,
   Value,
   WindowStep,
@@ -37,6 +38,7 @@ from meshtf.partition import (
 from meshtf.runtime.devices import devices_of, host_cpu, kept_separate, share_memory
 from meshtf.runtime.moving import Mover, Slices
 from meshtf.runtime.segments import Caller, in_line
+from meshtf.runtime.together import Together, sort_out
 
 
 def arrange(program: Program) -> list[Segment]:
@@ -54,6 +56,7 @@ class Placed(Mover):
                make_caller: Callable[[Segment, Mesh], Caller]) -> None:
     super().__init__(mesh)
     self.segments, self.make_caller = segments, make_caller
+    self.together = Together(self.devices)
     # What bodies share, so that a call of one that ran before costs little:
     self._schedules: dict[Program, Sequence[Segment]] = {}
     self._constants: dict[tuple[int, str, Any], Any] = {}     # by number, host and graph
@@ -64,8 +67,7 @@ class Placed(Mover):
     steps = [step for s in self.segments for step in (*s.before, *s.computes)]
     self.lists = walked_only(steps, results)
     for segment in self.segments:
-      for step in segment.before:
-        self._between(step)
+      self._all_between(segment.before)
       if segment.outs:
         self._call(segment)
     return [self.values[v] for v in results]
@@ -98,6 +100,15 @@ class Placed(Mover):
     held = dict(zip((key for key in dict.fromkeys(keys) if key is not None), slices))
     return [None if key is None else held[key] for key in keys]
 
+  def _all_between(self, steps: Sequence[Step]) -> None:
+    reads, others, writes = sort_out(steps, self.mesh)
+    with tf.name_scope("load/"):
+      self.values.update(self.together.read(reads))
+    for step in others:
+      self._between(step)
+    with tf.name_scope("put/"):
+      self.together.write(writes, self.values)
+
   def _between(self, step: Any) -> None:
     with tf.name_scope(_scope(step)):
       self.carry_out(step)
@@ -111,14 +122,7 @@ class Placed(Mover):
       with tf.device("/device:CPU:0"):
         step.op.update((), *(self.values[v][0] for v in step.values))
       return
-    stores = [store.slices() for store in step.op.stores]
-    done = set()
-    for position, device in enumerate(self.devices):
-      slices = [held[position] for held in stores]
-      if slices[0] is not None and id(slices[0]) not in done:
-        done.add(id(slices[0]))
-        with tf.device(device):
-          step.op.update(slices, *(self.values[v][position] for v in step.values))
+    self.together.write([step], self.values)
 
   def _call(self, segment: Segment) -> None:
     caller = self.make_caller(segment, self.mesh)

@@ -6,6 +6,7 @@
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
     make_variable          a tf.Variable, made in little time
+    variable_of            the tf.Variable that a function's argument stands for
 """
 
 from __future__ import annotations
@@ -84,6 +85,13 @@ def make_variable(value: Any, trainable: bool) -> tf.Variable:
   handle._handle_data = _handle_data(value.shape, value.dtype)
   tf.raw_ops.AssignVariableOp(resource=handle, value=value)
   return ResourceVariable(handle=handle, trainable=trainable, shape=value.shape, dtype=value.dtype)
+
+
+def variable_of(handle: Any, like: tf.Variable) -> tf.Variable:
+  """Returns the variable for which a function's argument stands, the handle of one like another."""
+  handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
+  return ResourceVariable(handle=handle, trainable=like.trainable, shape=like.shape,
+                          dtype=like.dtype)
 
 
 @functools.cache
