@@ -135,6 +135,9 @@ class At(Protocol):
   def window(self, i: int, dim: str, x: Any) -> Any:
     """Returns input i with exactly its window's rows of `dim`, wherever they had to come from."""
 
+  def apart(self, x: Any) -> Any:
+    """Returns x, which XLA does not merge with what is made of it."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Op:

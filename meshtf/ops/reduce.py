@@ -27,7 +27,7 @@ from meshtf.ops.unary import exp
 
 _ROLES = {"sum": Role.SUM, "mean": Role.SUM, "max": Role.MAX, "any": Role.MAX, "min": Role.MIN,
           "all": Role.MIN}
-_KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES} | {"sum": sum_over}
+_KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
 
 
 def _samples() -> tuple[Sample, ...]:
@@ -77,7 +77,8 @@ class Reduce(Op):
     return _ROLES[self.kind] if factor in self.dims else Role.MAP
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
-    y = _KERNELS[self.kind](x, [at.axis(0, d) for d in self.dims])
+    axes = [at.axis(0, d) for d in self.dims]
+    y = sum_over(x, axes, at) if self.kind == "sum" else _KERNELS[self.kind](x, axes)
     if y.dtype == tf.bool:
       y = tf.cast(y, tf.int32)
     parts = math.prod(at.parts(d) for d in self.dims)

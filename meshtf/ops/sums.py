@@ -5,6 +5,9 @@
 TensorFlow transposes what lies between dimensions that are summed, and sums rows with one
 accumulator for each column. So dimensions that do not lie side by side are summed one group after
 the other, the last one first, and leading ones by the kernel for gradients of biases.
+
+XLA adds up windows that span all of these dimensions, whose rows lie far apart: of the gradients of
+BERT's biases each takes as long as a product. So it is made to sum them one after the other.
 """
 
 from __future__ import annotations
@@ -15,20 +18,24 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.graph import At
+
 _LARGE = 2**14       # elements: below that more ops cost more than they save
 _ROWS = 8            # rows: as few of them are added up as fast
 
 
-def sum_over(x: Any, axes: Sequence[int]) -> Any:
-  """Returns the sum of x over some axes."""
+def sum_over(x: Any, axes: Sequence[int], at: At | None = None) -> Any:
+  """Returns the sum of x over some axes; `at` says whether XLA compiles it."""
   axes, shape = sorted(axes), x.shape.as_list()
   if not axes or x.dtype not in (tf.float32, tf.float64) or math.prod(shape) < _LARGE:
     return tf.reduce_sum(x, axes)
   first = next(i for i, a in enumerate(axes) if axes[-1] - a == len(axes) - 1 - i)
   if first > 0:
-    return sum_over(tf.reduce_sum(x, axes[first:]), axes[:first])
+    return sum_over(tf.reduce_sum(x, axes[first:]), axes[:first], at)
   kept = shape[len(axes):]
   if axes[0] > 0 or not kept or math.prod(shape[:len(axes)]) <= _ROWS:
     return tf.reduce_sum(x, axes)
+  if at is not None and at.compiled and len(axes) > 1:
+    return tf.reduce_sum(at.apart(tf.reduce_sum(x, axes[:-1])), 0)
   rows = tf.reshape(x, [-1, math.prod(kept)])
   return tf.reshape(tf.raw_ops.BiasAddGrad(out_backprop=rows), kept)

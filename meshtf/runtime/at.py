@@ -19,6 +19,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
+from meshtf.runtime.tf_private import optimization_barrier
 
 
 class Coordinates:
@@ -94,6 +95,10 @@ class Here:
               spans(start, stop, x.shape[axis], 1, wrap=True)]
       return tf.concat(rows, axis)
     return take_rows(x, axis, start, stop, self._node.op.fill(i))
+
+  def apart(self, x: Any) -> Any:
+    """Returns x, which XLA does not merge with what is made of it."""
+    return optimization_barrier([x])[0] if self.compiled else x
 
 
 def take_rows(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+import meshtf as mtf
 from meshtf.ops.sums import sum_over
 
 
@@ -30,3 +31,18 @@ def test_the_kernel_that_is_taken(shape, axes, ops):
   found = tf.function(lambda x: sum_over(x, axes)).get_concrete_function(
       tf.TensorSpec(shape)).graph.get_operations()
   assert [op.type for op in found if op.type in ("Sum", "BiasAddGrad")] == ops
+
+
+def test_xla_sums_the_last_dimension_by_itself():
+  mesh = mtf.Mesh("data:2", "batch:data")
+  x = np.random.default_rng(0).standard_normal((8, 64, 128)).astype("float32")
+
+  @mtf.function(mesh=mesh, jit=True, x="batch;length;d_model")
+  def total(x):
+    return mtf.reduce_sum(mtf.square(x), "batch;length")
+  np.testing.assert_allclose(total(x).numpy(), np.square(x).sum((0, 1)), rtol=1e-5)
+  (compiled, _), = total._compiled.values()
+  library = compiled.function.graph.as_graph_def().library.function
+  (segment,) = [[n.op for n in f.node_def] for f in library
+                if any(n.op == "Square" for n in f.node_def)]
+  assert segment.count("Sum") == 2 and "XlaOptimizationBarrier" in segment
