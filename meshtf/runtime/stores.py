@@ -21,7 +21,6 @@ from meshtf.mesh import Mesh, Placement, Split
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.parse import parse_pairs
 from meshtf.ops.state import Read, full
-from meshtf.runtime.collectives.pieces import piece
 from meshtf.runtime.devices import devices_of
 
 
@@ -179,7 +178,8 @@ def region(shape: Shape, placement: Placement, key: tuple[int, ...], mesh: Mesh
 def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
   """Returns each position's slice of a whole array, cut where the array is."""
   home = getattr(array, "device", "") or "/device:CPU:0"
-  cut: dict[Any, Any] = {}
+  with tf.device(home):
+    cut = _cut(array, spec, placement, mesh)
   done: dict[Any, Any] = {}
   out: list[Any] = []
   for device, key, there in zip(devices_of(mesh), slice_keys(placement, mesh),
@@ -187,9 +187,6 @@ def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[
     if not there:
       out.append(None)
       continue
-    if key not in cut:
-      with tf.device(home):
-        cut[key] = _cut(array, key, spec, placement, mesh)
     if (device, key) not in done:
       with tf.device(device):
         done[device, key] = tf.identity(cut[key])
@@ -197,8 +194,14 @@ def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[
   return out
 
 
-def _cut(array: Any, key: tuple[int, ...], spec: Spec, placement: Placement, mesh: Mesh) -> Any:
-  for state, c, parts in zip(placement, key, mesh.axes.values()):
+def _cut(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> dict[tuple[int, ...], Any]:
+  """Returns the different slices of a whole array, by their keys as `slice_keys` has them."""
+  cut = {(): array}
+  for state, parts in zip(placement, mesh.axes.values()):
     if isinstance(state, Split):
-      array = piece(array, spec.shape.index(state.dim), c, parts)
-  return array
+      axis = spec.shape.index(state.dim)
+      cut = {(*key, j): part for key, whole in cut.items()
+             for j, part in enumerate(tf.split(whole, parts, axis))}
+    else:
+      cut = {(*key, 0): whole for key, whole in cut.items()}
+  return cut
