@@ -196,7 +196,7 @@ def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[
 
 def _cut(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> dict[tuple[int, ...], Any]:
   """Returns the different slices of a whole array, by their keys as `slice_keys` has them."""
-  cut = {(): array}
+  cut: dict[tuple[int, ...], Any] = {(): array}
   for state, parts in zip(placement, mesh.axes.values()):
     if isinstance(state, Split):
       axis = spec.shape.index(state.dim)
