@@ -54,22 +54,19 @@ def peaks(program: Program, gradients: Set[Value]) -> list[Peaks]:
     program: what runs.
     gradients: what does not count as activations.
   """
-  bucket = program.mesh.bucket_bytes
-  return [Peaks(*most) for most in _peaks(program, gradients, {}, bucket).T.tolist()]
+  return [Peaks(*most) for most in _peaks(program, gradients, {}).T.tolist()]
 
 
-def _peaks(program: Program, gradients: Set[Value], bodies: dict[Program, Bytes], bucket: int = 0
-           ) -> Bytes:
+def _peaks(program: Program, gradients: Set[Value], bodies: dict[Program, Bytes]) -> Bytes:
   """Returns the same as numbers: all bytes, and activations, of each stage.
 
   Args:
     program: what runs.
     gradients: what does not count as activations.
     bodies: what is known so far of programs within this one.
-    bucket: the bytes of unfinished sums that wait for each other.
   """
   sizes = _sizes(program)
-  segments = schedule(program, bucket=bucket)
+  segments = schedule(program, bucket=program.mesh.bucket_bytes)
   steps = [step for segment in segments for step in (*segment.before, *segment.computes)]
   last = {value: i for i, step in enumerate(steps) for value in reads(step)}
   last.update(dict.fromkeys(program.results, len(steps)))

@@ -6,8 +6,8 @@ TensorFlow transposes what lies between dimensions that are summed, and sums row
 accumulator for each column. So dimensions that do not lie side by side are summed one group after
 the other, the last one first, and leading ones by the kernel for gradients of biases.
 
-XLA adds up windows that span all of these dimensions, whose rows lie far apart: of the gradients of
-BERT's biases each takes as long as a product. So it is made to sum them one after the other.
+XLA adds up windows that span all leading dimensions, whose rows lie far apart: such a sum, for the
+gradient of a bias, takes as long as a product. So it is made to sum the last of them by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads and updates of many variables by one call on each device, traced once for all of them.
 
 A model has hundreds of variables on each of many devices, and every op that TensorFlow is told of
-costs a first step 0.3 ms and more. What devices do alike is one function of variables' handles.
+makes the first step longer. What devices do alike is one function of variables' handles.
 
     together = Together(devices)
     reads, others, writes = sort_out(segment.before, mesh)
