@@ -37,7 +37,7 @@ class Alone(Placed):
   def __init__(self, *args: Any) -> None:
     super().__init__(*args)
     self.devices = self.devices[:1]
-    self.together = Together(self.devices)
+    self.together = Together(self.mesh, self.devices, self.segments)
 
   def _all_between(self, steps: Sequence[Step]) -> None:
     for step in steps:                  # with no others to share calls with

@@ -56,7 +56,7 @@ class Placed(Mover):
                make_caller: Callable[[Segment, Mesh], Caller]) -> None:
     super().__init__(mesh)
     self.segments, self.make_caller = segments, make_caller
-    self.together = Together(self.devices)
+    self.together = Together(mesh, self.devices, segments)
     # What bodies share, so that a call of one that ran before costs little:
     self._schedules: dict[Program, Sequence[Segment]] = {}
     self._constants: dict[tuple[int, str, Any], Any] = {}     # by number, host and graph

@@ -1,9 +1,10 @@
 """Reads and updates of many variables by one call on each device, traced once for all of them.
 
-A model has hundreds of variables on each of many devices, and every op that TensorFlow is told of
-makes the first step longer. What devices do alike is one function of variables' handles.
+A model has hundreds of variables on each of many devices, and every op and every input that
+TensorFlow is told of makes the first step longer. What devices do alike is one function of
+variables' handles; on CPUs all handles of a position come as one tensor.
 
-    together = Together(devices)
+    together = Together(mesh, devices, segments)
     reads, others, writes = sort_out(segment.before, mesh)
     values.update(together.read(reads))
     together.write(writes, values)
@@ -11,14 +12,17 @@ makes the first step longer. What devices do alike is one function of variables'
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import Op
+from meshtf.graph import Op, Store
 from meshtf.mesh import Mesh
-from meshtf.partition import BranchStep, CallStep, Load, LoopStep, Put, Step, Value
+from meshtf.partition import BranchStep, CallStep, Load, LoopStep, Put, Segment, Step, Value
+from meshtf.runtime.devices import share_memory
+from meshtf.runtime.handles import Handles
 from meshtf.runtime.segments import call_function
 from meshtf.runtime.tf_private import variable_of
 
@@ -37,11 +41,13 @@ class Together:
   """Reads and writes of variables; functions of equal ones are traced once.
 
   Args:
+    mesh: of the variables.
     devices: of each position.
+    segments: all of the program.
   """
 
-  def __init__(self, devices: Sequence[str]) -> None:
-    self.devices = devices
+  def __init__(self, mesh: Mesh, devices: Sequence[str], segments: Sequence[Segment]) -> None:
+    self.mesh, self.devices, self.segments = mesh, devices, segments
     self._functions: dict[Any, Any] = {}
 
   def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
@@ -51,9 +57,9 @@ class Together:
     for which, positions in self._alike(held):
       for p in positions:
         variables = [held[k][p] for k in which]
-        one_call = _pays(which, positions)
         with tf.device(self.devices[p]):
-          ys = self._call(*_reading(variables)) if one_call else _values(variables)
+          ys = (self._call(p, *_reading(variables)) if self._pays(which, positions)
+                else _values(variables))
         read.update(zip(map(id, variables), ys))
     return {load.out: [read.get(id(v)) for v in slices] for load, slices in zip(loads, held)}
 
@@ -65,8 +71,8 @@ class Together:
         writings = [Writing(puts[k].op, [slices[p] for slices in held[k]],
                             [values[v][p] for v in puts[k].values]) for k in which]
         with tf.device(self.devices[p]):
-          if _pays(which, positions):
-            self._call(*_writing(writings))
+          if self._pays(which, positions):
+            self._call(p, *_writing(writings))
           else:
             _carry_out(writings)
 
@@ -84,25 +90,48 @@ class Together:
       found.setdefault(tuple(mine), []).append(position)
     yield from ((list(which), positions) for which, positions in found.items() if which)
 
-  def _call(self, key: Any, body: Callable[..., Any], variables: Sequence[tf.Variable],
-            inputs: Sequence[Any]) -> list[Any]:
+  @functools.cached_property
+  def _handles(self) -> Handles | None:
+    """The handles as one tensor for each position, where that may be and pays.
+
+    TensorFlow orders what reads and writes by the tensor that has the handle, so it is all or none.
+    """
+    if not share_memory(self.devices):
+      return None
+    handles = Handles(self.devices, _by_calls_alone(self.segments, self.mesh))
+    return handles if handles.spread() else None
+
+  def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
+    """Whether to trace a function for some variables of some positions; never in eager mode."""
+    if tf.executing_eagerly():
+      return False
+    return self._handles is not None or len(which) > 1 and len(positions) > 1
+
+  def _call(self, position: int, key: Any, body: Callable[..., Any],
+            variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
     """Calls a function of variables and tensors, which is traced at its first call."""
+    handles, numbers = [v.handle for v in variables], list(range(len(variables)))
+    if self._handles is not None:
+      handles = [self._handles.tensor(position)]
+      numbers = self._handles.numbers(position, variables)
+    key = (*key, *numbers, *(tuple(h.shape) for h in handles))
     if key not in self._functions:
       def traced(*args: Any) -> Any:
-        inside = [variable_of(handle, v) for handle, v in zip(args, variables)]
-        return body(inside, args[len(inside):])
-      specs = [*[tf.TensorSpec([], tf.resource)] * len(variables),
-               *(tf.TensorSpec(x.shape, x.dtype) for x in inputs)]
+        opened = [h for arg in args[:len(handles)] for h in _opened(arg)]
+        return body([variable_of(opened[k], v) for k, v in zip(numbers, variables)],
+                    args[len(handles):])
+      specs = (tf.TensorSpec(x.shape, x.dtype) for x in (*handles, *inputs))
       self._functions[key] = tf.function(
           traced, autograph=False, experimental_attributes={"_noinline": True}
       ).get_concrete_function(*specs)
-    return call_function(self._functions[key], [*(v.handle for v in variables), *inputs],
-                         stateful=True)
+    return call_function(self._functions[key], [*handles, *inputs], stateful=True)
 
 
-def _pays(which: Sequence[int], positions: Sequence[int]) -> bool:
-  """Whether to trace a function for some variables of some positions; never in eager mode."""
-  return len(which) > 1 and len(positions) > 1 and not tf.executing_eagerly()
+def _opened(handles: Any) -> list[Any]:
+  """Returns the handles that a tensor holds."""
+  if not handles.shape.rank:
+    return [handles]
+  return tf.raw_ops.Unpack(value=handles, num=handles.shape[0], axis=0)
 
 
 def _values(variables: Sequence[tf.Variable]) -> list[Any]:
@@ -148,3 +177,22 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> tuple[list[Load], list[Step],
     return [], list(steps), []             # a read may follow a write; bodies may do either
   apart = {id(s) for s in (*reads, *writes)}
   return reads, [s for s in steps if id(s) not in apart], writes
+
+
+def _by_calls_alone(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
+  """Returns the variables of a program if calls alone read and write any, else none."""
+  found: dict[Store, None] = {}
+  for segment in segments:
+    reads, others, writes = sort_out(segment.before, mesh)
+    if any(map(_touches_variables, others)):
+      return []
+    found.update(dict.fromkeys(load.store for load in reads))
+    found.update(dict.fromkeys(store for put in writes for store in put.op.stores))
+  return list(found)
+
+
+def _touches_variables(step: Step) -> bool:
+  if isinstance(step, Load):
+    return step.store.kind in ("parameter", "state")
+  return isinstance(step, (LoopStep, BranchStep, CallStep)) or bool(
+      isinstance(step, Put) and step.op.stores)
