@@ -18,7 +18,7 @@ import numpy as np
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Spec, Tensor
 from meshtf.names import Shape, is_complex, is_integer
-from meshtf.ops.constants import reshape, transpose
+from meshtf.ops.shaping import reshape, transpose
 
 
 def align(x: Any, shape: Shape, out: Shape) -> Any:

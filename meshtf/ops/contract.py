@@ -16,7 +16,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.ops.constants import reshape, transpose
+from meshtf.ops.shaping import reshape, transpose
 
 Names = tuple[str, ...]
 

@@ -14,10 +14,10 @@ from typing import Any
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Spec
 from meshtf.names import Dimension, Shape, parse_pairs
-from meshtf.ops.constants import reshape, transpose
 from meshtf.ops.conv_kernels import Kernels
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.shaping import reshape, transpose
 from meshtf.ops.sliding import MOST_DIMS, Slide
 
 Parts = list[tuple[str, ...]]

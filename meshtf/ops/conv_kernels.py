@@ -20,7 +20,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.ops.constants import reshape
+from meshtf.ops.shaping import reshape
 
 _RAW = tf.raw_ops
 _DENSE_2D = (_RAW.Conv2D, _RAW.Conv2DBackpropInput, _RAW.Conv2DBackpropFilter)

@@ -25,9 +25,9 @@ from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import complex_dtype, is_complex, real_dtype
 from meshtf.ops.arithmetic import equal, logical_or, multiply
 from meshtf.ops.choosing import cast, where
-from meshtf.ops.constants import transpose
 from meshtf.ops.indexing import range as numbered
 from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.shaping import transpose
 
 
 class _Transform(Op):

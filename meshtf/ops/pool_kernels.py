@@ -19,7 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.ops.constants import reshape
+from meshtf.ops.shaping import reshape
 from meshtf.ops.sliding import Slide
 
 _RAW = tf.raw_ops

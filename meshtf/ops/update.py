@@ -19,7 +19,6 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Sample, Spec, Store, Tensor
-from meshtf.ops.constants import scalar
 from meshtf.ops.unary import sqrt, square
 
 
@@ -93,7 +92,7 @@ class AdamUpdate(Update):
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     gradient, rate = xs
-    none, beta_1, beta_2, epsilon = (scalar(x, gradient.dtype, slices[0].device) for x in (
+    none, beta_1, beta_2, epsilon = (tf.constant(x, gradient.dtype) for x in (
         0.0, self.beta_1, self.beta_2, self.epsilon))
     tf.raw_ops.ResourceApplyAdam(
         var=slices[0].handle, m=slices[1].handle, v=slices[2].handle, grad=gradient, lr=rate,
@@ -130,7 +129,7 @@ class MomentumUpdate(Update):
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     tf.raw_ops.ResourceApplyMomentum(
         var=slices[0].handle, accum=slices[1].handle, grad=xs[0], lr=xs[1],
-        momentum=scalar(self.momentum, xs[0].dtype, slices[0].device), use_nesterov=self.nesterov)
+        momentum=tf.constant(self.momentum, xs[0].dtype), use_nesterov=self.nesterov)
 
   def formula(self, gradient: Tensor, rate: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
     variable, velocity = values

@@ -18,7 +18,7 @@ from meshtf.graph import Spec
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.at import Coordinates, Here
-from meshtf.runtime.tf_private import optimization_barrier
+from meshtf.runtime.tf_private import optimization_barrier, trace
 
 Flat = list[Any]
 # fn(coordinates, values) -> values: one device's work, and the mesh axes whose coordinates it used
@@ -62,10 +62,7 @@ class Traced:
       self.used, self.structure = coordinates.used, tf.nest.map_structure(lambda y: 0, ys)
       return tf.nest.flatten(ys)
 
-    attributes = {"_noinline": True}
-    function = tf.function(body, autograph=False, jit_compile=self.jit or None,
-                           experimental_attributes=attributes)
-    self.function = function.get_concrete_function(*specs, *[scalar] * len(axes))
+    self.function = trace(body, (*specs, *[scalar] * len(axes)), self.jit)
 
 
 class Tracer:
@@ -173,8 +170,7 @@ def _outlined(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any]) ->
       _check(compute, inside, ys)
       return list(ys)
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
-    outlined[key] = tf.function(body, autograph=False, experimental_attributes={"_noinline": True}
-                                ).get_concrete_function(*specs)
+    outlined[key] = trace(body, specs)
   return call_function(outlined[key], [*xs, *coords])
 
 

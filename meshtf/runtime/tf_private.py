@@ -5,14 +5,16 @@
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
+    trace                  a function that stays a call wherever it is called
     make_variable          a tf.Variable, made in little time
     variable_of            the tf.Variable that a function's argument stands for
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -72,6 +74,50 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     return list(function(*args))
   finally:
     eager.function_call_options = before
+
+
+def trace(body: Callable[..., Any], specs: Iterable[tf.TensorSpec], jit: bool = False,
+          ordered: bool = False) -> Any:
+  """Returns a concrete function of tensors that TensorFlow does not inline.
+
+  Args:
+    body: of tensors, returns a list of them; takes nothing else from outside.
+    specs: of the arguments.
+    jit: whether XLA compiles it.
+    ordered: whether it writes, so that ops must run in the order in which they were made.
+  """
+  def traced(*args: Any) -> Any:
+    with _each_constant_once():
+      return body(*args)
+  attributes = {"_noinline": True} | ({} if ordered else {"_disable_acd": True})
+  return tf.function(traced, autograph=False, jit_compile=jit or None,
+                     experimental_attributes=attributes).get_concrete_function(*specs)
+
+
+@contextlib.contextmanager
+def _each_constant_once() -> Iterator[None]:
+  """Lets equal constants of the graph that is being traced be one op; they are a third of all.
+
+  Each op is what tracing costs once, and starting on each device. Not for graphs that take eager
+  tensors from outside: TensorFlow makes constants of those too, and inputs of these constants.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  create, made = graph._create_op_internal, {}
+
+  def once(op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    if op_type != "Const":
+      return create(op_type, inputs, *args, **kwargs)
+    around = tuple(spec.display_name for spec in graph._device_function_stack.peek_objs())
+    key = around, kwargs["attrs"]["value"].SerializeToString()
+    if key not in made:
+      with graph.control_dependencies(None):      # waiting for nothing, so that all may have it
+        made[key] = create(op_type, inputs, *args, **kwargs)
+    return made[key]
+  graph._create_op_internal = once
+  try:
+    yield
+  finally:
+    del graph._create_op_internal
 
 
 def make_variable(value: Any, trainable: bool) -> tf.Variable:

@@ -24,7 +24,7 @@ from meshtf.partition import BranchStep, CallStep, Load, LoopStep, Put, Segment,
 from meshtf.runtime.devices import share_memory
 from meshtf.runtime.handles import Handles
 from meshtf.runtime.segments import call_function
-from meshtf.runtime.tf_private import variable_of
+from meshtf.runtime.tf_private import trace, variable_of
 
 Slices = list[Any]
 
@@ -96,9 +96,10 @@ class Together:
 
     TensorFlow orders what reads and writes by the tensor that has the handle, so it is all or none.
     """
-    if not share_memory(self.devices):
+    stores = _by_calls_alone(self.segments, self.mesh)
+    if len(stores) < 2 or not share_memory(self.devices):
       return None
-    handles = Handles(self.devices, _by_calls_alone(self.segments, self.mesh))
+    handles = Handles(self.devices, stores)
     return handles if handles.spread() else None
 
   def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
@@ -109,7 +110,10 @@ class Together:
 
   def _call(self, position: int, key: Any, body: Callable[..., Any],
             variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
-    """Calls a function of variables and tensors, which is traced at its first call."""
+    """Calls a function of variables and tensors, which is traced at its first call.
+
+    Only what is given tensors writes.
+    """
     handles, numbers = [v.handle for v in variables], list(range(len(variables)))
     if self._handles is not None:
       handles = [self._handles.tensor(position)]
@@ -121,9 +125,7 @@ class Together:
         return body([variable_of(opened[k], v) for k, v in zip(numbers, variables)],
                     args[len(handles):])
       specs = (tf.TensorSpec(x.shape, x.dtype) for x in (*handles, *inputs))
-      self._functions[key] = tf.function(
-          traced, autograph=False, experimental_attributes={"_noinline": True}
-      ).get_concrete_function(*specs)
+      self._functions[key] = trace(traced, specs, ordered=bool(inputs))
     return call_function(self._functions[key], [*handles, *inputs], stateful=True)
 
 
