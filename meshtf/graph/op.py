@@ -155,6 +155,9 @@ class Op:
   zero: ClassVar[bool] = False
   # Whether inputs and outputs are brought where the layout says at once, not when it is needed.
   settled: ClassVar[bool] = False
+  # An op that writes with outputs: the same as an op that writes its stores and, before them, a
+  # variable that starts as the last input and ends as the output. May be a property.
+  in_place: ClassVar[Op | None] = None
   # "print": `update` tells the world outside, once for all devices, in the order of recording.
   effect: ClassVar[Literal["read", "write", "print"] | None] = None
 
@@ -217,10 +220,11 @@ class Op:
     """What a loop or branch runs: `graph.Body`; an op that is one is planned by them alone."""
     return ()
 
-  def update(self, slices: Sequence[Any], *xs: Any) -> None:
+  def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any] | None:
     """Writes one device's slices of the stores, in place; each slice is written once.
 
-    With the effect "print" there are no slices, and the inputs are whole.
+    Returns outputs, if there are any; these lie as the stores do. With the effect "print" there are
+    no slices, and the inputs are whole.
     """
     raise NotImplementedError
 

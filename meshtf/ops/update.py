@@ -1,12 +1,12 @@
-"""Optimizers' updates: one fused TensorFlow op for each slice, in place, and the same as a formula.
+"""Optimizers' updates: one fused TensorFlow op for each slice, in place.
 
 An update written in arithmetic reads and writes the variable's memory about a dozen times; fused,
-it takes a quarter of the time. But a fused one changes slices of the variable and its slots
-together: where these are cut otherwise than the variable, the formula is planned like all else.
+it takes a quarter of the time. A fused one changes slices of the variable and its slots together:
+where slots are cut otherwise than the variable, it changes the part of the variable beside them.
 
     op = AdamUpdate(w, m, v, 0.9, 0.999, 1e-8)
-    apply_all(op, dw, rate)                            # in place
-    new_w, new_m, new_v = op.formula(dw, rate, w.tensor(), m.tensor(), v.tensor())
+    apply_all(op, dw, rate)                                 # in place
+    new = apply(PartUpdate(op), dw, rate, w.tensor())       # m and v in place; lies as they do
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import At, Op, Sample, Spec, Store, Tensor
-from meshtf.ops.unary import sqrt, square
+from meshtf.graph import At, Op, Sample, Spec, Store
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,8 +70,8 @@ class Update(Change):
                          "needs mtf.cast.")
     return ()
 
-  def formula(self, gradient: Tensor, rate: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
-    """Returns the next values of the stores, from the present ones; needed only with slots."""
+  def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
+    """Returns the next values of slices of the stores, from the present ones, for XLA."""
     raise NotImplementedError
 
 
@@ -99,11 +98,11 @@ class AdamUpdate(Update):
         beta1_power=none, beta2_power=none,          # the rate has the correction in it
         beta1=beta_1, beta2=beta_2, epsilon=epsilon)
 
-  def formula(self, gradient: Tensor, rate: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+  def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
     variable, m, v = values
     m = m + (gradient - m) * (1 - self.beta_1)
-    v = v + (square(gradient) - v) * (1 - self.beta_2)
-    return variable - m * rate / (sqrt(v) + self.epsilon), m, v
+    v = v + (tf.square(gradient) - v) * (1 - self.beta_2)
+    return variable - m * rate / (tf.sqrt(v) + self.epsilon), m, v
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +130,7 @@ class MomentumUpdate(Update):
         var=slices[0].handle, accum=slices[1].handle, grad=xs[0], lr=xs[1],
         momentum=tf.constant(self.momentum, xs[0].dtype), use_nesterov=self.nesterov)
 
-  def formula(self, gradient: Tensor, rate: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+  def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
     variable, velocity = values
     velocity = velocity * self.momentum + gradient
     step = velocity * self.momentum + gradient if self.nesterov else velocity
@@ -144,3 +143,38 @@ class Decay(Change):
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
     slices[0].assign(slices[0] * (1 - xs[0]), read_value=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class PartUpdate(Op):
+  """An update of slots, and of that part of the variable that lies as they do: the output.
+
+  Inputs: those of the update, and the variable's value.
+  """
+
+  whole: Update
+  effect = "write"
+
+  @property
+  def title(self) -> str:
+    return self.whole.title
+
+  @property
+  def stores(self) -> tuple[Store, ...]:
+    return self.whole.stores[1:]
+
+  @property
+  def in_place(self) -> Op:
+    return self.whole
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    *others, value = xs
+    self.whole.out(*others)
+    return (value,)
+
+  def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any]:
+    *others, value = xs
+    new, *slots = self.whole.formula(*others, value, *slices)
+    for held, slot in zip(slices, slots, strict=True):
+      held.assign(slot, read_value=False)
+    return [new]

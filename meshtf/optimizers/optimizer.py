@@ -20,14 +20,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from meshtf.errors import LayoutError, PlanError, explain_error
-from meshtf.graph import Source, Tensor, apply_all, context
+from meshtf.graph import Source, Tensor, apply, apply_all, context
 from meshtf.layers.initializers import zeros
 from meshtf.module import Module
 from meshtf.names import Shape
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
-from meshtf.ops.update import Update
-from meshtf.optimizers.placing import finished, lying
+from meshtf.ops.update import PartUpdate, Update
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -117,12 +116,7 @@ def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, 
   if all(slot.placement == variable.placement for slot in slots.values()):
     apply_all(op, grad, rate)
     return
-  op.out(grad.spec, rate.spec)
-  stores = (variable, *slots.values())
-  with lying(variable.slot_layout):
-    values = op.formula(finished(grad), rate, *(store.tensor() for store in stores))
-  for store, value in zip(stores, values, strict=True):
-    store.assign(value)
+  variable.assign(apply(PartUpdate(op), grad, rate, variable.tensor()))
 
 
 def usually_decays(variable: Variable) -> bool:

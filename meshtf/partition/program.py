@@ -102,7 +102,7 @@ class Builder:
     if op.effect == "read":
       self._load(node.outputs[0], op.stores[0])
     elif op.effect == "write":
-      self.steps.append(Put(node, tuple(self._beside(op.stores[0], x, node) for x in node.inputs)))
+      self._write(node)
     elif op.effect == "print":
       self.steps.append(Put(node, tuple(self.bring(x, self.mesh.whole, node)
                                         for x in node.inputs)))
@@ -169,6 +169,14 @@ class Builder:
     self.steps.append(Load(store, value))
     self.versions[tensor] = {placement: value}
     self.states[tensor] = placement
+
+  def _write(self, node: Node) -> None:
+    store = node.op.stores[0]
+    outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
+    for y, value in zip(node.outputs, outs):
+      self.given(y, {value.placement: value}, value.placement)
+    values = tuple(self._beside(store, x, node) for x in node.inputs)
+    self.steps.append(Put(node, values, outs))
 
   def _compute(self, node: Node) -> None:
     ins = tuple(x.spec for x in node.inputs)

@@ -127,9 +127,9 @@ class _Levels:
       written = step.op.stores or (None,)          # what tells the world keeps its order, too
       level = max([level, *(self.written.get(s, 0) for s in written)])
       self.written.update(dict.fromkeys(written, level))
-    else:
-      level = self.written.get(step.store, 0) if isinstance(step, Load) else level
-      self.ready.update(dict.fromkeys(makes(step), level))
+    elif isinstance(step, Load):
+      level = self.written.get(step.store, 0)
+    self.ready.update(dict.fromkeys(makes(step), level))
     self._grow_before(level)
     self.before[level].append(step)
 

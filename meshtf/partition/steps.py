@@ -45,6 +45,7 @@ class Put:
 
   node: Node
   values: tuple[Value, ...]
+  outs: tuple[Value, ...] = ()
 
   @property
   def op(self) -> Op:
@@ -235,11 +236,11 @@ def needs(step: Step) -> Iterable[Value]:
 
 def makes(step: Step) -> tuple[Value, ...]:
   """Returns the values that a step makes."""
-  if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
+  if isinstance(step, (Put, Compute, LoopStep, BranchStep, CallStep)):
     return step.outs
   if isinstance(step, Bucket):
     return tuple(move.out for move in step.moves)
-  return () if isinstance(step, Put) else (step.out,)
+  return (step.out,)
 
 
 def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -51,7 +52,7 @@ class Carrier:
     if isinstance(step, Load):
       self.values[step.out] = self._load(step.store)
     elif isinstance(step, Put):
-      self._put(step)
+      self.values.update(zip(step.outs, self._put(step)))
     elif isinstance(step, Tell):
       self.values[step.out] = self._tell(step)
     elif isinstance(step, WindowStep):
@@ -92,7 +93,7 @@ class Carrier:
   def _load(self, store: Store) -> Any:
     raise NotImplementedError
 
-  def _put(self, step: Put) -> None:
+  def _put(self, step: Put) -> Sequence[Any]:
     raise NotImplementedError
 
   def _tell(self, step: Tell) -> Any:

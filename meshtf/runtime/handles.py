@@ -1,22 +1,22 @@
-"""Handles of variables, those of a position as one tensor.
+"""Handles of variables, those that lie alike as one tensor for each position.
 
 A function of hundreds of variables on each of many devices has thousands of inputs, each an op of
 the graph. Between CPUs of one process a tensor can hold handles as it holds numbers.
 
     handles = Handles(devices, stores)
-    handles.tensor(position)               # what a program takes
-    handles.numbers(position, variables)   # which of them are whose
+    tensors, numbers = handles.of(variables)      # and which of the handles are whose
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.graph import Store
+
+Owners = tuple[int, ...]     # the positions that hold slices of their own; the first of equal ones
 
 
 class Handles:
@@ -29,28 +29,34 @@ class Handles:
 
   def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
     self.devices = devices
-    self._own: list[dict[int, tf.Variable]] = [{} for _ in devices]
-    seen: set[int] = set()
+    self._packs: dict[tuple[int, Owners], list[tf.Variable]] = {}
+    self._where: dict[int, tuple[tuple[int, Owners], int]] = {}      # its pack, and which it is
+    self._tensors: dict[tuple[int, Owners], Any] = {}
     for store in stores:
-      for own, variable in zip(self._own, store.slices()):
-        if variable is not None and id(variable) not in seen:
-          seen.add(id(variable))
-          own[id(variable)] = variable
-    self.tensor = functools.cache(self._tensor)
+      different = {id(v): p for p, v in reversed(list(enumerate(store.slices()))) if v is not None}
+      owners = tuple(sorted(different.values()))
+      for position in owners:
+        variable = store.slices()[position]
+        pack = self._packs.setdefault((position, owners), [])
+        self._where[id(variable)] = (position, owners), len(pack)
+        pack.append(variable)
 
   def spread(self) -> bool:
     """Whether several positions have some."""
-    return sum(map(bool, self._own)) > 1
+    return len({position for position, _ in self._packs}) > 1
 
-  def number(self, position: int) -> int:
-    """Returns how many there are at a position."""
-    return len(self._own[position])
+  def of(self, variables: Sequence[tf.Variable]) -> tuple[list[Any], list[int]]:
+    """Returns tensors of handles, and the number of each variable's among all of these."""
+    packs = dict.fromkeys(self._where[id(v)][0] for v in variables)
+    first, start = {}, 0
+    for pack in packs:
+      first[pack] = start
+      start += len(self._packs[pack])
+    numbers = [first[pack] + k for pack, k in (self._where[id(v)] for v in variables)]
+    return [self._tensor(pack) for pack in packs], numbers
 
-  def numbers(self, position: int, variables: Sequence[tf.Variable]) -> list[int]:
-    """Returns the numbers of some variables among those of a position."""
-    number = {key: k for k, key in enumerate(self._own[position])}
-    return [number[id(v)] for v in variables]
-
-  def _tensor(self, position: int) -> Any:
-    with tf.init_scope(), tf.device(self.devices[position]):
-      return tf.raw_ops.Pack(values=[v.handle for v in self._own[position].values()], axis=0)
+  def _tensor(self, pack: tuple[int, Owners]) -> Any:
+    if pack not in self._tensors:
+      with tf.init_scope(), tf.device(self.devices[pack[0]]):
+        self._tensors[pack] = tf.raw_ops.Pack(values=[v.handle for v in self._packs[pack]], axis=0)
+    return self._tensors[pack]

@@ -37,8 +37,9 @@ from meshtf.partition import (
 )
 from meshtf.runtime.devices import devices_of, host_cpu, kept_separate, share_memory
 from meshtf.runtime.moving import Mover, Slices
+from meshtf.runtime.phases import sort_out
 from meshtf.runtime.segments import Caller, in_line
-from meshtf.runtime.together import Together, sort_out
+from meshtf.runtime.together import Together
 
 
 def arrange(program: Program) -> list[Segment]:
@@ -101,13 +102,15 @@ class Placed(Mover):
     return [None if key is None else held[key] for key in keys]
 
   def _all_between(self, steps: Sequence[Step]) -> None:
-    reads, others, writes = sort_out(steps, self.mesh)
-    with tf.name_scope("load/"):
-      self.values.update(self.together.read(reads))
-    for step in others:
-      self._between(step)
-    with tf.name_scope("put/"):
-      self.together.write(writes, self.values)
+    for reads, cuts, others, writes in sort_out(steps, self.mesh):
+      with tf.name_scope("load/"):
+        self.values.update(self.together.read(reads))
+      cut = self.together.cut(cuts, self.values)
+      self.values.update(cut or {})
+      for step in others if cut else (*cuts, *others):
+        self._between(step)
+      with tf.name_scope("put/"):
+        self.values.update(self.together.write(writes, self.values))
 
   def _between(self, step: Any) -> None:
     with tf.name_scope(_scope(step)):
@@ -116,13 +119,13 @@ class Placed(Mover):
   def _load(self, store: Store) -> Slices:
     return store.read()
 
-  def _put(self, step: Put) -> None:
+  def _put(self, step: Put) -> list[Slices]:
     """Writes each slice once, on the device that holds it; what tells the world runs once."""
-    if not step.op.stores:
-      with tf.device("/device:CPU:0"):
-        step.op.update((), *(self.values[v][0] for v in step.values))
-      return
-    self.together.write([step], self.values)
+    if step.op.stores:
+      return list(self.together.write([step], self.values).values())
+    with tf.device("/device:CPU:0"):
+      step.op.update((), *(self.values[v][0] for v in step.values))
+    return []
 
   def _call(self, segment: Segment) -> None:
     caller = self.make_caller(segment, self.mesh)

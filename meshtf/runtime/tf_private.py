@@ -7,6 +7,7 @@
     call_with              calls a function with a session configuration of its own
     trace                  a function that stays a call wherever it is called
     make_variable          a tf.Variable, made in little time
+    lent_variable          a tf.Variable for as long as a function runs
     variable_of            the tf.Variable that a function's argument stands for
 """
 
@@ -131,6 +132,14 @@ def make_variable(value: Any, trainable: bool) -> tf.Variable:
   handle._handle_data = _handle_data(value.shape, value.dtype)
   tf.raw_ops.AssignVariableOp(resource=handle, value=value)
   return ResourceVariable(handle=handle, trainable=trainable, shape=value.shape, dtype=value.dtype)
+
+
+@contextlib.contextmanager
+def lent_variable(value: Any) -> Iterator[tf.Variable]:
+  """Gives a tf.Variable that starts with a value and is gone afterwards, in a function."""
+  variable = make_variable(value, trainable=False)
+  yield variable
+  tf.raw_ops.DestroyResourceOp(resource=variable.handle, ignore_lookup_error=False)
 
 
 def variable_of(handle: Any, like: tf.Variable) -> tf.Variable:

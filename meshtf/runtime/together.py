@@ -1,13 +1,15 @@
-"""Reads and updates of many variables by one call on each device, traced once for all of them.
+"""Reads, cuts and updates of many variables by one call on each device, traced once for all.
 
 A model has hundreds of variables on each of many devices, and every op and every input that
 TensorFlow is told of makes the first step longer. What devices do alike is one function of
 variables' handles; on CPUs all handles of a position come as one tensor.
 
     together = Together(mesh, devices, segments)
-    reads, others, writes = sort_out(segment.before, mesh)
-    values.update(together.read(reads))
-    together.write(writes, values)
+    for reads, cuts, others, writes in sort_out(segment.before, mesh):
+      values.update(together.read(reads))
+      values.update(together.cut(cuts, values))
+      ...                                            # others
+      values.update(together.write(writes, values))
 """
 
 from __future__ import annotations
@@ -19,12 +21,19 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.graph import Op, Store
-from meshtf.mesh import Mesh
-from meshtf.partition import BranchStep, CallStep, Load, LoopStep, Put, Segment, Step, Value
+from meshtf.mesh import Mesh, Split
+from meshtf.partition import (
+  Load,
+  MoveStep,
+  Put,
+  Segment,
+  Value,
+)
 from meshtf.runtime.devices import share_memory
 from meshtf.runtime.handles import Handles
+from meshtf.runtime.phases import sort_out, touches_variables
 from meshtf.runtime.segments import call_function
-from meshtf.runtime.tf_private import trace, variable_of
+from meshtf.runtime.tf_private import lent_variable, trace, variable_of
 
 Slices = list[Any]
 
@@ -58,23 +67,44 @@ class Together:
       for p in positions:
         variables = [held[k][p] for k in which]
         with tf.device(self.devices[p]):
-          ys = (self._call(p, *_reading(variables)) if self._pays(which, positions)
+          ys = (self._call(*_reading(variables)) if self._pays(which, positions)
                 else _values(variables))
         read.update(zip(map(id, variables), ys))
     return {load.out: [read.get(id(v)) for v in slices] for load, slices in zip(loads, held)}
 
-  def write(self, puts: Sequence[Put], values: Mapping[Value, Slices]) -> None:
-    """Lets ops write variables, each slice once, on the device that holds it."""
+  def cut(self, moves: Sequence[MoveStep], values: Mapping[Value, Slices]
+          ) -> dict[Value, Slices] | None:
+    """Returns what each position keeps of what it has; None: better cut by as many ops as values.
+
+    Positions of one device share ops.
+    """
+    if (len(moves) < 2 or tf.executing_eagerly() or len(set(self.devices)) < len(self.devices)
+        or any(x is None for move in moves for x in values[move.src])):
+      return None
+    axes = list(dict.fromkeys(move.move.axis for move in moves))
+    made = []
+    for device, coord, *xs in zip(self.devices, self.mesh.coords, *(values[m.src] for m in moves)):
+      coords = dict(zip(self.mesh.axes, coord))
+      with tf.device(device):
+        here = [tf.constant(coords[axis], tf.int32) for axis in axes]
+        key = tuple((id(m), tuple(x.shape)) for m, x in zip(moves, xs))
+        made.append(self._traced(key, _cutting(moves, axes, self.mesh), [*here, *xs]))
+    return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
+
+  def write(self, puts: Sequence[Put], values: Mapping[Value, Slices]) -> dict[Value, Slices]:
+    """Lets ops write variables, each slice once, on the device that holds it; returns outputs."""
     held = [[list(store.slices()) for store in put.op.stores] for put in puts]
+    made: dict[tuple[int, int], list[Any]] = {}
     for which, positions in self._alike([slices[0] for slices in held]):
       for p in positions:
         writings = [Writing(puts[k].op, [slices[p] for slices in held[k]],
                             [values[v][p] for v in puts[k].values]) for k in which]
         with tf.device(self.devices[p]):
-          if self._pays(which, positions):
-            self._call(p, *_writing(writings))
-          else:
-            _carry_out(writings)
+          ys = iter(self._call(*_writing(writings)) if self._pays(which, positions)
+                    else _carry_out(writings))
+        made.update(((k, id(held[k][0][p])), [next(ys) for _ in puts[k].outs]) for k in which)
+    return {out: [None if s is None else made[k, id(s)][j] for s in held[k][0]]
+            for k, put in enumerate(puts) for j, out in enumerate(put.outs)}
 
   def _alike(self, held: Sequence[Slices]) -> Iterator[tuple[list[int], list[int]]]:
     """Yields (which, positions): those of some variables that each of these positions is to handle.
@@ -108,7 +138,7 @@ class Together:
       return False
     return self._handles is not None or len(which) > 1 and len(positions) > 1
 
-  def _call(self, position: int, key: Any, body: Callable[..., Any],
+  def _call(self, key: Any, body: Callable[..., Any],
             variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
     """Calls a function of variables and tensors, which is traced at its first call.
 
@@ -116,17 +146,20 @@ class Together:
     """
     handles, numbers = [v.handle for v in variables], list(range(len(variables)))
     if self._handles is not None:
-      handles = [self._handles.tensor(position)]
-      numbers = self._handles.numbers(position, variables)
+      handles, numbers = self._handles.of(variables)
+    def opened(*args: Any) -> list[Any]:
+      found = [h for arg in args[:len(handles)] for h in _opened(arg)]
+      return body([variable_of(found[k], v) for k, v in zip(numbers, variables)],
+                  args[len(handles):])
     key = (*key, *numbers, *(tuple(h.shape) for h in handles))
+    return self._traced(key, opened, [*handles, *inputs], True, bool(inputs))
+
+  def _traced(self, key: Any, body: Callable[..., list[Any]], args: Sequence[Any],
+              stateful: bool = False, ordered: bool = False) -> list[Any]:
     if key not in self._functions:
-      def traced(*args: Any) -> Any:
-        opened = [h for arg in args[:len(handles)] for h in _opened(arg)]
-        return body([variable_of(opened[k], v) for k, v in zip(numbers, variables)],
-                    args[len(handles):])
-      specs = (tf.TensorSpec(x.shape, x.dtype) for x in (*handles, *inputs))
-      self._functions[key] = trace(traced, specs, ordered=bool(inputs))
-    return call_function(self._functions[key], [*handles, *inputs], stateful=True)
+      specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
+      self._functions[key] = trace(body, specs, ordered=ordered)
+    return call_function(self._functions[key], args, stateful)
 
 
 def _opened(handles: Any) -> list[Any]:
@@ -146,9 +179,18 @@ def _reading(variables: Sequence[tf.Variable]) -> tuple[Any, ...]:
   return key, lambda inside, _: _values(inside), variables, ()
 
 
-def _carry_out(writings: Sequence[Writing]) -> None:
-  for op, variables, inputs in writings:
-    op.update(variables, *inputs)
+def _carry_out(writings: Sequence[Writing]) -> list[Any]:
+  return [y for writing in writings for y in _write(*writing)]
+
+
+def _write(op: Op, variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> Sequence[Any]:
+  """Lets an op write variables, and returns its outputs."""
+  if op.in_place is None or tf.executing_eagerly():
+    return op.update(variables, *inputs) or ()
+  *others, value = inputs
+  with lent_variable(value) as variable:
+    op.in_place.update([variable, *variables], *others)
+    return [tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)]
 
 
 def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
@@ -160,41 +202,39 @@ def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
   number = {name: k for k, name in enumerate(different)}
   which = [[number[id(v)] for v in writing.variables] for writing in writings]
 
-  def body(variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> None:
+  def body(variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
     rest = iter(inputs)
-    _carry_out([Writing(w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs])
+    return _carry_out([Writing(w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs])
                 for w, mine in zip(writings, which)])
   key = tuple((id(w.op), *mine) for w, mine in zip(writings, which))
   return key, body, list(different.values()), [x for w in writings for x in w.inputs]
 
 
-def sort_out(steps: Sequence[Step], mesh: Mesh) -> tuple[list[Load], list[Step], list[Put]]:
-  """Returns steps in an order that they may have too: reads of variables, others, and writes."""
-  reads = [s for s in steps if isinstance(s, Load) and s.store.kind in ("parameter", "state")
-           and s.store.mesh is mesh]
-  writes = [s for s in steps if isinstance(s, Put) and s.op.stores]
-  written = {store for s in writes for store in s.op.stores}
-  if (any(s.store in written for s in steps if isinstance(s, Load) and writes)
-      or any(isinstance(s, (LoopStep, BranchStep, CallStep)) for s in steps)):
-    return [], list(steps), []             # a read may follow a write; bodies may do either
-  apart = {id(s) for s in (*reads, *writes)}
-  return reads, [s for s in steps if id(s) not in apart], writes
+def _cutting(moves: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
+             ) -> Callable[..., list[Any]]:
+  """Returns a function of coordinates along axes, and of what moves cut."""
+  def cut(*args: Any) -> list[Any]:
+    coords, begins = dict(zip(axes, args)), {}
+    pieces = []
+    for step, x in zip(moves, args[len(axes):]):
+      assert isinstance(step.move.after, Split) and step.src.spec is not None
+      along, sizes = step.src.spec.shape.index(step.move.after.dim), x.shape.as_list()
+      sizes[along] //= mesh.axes[step.move.axis]
+      key = step.move.axis, len(sizes), along, sizes[along]
+      if key not in begins:
+        start = coords[step.move.axis] * sizes[along]
+        begins[key] = tf.stack([start if i == along else 0 for i in range(len(sizes))])
+      pieces.append(tf.slice(x, begins[key], sizes))
+    return pieces
+  return cut
 
 
 def _by_calls_alone(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
   """Returns the variables of a program if calls alone read and write any, else none."""
   found: dict[Store, None] = {}
-  for segment in segments:
-    reads, others, writes = sort_out(segment.before, mesh)
-    if any(map(_touches_variables, others)):
+  for reads, _, others, writes in (p for s in segments for p in sort_out(s.before, mesh)):
+    if any(map(touches_variables, others)):
       return []
     found.update(dict.fromkeys(load.store for load in reads))
     found.update(dict.fromkeys(store for put in writes for store in put.op.stores))
   return list(found)
-
-
-def _touches_variables(step: Step) -> bool:
-  if isinstance(step, Load):
-    return step.store.kind in ("parameter", "state")
-  return isinstance(step, (LoopStep, BranchStep, CallStep)) or bool(
-      isinstance(step, Put) and step.op.stores)

@@ -9,10 +9,10 @@ import pytest
 
 import meshtf as mtf
 from meshtf import optimizers
-from meshtf.graph import apply_all
+from meshtf.graph import apply, apply_all
 from meshtf.layers import initializers
 from meshtf.mesh import Split, Whole
-from meshtf.ops.update import AdamUpdate, MomentumUpdate
+from meshtf.ops.update import AdamUpdate, MomentumUpdate, PartUpdate
 from meshtf.partition import MoveStep, Put
 from meshtf.partition.cost import bytes_received, local_size
 
@@ -171,13 +171,40 @@ def test_the_formula_says_what_the_fused_update_does(make, rng):
   w, m, v = (mtf.Variable(mesh, "a:4;b:6", initializers.uniform(), name) for name in "wmv")
   v.assign(np.abs(v.numpy()))
   op = make(w, m, v)
-  grad = mtf.import_tensor(mesh, rng.normal(size=(4, 6)).astype("float32"), "a:4;b:6")
-  rate = mtf.import_tensor(mesh, np.float32(0.1), "")
-  want = op.formula(grad, rate, *(store.tensor() for store in op.stores))
-  apply_all(op, grad, rate)
+  array, number = rng.normal(size=(4, 6)).astype("float32"), np.float32(0.1)
+  want = op.formula(array, number, *(store.numpy() for store in op.stores))
+  apply_all(op, mtf.import_tensor(mesh, array, "a:4;b:6"), mtf.import_tensor(mesh, number, ""))
   assert len(want) == len(op.stores)
   for store, value in zip(op.stores, want, strict=True):
-    np.testing.assert_allclose(store.numpy(), value.numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(store.numpy(), value, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [
+    lambda w, m, v: AdamUpdate(w, m, v, 0.9, 0.99, 1e-6),
+    lambda w, m, v: MomentumUpdate(w, m, 0.9, True)], ids=["adam", "nesterov"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "function"])
+def test_an_update_of_a_part_is_the_update(make, compiled, rng):
+  mesh = mtf.Mesh("data:2", optimizer_layout="a:data")
+  parts, wholes = [[
+      mtf.Variable(mesh, "a:4;b:6", initializers.uniform(), name,
+                   layout=mtf.Layout("a:data") if cut and name != "w" else None)
+      for name in "wmv"] for cut in (True, False)]
+  for part, whole in zip(parts, wholes):
+    whole.assign(np.abs(part.numpy()))
+    part.assign(whole.numpy())
+
+  def step(grad, rate):
+    new = apply(PartUpdate(make(*parts)), grad, rate, parts[0].tensor())
+    apply_all(make(*wholes), grad, rate)
+    return new
+  grad = mtf.import_tensor(mesh, rng.normal(size=(4, 6)).astype("float32"), "a:4;b:6")
+  rate = mtf.import_tensor(mesh, np.float32(0.1), "")
+  before = parts[0].numpy()
+  new = (mtf.function(step) if compiled else step)(grad, rate)
+  np.testing.assert_allclose(new.numpy(), wholes[0].numpy(), rtol=1e-5, atol=1e-6)
+  np.testing.assert_array_equal(parts[0].numpy(), before)        # it is given back, not written
+  for part, whole in zip(parts[1:], wholes[1:], strict=True):
+    np.testing.assert_allclose(part.numpy(), whole.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_each_position_holds_its_part_of_the_slots():
@@ -198,7 +225,7 @@ def test_slots_that_lie_as_their_variables_are_updated_in_place():
   assert updates(axes="data:4", layout="batch:data", variable_layout="d_model:data") == (
       ["AdamUpdate"] * 3)
   assert updates(axes="data:4", layout="batch:data", optimizer_layout="d_ff:data") == (
-      ["Write"] * 6 + ["AdamUpdate"])                 # the bias has no d_ff
+      ["PartUpdate", "Write"] * 2 + ["AdamUpdate"])   # the bias has no d_ff
 
 
 def test_slots_follow_the_region_of_their_variable():

@@ -8,7 +8,7 @@ and a variable is the slice that this replica holds. So one program serves any n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -42,9 +42,9 @@ class Replica(Single):
       return self.variables[store].read_value()
     return self.inputs[store] if store in self.inputs else store.read()[0]
 
-  def _put(self, step: Put) -> None:
+  def _put(self, step: Put) -> Sequence[Any]:
     slices = [self.variables[store] for store in step.op.stores]
-    step.op.update(slices, *(self.values[v] for v in step.values))
+    return step.op.update(slices, *(self.values[v] for v in step.values)) or ()
 
   def _move(self, step: MoveStep) -> Any:
     assert step.src.spec is not None
