@@ -46,6 +46,63 @@ def test_devices_that_do_the_same_make_one_call_each(layout):
   many = ran(mtf.Mesh(f"data:{DEVICES}", layout, devices=devices))
   assert many[2]["StatefulPartitionedCall"] == 2 * DEVICES         # one reads, one updates
   assert not [op for op in many[2] if op.startswith(("ReadVariable", "ResourceApply", "Assign"))]
+  assert many[2]["Placeholder"] <= 3 + DEVICES            # arguments, and handles of each device
   assert one[2]["ReadVariableOp"] and not one[2]["StatefulPartitionedCall"]
   for a, b in zip((*one[0], *one[1]), (*many[0], *many[1]), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [None, "logical:4"])
+def test_variables_that_are_cut_and_whole_side_by_side(devices):
+  """w0 and w1 are cut four times; w2, and slots of it, are held by all, on one device by one."""
+  one = ran(mtf.Mesh(""))
+  many = ran(mtf.Mesh("model:4", "e:model", devices=devices))
+  assert not [op for op in many[2] if op.startswith(("ReadVariable", "ResourceApply", "Assign"))]
+  for a, b in zip((*one[0], *one[1]), (*many[0], *many[1]), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [None, "logical:4"])
+def test_slots_cut_otherwise_are_updated_by_few_calls(devices):
+  one = ran(mtf.Mesh(""))
+  many = ran(mtf.Mesh(f"data:{DEVICES}", "batch:data", optimizer_layout="d:data", devices=devices))
+  assert not [op for op in many[2] if op.startswith(("ReadVariable", "ResourceApply", "Assign"))]
+  assert many[2]["Slice"] <= DEVICES        # w2 alone: w0 and w1, which decay first, in one call
+  for a, b in zip((*one[0], *one[1]), (*many[0], *many[1]), strict=True):
+    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_a_read_after_a_write_reads_what_was_written():
+  """Twice, in one program: the handles of a position come in one tensor, so order is at stake."""
+  mesh = mtf.Mesh("data:4", "batch:data", devices="logical:4")
+  v, w = (mtf.Variable(mesh, "d:4", initializers.ones, name) for name in "vw")
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    before = v + w
+    v.assign(v * 2.0 + mtf.reduce_sum(x, "batch"))
+    w.assign(v + w)
+    v.assign(w * 10.0)
+    return before, v.tensor(), w.tensor()
+  x = np.ones((8, 4), "float32")
+  for v_then, w_then in ((1, 1), (110, 11)):
+    before, v_now, w_now = (y.numpy()[0] for y in step(x))
+    w_next = v_then * 2 + 8 + w_then
+    assert (before, v_now, w_now) == (v_then + w_then, w_next * 10, w_next)
+
+
+def test_constants_of_a_segment_are_made_once():
+  mesh = mtf.Mesh("data:2", "batch:data")
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def softened(x):
+    for _ in range(5):
+      x = mtf.reduce_mean(x * 0.5, "d") * 0.5 + x
+    return x
+  softened(np.ones((4, 6), "float32"))
+  (compiled, _), = softened._compiled.values()
+  graph = compiled.function.graph
+  call = next(op for op in graph.get_operations() if op.type == "PartitionedCall")
+  inside = graph._get_function(call.get_attr("f").name).cached_definition.node_def
+  values = [node.attr["value"].SerializeToString() for node in inside if node.op == "Const"]
+  assert values and len(values) == len(set(values))
