@@ -19,8 +19,9 @@ from meshtf.graph.context import Context
 from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
+from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.placed import Placed, arrange
-from meshtf.runtime.segments import PLAIN_CONFIG, Tracer
+from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
 from meshtf.runtime.tf_private import call_with
 

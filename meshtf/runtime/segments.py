@@ -18,7 +18,8 @@ from meshtf.graph import Spec
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.at import Coordinates, Here
-from meshtf.runtime.tf_private import optimization_barrier, trace
+from meshtf.runtime.calls import trace
+from meshtf.runtime.tf_private import optimization_barrier
 
 Flat = list[Any]
 # fn(coordinates, values) -> values: one device's work, and the mesh axes whose coordinates it used
@@ -47,22 +48,28 @@ class Traced:
     if self.function is None:
       self._trace(values, flat)
     args = [*flat, *(coords[a] for a in sorted(self.mesh.axes))]
-    ys = self.function(*args) if self.jit else call_function(self.function, args)
-    return tf.nest.pack_sequence_as(self.structure, ys), self.used
+    return tf.nest.pack_sequence_as(self.structure, self.function(args)), self.used
 
   def _trace(self, values: Flat, flat: Flat) -> None:
-    specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
-    scalar = tf.TensorSpec([], tf.int32)
     axes = sorted(self.mesh.axes)
+    specs = [*(tf.TensorSpec(x.shape, x.dtype) for x in flat),
+             *(tf.TensorSpec([], tf.int32) for _ in axes)]
 
     def body(*args: Any) -> list[Any]:
-      coordinates = Coordinates(dict(zip(axes, args[len(specs):])))
+      coordinates = Coordinates(dict(zip(axes, args[len(flat):])))
       ys = _run(self.segment, self.mesh, coordinates,
-                tf.nest.pack_sequence_as(values, args[:len(specs)]), self.jit, self.outlined)
+                tf.nest.pack_sequence_as(values, args[:len(flat)]), self.jit, self.outlined)
       self.used, self.structure = coordinates.used, tf.nest.map_structure(lambda y: 0, ys)
       return tf.nest.flatten(ys)
 
-    self.function = trace(body, (*specs, *[scalar] * len(axes)), self.jit)
+    self.function = _compiled(body, specs) if self.jit else trace(body, specs)
+
+
+def _compiled(body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]) -> Callable[[Flat], Flat]:
+  """Returns a function that XLA compiles, which takes a list of tensors."""
+  function = tf.function(body, autograph=False, jit_compile=True,
+                         experimental_attributes={"_noinline": True}).get_concrete_function(*specs)
+  return lambda args: list(function(*args))
 
 
 class Tracer:
@@ -94,31 +101,6 @@ def in_line(make_caller: Callable[[Segment, Mesh], Caller]) -> Callable[[Segment
   """Returns what makes callers for a place that one device passes, as the body of a loop: ops stand
   there themselves. A call costs a turn 0.1 ms, and holds its arguments, so that none is reused."""
   return make_caller if getattr(make_caller, "jit", False) else run_directly
-
-
-def _config() -> bytes:
-  """Returns a session configuration without the graph optimiser: it costs start-up and gains
-  nothing on segments, and turning it off here leaves the user's other functions alone."""
-  config = tf.compat.v1.ConfigProto()
-  config.graph_options.rewrite_options.disable_meta_optimizer = True
-  return config.SerializeToString()
-
-
-PLAIN_CONFIG = _config()
-
-
-def call_function(function: Any, args: Sequence[Any], stateful: bool = False) -> Flat:
-  """Calls a concrete function without captures, by the op itself: 40 us an argument less."""
-  call = tf.raw_ops.StatefulPartitionedCall if stateful else tf.raw_ops.PartitionedCall
-  ys = call(
-      args=list(args), Tout=[y.dtype for y in function.outputs], f=function, config="",
-      config_proto=PLAIN_CONFIG, executor_type="")
-  if not function.outputs:
-    return []
-  if not tf.executing_eagerly():
-    for y, o in zip(ys, function.outputs):
-      y.set_shape(o.shape)
-  return list(ys)
 
 
 def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: bool = False,
@@ -171,7 +153,7 @@ def _outlined(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any]) ->
       return list(ys)
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
     outlined[key] = trace(body, specs)
-  return call_function(outlined[key], [*xs, *coords])
+  return outlined[key]([*xs, *coords])
 
 
 def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:

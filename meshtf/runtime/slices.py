@@ -20,9 +20,9 @@ from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Held, Spec, Tensor
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
+from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.compiled import held_tensor
 from meshtf.runtime.devices import devices_of, host_cpu
-from meshtf.runtime.segments import PLAIN_CONFIG
 from meshtf.runtime.stores import distinct, named_shape, region, slice_keys
 from meshtf.runtime.tf_private import call_with
 

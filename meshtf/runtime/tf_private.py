@@ -5,7 +5,8 @@
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
-    trace                  a function that stays a call wherever it is called
+    each_constant_once     lets equal constants of a graph be one op
+    add_op                 an op whose attributes are known, made in little time
     make_variable          a tf.Variable, made in little time
     lent_variable          a tf.Variable for as long as a function runs
     variable_of            the tf.Variable that a function's argument stands for
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -77,30 +78,12 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     eager.function_call_options = before
 
 
-def trace(body: Callable[..., Any], specs: Iterable[tf.TensorSpec], jit: bool = False,
-          ordered: bool = False) -> Any:
-  """Returns a concrete function of tensors that TensorFlow does not inline.
-
-  Args:
-    body: of tensors, returns a list of them; takes nothing else from outside.
-    specs: of the arguments.
-    jit: whether XLA compiles it.
-    ordered: whether it writes, so that ops must run in the order in which they were made.
-  """
-  def traced(*args: Any) -> Any:
-    with _each_constant_once():
-      return body(*args)
-  attributes = {"_noinline": True} | ({} if ordered else {"_disable_acd": True})
-  return tf.function(traced, autograph=False, jit_compile=jit or None,
-                     experimental_attributes=attributes).get_concrete_function(*specs)
-
-
 @contextlib.contextmanager
-def _each_constant_once() -> Iterator[None]:
+def each_constant_once() -> Iterator[None]:
   """Lets equal constants of the graph that is being traced be one op; they are a third of all.
 
-  Each op is what tracing costs once, and starting on each device. Not for graphs that take eager
-  tensors from outside: TensorFlow makes constants of those too, and inputs of these constants.
+  Not for graphs that take eager tensors from outside: TensorFlow makes constants of those too, and
+  inputs of these constants.
   """
   graph = tf.compat.v1.get_default_graph()
   create, made = graph._create_op_internal, {}
@@ -119,6 +102,20 @@ def _each_constant_once() -> Iterator[None]:
     yield
   finally:
     del graph._create_op_internal
+
+
+def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: dict[str, Any]
+           ) -> list[Any]:
+  """Adds an op to the graph that is being traced, and returns its outputs.
+
+  Args:
+    kind: its type.
+    inputs: tensors, those of lists one after the other.
+    dtypes: of the outputs.
+    attrs: all attributes, as TensorFlow's `AttrValue`.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  return graph._create_op_internal(kind, list(inputs), list(dtypes), attrs=attrs).outputs
 
 
 def make_variable(value: Any, trainable: bool) -> tf.Variable:

@@ -29,11 +29,11 @@ from meshtf.partition import (
   Segment,
   Value,
 )
+from meshtf.runtime.calls import Callee, trace
 from meshtf.runtime.devices import share_memory
 from meshtf.runtime.handles import Handles
 from meshtf.runtime.phases import sort_out, touches_variables
-from meshtf.runtime.segments import call_function
-from meshtf.runtime.tf_private import lent_variable, trace, variable_of
+from meshtf.runtime.tf_private import lent_variable, variable_of
 
 Slices = list[Any]
 
@@ -57,7 +57,7 @@ class Together:
 
   def __init__(self, mesh: Mesh, devices: Sequence[str], segments: Sequence[Segment]) -> None:
     self.mesh, self.devices, self.segments = mesh, devices, segments
-    self._functions: dict[Any, Any] = {}
+    self._functions: dict[Any, Callee] = {}
 
   def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
     """Returns what variables hold, on each position."""
@@ -158,8 +158,8 @@ class Together:
               stateful: bool = False, ordered: bool = False) -> list[Any]:
     if key not in self._functions:
       specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
-      self._functions[key] = trace(body, specs, ordered=ordered)
-    return call_function(self._functions[key], args, stateful)
+      self._functions[key] = trace(body, specs, stateful, ordered)
+    return self._functions[key](args)
 
 
 def _opened(handles: Any) -> list[Any]:
