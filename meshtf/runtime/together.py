@@ -22,13 +22,7 @@ import tensorflow as tf
 
 from meshtf.graph import Op, Store
 from meshtf.mesh import Mesh, Split
-from meshtf.partition import (
-  Load,
-  MoveStep,
-  Put,
-  Segment,
-  Value,
-)
+from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.calls import Callee, trace
 from meshtf.runtime.devices import share_memory
 from meshtf.runtime.handles import Handles
@@ -47,7 +41,7 @@ class Writing(NamedTuple):
 
 
 class Together:
-  """Reads and writes of variables; functions of equal ones are traced once.
+  """Reads, cuts and writes of variables; functions of equal ones are traced once.
 
   Args:
     mesh: of the variables.
@@ -138,8 +132,8 @@ class Together:
       return False
     return self._handles is not None or len(which) > 1 and len(positions) > 1
 
-  def _call(self, key: Any, body: Callable[..., Any],
-            variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
+  def _call(self, key: Any, body: Callable[..., Any], variables: Sequence[tf.Variable],
+            inputs: Sequence[Any]) -> list[Any]:
     """Calls a function of variables and tensors, which is traced at its first call.
 
     Only what is given tensors writes.
@@ -147,6 +141,7 @@ class Together:
     handles, numbers = [v.handle for v in variables], list(range(len(variables)))
     if self._handles is not None:
       handles, numbers = self._handles.of(variables)
+
     def opened(*args: Any) -> list[Any]:
       found = [h for arg in args[:len(handles)] for h in _opened(arg)]
       return body([variable_of(found[k], v) for k, v in zip(numbers, variables)],
@@ -205,7 +200,7 @@ def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
   def body(variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
     rest = iter(inputs)
     return _carry_out([Writing(w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs])
-                for w, mine in zip(writings, which)])
+                       for w, mine in zip(writings, which)])
   key = tuple((id(w.op), *mine) for w, mine in zip(writings, which))
   return key, body, list(different.values()), [x for w in writings for x in w.inputs]
 
