@@ -80,7 +80,7 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def each_constant_once() -> Iterator[None]:
-  """Lets equal constants of the graph that is being traced be one op; else they are a quarter of all.
+  """Lets equal constants of the graph that is being traced be one op: a quarter of all ops, else.
 
   Not for graphs that take eager tensors from outside: TensorFlow makes constants of those too, and
   inputs of these constants.
