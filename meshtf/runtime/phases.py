@@ -29,17 +29,18 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     return [Phase([], [], list(steps), [])]          # bodies may read
   phases: dict[int, Phase] = {}
   there: dict[Value | Store, int] = {}               # the first phase that may have it
-  used: dict[Store, int] = {}                        # the last phase that reads or writes it
+  used: dict[Store | None, int] = {}                 # the last phase that reads or writes it
   read: set[Value] = set()
   for step in steps:
     number = max([0, *(there.get(v, 0) for v in needs(step))])
-    stores = step.op.stores if isinstance(step, Put) else ()
     if isinstance(step, Load):
       number = there.get(step.store, 0)
       used[step.store] = max(number, used.get(step.store, 0))
-    number = max([number, *(used.get(store, 0) for store in stores)])
-    used.update(dict.fromkeys(stores, number))
-    there.update(dict.fromkeys(stores, number + 1))
+    elif isinstance(step, Put):
+      written = step.op.stores or (None,)            # what tells the world keeps its order, too
+      number = max([number, *(used.get(store, 0) for store in written)])
+      used.update(dict.fromkeys(written, number))
+      there.update(dict.fromkeys(step.op.stores, number + 1))
     there.update(dict.fromkeys(makes(step), number + isinstance(step, Put)))
     phase = phases.setdefault(number, Phase([], [], [], []))
     if isinstance(step, Load) and touches_variables(step) and step.store.mesh is mesh:
@@ -47,7 +48,7 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
       read.add(step.out)
     elif isinstance(step, MoveStep) and step.move.kind == "slice" and step.src in read:
       phase.cuts.append(step)
-    elif stores and isinstance(step, Put):
+    elif isinstance(step, Put) and step.op.stores:
       phase.writes.append(step)
     else:
       phase.others.append(step)

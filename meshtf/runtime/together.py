@@ -24,6 +24,7 @@ from meshtf.graph import Op, Store
 from meshtf.mesh import Mesh, Split
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.calls import Callee, trace
+from meshtf.runtime.collectives.pieces import piece
 from meshtf.runtime.devices import share_memory
 from meshtf.runtime.handles import Handles
 from meshtf.runtime.phases import sort_out, touches_variables
@@ -209,17 +210,11 @@ def _cutting(moves: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
              ) -> Callable[..., list[Any]]:
   """Returns a function of coordinates along axes, and of what moves cut."""
   def cut(*args: Any) -> list[Any]:
-    coords, begins = dict(zip(axes, args)), {}
-    pieces = []
+    coords, pieces = dict(zip(axes, args)), []
     for step, x in zip(moves, args[len(axes):]):
       assert isinstance(step.move.after, Split) and step.src.spec is not None
-      along, sizes = step.src.spec.shape.index(step.move.after.dim), x.shape.as_list()
-      sizes[along] //= mesh.axes[step.move.axis]
-      key = step.move.axis, len(sizes), along, sizes[along]
-      if key not in begins:
-        start = coords[step.move.axis] * sizes[along]
-        begins[key] = tf.stack([start if i == along else 0 for i in range(len(sizes))])
-      pieces.append(tf.slice(x, begins[key], sizes))
+      along, axis = step.src.spec.shape.index(step.move.after.dim), step.move.axis
+      pieces.append(piece(x, along, coords[axis], mesh.axes[axis]))
     return pieces
   return cut
 

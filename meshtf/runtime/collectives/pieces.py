@@ -32,8 +32,8 @@ def combine_all(kind: str, xs: Sequence[Any]) -> Any:
   return total
 
 
-def piece(x: Any, axis: int, j: int, parts: int) -> Any:
-  """Returns piece j of `parts` equal ones along an axis."""
+def piece(x: Any, axis: int, j: Any, parts: int) -> Any:
+  """Returns piece j, a number or a scalar tensor, of `parts` equal ones along an axis."""
   size = x.shape[axis] // parts
   begin, sizes = [0] * len(x.shape), x.shape.as_list()
   begin[axis], sizes[axis] = j * size, size
