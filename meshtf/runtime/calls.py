@@ -1,10 +1,10 @@
 """Functions that TensorFlow does not inline, and calls of them.
 
     double = trace(lambda x: [x + x], [tf.TensorSpec([4])])
-    (y,) = double([x])
+    (y,) = double([x])                     # while another graph is traced
 
 Programs have hundreds of calls with dozens of arguments each, so that a call is one op made with
-attributes that are known: a third of the time of `tf.raw_ops.PartitionedCall`.
+attributes that are known. `tf.raw_ops.PartitionedCall` finds them out from every argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLAIN_CONFIG = _config()
 
 
 class Callee:
-  """A traced function of tensors without captures; called with a list, it returns a list.
+  """A traced function of tensors without captures, which a graph calls with a list, for a list.
 
   Args:
     function: the concrete function.
@@ -43,8 +43,6 @@ class Callee:
     self.attrs = _attrs(function)
 
   def __call__(self, args: Sequence[Any]) -> list[Any]:
-    if tf.executing_eagerly():
-      return list(self.function(*args))
     self.function.add_to_graph(tf.compat.v1.get_default_graph())
     ys = add_op("StatefulPartitionedCall" if self.stateful else "PartitionedCall", args,
                 self.dtypes, self.attrs)
