@@ -46,7 +46,7 @@ def constant(value: float) -> Initializer:
 def normal(stddev: float = 1.0) -> Initializer:
   """Returns an initializer that draws from a normal distribution around zero."""
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    return random_normal(mesh, shape, seed=mesh.seed, name=name) * stddev
+    return random_normal(mesh, shape, stddev=stddev, seed=mesh.seed, name=name)
   return draw
 
 
@@ -57,15 +57,15 @@ def truncated(stddev: float = 1.0) -> Initializer:
     stddev: the standard deviation of what comes out, after truncation.
   """
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    unit = truncated_normal(mesh, shape, seed=mesh.seed, name=name)
-    return unit * (stddev / _TRUNCATED_STDDEV)
+    return truncated_normal(mesh, shape, stddev=stddev / _TRUNCATED_STDDEV, seed=mesh.seed,
+                            name=name)
   return draw
 
 
 def uniform(limit: float = 1.0) -> Initializer:
   """Returns an initializer that draws evenly from -limit to limit."""
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    return random_uniform(mesh, shape, seed=mesh.seed, name=name) * (2.0 * limit) - limit
+    return random_uniform(mesh, shape, -limit, limit, seed=mesh.seed, name=name)
   return draw
 
 

@@ -11,10 +11,10 @@ of a tensor's dimensions, and not on their names or sizes.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError
@@ -22,25 +22,15 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, ShapeLike, dtype_name, is_floating, is_integer
 from meshtf.ops.arithmetic import add, multiply
-from meshtf.ops.bits import (
-  by_packets,
-  element_sums,
-  index_words,
-  mix,
-  mix_high,
-  random_key,
-  upper_bits,
-)
+from meshtf.ops.bits import index_words, mix_high, of_elements, random_key
 from meshtf.ops.broadcasting import align
 from meshtf.ops.choosing import cast
+from meshtf.ops.distributions import DISTRIBUTIONS
 from meshtf.ops.microbatch import part_of
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import Names, names_of, require_dim
 from meshtf.ops.seeds import Seed, seeds_of
 from meshtf.ops.select import argmax
-
-# Bits of a number in [0, 1) that the type holds exactly, so that none is rounded up to 1.
-_DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,13 +66,9 @@ class Random(Op):
     return (Spec(self.shape, self.dtype),)
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
-    a, b = element_sums(_words(at, self.shape, self.part, seeds))
-    y = tf.reshape(_KINDS[self.kind](self, a, b), at.outputs[0].sizes)
-    if self.scale != 1 and self.kind != "integers":
-      y = y * tf.constant(self.scale, y.dtype)
-    if self.shift:
-      y = y + tf.constant(self.shift, y.dtype)
-    return (tf.cast(y, self.dtype),)
+    y = of_elements(DISTRIBUTIONS[self.kind](self.dtype, self.scale, self.shift),
+                    _words(at, self.shape, self.part, seeds))
+    return (tf.cast(tf.reshape(y, at.outputs[0].sizes), self.dtype),)
 
   def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
     return [None] * len(seeds)
@@ -94,46 +80,6 @@ class Random(Op):
 def _words(at: At, shape: Shape, part: tuple[str, int] | None, seeds: Sequence[Any]) -> Any:
   *seeds, first = seeds if part is not None else (*seeds, None)
   return index_words(at, shape.names, random_key(seeds), part, first)
-
-
-def _uniform(op: Random, a: Any, b: Any) -> Any:
-  digits = _DIGITS[op.dtype]
-  wide = tf.float64 if op.dtype == "float64" else tf.float32
-  return tf.cast(upper_bits(mix(a, b), digits), wide) * tf.constant(2.0 ** -digits, wide)
-
-
-def _integers(op: Random, a: Any, b: Any) -> Any:
-  product = tf.cast(mix(a, b), tf.uint64) * tf.constant(int(op.scale), tf.uint64)
-  return tf.cast(tf.bitwise.right_shift(product, tf.constant(32, tf.uint64)), op.dtype)
-
-
-def _normal(op: Random, a: Any, b: Any) -> Any:
-  """Box and Muller: equal to 1e-6 op by op and under XLA, where erfinv differs by 2e-3."""
-  def polar(first: Any, second: Any) -> Any:
-    radius = tf.sqrt(-2.0 * tf.math.log((_float(first, 24) + 1.0) * 2.0 ** -24))
-    return radius * tf.cos(_float(second, 24) * (2 * math.pi * 2.0 ** -24))
-  return by_packets(polar, mix(a, b), mix(b, a))
-
-
-def _truncated(op: Random, a: Any, b: Any) -> Any:
-  inside = math.erf(math.sqrt(2))            # the mass within two standard deviations
-  def quantile(bits: Any) -> Any:            # of the midpoints of 2**23 equal parts of (-1, 1)
-    return tf.math.erfinv((_float(bits, 23) + 0.5) * (inside * 2.0 ** -22) - inside) * math.sqrt(2)
-  return by_packets(quantile, mix(a, b))
-
-
-def _gumbel(op: Random, a: Any, b: Any) -> Any:
-  def double_log(bits: Any) -> Any:          # small numbers, the upper tail, keep all their digits
-    return -tf.math.log(-tf.math.log1p((_float(bits, 31) + 0.5) * -(2.0 ** -31)))
-  return by_packets(double_log, mix(a, b))
-
-
-def _float(bits: Any, count: int) -> Any:
-  return tf.cast(upper_bits(bits, count), tf.float32)
-
-
-_KINDS = {"uniform": _uniform, "integers": _integers, "normal": _normal, "truncated": _truncated,
-          "gumbel": _gumbel}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,8 +100,9 @@ class DropoutMask(Op):
     return (Spec(self.shape, "bool"),)
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
-    bits = mix_high(*element_sums(_words(at, self.shape, self.part, seeds)))
-    kept = bits >= tf.constant(min(round(self.rate * 2**32), 2**32 - 1), tf.uint32)
+    dropped = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+    kept = of_elements(lambda a, b: mix_high(a, b) >= dropped,
+                       _words(at, self.shape, self.part, seeds))
     return (tf.reshape(kept, at.outputs[0].sizes),)
 
   def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:

@@ -177,21 +177,22 @@ def region(shape: Shape, placement: Placement, key: tuple[int, ...], mesh: Mesh
 
 def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
   """Returns each position's slice of a whole array, cut where the array is."""
-  home = getattr(array, "device", "") or "/device:CPU:0"
-  with tf.device(home):
-    cut = _cut(array, spec, placement, mesh)
   done: dict[Any, Any] = {}
   out: list[Any] = []
-  for device, key, there in zip(devices_of(mesh), slice_keys(placement, mesh),
-                                mesh.has(placement)):
-    if not there:
-      out.append(None)
-      continue
-    if (device, key) not in done:
+  for device, x in zip(devices_of(mesh), pieces_of(array, spec, placement, mesh)):
+    if x is not None and (device, id(x)) not in done:
       with tf.device(device):
-        done[device, key] = tf.identity(cut[key])
-    out.append(done[device, key])
+        done[device, id(x)] = tf.identity(x)
+    out.append(None if x is None else done[device, id(x)])
   return out
+
+
+def pieces_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
+  """Returns each position's slice of a whole array, on the device of the array."""
+  with tf.device(getattr(array, "device", "") or "/device:CPU:0"):
+    cut = _cut(array, spec, placement, mesh)
+  return [cut[key] if there else None
+          for key, there in zip(slice_keys(placement, mesh), mesh.has(placement))]
 
 
 def _cut(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> dict[tuple[int, ...], Any]:

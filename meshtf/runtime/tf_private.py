@@ -121,10 +121,11 @@ def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: 
 def make_variable(value: Any, trainable: bool) -> tf.Variable:
   """Returns a tf.Variable with a first value, on the device of the scope around.
 
-  It has no name: TensorFlow makes a kernel for each name on each device, which takes longer than
-  all the rest.
+  It has no name, and outside of functions its handle has no shape but in Python: TensorFlow makes a
+  kernel for each name and shape on each device, which takes longer than all the rest.
   """
-  handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=value.shape, debug_name="",
+  shape = None if tf.executing_eagerly() else value.shape
+  handle = tf.raw_ops.VarHandleOp(dtype=value.dtype, shape=shape, debug_name="",
                                   shared_name=context.anonymous_name())
   handle._handle_data = _handle_data(value.shape, value.dtype)
   tf.raw_ops.AssignVariableOp(resource=handle, value=value)

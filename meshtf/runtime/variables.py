@@ -35,7 +35,7 @@ from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
-from meshtf.runtime.stores import import_tensor, region, slice_keys, slices_of
+from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
 from meshtf.runtime.tf_private import make_variable
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
@@ -162,7 +162,7 @@ class Variable(Operators, tf.Module):
     self.stage = stage
     self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
     if whole is not None:
-      self._slices = self._keep(slices_of(whole, self.spec, self.placement, self.mesh))
+      self._slices = self._keep(pieces_of(whole, self.spec, self.placement, self.mesh))
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
     return region(self.shape, self.placement, key, self.mesh)
@@ -199,7 +199,7 @@ class Variable(Operators, tf.Module):
       return []
     if value.mesh is self.mesh:
       return bring(value, self.placement)
-    return slices_of(export(value), self.spec, self.placement, self.mesh)
+    return pieces_of(export(value), self.spec, self.placement, self.mesh)
 
   def __repr__(self) -> str:
     return f"<mtf.Variable {self.path!r} {self.dtype} {self.shape!r} {self.placement}>"

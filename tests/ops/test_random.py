@@ -67,6 +67,18 @@ def test_slices_of_every_kind_are_equal_in_every_bit(kind):
   np.testing.assert_array_equal(draw(a=(0, 7), b=(30, 1), c=(4, 1)), want[:, 30:, 4:])
 
 
+@pytest.mark.parametrize("kind", ["uniform", "normal", "truncated", "gumbel"])
+def test_numbers_made_in_blocks_are_those_of_a_function(kind, monkeypatch):
+  monkeypatch.setattr(bits, "_BLOCK", 24)
+  op = random.Random(kind, Shape("a:7;b:3;c:5"), "float32", 5.0, 0.5)
+  at = Slice(a=(0, 7), b=(0, 3), c=(0, 5))
+  blocks = op.local(at, tf.constant(3))[0]
+  np.testing.assert_allclose(blocks, tf.function(lambda s: op.local(at, s))(tf.constant(3))[0],
+                             rtol=2e-6, atol=2e-6)
+  monkeypatch.undo()
+  np.testing.assert_array_equal(blocks, op.local(at, tf.constant(3))[0])
+
+
 def test_bits_are_fair_and_independent(whole):
   sigma = 0.5 / np.sqrt(whole.size)
   planes = [(whole >> k) & 1 for k in range(0, 32, 3)]
