@@ -23,7 +23,7 @@ from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
-from meshtf.runtime.tf_private import call_with
+from meshtf.runtime.tf_private import call_with, quick_ops
 
 _PROGRAMS = itertools.count()
 
@@ -69,7 +69,9 @@ class Compiled:
       store.fill(left)
     placed = Placed(self.mesh, self.segments, Tracer(self.jit))
     out = []
-    for slices in placed.run(self.program.results):
+    with quick_ops():
+      values = placed.run(self.program.results)
+    for slices in values:
       different, pattern = distinct(slices)
       out.extend(different)
       self.patterns.append(pattern)

@@ -5,6 +5,7 @@
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
+    quick_ops              lets ops of a graph be made in little time, without stack traces
     each_constant_once     lets equal constants of a graph be one op
     add_op                 an op whose attributes are known, made in little time
     make_variable          a tf.Variable, made in little time
@@ -23,7 +24,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.eager import context
-from tensorflow.python.framework import kernels
+from tensorflow.python.framework import kernels, ops
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -79,6 +80,37 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
+def quick_ops() -> Iterator[None]:
+  """Lets ops of the graph that is being traced be made without stack traces.
+
+  TensorFlow hashes every frame of those again for each device that runs a function, and they tell of
+  meshtf's code alone: the user's was recorded before.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  create = graph._create_op_internal
+
+  def quick(op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
+            name: str | None = None, attrs: Any = None, op_def: Any = None,
+            compute_device: bool = True) -> Any:
+    if graph._get_control_flow_context() is not None:
+      return create(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
+    xs = [graph.capture(x) for x in inputs]
+    name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or op_type)
+    after = graph._control_dependencies_for_inputs({x.op for x in xs})
+    with graph._mutation_lock():
+      made = ops._create_c_op(graph, ops._NodeDef(op_type, name, attrs), xs, after, op_def=op_def,
+                              extract_traceback=False)
+      op = ops.Operation._from_c_op(made, graph)
+      graph._create_op_helper(op, compute_device=compute_device)
+    return op
+  graph._create_op_internal = quick
+  try:
+    yield
+  finally:
+    del graph._create_op_internal
+
+
+@contextlib.contextmanager
 def each_constant_once() -> Iterator[None]:
   """Lets equal constants of the graph that is being traced be one op: a quarter of all ops, else.
 
@@ -101,7 +133,7 @@ def each_constant_once() -> Iterator[None]:
   try:
     yield
   finally:
-    del graph._create_op_internal
+    graph._create_op_internal = create
 
 
 def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: dict[str, Any]
