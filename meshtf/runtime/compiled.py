@@ -23,7 +23,7 @@ from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
-from meshtf.runtime.tf_private import call_with, quick_ops
+from meshtf.runtime.tf_private import call_with, quick_ops, spare_callees
 
 _PROGRAMS = itertools.count()
 
@@ -71,6 +71,8 @@ class Compiled:
     out = []
     with quick_ops():
       values = placed.run(self.program.results)
+      if not self.jit:
+        spare_callees()
     for slices in values:
       different, pattern = distinct(slices)
       out.extend(different)

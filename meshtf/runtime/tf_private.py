@@ -7,6 +7,7 @@
     call_with              calls a function with a session configuration of its own
     quick_ops              lets ops of a graph be made in little time, without stack traces
     each_constant_once     lets equal constants of a graph be one op
+    spare_callees          keeps TensorFlow from building bodies of callees only to search them
     add_op                 an op whose attributes are known, made in little time
     make_variable          a tf.Variable, made in little time
     lent_variable          a tf.Variable for as long as a function runs
@@ -83,8 +84,8 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
 def quick_ops() -> Iterator[None]:
   """Lets ops of the graph that is being traced be made without stack traces.
 
-  TensorFlow hashes every frame of those again for each device that runs a function, and they tell of
-  meshtf's code alone: the user's was recorded before.
+  TensorFlow takes those apart again for each device that runs a function, and they tell of meshtf's
+  code alone: the user's was recorded before.
   """
   graph = tf.compat.v1.get_default_graph()
   create = graph._create_op_internal
@@ -134,6 +135,33 @@ def each_constant_once() -> Iterator[None]:
     yield
   finally:
     graph._create_op_internal = create
+
+
+def spare_callees() -> None:
+  """Keeps TensorFlow from searching callees of the graph that is being traced, which is complete.
+
+  It builds the body of each callee for each call, twice, to look for reference variables, of
+  TensorFlow 1. A node of an unknown function counts as one, and so does what runs before or after
+  such a node, which ends the search. Not for callees that XLA compiles: it refuses such variables.
+  """
+  calls: dict[str, list[Any]] = {}
+  for op in tf.compat.v1.get_default_graph().get_operations():
+    if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+      calls.setdefault(op.device, []).append(op)
+  for device, some in calls.items():
+    with tf.device(device):
+      before = _unknown_function()
+      with tf.control_dependencies(some):
+        _unknown_function()
+    for op in some:
+      op._add_control_input(before)
+
+
+def _unknown_function() -> Any:
+  op = tf.no_op()
+  name = tf.compat.v1.NameAttrList(name="meshtf_no_function")
+  op._set_attr("_meshtf", tf.compat.v1.AttrValue(func=name))
+  return op
 
 
 def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: dict[str, Any]
