@@ -26,7 +26,7 @@ from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.calls import Callee, trace
 from meshtf.runtime.collectives.pieces import piece
 from meshtf.runtime.devices import share_memory
-from meshtf.runtime.handles import Handles
+from meshtf.runtime.handles import Handles, opened
 from meshtf.runtime.phases import sort_out, touches_variables
 from meshtf.runtime.tf_private import lent_variable, variable_of
 
@@ -143,12 +143,12 @@ class Together:
     if self._handles is not None:
       handles, numbers = self._handles.of(variables)
 
-    def opened(*args: Any) -> list[Any]:
-      found = [h for arg in args[:len(handles)] for h in _opened(arg)]
+    def with_handles(*args: Any) -> list[Any]:
+      found = [h for arg in args[:len(handles)] for h in opened(arg)]
       return body([variable_of(found[k], v) for k, v in zip(numbers, variables)],
                   args[len(handles):])
     key = (*key, *numbers, *(tuple(h.shape) for h in handles))
-    return self._traced(key, opened, [*handles, *inputs], True, bool(inputs))
+    return self._traced(key, with_handles, [*handles, *inputs], True, bool(inputs))
 
   def _traced(self, key: Any, body: Callable[..., list[Any]], args: Sequence[Any],
               stateful: bool = False, ordered: bool = False) -> list[Any]:
@@ -156,13 +156,6 @@ class Together:
       specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
       self._functions[key] = trace(body, specs, stateful, ordered)
     return self._functions[key](args)
-
-
-def _opened(handles: Any) -> list[Any]:
-  """Returns the handles that a tensor holds."""
-  if not handles.shape.rank:
-    return [handles]
-  return tf.raw_ops.Unpack(value=handles, num=handles.shape[0], axis=0)
 
 
 def _values(variables: Sequence[tf.Variable]) -> list[Any]:
