@@ -5,8 +5,7 @@
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
-    quick_ops              lets ops of a graph be made in little time, without stack traces
-    each_constant_once     lets equal constants of a graph be one op
+    quick_ops              lets ops of a graph be made in little time, and few of them
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
     add_op                 an op whose attributes are known, made in little time
     make_variable          a tf.Variable, made in little time
@@ -82,20 +81,45 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
 
 @contextlib.contextmanager
 def quick_ops() -> Iterator[None]:
-  """Lets ops of the graph that is being traced be made without stack traces.
+  """Lets ops of the graph that is being traced be made without stack traces, equal constants once.
 
-  TensorFlow takes those apart again for each device that runs a function, and they tell of meshtf's
-  code alone: the user's was recorded before.
+  TensorFlow takes stack traces apart again for each device that runs a function, and they tell of
+  meshtf's code alone: the user's was recorded before. Constants were a quarter of all ops.
   """
   graph = tf.compat.v1.get_default_graph()
-  create = graph._create_op_internal
+  graph._create_op_internal = _Maker(graph).make
+  try:
+    yield
+  finally:
+    del graph._create_op_internal
 
-  def quick(op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
-            name: str | None = None, attrs: Any = None, op_def: Any = None,
-            compute_device: bool = True) -> Any:
+
+class _Maker:
+  """What makes the ops of a graph."""
+
+  def __init__(self, graph: Any) -> None:
+    self.graph, self.slowly = graph, graph._create_op_internal
+    self.constants: dict[Any, Any] = {}
+    self.capturing = False
+
+  def make(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns an op, of constants one made before that is equal."""
+    if op_type != "Const" or self.capturing:
+      return self._new(op_type, inputs, *args, **kwargs)
+    around = tuple(spec.display_name for spec in self.graph._device_function_stack.peek_objs())
+    key = around, kwargs["attrs"]["value"].SerializeToString()
+    if key not in self.constants:
+      with self.graph.control_dependencies(None):    # waiting for nothing, so that all may have it
+        self.constants[key] = self._new(op_type, inputs, *args, **kwargs)
+    return self.constants[key]
+
+  def _new(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
+           name: str | None = None, attrs: Any = None, op_def: Any = None,
+           compute_device: bool = True) -> Any:
+    graph = self.graph
     if graph._get_control_flow_context() is not None:
-      return create(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
-    xs = [graph.capture(x) for x in inputs]
+      return self.slowly(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
+    xs = [self._within(x) for x in inputs]
     name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or op_type)
     after = graph._control_dependencies_for_inputs({x.op for x in xs})
     with graph._mutation_lock():
@@ -104,37 +128,16 @@ def quick_ops() -> Iterator[None]:
       op = ops.Operation._from_c_op(made, graph)
       graph._create_op_helper(op, compute_device=compute_device)
     return op
-  graph._create_op_internal = quick
-  try:
-    yield
-  finally:
-    del graph._create_op_internal
 
-
-@contextlib.contextmanager
-def each_constant_once() -> Iterator[None]:
-  """Lets equal constants of the graph that is being traced be one op: a quarter of all ops, else.
-
-  Not for graphs that take eager tensors from outside: TensorFlow makes constants of those too, and
-  inputs of these constants.
-  """
-  graph = tf.compat.v1.get_default_graph()
-  create, made = graph._create_op_internal, {}
-
-  def once(op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    if op_type != "Const":
-      return create(op_type, inputs, *args, **kwargs)
-    around = tuple(spec.display_name for spec in graph._device_function_stack.peek_objs())
-    key = around, kwargs["attrs"]["value"].SerializeToString()
-    if key not in made:
-      with graph.control_dependencies(None):      # waiting for nothing, so that all may have it
-        made[key] = create(op_type, inputs, *args, **kwargs)
-    return made[key]
-  graph._create_op_internal = once
-  try:
-    yield
-  finally:
-    graph._create_op_internal = create
+  def _within(self, x: Any) -> Any:
+    """Returns a tensor of the graph for one that may come from outside."""
+    if getattr(x, "graph", None) is self.graph:
+      return x
+    self.capturing = True       # maybe as a constant, which is an input of the graph by itself
+    try:
+      return self.graph.capture(x)
+    finally:
+      self.capturing = False
 
 
 def spare_callees() -> None:
