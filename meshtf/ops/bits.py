@@ -94,13 +94,13 @@ def upper_bits(bits: Any, count: int) -> Any:
 
 
 def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
-  """Returns function(*xs), the same for each element whatever its position.
+  """Returns function(*xs) of TensorFlow, the same for each element whatever its position.
 
   Logarithms and cosines of TensorFlow differ in the last bit between full vector registers and
-  the few elements after the last full one, so none may come after it. NumPy's do not.
+  the few elements after the last full one, so none may come after it.
   """
-  if isinstance(xs[0], np.ndarray):
-    return function(*xs)
+  if isinstance(xs[0], np.ndarray):      # NumPy's logarithms and cosines have other last bits
+    return by_packets(function, *map(tf.convert_to_tensor, xs)).numpy()
   shape, size = xs[0].shape, xs[0].shape.num_elements()
   short = -size % _PACKET
   if not short:

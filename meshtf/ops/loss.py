@@ -37,6 +37,7 @@ from meshtf.ops.reduce import (
   widen,
 )
 from meshtf.ops.reshape import arrange, require_dim, transpose
+from meshtf.ops.shaping import expand, reshape
 from meshtf.ops.unary import exp, square
 
 
@@ -83,7 +84,7 @@ class CrossEntropy(_OfClasses):
     axis = at.axis(0, self.dim)
     labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
     lse = log_sum_exp(widen(logits), [axis])
-    picked = _picked(logits, labels - at.offset(self.dim), axis)
+    picked = _picked(logits, _own(labels, at, self.dim), axis)
     if self.smoothing:
       mean = tf.reduce_sum(widen(logits), axis) * (1 / at.whole(self.dim))
       picked = picked * (1 - self.smoothing) + mean * self.smoothing
@@ -128,11 +129,11 @@ class CrossEntropyGrad(_OfClasses):
     labels = _labels(labels, at.inputs[2], at.inputs[0])
     dloss = tf.where(labels < 0, tf.zeros([], dloss.dtype), dloss)
     scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
-    dx = tf.exp(widen(logits) - tf.expand_dims(lse, axis)) * tf.expand_dims(scale, axis)
+    dx = tf.exp(widen(logits) - expand(lse, axis)) * expand(scale, axis)
     if self.smoothing:
       dx = dx - tf.expand_dims(dloss * (self.smoothing / at.whole(self.dim)), axis)
       dloss = dloss * (1 - self.smoothing)
-    own = labels - at.offset(self.dim)
+    own = _own(labels, at, self.dim)
     if axis == len(logits.shape) - 1:
       dx = _subtract_at(dx, own, dloss, size)
     else:
@@ -172,6 +173,11 @@ def _labels(labels: Any, have: Shape, want: Shape) -> Any:
   return arrange(tf.cast(labels, tf.int32), have.names, want.names)
 
 
+def _own(labels: Any, at: At, dim: str) -> Any:
+  """Returns labels counted from the first row of a device."""
+  return labels - at.offset(dim) if at.parts(dim) > 1 else labels
+
+
 def _picked(logits: Any, own: Any, axis: int) -> Any:
   """Returns the logit of each label, counted from the first row here; 0 where it is not here."""
   size = logits.shape[axis]
@@ -193,10 +199,10 @@ def _subtract_at(x: Any, own: Any, amount: Any, size: int) -> Any:
   """Subtracts amount[rows] from x[rows, size] at own[rows], where that is one of the columns."""
   mine = (own >= 0) & (own < size)
   rows = own.shape.num_elements()
-  column = tf.reshape(tf.where(mine, own, 0), [rows])
-  amount = tf.reshape(tf.where(mine, amount, tf.zeros([], amount.dtype)), [rows])
+  column = reshape(tf.where(mine, own, 0), [rows])
+  amount = reshape(tf.where(mine, amount, tf.zeros([], amount.dtype)), [rows])
   at = tf.stack([tf.range(rows, dtype=column.dtype), column], 1)
-  return tf.reshape(tf.tensor_scatter_nd_sub(tf.reshape(x, [rows, size]), at, amount), x.shape)
+  return reshape(tf.tensor_scatter_nd_sub(reshape(x, [rows, size]), at, amount), x.shape)
 
 
 def _probability(logits: Tensor, lse: Tensor) -> Tensor:

@@ -20,6 +20,7 @@ from meshtf.ops.arithmetic import add, divide, multiply
 from meshtf.ops.choosing import cast
 from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating, wide, widen
 from meshtf.ops.reshape import require_dim
+from meshtf.ops.shaping import expand, squeeze
 from meshtf.ops.unary import negative
 
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
@@ -82,7 +83,7 @@ class Normalize(_Along, Op):
     else:
       (y,), variance = at.kept, tf.reduce_mean(at.told[0], 0)
     inverse = tf.math.rsqrt(variance + self.epsilon)
-    return tf.cast(y * inverse, x.dtype), tf.squeeze(inverse, at.axis(0, self.dim))
+    return tf.cast(y * inverse, x.dtype), squeeze(inverse, at.axis(0, self.dim))
 
   def gradient(self, dys: Any, ys: Any, x: Any) -> list[Any]:
     (dy, dinverse), (y, inverse) = dys, ys
@@ -125,7 +126,7 @@ class NormalizeGrad(_Along, Op):
       told, (dy, y) = tuple(tf.reduce_mean(t, 0) for t in at.told), at.kept
     away = y * told[-1]
     away = away + told[0] if self.center else away
-    inverse = tf.expand_dims(inverse, at.axis(0, self.dim))
+    inverse = expand(inverse, at.axis(0, self.dim))
     return (tf.cast((dy - away) * inverse, dtype),)
 
   def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> list[Any]:

@@ -16,25 +16,37 @@ from typing import Any
 import tensorflow as tf
 
 
-def _once(key: Any, make: Callable[[], Any]) -> Any:
+def _made(x: Any, key: Any, make: Callable[[], Any]) -> Any:
+  """Returns what is made of x, in a graph once."""
   if tf.executing_eagerly():
     return make()
-  # The graph keeps them: whoever else did would keep the graph alive, to which they belong.
+  known = _known()
+  key = (x.ref(), *key)
+  if key not in known:
+    known[key] = make()
+    known[known[key].ref()] = x
+  return known[key]
+
+
+def _known() -> dict[Any, Any]:
+  """Returns what was made in this graph, and of what.
+
+  The graph keeps them: whoever else did would keep the graph alive, to which they belong.
+  """
   graph = tf.compat.v1.get_default_graph()
   kept = graph.get_collection_ref(f"{__name__}/{id(graph)}")      # inner graphs copy collections
   if not kept:
     kept.append({})
-  (made,) = kept
-  if key not in made:
-    made[key] = make()
-  return made[key]
+  return kept[0]
 
 
 def reshape(x: Any, sizes: Sequence[int]) -> Any:
-  """Returns x with other sizes; x itself if it has them."""
+  """Returns x with other sizes; x itself, or what it was reshaped from, if that has them."""
   if x.shape == sizes:
     return x
-  return _once((x.ref(), "reshape", *sizes),
+  if not tf.executing_eagerly() and x.op.type == "Reshape" and x.ref() in _known():
+    return reshape(_known()[x.ref()], sizes)
+  return _made(x, ("reshape", *sizes),
                lambda: tf.raw_ops.Reshape(tensor=x, shape=list(sizes)))
 
 
@@ -42,5 +54,15 @@ def transpose(x: Any, order: Sequence[int]) -> Any:
   """Returns x with its axes in another order; x itself if that is the same."""
   if list(order) == sorted(order):
     return x
-  return _once((x.ref(), "transpose", *order),
+  return _made(x, ("transpose", *order),
                lambda: tf.raw_ops.Transpose(x=x, perm=list(order)))
+
+
+def squeeze(x: Any, axis: int) -> Any:
+  """Returns x without an axis of size 1."""
+  return reshape(x, [*x.shape[:axis], *x.shape[axis + 1:]])
+
+
+def expand(x: Any, axis: int) -> Any:
+  """Returns x with a new axis of size 1."""
+  return reshape(x, [*x.shape[:axis], 1, *x.shape[axis:]])

@@ -19,6 +19,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import At
+from meshtf.ops.shaping import reshape
 
 _LARGE = 2**14       # elements: below that more ops cost more than they save
 _ROWS = 8            # rows: as few of them are added up as fast
@@ -37,5 +38,5 @@ def sum_over(x: Any, axes: Sequence[int], at: At | None = None) -> Any:
     return tf.reduce_sum(x, axes)
   if at is not None and at.compiled and len(axes) > 1:
     return tf.reduce_sum(at.apart(tf.reduce_sum(x, axes[:-1])), 0)
-  rows = tf.reshape(x, [-1, math.prod(kept)])
-  return tf.reshape(tf.raw_ops.BiasAddGrad(out_backprop=rows), kept)
+  rows = reshape(x, [math.prod(shape[:len(axes)]), math.prod(kept)])
+  return reshape(tf.raw_ops.BiasAddGrad(out_backprop=rows), kept)
