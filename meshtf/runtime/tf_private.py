@@ -80,14 +80,19 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def quick_ops() -> Iterator[None]:
-  """Lets ops of the graph that is being traced be made without stack traces, equal constants once.
+def quick_ops(captures: bool = True) -> Iterator[None]:
+  """Lets ops of the graph that is being traced be made without stack traces.
 
   TensorFlow takes stack traces apart again for each device that runs a function, and they tell of
-  meshtf's code alone: the user's was recorded before. Constants were a quarter of all ops.
+  meshtf's code alone: the user's was recorded before.
+
+  Args:
+    captures: whether the graph may take tensors from outside. Of others equal constants are one op,
+      which is a quarter of all ops; taken ones may be constants too, and each an input of its own.
   """
   graph = tf.compat.v1.get_default_graph()
-  graph._create_op_internal = _Maker(graph).make
+  maker = _Maker(graph)
+  graph._create_op_internal = maker.make if captures else maker.make_once
   try:
     yield
   finally:
@@ -100,26 +105,26 @@ class _Maker:
   def __init__(self, graph: Any) -> None:
     self.graph, self.slowly = graph, graph._create_op_internal
     self.constants: dict[Any, Any] = {}
-    self.capturing = False
 
-  def make(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+  def make_once(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
     """Returns an op, of constants one made before that is equal."""
-    if op_type != "Const" or self.capturing:
-      return self._new(op_type, inputs, *args, **kwargs)
+    if op_type != "Const":
+      return self.make(op_type, inputs, *args, **kwargs)
     around = tuple(spec.display_name for spec in self.graph._device_function_stack.peek_objs())
     key = around, kwargs["attrs"]["value"].SerializeToString()
     if key not in self.constants:
       with self.graph.control_dependencies(None):    # waiting for nothing, so that all may have it
-        self.constants[key] = self._new(op_type, inputs, *args, **kwargs)
+        self.constants[key] = self.make(op_type, inputs, *args, **kwargs)
     return self.constants[key]
 
-  def _new(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
+  def make(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
            name: str | None = None, attrs: Any = None, op_def: Any = None,
            compute_device: bool = True) -> Any:
+    """Returns a new op; arguments as TensorFlow's."""
     graph = self.graph
     if graph._get_control_flow_context() is not None:
       return self.slowly(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
-    xs = [self._within(x) for x in inputs]
+    xs = [graph.capture(x) for x in inputs]
     name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or op_type)
     after = graph._control_dependencies_for_inputs({x.op for x in xs})
     with graph._mutation_lock():
@@ -128,16 +133,6 @@ class _Maker:
       op = ops.Operation._from_c_op(made, graph)
       graph._create_op_helper(op, compute_device=compute_device)
     return op
-
-  def _within(self, x: Any) -> Any:
-    """Returns a tensor of the graph for one that may come from outside."""
-    if getattr(x, "graph", None) is self.graph:
-      return x
-    self.capturing = True       # maybe as a constant, which is an input of the graph by itself
-    try:
-      return self.graph.capture(x)
-    finally:
-      self.capturing = False
 
 
 def spare_callees() -> None:
