@@ -62,7 +62,7 @@ def trace(body: Callable[..., list[Any]], specs: Iterable[tf.TensorSpec], statef
     ordered: whether it writes, so that ops must run in the order in which they were made.
   """
   def traced(*args: Any) -> list[Any]:
-    with quick_ops(captures=False):
+    with quick_ops():
       return body(*args)
   attributes = {"_noinline": True} | ({} if ordered else {"_disable_acd": True})
   function = tf.function(traced, autograph=False, experimental_attributes=attributes)

@@ -80,47 +80,51 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
 
 
 @contextlib.contextmanager
-def quick_ops(captures: bool = True) -> Iterator[None]:
-  """Lets ops of the graph that is being traced be made without stack traces.
+def quick_ops() -> Iterator[None]:
+  """Lets ops of the graph that is being traced be made without stack traces, equal constants once.
 
   TensorFlow takes stack traces apart again for each device that runs a function, and they tell of
-  meshtf's code alone: the user's was recorded before.
-
-  Args:
-    captures: whether the graph may take tensors from outside. Of others equal constants are one op,
-      which is a quarter of all ops; taken ones may be constants too, and each an input of its own.
+  meshtf's code alone: the user's was recorded before. Constants were a quarter of all ops.
   """
   graph = tf.compat.v1.get_default_graph()
   maker = _Maker(graph)
-  graph._create_op_internal = maker.make if captures else maker.make_once
+  graph._create_op_internal, graph.capture = maker.make, maker.capture
   try:
     yield
   finally:
-    del graph._create_op_internal
+    del graph._create_op_internal, graph.capture
 
 
 class _Maker:
   """What makes the ops of a graph."""
 
   def __init__(self, graph: Any) -> None:
-    self.graph, self.slowly = graph, graph._create_op_internal
+    self.graph, self.slowly, self.taken = graph, graph._create_op_internal, graph.capture
     self.constants: dict[Any, Any] = {}
+    self.capturing = False
 
-  def make_once(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns an op, of constants one made before that is equal."""
-    if op_type != "Const":
-      return self.make(op_type, inputs, *args, **kwargs)
+  def capture(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns a tensor of the graph for one of outside: maybe a constant that is an input."""
+    self.capturing = True
+    try:
+      return self.taken(x, *args, **kwargs)
+    finally:
+      self.capturing = False
+
+  def make(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns an op, of constants one made before that is equal; arguments are TensorFlow's."""
+    if op_type != "Const" or self.capturing:
+      return self._new(op_type, inputs, *args, **kwargs)
     around = tuple(spec.display_name for spec in self.graph._device_function_stack.peek_objs())
     key = around, kwargs["attrs"]["value"].SerializeToString()
     if key not in self.constants:
       with self.graph.control_dependencies(None):    # waiting for nothing, so that all may have it
-        self.constants[key] = self.make(op_type, inputs, *args, **kwargs)
+        self.constants[key] = self._new(op_type, inputs, *args, **kwargs)
     return self.constants[key]
 
-  def make(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
+  def _new(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
            name: str | None = None, attrs: Any = None, op_def: Any = None,
            compute_device: bool = True) -> Any:
-    """Returns a new op; arguments as TensorFlow's."""
     graph = self.graph
     if graph._get_control_flow_context() is not None:
       return self.slowly(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
