@@ -20,6 +20,7 @@ from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
 from meshtf.runtime.calls import PLAIN_CONFIG
+from meshtf.runtime.failures import explained
 from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
@@ -54,7 +55,14 @@ class Compiled:
       with _passing_over():
         specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
         self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
-    return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
+    try:
+      return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
+    except tf.errors.OpError as error:
+      self._fill(flat)
+      problem = explained(error, self.mesh, self.segments, self.program.results)
+      if problem is error:
+        raise
+      raise problem from error
 
   @property
   def moves(self) -> list[str]:
@@ -64,9 +72,7 @@ class Compiled:
             if isinstance(s, MoveStep) and s.move.kind != "slice" and s.src.spec]
 
   def _body(self, *flat: Any) -> list[Any]:
-    left = list(flat)
-    for store in self.stores:
-      store.fill(left)
+    self._fill(flat)
     placed = Placed(self.mesh, self.segments, Tracer(self.jit))
     out = []
     with quick_ops():
@@ -78,6 +84,11 @@ class Compiled:
       out.extend(different)
       self.patterns.append(pattern)
     return out
+
+  def _fill(self, flat: Sequence[Any]) -> None:
+    left = list(flat)
+    for store in self.stores:
+      store.fill(left)
 
   def _wrap(self, ys: list[Any]) -> list[Tensor]:
     results = []
