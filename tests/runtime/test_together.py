@@ -106,3 +106,34 @@ def test_constants_of_a_segment_are_made_once():
   inside = graph._get_function(call.get_attr("f").name).cached_definition.node_def
   values = [node.attr["value"].SerializeToString() for node in inside if node.op == "Const"]
   assert values and len(values) == len(set(values))
+
+
+def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart():
+  mesh = mtf.Mesh("data:2", "d:data", devices=["CPU:0", "CPU:1"])
+  ones, same = (mtf.import_tensor(mesh, np.ones(4, "float32"), "d") for _ in range(2))
+
+  @mtf.function(mesh=mesh, x="d")
+  def f(x):
+    gathered = [mtf.replicate(y) for y in (x + ones, x * 2.0 + same, x - 1.0)]
+    return sum(mtf.reduce_sum(y * y) for y in gathered) + mtf.reduce_sum(ones - same)
+  x = np.arange(4, dtype="float32")
+  want = sum(((a * x + b) ** 2).sum() for a, b in ((1, 1), (2, 1), (1, -1)))
+  assert float(f(x).numpy()) == want
+  (compiled, _), = f._compiled.values()
+  made = [(op.device, op.get_attr("value").SerializeToString())
+          for op in compiled.function.graph.get_operations() if op.type == "Const"]
+  captured = sum(x.op.type == "Const" for x in compiled.function.graph.inputs)
+  assert made and len(made) - captured <= len(set(made))
+
+
+def test_no_callee_is_searched_for_reference_variables():
+  """TensorFlow ends its search at nodes of unknown functions: one before and one after all calls."""
+  train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
+  train(np.ones((8, 8), "float32"), np.int32(0))
+  (compiled, _), = train._compiled.values()
+  ops = compiled.function.graph.get_operations()
+  marks = [op for op in ops if op.type == "NoOp" and "_meshtf" in op.node_def.attr]
+  calls = {op for op in ops if "PartitionedCall" in op.type}
+  assert calls and len({op.device for op in marks}) == DEVICES
+  assert calls == {op for m in marks for op in m._control_outputs if op in calls}
+  assert calls == {op for m in marks for op in m.control_inputs}

@@ -124,3 +124,12 @@ def test_variables_of_other_types():
   half = mtf.Variable(mesh, "", lambda mesh, s, name: mtf.full(mesh, s, 1.5, "bfloat16"), "h",
                       "bfloat16")
   assert float(half.numpy()) == 1.5
+
+
+def test_a_function_of_tensorflow_knows_the_shape_of_a_slice():
+  v = mtf.Variable(mtf.Mesh("x:2", "d:x", devices=["CPU:0", "CPU:1"]), "d:4;e:3", counting, "v")
+  for slice_ in v.slices():
+    read = tf.function(lambda slice_=slice_: slice_ + 1.0).get_concrete_function()
+    assert read.outputs[0].shape == [2, 3]
+  with pytest.raises(ValueError, match="shape"):
+    v.slices()[0].assign(np.zeros([4, 3], "float32"))
