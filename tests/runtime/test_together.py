@@ -127,7 +127,7 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
 
 
 def test_no_callee_is_searched_for_reference_variables():
-  """TensorFlow ends its search at nodes of unknown functions: one before and one after all calls."""
+  """TensorFlow ends its search at nodes of unknown functions: one before, one after all calls."""
   train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
   train(np.ones((8, 8), "float32"), np.int32(0))
   (compiled, _), = train._compiled.values()
