@@ -9,7 +9,7 @@ With one word per dimension two of 250,000 rows would be alike almost surely; wi
 All is uint32: TensorFlow runs int32 arithmetic of a GPU on its host. On one CPU core a million
 take 5 ms op by op and 1.3 ms compiled by XLA, against 6 ms of TensorFlow's own stateless numbers.
 Outside of functions NumPy makes keys and words, and on a CPU the elements as well, by blocks that
-stay in the cache: two thirds of the time of TensorFlow's ops one by one, which have two cores.
+stay in the cache, which takes less time than TensorFlow's ops one by one.
 """
 
 from __future__ import annotations

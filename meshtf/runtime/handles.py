@@ -75,7 +75,7 @@ def _packed(handles: Sequence[Any]) -> Any:
   """Returns a square of handles, of which the last may come several times.
 
   Each number of inputs is a kernel of its own on each device, which takes the longer to set up the
-  more inputs it has: 3 ms for a hundred, and 1 ms for two times ten.
+  more inputs it has.
   """
   side = math.ceil(math.sqrt(len(handles)))
   rows = [handles[start:start + side] for start in range(0, len(handles), side)]
