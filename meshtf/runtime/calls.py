@@ -80,4 +80,4 @@ def _attrs(function: Any) -> dict[str, Any]:
   return {"Tin": types(function.inputs), "Tout": types(function.outputs),
           "f": value(func=tf.compat.v1.NameAttrList(name=function.name)),
           "config": value(s=b""), "config_proto": value(s=PLAIN_CONFIG),
-          "executor_type": value(s=b"")}
+          "executor_type": value(s=b""), "_disable_call_shape_inference": value(b=True)}
