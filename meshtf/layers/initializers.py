@@ -38,6 +38,20 @@ def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
   return full(mesh, shape, 1.0)
 
 
+def shared(initializer: Initializer) -> Initializer:
+  """Returns an initializer that gives variables of one shape one tensor, where devices see one
+  memory: TensorFlow copies it for the first of them that changes."""
+  made: dict[Shape, Tensor] = {}
+
+  def first(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    if mesh.size > 1:
+      return initializer(mesh, shape, name)
+    if shape not in made:
+      made[shape] = initializer(mesh, shape, name)
+    return made[shape]
+  return first
+
+
 def constant(value: float) -> Initializer:
   """Returns an initializer that gives one value."""
   return lambda mesh, shape, name: full(mesh, shape, value)

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 
 from meshtf.errors import LayoutError, PlanError, explain_error
 from meshtf.graph import Source, Tensor, apply, apply_all, context
-from meshtf.layers.initializers import zeros
+from meshtf.layers.initializers import Initializer, shared, zeros
 from meshtf.module import Module
 from meshtf.names import Shape
 from meshtf.ops.pointwise import cast
@@ -58,7 +58,9 @@ class Optimizer(Module):
       if shapes:
         _check_slots(type(self).__name__, variable)
     with self.scope():
-      self.slots = {v.name: {slot: _slot(v, slot, shape) for slot, shape in shapes.items()}
+      none_yet = shared(zeros)
+      self.slots = {v.name: {slot: _slot(v, slot, shape, none_yet)
+                             for slot, shape in shapes.items()}
                     for v, shapes in zip(variables, slots)}
 
   def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
@@ -135,9 +137,9 @@ def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
   return mixed
 
 
-def _slot(variable: Variable, slot: str, shape: Shape) -> Variable:
+def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Variable:
   with context(stage=variable.stage):
-    return Variable(variable.mesh, shape, zeros, name=f"{variable.name}/{slot}", trainable=False,
+    return Variable(variable.mesh, shape, first, name=f"{variable.name}/{slot}", trainable=False,
                     layout=variable.slot_layout)
 
 
