@@ -55,13 +55,14 @@ def index_words(at: At, names: Sequence[str], key: Any, part: tuple[str, int] | 
   return tf.split(one, sizes), tf.split(other, sizes)
 
 
-def of_elements(function: Callable[[Any, Any], Any], words: tuple[list[Any], list[Any]]) -> Any:
-  """Returns function(a, b) of the sums of words of all elements, in row-major order."""
+def of_elements(function: Callable[[Any, Any], Any], words: tuple[list[Any], list[Any]],
+                sizes: Sequence[int]) -> Any:
+  """Returns function(a, b) of the sums of words of all elements, a tensor of these sizes."""
   if isinstance(words[0][0], np.ndarray):
     if "CPU" in tf.constant(0.0).device:
-      return _by_blocks(function, words)
+      return tf.convert_to_tensor(_by_blocks(function, words).reshape(sizes))
     words = [tf.constant(w) for w in words[0]], [tf.constant(w) for w in words[1]]
-  return function(*element_sums(words))
+  return tf.reshape(function(*element_sums(words)), sizes)
 
 
 def element_sums(words: tuple[list[Any], list[Any]]) -> tuple[Any, Any]:

@@ -67,8 +67,8 @@ class Random(Op):
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
     y = of_elements(DISTRIBUTIONS[self.kind](self.dtype, self.scale, self.shift),
-                    _words(at, self.shape, self.part, seeds))
-    return (tf.cast(tf.reshape(y, at.outputs[0].sizes), self.dtype),)
+                    _words(at, self.shape, self.part, seeds), at.outputs[0].sizes)
+    return (tf.cast(y, self.dtype),)
 
   def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
     return [None] * len(seeds)
@@ -102,8 +102,8 @@ class DropoutMask(Op):
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
     dropped = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
     kept = of_elements(lambda a, b: mix_high(a, b) >= dropped,
-                       _words(at, self.shape, self.part, seeds))
-    return (tf.reshape(kept, at.outputs[0].sizes),)
+                       _words(at, self.shape, self.part, seeds), at.outputs[0].sizes)
+    return (kept,)
 
   def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
     return [None] * len(seeds)
