@@ -20,7 +20,8 @@ from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.choosing import cast
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.reshape import transpose
-from meshtf.ops.slicing import chunk, concat
+from meshtf.ops.shifting import roll
+from meshtf.ops.slicing import concat
 from meshtf.ops.unary import cos, exp, sin
 
 
@@ -54,6 +55,5 @@ def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
   """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
-  first, second = chunk(x, key_dim, 2)
-  swapped = concat([second, first], key_dim)
+  swapped = roll(x, key_dim, x.shape[key_dim] // 2)
   return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)

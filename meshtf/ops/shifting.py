@@ -13,6 +13,8 @@ import dataclasses
 import operator
 from typing import Any
 
+import tensorflow as tf
+
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
 from meshtf.ops.broadcasting import check_scalar, plain
@@ -71,7 +73,9 @@ class Roll(Op):
     return _before(self.by)._replace(wrap=True) if dim == self.dim else None
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
-    return (at.window(0, self.dim, x),)
+    if at.parts(self.dim) > 1:
+      return (at.window(0, self.dim, x),)
+    return (tf.raw_ops.Roll(input=x, shift=[self.by], axis=[at.axis(0, self.dim)]),)
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
     return [apply(Roll(self.dim, -self.by), dy)]

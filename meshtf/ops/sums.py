@@ -38,5 +38,5 @@ def sum_over(x: Any, axes: Sequence[int], at: At | None = None) -> Any:
     return tf.reduce_sum(x, axes)
   if at is not None and at.compiled and len(axes) > 1:
     return tf.reduce_sum(at.apart(tf.reduce_sum(x, axes[:-1])), 0)
-  rows = reshape(x, [math.prod(shape[:len(axes)]), math.prod(kept)])
+  rows = x if len(kept) == 1 else reshape(x, [*shape[:len(axes)], math.prod(kept)])
   return reshape(tf.raw_ops.BiasAddGrad(out_backprop=rows), kept)
