@@ -204,10 +204,11 @@ def _cutting(moves: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
   """Returns a function of coordinates along axes, and of what moves cut."""
   def cut(*args: Any) -> list[Any]:
     coords, pieces = dict(zip(axes, args)), []
+    starts: dict[str, dict[Any, Any]] = {axis: {} for axis in axes}
     for step, x in zip(moves, args[len(axes):]):
       assert isinstance(step.move.after, Split) and step.src.spec is not None
       along, axis = step.src.spec.shape.index(step.move.after.dim), step.move.axis
-      pieces.append(piece(x, along, coords[axis], mesh.axes[axis]))
+      pieces.append(piece(x, along, coords[axis], mesh.axes[axis], starts[axis]))
     return pieces
   return cut
 

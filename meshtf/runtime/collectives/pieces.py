@@ -32,12 +32,21 @@ def combine_all(kind: str, xs: Sequence[Any]) -> Any:
   return total
 
 
-def piece(x: Any, axis: int, j: Any, parts: int) -> Any:
-  """Returns piece j, a number or a scalar tensor, of `parts` equal ones along an axis."""
-  size = x.shape[axis] // parts
-  begin, sizes = [0] * len(x.shape), x.shape.as_list()
-  begin[axis], sizes[axis] = j * size, size
-  return tf.slice(x, begin, sizes)
+def piece(x: Any, axis: int, j: Any, parts: int, starts: dict[Any, Any] | None = None) -> Any:
+  """Returns piece j, a number or a scalar tensor, of `parts` equal ones along an axis.
+
+  Args:
+    x: the whole.
+    axis: which of its axes is cut.
+    j: which piece.
+    parts: how many there are.
+    starts: keeps where the pieces j of tensors start, for further ones of these sizes.
+  """
+  size, starts = x.shape[axis] // parts, {} if starts is None else starts
+  key = axis, size, len(x.shape)
+  if key not in starts:
+    starts[key] = tf.stack([j * size if a == axis else 0 for a in range(len(x.shape))])
+  return tf.slice(x, starts[key], [size if a == axis else n for a, n in enumerate(x.shape)])
 
 
 def send(x: Any, source: str, target: str) -> Any:
