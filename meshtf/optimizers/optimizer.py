@@ -28,6 +28,7 @@ from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.update import PartUpdate, Update
 from meshtf.optimizers.schedules import Rate
+from meshtf.runtime.devices import devices_of
 from meshtf.runtime.variables import Variable
 
 
@@ -58,9 +59,8 @@ class Optimizer(Module):
       if shapes:
         _check_slots(type(self).__name__, variable)
     with self.scope():
-      none_yet = shared(zeros)
-      self.slots = {v.name: {slot: _slot(v, slot, shape, none_yet)
-                             for slot, shape in shapes.items()}
+      first = _first_values(variables)
+      self.slots = {v.name: {slot: _slot(v, slot, shape, first) for slot, shape in shapes.items()}
                     for v, shapes in zip(variables, slots)}
 
   def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
@@ -135,6 +135,13 @@ def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
   mixed = old + (new - old) * share
   slot.assign(mixed)
   return mixed
+
+
+def _first_values(variables: Sequence[Variable]) -> Initializer:
+  """Returns what gives slots zeros: one tensor for all of a shape where each of several devices is
+  to make its own of it, but on one device no tensor that would be in memory beside the slots."""
+  meshes = [v.mesh for v in variables[:1] if not v.mesh.abstract]
+  return shared(zeros) if any(len(set(devices_of(mesh))) > 1 for mesh in meshes) else zeros
 
 
 def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Variable:
