@@ -21,6 +21,23 @@ def test_constants(initializer, value):
   np.testing.assert_array_equal(drawn(initializer), np.full((64, 128), value, "float32"))
 
 
+@pytest.mark.parametrize("devices", [None, "logical:8"])
+def test_variables_that_begin_as_one_tensor_change_each_by_itself(devices):
+  mesh = mtf.Mesh("data:8", layout="d_ff:data", devices=devices)
+  first = initializers.shared(initializers.zeros)
+  one, other = (mtf.Variable(mesh, SHAPE, first, name) for name in ("one", "other"))
+
+  @mtf.function(mesh=mesh)
+  def add():
+    one.assign(one.tensor() + 1.0)
+
+  add()
+  assert one.numpy().min() == 1.0 and not other.numpy().any()
+  for _, slice_ in one.regions():
+    slice_.assign_add(np.ones_like(slice_.numpy()))
+  assert one.numpy().min() == 2.0 and not other.numpy().any()
+
+
 @pytest.mark.parametrize("initializer, stddev, limit", [
     (initializers.normal(0.5), 0.5, np.inf),
     (initializers.truncated(0.5), 0.5, 2 * 0.5 / 0.8796),
