@@ -21,6 +21,9 @@ from meshtf.ops.broadcasting import check_scalar, plain
 from meshtf.ops.reshape import require_dim
 
 
+_LARGE = 2**16       # elements: TensorFlow's kernel wakes other threads for fewer, too
+
+
 @dataclasses.dataclass(frozen=True)
 class Shift(Op):
   """Row i is row i - by of the input; `value` where there is none."""
@@ -73,7 +76,7 @@ class Roll(Op):
     return _before(self.by)._replace(wrap=True) if dim == self.dim else None
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
-    if at.parts(self.dim) > 1:
+    if at.parts(self.dim) > 1 or x.shape.num_elements() < _LARGE:
       return (at.window(0, self.dim, x),)
     return (tf.raw_ops.Roll(input=x, shift=[self.by], axis=[at.axis(0, self.dim)]),)
 

@@ -37,6 +37,18 @@ def test_gradients_flow_back():
   np.testing.assert_array_equal(dx.numpy(), np.roll(np.square(X), -3, 1))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bool", "bfloat16", "complex64", "int32"])
+@pytest.mark.parametrize("dim, axis", [("a", 0), ("n", 1)])
+def test_large_tensors_roll_as_small_ones(dim, axis, dtype):
+  wide = np.random.default_rng(3).integers(0, 2, (64, 1024)).astype("float32")
+  x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:4", "b:x"), wide, "a;n"), dtype)
+  for by in (1, -5, 32):
+    np.testing.assert_array_equal(mtf.roll(x, dim, by).numpy(), np.roll(x.numpy(), by, axis))
+  if dtype == "float32":
+    dx, = mtf.gradients([mtf.roll(x, dim, 3) * x], [x])
+    np.testing.assert_array_equal(dx.numpy(), np.roll(wide, 3, axis) + np.roll(wide, -3, axis))
+
+
 @pytest.mark.parametrize("dtype, fill", [("bool", True), ("int32", -3), ("bfloat16", -np.inf)])
 def test_data_types(dtype, fill):
   x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:2", "n:x"), X % 2, "b;n"), dtype)
