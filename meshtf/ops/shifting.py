@@ -20,7 +20,6 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
 from meshtf.ops.broadcasting import check_scalar, plain
 from meshtf.ops.reshape import require_dim
 
-
 _LARGE = 2**16       # elements: TensorFlow's kernel wakes other threads for fewer, too
 
 
