@@ -49,6 +49,21 @@ def test_large_tensors_roll_as_small_ones(dim, axis, dtype):
     np.testing.assert_array_equal(dx.numpy(), np.roll(wide, 3, axis) + np.roll(wide, -3, axis))
 
 
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("layout", ["", "a:x", "n:x"])
+def test_large_tensors_roll_in_programs(layout, jit):
+  wide = np.random.default_rng(4).standard_normal((64, 4096)).astype("float32")
+
+  @mtf.function(mesh=mtf.Mesh("x:4", layout), jit=jit, x="a;n")
+  def rolled(x):
+    y = mtf.roll(x, "n", 5)
+    return y, *mtf.gradients([y * x], [x])
+
+  y, dx = rolled(wide)
+  np.testing.assert_array_equal(y.numpy(), np.roll(wide, 5, 1))
+  np.testing.assert_array_equal(dx.numpy(), np.roll(wide, 5, 1) + np.roll(wide, -5, 1))
+
+
 @pytest.mark.parametrize("dtype, fill", [("bool", True), ("int32", -3), ("bfloat16", -np.inf)])
 def test_data_types(dtype, fill):
   x = mtf.cast(mtf.import_tensor(mtf.Mesh("x:2", "n:x"), X % 2, "b;n"), dtype)
