@@ -36,7 +36,7 @@ from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
-from meshtf.runtime.tf_private import make_variable
+from meshtf.runtime.tf_private import make_variables
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
@@ -173,14 +173,14 @@ class Variable(Operators, tf.Module):
 
   def _keep(self, slices: list[Any]) -> list[tf.Variable]:
     """Returns each position's tf.Variable with these first values; None: it holds none."""
-    done: dict[Any, tf.Variable] = {}
-    out = []
-    for device, key, x in zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh), slices):
-      if x is not None and (device, key) not in done:
-        with tf.device(device):
-          done[device, key] = make_variable(x, self.trainable)
-      out.append(None if x is None else done[device, key])
-    return out
+    held = list(zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh)))
+    first: dict[Any, Any] = {}
+    for at, x in zip(held, slices):
+      if x is not None:
+        first.setdefault(at, x)
+    made = make_variables(list(first.values()), [device for device, _ in first], self.trainable)
+    done = dict(zip(first, made))
+    return [None if x is None else done[at] for at, x in zip(held, slices)]
 
   def _first_slices(self, initializer: Initializer) -> list[Any]:
     """Returns each position's slice of the first value; values do not depend on the mesh.
