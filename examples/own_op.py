@@ -8,7 +8,6 @@ every layout of small meshes, forward and gradient.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ import tensorflow as tf
 import meshtf as mtf
 
 
-@dataclasses.dataclass(frozen=True)
 class Distance(mtf.Op):
   """Squared distances of x[rows, d] to c[centre, d] -> [rows, centre]."""
 

@@ -1,11 +1,11 @@
 """The op contract: an op says what cutting each name does, and never which axis cuts it.
 
-An op is a frozen dataclass whose fields are its attributes. Its *factors* are the names of its
-iteration space: the names of its outputs, and those of its inputs that are summed or used up.
+The class of an op is a frozen dataclass by itself; its fields are the op's attributes. An op's
+*factors* are the names of its iteration space: the names of its outputs, and those of its inputs
+that are summed or used up.
 Everything else in the library (layouts, communication, both runtimes, the conformance suite)
 follows from what stands here, so adding an op touches one file. A whole op:
 
-    @dataclasses.dataclass(frozen=True)
     class RowsOf(Op):
       \"\"\"Rows of a table[rows, d] by number: ids[batch] -> [batch, d].\"\"\"
       rows: str
@@ -29,11 +29,11 @@ follows from what stands here, so adding an op touches one file. A whole op:
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
+from meshtf.graph.frozen import Frozen
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 
@@ -139,8 +139,7 @@ class At(Protocol):
     """Returns x, which XLA does not merge with what is made of it."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Op:
+class Op(Frozen):
   """Base class of every op. Subclasses are frozen dataclasses and override no concrete subclass."""
 
   samples: ClassVar[tuple[Sample, ...]] = ()

@@ -9,7 +9,6 @@ References: elu arXiv 1511.07289, selu 1706.02515, gelu 1606.08415, silu 1702.03
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +19,6 @@ from meshtf.ops.reduce import require_floating
 from meshtf.ops.unary import square
 
 
-@dataclasses.dataclass(frozen=True)
 class LeakyRelu(Op):
   """x where it is positive, else alpha * x."""
 
@@ -39,7 +37,6 @@ class LeakyRelu(Op):
     return [apply(LeakyReluGrad(self.alpha), dy, x)]
 
 
-@dataclasses.dataclass(frozen=True)
 class LeakyReluGrad(Op):
   """dy where x is positive, else alpha * dy."""
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.ops.broadcasting import align, onto, same_dtype
 
 
-@dataclasses.dataclass(frozen=True)
 class AddN(Op):
   """The sum of tensors of the same names."""
 

@@ -9,7 +9,6 @@ would make 0 * inf = NaN of it: `scaled` and `over`, whose kernels cost what a p
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +81,6 @@ def _samples() -> tuple[Sample, ...]:
   return (*found, Sample(("pow",), ("ties b:4;d:6", "whole d:6"), gradient=False))
 
 
-@dataclasses.dataclass(frozen=True)
 class Binary(Op):
   """A function of two tensors, broadcast by names."""
 
@@ -114,7 +112,6 @@ class Binary(Op):
     return [onto(dx, x), onto(dy, y)]
 
 
-@dataclasses.dataclass(frozen=True)
 class BinaryGrad(Op):
   """The gradients of maximum, minimum, pow or logaddexp, with the names of dz, in one op."""
 

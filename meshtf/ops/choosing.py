@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -28,7 +27,6 @@ from meshtf.ops.broadcasting import (
 )
 
 
-@dataclasses.dataclass(frozen=True)
 class Where(Op):
   """x where the condition holds, else y; a branch that is a number stands in `x` or `y`."""
 
@@ -70,7 +68,6 @@ class Where(Op):
     return [None, *(onto(apply(op, condition, dy), branch) for op, branch in taken)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Cast(Op):
   """Another data type. Attributes: the old one and the new one."""
 
@@ -112,7 +109,6 @@ class Cast(Op):
     return [cast(dy, self.old)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Clip(Op):
   """x, but not below `low` and not above `high`."""
 
@@ -139,7 +135,6 @@ class Clip(Op):
     return [apply(ClipGrad(self.low, self.high), dy, x)]
 
 
-@dataclasses.dataclass(frozen=True)
 class ClipGrad(Op):
   """dy where x lies within the bounds (on them, too), else 0."""
 

@@ -24,7 +24,6 @@ from meshtf.ops.choosing import cast
 from meshtf.ops.state import full
 
 
-@dataclasses.dataclass(frozen=True)
 class Conj(Op):
   """The conjugates of complex numbers."""
 
@@ -41,7 +40,6 @@ class Conj(Op):
     return [conj(dy)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Complex(Op):
   """Complex numbers of their real and their imaginary parts, broadcast by names."""
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +16,6 @@ from meshtf.graph.record import Group
 from meshtf.names import Shape, dtype_name, has_gradient
 
 
-@dataclasses.dataclass(frozen=True)
 class StopGradient(Op):
   """The input, through which no gradient flows."""
 
@@ -39,7 +37,6 @@ def _bounded_product(x: Any, w: Any) -> Any:
   return tf.tanh(x @ w)
 
 
-@dataclasses.dataclass(frozen=True)
 class Slicewise(Op):
   """A user's TensorFlow function, run on each slice."""
 
@@ -71,7 +68,6 @@ class Slicewise(Op):
     return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
 
 
-@dataclasses.dataclass(frozen=True)
 class SlicewiseGrad(Op):
   """The gradient of a user's function, by TensorFlow's tape on each slice."""
 

@@ -147,7 +147,6 @@ class ConvTranspose(_Product, Op):
             apply(ConvKernelGrad(self.geometry, kernel.shape.names), dx, y)]
 
 
-@dataclasses.dataclass(frozen=True)
 class ConvKernelGrad(_Product, Op):
   """The kernel from x and y: the gradient of a convolution in its kernel."""
 

@@ -11,7 +11,6 @@ update moves nothing but the new rows, and what is read is added up from the sli
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from meshtf.ops.reshape import rename, require_dim, reshape, single_dim, transpo
 from meshtf.ops.state import zeros_like
 
 
-@dataclasses.dataclass(frozen=True)
 class UpdateRows(Op):
   """x[*outer, dim, *inner] with another's [*outer, rows, *inner] from row begin[*outer] on.
 

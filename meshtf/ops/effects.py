@@ -9,7 +9,6 @@ needs them. In a mtf.function this happens in every run, not only when it is tra
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,7 +25,6 @@ _METADATA = tf.compat.v1.SummaryMetadata(        # what TensorBoard knows a scal
     data_class="DATA_CLASS_SCALAR")
 
 
-@dataclasses.dataclass(frozen=True)
 class Print(Op):
   """Prints the input."""
 
@@ -42,7 +40,6 @@ class Print(Op):
     tf.print(self.message, x, summarize=self.summarize, output_stream=sys.stderr)
 
 
-@dataclasses.dataclass(frozen=True)
 class ScalarSummary(Op):
   """Writes a number to the tf.summary writer in force; the step is the second input, or given."""
 

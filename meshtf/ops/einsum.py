@@ -7,7 +7,6 @@ A dimension of the output that no input has is an error, not a silent broadcast:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -23,7 +22,6 @@ from meshtf.ops.contract import contract
 from meshtf.ops.reduce import broadcast
 
 
-@dataclasses.dataclass(frozen=True)
 class Einsum(Op):
   """The product of the inputs, summed over the names that the output lacks."""
 

@@ -13,7 +13,6 @@ what a product costs.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -156,7 +155,6 @@ def _samples() -> tuple[Sample, ...]:
   return tuple(found)
 
 
-@dataclasses.dataclass(frozen=True)
 class Unary(Op):
   """A function of each element."""
 
@@ -199,7 +197,6 @@ class Unary(Op):
     return [rule(dy, y, x)]
 
 
-@dataclasses.dataclass(frozen=True)
 class UnaryGrad(Op):
   """The gradient of a function of each element, from dy and the function's input or output."""
 

@@ -13,7 +13,6 @@ The numbers and their order are those of numpy.fft: forward exp(-2 pi i jk/n), i
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -49,7 +48,6 @@ class _Transform(Op):
     return (transpose(y, [order.index(i) for i in range(len(order))]),)
 
 
-@dataclasses.dataclass(frozen=True)
 class FFT(_Transform):
   """The transform of complex numbers along `dim`; inverse: divided by its size."""
 
@@ -81,7 +79,6 @@ class FFT(_Transform):
     return [multiply(dx, 1 / n if self.inverse else n)]
 
 
-@dataclasses.dataclass(frozen=True)
 class RFFT(_Transform):
   """The transform of real numbers along `dim`: the rows up to the middle, which tell the others."""
 
@@ -107,7 +104,6 @@ class RFFT(_Transform):
     return [multiply(apply(IRFFT(self.dim, n), _weighted(dy, self.dim, n, 0.5)), n)]
 
 
-@dataclasses.dataclass(frozen=True)
 class IRFFT(_Transform):
   """The inverse of RFFT, to `size` real numbers."""
 

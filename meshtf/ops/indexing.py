@@ -12,7 +12,6 @@ tensor is ever made. The gradient of gather is segment_sum, and the other way ro
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,6 @@ from meshtf.ops.reduce import widen
 from meshtf.ops.reshape import Names, arrange, names_of, rename, require_dim, single_dim, transpose
 
 
-@dataclasses.dataclass(frozen=True)
 class Gather(Op):
   """table [*batch, dim, *rest], ids [*batch, *places] -> [*batch, *places, *rest]."""
 
@@ -74,7 +72,6 @@ class Gather(Op):
     return [apply(SegmentSum(self.dim, table.shape), dy, ids), None]
 
 
-@dataclasses.dataclass(frozen=True)
 class SegmentSum(Op):
   """x [*batch, *places, *rest], ids [*batch, *places] -> like [*batch, dim, *rest]."""
 
@@ -106,7 +103,6 @@ class SegmentSum(Op):
     return x.shape.size
 
 
-@dataclasses.dataclass(frozen=True)
 class OneHot(Op):
   """1 at the numbered row of a new last dimension, 0 elsewhere."""
 
@@ -132,7 +128,6 @@ class OneHot(Op):
     return [None]
 
 
-@dataclasses.dataclass(frozen=True)
 class Range(Op):
   """The numbers 0, 1, 2... along one dimension."""
 

@@ -12,7 +12,6 @@ laid out so is laid out likewise.
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
@@ -51,7 +50,6 @@ def stage(number: int) -> AbstractContextManager[Any]:
   return context(stage=operator.index(number))
 
 
-@dataclasses.dataclass(frozen=True)
 class Lay(Op):
   """The input, brought at once to where the rules in force say."""
 

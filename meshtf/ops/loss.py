@@ -14,7 +14,6 @@ On one CPU this is faster than TensorFlow's fused op, which writes a gradient in
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -41,7 +40,6 @@ from meshtf.ops.shaping import expand, reshape
 from meshtf.ops.unary import exp, square
 
 
-@dataclasses.dataclass(frozen=True)
 class _OfClasses(Op):
   """What the loss and its gradient know."""
 
@@ -53,7 +51,6 @@ class _OfClasses(Op):
     return 4 * max(x.shape.size for x in xs)
 
 
-@dataclasses.dataclass(frozen=True)
 class CrossEntropy(_OfClasses):
   """The loss of logits and labels, and the log-sum-exp, which is there for the gradient."""
 
@@ -110,7 +107,6 @@ class CrossEntropy(_OfClasses):
     return [add_n(dxs), None]
 
 
-@dataclasses.dataclass(frozen=True)
 class CrossEntropyGrad(_OfClasses):
   """The cotangent of the logits from those of the loss: pointwise, whatever is cut."""
 

@@ -12,7 +12,6 @@ dimension is reshaped to blocks and rows, and a cut of it is a cut of the blocks
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -28,7 +27,6 @@ from meshtf.ops.reshape import arrange, reshape, split_dim
 BLOCKS, ROWS = ".blocks", ".rows"       # no layout can name them
 
 
-@dataclasses.dataclass(frozen=True)
 class MergeSplit(Op):
   """Pairs of neighbouring blocks (0 1)(2 3), odd: (1 2)(3 4), each pair sorted by its keys.
 
@@ -81,7 +79,6 @@ def _own(x: Any, first: Any, size: int) -> Any:
   return tf.slice(x, [0] * (len(x.shape) - 2) + [first, 0], [*x.shape[:-2], size, x.shape[-1]])
 
 
-@dataclasses.dataclass(frozen=True)
 class Carried(Op):
   """y, of which is known that it is x in this order: for its gradient, which goes to x alone.
 

@@ -8,7 +8,6 @@ A product is no sum of partial results: each slice tells the others its own, one
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -24,7 +23,6 @@ from meshtf.ops.reshape import Names, names_of, require_dim
 from meshtf.ops.unary import sqrt, square
 
 
-@dataclasses.dataclass(frozen=True)
 class Prod(Op):
   """The product over `dim`."""
 
@@ -63,7 +61,6 @@ class Prod(Op):
     return xs[0].shape.size
 
 
-@dataclasses.dataclass(frozen=True)
 class ProdGrad(Op):
   """dy times the product of all elements but the one; divides by none, since one may be 0."""
 

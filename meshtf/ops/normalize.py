@@ -10,7 +10,6 @@ gradient, which needs y and 1/std, but not x. Half floats: statistics in float32
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -40,7 +39,6 @@ class _Along:
     return (mean, mean) if self.center else (mean,)
 
 
-@dataclasses.dataclass(frozen=True)
 class Normalize(_Along, Op):
   """x, less its mean if `center`, over its standard deviation along `dim`; and 1/std.
 
@@ -98,7 +96,6 @@ class Normalize(_Along, Op):
     return 6 * xs[0].shape.size
 
 
-@dataclasses.dataclass(frozen=True)
 class NormalizeGrad(_Along, Op):
   """(dy - mean(dy) - y * mean(dy * y)) / std; without mean(dy) if not `center`."""
 

@@ -8,7 +8,6 @@ Both take their dimension whole, so that the planner cuts another one in its pla
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -20,7 +19,6 @@ from meshtf.names import is_floating, is_integer
 from meshtf.ops.reshape import arrange, require_dim
 
 
-@dataclasses.dataclass(frozen=True)
 class Sort(Op):
   """x in order along `dim`, and the row from which each element came."""
 
@@ -52,7 +50,6 @@ class Sort(Op):
     return x.shape.size * max(1, math.ceil(math.log2(max(x.shape[self.dim], 1))))
 
 
-@dataclasses.dataclass(frozen=True)
 class Reorder(Op):
   """Row i is row order[i] of x; back: row order[i] is row i, and rows that meet are added."""
 

@@ -9,7 +9,6 @@ the cotangent on the way back. The gradient of a maximum goes to the first of eq
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -101,7 +100,6 @@ def _over(x: Shape, window: ShapeLike, stride: PerDim[int] | None, padding: PerD
   return over
 
 
-@dataclasses.dataclass(frozen=True)
 class MaxPool(_Pool, Op):
   """The largest of each window."""
 
@@ -129,7 +127,6 @@ class MaxPool(_Pool, Op):
     return [apply(MaxPoolGrad(self.slides), dy, x)]
 
 
-@dataclasses.dataclass(frozen=True)
 class MaxPoolGrad(_Pool, Op):
   """What dy says of each window, where the first of its largest elements is in x."""
 
@@ -154,7 +151,6 @@ class MaxPoolGrad(_Pool, Op):
     return [transpose(apply(MaxPoolPick(self.slides), dz, x), dy.shape), None]
 
 
-@dataclasses.dataclass(frozen=True)
 class MaxPoolPick(_Pool, Op):
   """What z holds where the first of each window's largest elements is in x."""
 
@@ -179,7 +175,6 @@ class MaxPoolPick(_Pool, Op):
     return [transpose(apply(MaxPoolGrad(self.slides), dp, x), z.shape), None]
 
 
-@dataclasses.dataclass(frozen=True)
 class AvgPool(_Pool, Op):
   """The sum of each window over the number of its rows, padding counted."""
 
@@ -202,7 +197,6 @@ class AvgPool(_Pool, Op):
     return [apply(AvgPoolGrad(self.slides), dy)]
 
 
-@dataclasses.dataclass(frozen=True)
 class AvgPoolGrad(_Pool, Op):
   """dy of each window, over the number of its rows, added up on each row."""
 

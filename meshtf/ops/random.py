@@ -33,7 +33,6 @@ from meshtf.ops.seeds import Seed, seeds_of
 from meshtf.ops.select import argmax
 
 
-@dataclasses.dataclass(frozen=True)
 class Random(Op):
   """standard numbers of a kind * scale + shift; inputs: the seeds.
 
@@ -82,7 +81,6 @@ def _words(at: At, shape: Shape, part: tuple[str, int] | None, seeds: Sequence[A
   return index_words(at, shape.names, random_key(seeds), part, first)
 
 
-@dataclasses.dataclass(frozen=True)
 class DropoutMask(Op):
   """True with the probability 1 - rate; inputs: the seeds."""
 

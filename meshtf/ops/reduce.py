@@ -9,7 +9,6 @@ The log-sum-exp is no such sum: there each slice tells the others its own, one n
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any
 
@@ -42,7 +41,6 @@ def _samples() -> tuple[Sample, ...]:
   return (*floats, Sample(("mean", ("d",)), ("b:3;d:5",)), *ties, *ints, *bools)
 
 
-@dataclasses.dataclass(frozen=True)
 class Reduce(Op):
   """Sum, mean, max, min, any or all over `dims`.
 
@@ -97,7 +95,6 @@ class Reduce(Op):
     return xs[0].shape.size
 
 
-@dataclasses.dataclass(frozen=True)
 class Broadcast(Op):
   """x repeated along the names of `shape` that it lacks, in the order of `shape`."""
 
@@ -123,7 +120,6 @@ class Broadcast(Op):
     return [onto(dy, x)]
 
 
-@dataclasses.dataclass(frozen=True)
 class LogSumExp(Op):
   """log(sum(exp(x))) over `dims`."""
 

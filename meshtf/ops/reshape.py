@@ -14,7 +14,6 @@ may be cut, and a cut of one is a cut of the other: slices are then contiguous o
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -56,7 +55,6 @@ def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
   return x if tuple(have) == tuple(want) else tf.transpose(x, [list(have).index(n) for n in want])
 
 
-@dataclasses.dataclass(frozen=True)
 class Rename(Op):
   """Replaces names, all at once: ("a", "b"), ("b", "a") swaps two."""
 
@@ -83,7 +81,6 @@ class Rename(Op):
     return 0
 
 
-@dataclasses.dataclass(frozen=True)
 class Reshape(Op):
   """Reads the same numbers, in the same order, as another shape."""
 
@@ -138,7 +135,6 @@ def _starts(shape: Shape) -> dict[int, str]:
   return starts if before else {}
 
 
-@dataclasses.dataclass(frozen=True)
 class Transpose(Op):
   """Puts dimensions in another order."""
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import cmath
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +54,6 @@ def _scalar_samples() -> tuple[Sample, ...]:
           Sample(("pow", 2), ("b:4;d:6",)), Sample(("pow", 4), ("b:4;d:6",)))
 
 
-@dataclasses.dataclass(frozen=True)
 class Scalar(Op):
   """A function of a tensor and a number: fn(x, value), or fn(value, x) if swapped."""
 

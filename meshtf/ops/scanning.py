@@ -11,7 +11,6 @@ hold where factors are zero, and where numbers are large.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
@@ -29,7 +28,6 @@ from meshtf.ops.shifting import shift
 from meshtf.ops.unary import exp, logical_not
 
 
-@dataclasses.dataclass(frozen=True)
 class Cumsum(Op):
   """Running sum along `dim`; exclusive: without the element itself; reverse: from the end."""
 
@@ -71,7 +69,6 @@ class Cumsum(Op):
     return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Scan(Op):
   """Running prod, max, min or logsumexp along `dim`; reverse: from the end."""
 
@@ -122,7 +119,6 @@ _REDUCE = {"prod": tf.reduce_prod, "max": tf.reduce_max, "min": tf.reduce_min,
            "logsumexp": log_sum_exp}
 
 
-@dataclasses.dataclass(frozen=True)
 class LinearRecurrence(Op):
   """h[i] = a[i] * h[i - 1] + b[i] along `dim`, from h = 0; reverse: from the end."""
 

@@ -11,7 +11,6 @@ device fills its own; where what is put there is cut, the devices' results meet 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,6 @@ from meshtf.ops.state import ones
 _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment_min}
 
 
-@dataclasses.dataclass(frozen=True)
 class SegmentExtreme(Op):
   """Max or min: x [*batch, *places, *rest], ids [*batch, *places] -> like [*batch, dim, *rest]."""
 

@@ -11,7 +11,6 @@ a segment_sum.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from meshtf.ops.slicing import slice as slice_rows
 from meshtf.ops.unary import negative
 
 
-@dataclasses.dataclass(frozen=True)
 class TopK(Op):
   """x[*rest, dim] -> values and indices [*rest, k], the largest first."""
 
@@ -85,7 +83,6 @@ class TopK(Op):
     return x.shape.size
 
 
-@dataclasses.dataclass(frozen=True)
 class ArgMax(Op):
   """The index of the largest."""
 

@@ -9,7 +9,6 @@ Where the dimension is cut, a device gets the rows that it lacks from the slices
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from typing import Any
 
@@ -23,7 +22,6 @@ from meshtf.ops.reshape import require_dim
 _LARGE = 2**16       # elements: TensorFlow's kernel wakes other threads for fewer, too
 
 
-@dataclasses.dataclass(frozen=True)
 class Shift(Op):
   """Row i is row i - by of the input; `value` where there is none."""
 
@@ -56,7 +54,6 @@ class Shift(Op):
     return [apply(Shift(self.dim, -self.by), dy)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Roll(Op):
   """Row i is row i - by of the input, counted around."""
 

@@ -58,7 +58,6 @@ class Slice(Op):
     return [pad(dy, self.dim, self.begin, x.shape[self.dim] - self.begin - self.size)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Pad(Op):
   """Rows of one value before and after one dimension."""
 
@@ -100,7 +99,6 @@ class Pad(Op):
     return [slice(dy, self.dim, self.before, x.shape[self.dim])]
 
 
-@dataclasses.dataclass(frozen=True)
 class Concat(Op):
   """Tensors one after another along one dimension, which has these sizes in them."""
 
@@ -149,7 +147,6 @@ class Concat(Op):
             for begin, x in zip(self._begins(), xs)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Chunk(Op):
   """Pieces of these sizes along one dimension."""
 

@@ -12,7 +12,6 @@ Half floats are computed in float32 and rounded once, at the end.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -56,7 +55,6 @@ class _Along:
     return 4 * xs[0].shape.size
 
 
-@dataclasses.dataclass(frozen=True)
 class Softmax(_Along, Op):
   """exp(x) / sum(exp(x)) along `dim`."""
 
@@ -84,7 +82,6 @@ class Softmax(_Along, Op):
     return [apply(SoftmaxGrad(self.dim), dy, y)]
 
 
-@dataclasses.dataclass(frozen=True)
 class SoftmaxGrad(_Along, Op):
   """(dy - sum(dy * y)) * y."""
 
@@ -105,7 +102,6 @@ class SoftmaxGrad(_Along, Op):
     return [apply(self, dz, y), by_y]
 
 
-@dataclasses.dataclass(frozen=True)
 class LogSoftmax(_Along, Op):
   """x - log(sum(exp(x))) along `dim`."""
 
@@ -132,7 +128,6 @@ class LogSoftmax(_Along, Op):
     return [apply(LogSoftmaxGrad(self.dim), dy, y)]
 
 
-@dataclasses.dataclass(frozen=True)
 class LogSoftmaxGrad(_Along, Op):
   """dy - exp(y) * sum(dy)."""
 

@@ -47,7 +47,6 @@ class Stack(Op):
     return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
 
 
-@dataclasses.dataclass(frozen=True)
 class Unstack(Op):
   """All rows of one dimension, as a tensor each."""
 

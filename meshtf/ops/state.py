@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -20,7 +19,6 @@ from meshtf.names import Shape, ShapeLike, dtype_name
 Number = bool | int | float | complex
 
 
-@dataclasses.dataclass(frozen=True)
 class Read(Op):
   """The present value of a store."""
 
@@ -38,7 +36,6 @@ class Read(Op):
     return []
 
 
-@dataclasses.dataclass(frozen=True)
 class Write(Op):
   """A new value for a store."""
 
@@ -59,7 +56,6 @@ class Write(Op):
     return ()
 
 
-@dataclasses.dataclass(frozen=True)
 class Fill(Op):
   """One number everywhere."""
 

@@ -11,7 +11,6 @@ where slots are cut otherwise than the variable, it changes the part of the vari
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +20,6 @@ from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Sample, Spec, Store
 
 
-@dataclasses.dataclass(frozen=True)
 class Finish(Op):
   """The input without unfinished sums: not linear, so they are finished here, for all that follows.
 
@@ -40,7 +38,6 @@ class Finish(Op):
     return [dy]
 
 
-@dataclasses.dataclass(frozen=True)
 class Change(Op):
   """Base of ops that change a variable in place."""
 
@@ -55,7 +52,6 @@ class Change(Op):
     return ()
 
 
-@dataclasses.dataclass(frozen=True)
 class Update(Change):
   """Base of updates: inputs are a gradient with the variable's names, in its order, and scalars."""
 
@@ -75,7 +71,6 @@ class Update(Change):
     raise NotImplementedError
 
 
-@dataclasses.dataclass(frozen=True)
 class AdamUpdate(Update):
   """Adam: gradient, and the rate with the bias correction in it."""
 
@@ -105,7 +100,6 @@ class AdamUpdate(Update):
     return variable - m * rate / (tf.sqrt(v) + self.epsilon), m, v
 
 
-@dataclasses.dataclass(frozen=True)
 class DescentUpdate(Update):
   """Gradient descent: gradient and rate."""
 
@@ -113,7 +107,6 @@ class DescentUpdate(Update):
     tf.raw_ops.ResourceApplyGradientDescent(var=slices[0].handle, delta=xs[0], alpha=xs[1])
 
 
-@dataclasses.dataclass(frozen=True)
 class MomentumUpdate(Update):
   """Gradient descent with momentum: gradient and rate."""
 
@@ -137,7 +130,6 @@ class MomentumUpdate(Update):
     return variable - step * rate, velocity
 
 
-@dataclasses.dataclass(frozen=True)
 class Decay(Change):
   """Takes a share of a variable away; input: the share."""
 
@@ -145,7 +137,6 @@ class Decay(Change):
     slices[0].assign(slices[0] * (1 - xs[0]), read_value=False)
 
 
-@dataclasses.dataclass(frozen=True)
 class PartUpdate(Op):
   """An update of slots, and of that part of the variable that lies as they do: the output.
 

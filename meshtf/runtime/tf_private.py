@@ -189,10 +189,11 @@ def make_variables(values: Sequence[Any], devices: Sequence[str], trainable: boo
   come one after the other, for caches of the processor: half the time of one variable after the
   other. By `tf.raw_ops`, handles would be tried in another way first, which takes twice as long.
   """
-  attrs = ("container", "", "shared_name", context.anonymous_name(), "debug_name", "",
-           "allowed_devices", [], "dtype", values[0].dtype.as_datatype_enum, "shape", None)
+  attrs: tuple[Any, ...] = (
+      "container", "", "shared_name", context.anonymous_name(), "debug_name", "",
+      "allowed_devices", [], "dtype", values[0].dtype.as_datatype_enum, "shape", None)
   handles: list[Any] = []
-  for device, value in zip(devices, values, strict=True):
+  for device in devices:
     with tf.device(device):
       handles += execute.quick_execute("VarHandleOp", 1, [], attrs, context.context())
   for handle, value in zip(handles, values, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 
 import pytest
@@ -18,7 +17,6 @@ from meshtf.runtime import moving
 from meshtf.testing import check_op, check_program
 
 
-@dataclasses.dataclass(frozen=True)
 class NeighbourMin(Op):
   """The least of each element and its two neighbours in the last dimension: an op of a user."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -74,7 +72,6 @@ def test_second_order(mesh):
 
 
 def test_an_op_without_a_gradient(mesh):
-  @dataclasses.dataclass(frozen=True)
   class Double(mtf.Op):
     def out(self, x):
       return (x,)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from meshtf.graph import Op, Role, Spec
 from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
 from meshtf.names import Shape
@@ -12,7 +10,6 @@ from meshtf.partition import plan_node
 SUM = Pending("sum")
 
 
-@dataclasses.dataclass(frozen=True)
 class Product(Op):
   """x[.., k] w[k, ..] summed over k."""
 
@@ -25,7 +22,6 @@ class Product(Op):
     return Role.SUM if factor == "k" else Role.MAP
 
 
-@dataclasses.dataclass(frozen=True)
 class Map(Op):
   """An elementwise op; `linear` and roles are attributes."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -130,7 +128,6 @@ def test_positions_that_hold_the_same_on_one_device_compute_once():
 # Windows
 
 
-@dataclasses.dataclass(frozen=True)
 class Around(mtf.Op):
   """The sum of `before` rows above, the row itself, and `after` rows below."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import gc
 
 import numpy as np
@@ -53,7 +52,6 @@ def test_share_tells_what_tells_announces(op_class, dtype):
   assert ran
 
 
-@dataclasses.dataclass(frozen=True)
 class Fewer(Softmax):
   """Announces one number a row, where two are told."""
 
@@ -61,7 +59,6 @@ class Fewer(Softmax):
     return Softmax.tells(self, *xs)[:1]
 
 
-@dataclasses.dataclass(frozen=True)
 class Narrow(Softmax):
   """Announces half floats, where float32 is told."""
 
@@ -69,7 +66,6 @@ class Narrow(Softmax):
     return tuple(Spec(s.shape, xs[0].dtype) for s in Softmax.tells(self, *xs))
 
 
-@dataclasses.dataclass(frozen=True)
 class Large(Softmax):
   """Announces a whole slice."""
 
@@ -77,7 +73,6 @@ class Large(Softmax):
     return tuple(Spec(xs[0].shape, s.dtype) for s in Softmax.tells(self, *xs))
 
 
-@dataclasses.dataclass(frozen=True)
 class Silent(Softmax):
   """Announces nothing."""
 
@@ -85,7 +80,6 @@ class Silent(Softmax):
     return ()
 
 
-@dataclasses.dataclass(frozen=True)
 class WholeK(TopK):
   """Announces k rows, also where a slice has fewer."""
 
