@@ -32,8 +32,8 @@ def test_a_class_is_a_frozen_dataclass_from_its_first_object_on() -> None:
 
 def test_a_decorated_class_stays_as_it_is() -> None:
   @dataclasses.dataclass(frozen=True, eq=False)
-  class Alone(Scale):
-    pass
+  class Alone(Frozen):
+    by: float
 
   assert Alone(2.0) != Alone(2.0) and Alone(2.0).by == 2.0
 
