@@ -101,7 +101,7 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
   the few elements after the last full one, so none may come after it.
   """
   if isinstance(xs[0], np.ndarray):      # NumPy's logarithms and cosines have other last bits
-    return np.asarray(by_packets(function, *map(tf.convert_to_tensor, xs)))
+    return by_packets(function, *map(tf.convert_to_tensor, xs)).numpy()
   shape, size = xs[0].shape, xs[0].shape.num_elements()
   short = -size % _PACKET
   if not short:

@@ -14,7 +14,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.tf_private import add_op, quick_ops
+from meshtf.runtime.quick_ops import add_op, quick_ops
 
 
 def _config() -> bytes:

@@ -22,9 +22,10 @@ from meshtf.partition import MoveStep, build, walk
 from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.failures import explained
 from meshtf.runtime.placed import Placed, arrange
+from meshtf.runtime.quick_ops import quick_ops
 from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
-from meshtf.runtime.tf_private import call_with, quick_ops, spare_callees
+from meshtf.runtime.tf_private import call_with, spare_callees
 
 _PROGRAMS = itertools.count()
 

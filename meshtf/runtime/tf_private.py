@@ -1,13 +1,11 @@
-"""The private symbols of TensorFlow that meshtf uses, all of them here.
+"""The private symbols of TensorFlow that meshtf uses, all of them here and in `quick_ops`.
 
     optimization_barrier   keeps XLA from merging what is computed again with the first time
     replica_id             which of the replicas that run one program this is
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     call_with              calls a function with a session configuration of its own
-    quick_ops              lets ops of a graph be made in little time, and few of them
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
-    add_op                 an op whose attributes are known, made in little time
     make_variables         some tf.Variables, made in little time
     lent_variable          a tf.Variable for as long as a function runs
     variable_of            the tf.Variable that a function's argument stands for
@@ -24,7 +22,7 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.eager import context, execute
-from tensorflow.python.framework import kernels, ops
+from tensorflow.python.framework import kernels
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
@@ -79,66 +77,6 @@ def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     eager.function_call_options = before
 
 
-@contextlib.contextmanager
-def quick_ops() -> Iterator[None]:
-  """Lets ops of the graph that is being traced be made without stack traces, equal constants once.
-
-  TensorFlow takes stack traces apart again for each device that runs a function, and they tell of
-  meshtf's code alone: the user's was recorded before. Constants were a quarter of all ops.
-  """
-  graph = tf.compat.v1.get_default_graph()
-  maker = _Maker(graph)
-  graph._create_op_internal, graph.capture = maker.make, maker.capture
-  try:
-    yield
-  finally:
-    del graph._create_op_internal, graph.capture
-
-
-class _Maker:
-  """What makes the ops of a graph."""
-
-  def __init__(self, graph: Any) -> None:
-    self.graph, self.slowly, self.taken = graph, graph._create_op_internal, graph.capture
-    self.constants: dict[Any, Any] = {}
-    self.capturing = False
-
-  def capture(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns a tensor of the graph for one of outside: maybe a constant that is an input."""
-    self.capturing = True
-    try:
-      return self.taken(x, *args, **kwargs)
-    finally:
-      self.capturing = False
-
-  def make(self, op_type: str, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    """Returns an op, of constants one made before that is equal; arguments are TensorFlow's."""
-    if op_type != "Const" or self.capturing:
-      return self._new(op_type, inputs, *args, **kwargs)
-    around = tuple(spec.display_name for spec in self.graph._device_function_stack.peek_objs())
-    key = around, kwargs["attrs"]["value"].SerializeToString()
-    if key not in self.constants:
-      with self.graph.control_dependencies(None):    # waiting for nothing, so that all may have it
-        self.constants[key] = self._new(op_type, inputs, *args, **kwargs)
-    return self.constants[key]
-
-  def _new(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
-           name: str | None = None, attrs: Any = None, op_def: Any = None,
-           compute_device: bool = True) -> Any:
-    graph = self.graph
-    if graph._get_control_flow_context() is not None:
-      return self.slowly(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
-    xs = [graph.capture(x) for x in inputs]
-    name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or op_type)
-    after = graph._control_dependencies_for_inputs({x.op for x in xs})
-    with graph._mutation_lock():
-      made = ops._create_c_op(graph, ops._NodeDef(op_type, name, attrs), xs, after, op_def=op_def,
-                              extract_traceback=False)
-      op = ops.Operation._from_c_op(made, graph)
-      graph._create_op_helper(op, compute_device=compute_device)
-    return op
-
-
 def spare_callees() -> None:
   """Keeps TensorFlow from searching callees of the graph that is being traced, which is complete.
 
@@ -164,20 +102,6 @@ def _unknown_function() -> Any:
   name = tf.compat.v1.NameAttrList(name="meshtf_no_function")
   op._set_attr("_meshtf", tf.compat.v1.AttrValue(func=name))
   return op
-
-
-def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: dict[str, Any]
-           ) -> list[Any]:
-  """Adds an op to the graph that is being traced, and returns its outputs.
-
-  Args:
-    kind: its type.
-    inputs: tensors, those of lists one after the other.
-    dtypes: of the outputs.
-    attrs: all attributes, as TensorFlow's `AttrValue`.
-  """
-  graph = tf.compat.v1.get_default_graph()
-  return graph._create_op_internal(kind, list(inputs), list(dtypes), attrs=attrs).outputs
 
 
 def make_variables(values: Sequence[Any], devices: Sequence[str], trainable: bool

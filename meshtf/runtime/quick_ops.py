@@ -1,0 +1,212 @@
+"""Ops of a graph that is being traced, made in little time, and few of them.
+
+    with quick_ops():              # while a tf.function is traced
+      y = tf.matmul(a, b)          # as always
+      (y,) = add_op("MatMul", [a, b], [tf.float32], attrs)       # all attributes known
+
+Private parts of TensorFlow are used here and in `tf_private`, and nowhere else:
+
+- Stack traces are left out: TensorFlow takes them apart again for each device that runs a function,
+  and they tell of meshtf's code alone; the user's was recorded before.
+- Equal constants are one op; they were a quarter of all.
+- TensorFlow works out the attributes of each op in Python. Here they are kept for as long as graphs
+  are traced, for ops of one kind with inputs of the same types. Where anything else than tensors,
+  whole numbers and lists of them is given, TensorFlow makes the op as always.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from tensorflow.python.framework import op_callbacks, op_def_library, op_def_registry, ops
+
+Made = tuple[list[Any], bool, Any, list[Any]]     # structure, stateful, op, outputs: TensorFlow's
+
+
+@contextlib.contextmanager
+def quick_ops() -> Iterator[None]:
+  """Lets ops of the graph that is being traced be made in little time."""
+  graph = tf.compat.v1.get_default_graph()
+  maker = _Maker(graph)
+  graph._create_op_internal, graph.capture = maker.make, maker.capture
+  try:
+    with _HELPER.in_force():
+      yield
+  finally:
+    del graph._create_op_internal, graph.capture
+
+
+class _Maker:
+  """What makes the ops of a graph."""
+
+  def __init__(self, graph: Any) -> None:
+    self.graph, self.slowly, self.taken = graph, graph._create_op_internal, graph.capture
+    self.constants: dict[Any, Any] = {}
+    self.capturing = False
+    self.last: tuple[Any, Any] = None, None       # types of inputs, and attributes, of the last op
+
+  def capture(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+    """Returns a tensor of the graph for one of outside: maybe a constant that is an input."""
+    self.capturing = True
+    try:
+      return self.taken(x, *args, **kwargs)
+    finally:
+      self.capturing = False
+
+  def make(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
+           name: str | None = None, attrs: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """Returns an op, of constants one made before that is equal; arguments are TensorFlow's."""
+    def new() -> Any:
+      return self._new(op_type, inputs, dtypes, input_types, name, attrs, *args, **kwargs)
+    if op_type == "Const" and not self.capturing:
+      return self._once(attrs["value"].SerializeToString(), new)
+    op = new()
+    self.last = input_types, attrs
+    return op
+
+  def constant(self, value: Any, dtype: tf.DType) -> Any:
+    """Returns a tensor of a whole number or a list of them."""
+    key = (tuple(value) if isinstance(value, list) else value), dtype
+    return self._once(key, lambda: tf.constant(value, dtype))
+
+  def _once(self, key: Any, new: Callable[[], Any]) -> Any:
+    key = tuple(spec.display_name for spec in self.graph._device_function_stack.peek_objs()), key
+    if key not in self.constants:
+      with self.graph.control_dependencies(None):    # waiting for nothing, so that all may have it
+        self.constants[key] = new()
+    return self.constants[key]
+
+  def _new(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
+           name: str | None = None, attrs: Any = None, op_def: Any = None,
+           compute_device: bool = True) -> Any:
+    graph = self.graph
+    if graph._get_control_flow_context() is not None:
+      return self.slowly(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
+    xs = [graph.capture(x) for x in inputs]
+    name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or op_type)
+    after = graph._control_dependencies_for_inputs({x.op for x in xs})
+    with graph._mutation_lock():
+      made = ops._create_c_op(graph, ops._NodeDef(op_type, name, attrs), xs, after, op_def=op_def,
+                              extract_traceback=False)
+      op = ops.Operation._from_c_op(made, graph)
+      graph._create_op_helper(op, compute_device=compute_device)
+    return op
+
+
+class _Recipe(NamedTuple):
+  """How ops of one kind with inputs of the same types and equal attributes are made."""
+
+  types: list[tf.DType]        # of the inputs
+  attrs: dict[str, Any]
+  op_def: Any
+  structure: list[Any]         # of the outputs
+  stateful: bool
+
+
+class _Helper:
+  """What stands for TensorFlow's helper that makes ops, as long as graphs are traced."""
+
+  def __init__(self) -> None:
+    self.graphs, self.lock = 0, threading.Lock()
+    self.recipes: dict[Any, _Recipe] = {}
+    self.slowly: Any = None      # TensorFlow's
+
+  @contextlib.contextmanager
+  def in_force(self) -> Iterator[None]:
+    """Stands for TensorFlow's until all graphs are traced, of whatever threads."""
+    with self.lock:
+      self.graphs += 1
+      if self.graphs == 1:
+        self.slowly, op_def_library._apply_op_helper = op_def_library._apply_op_helper, self.apply
+    try:
+      yield
+    finally:
+      with self.lock:
+        self.graphs -= 1
+        if not self.graphs:
+          op_def_library._apply_op_helper = self.slowly
+          self.recipes.clear()
+
+  def apply(self, op_type_name: str, name: str | None = None, **keywords: Any) -> Made:
+    """Returns an op of the default graph, and what TensorFlow's helper tells of it."""
+    maker = getattr(tf.compat.v1.get_default_graph()._create_op_internal, "__self__", None)
+    given = None
+    if isinstance(maker, _Maker) and not op_callbacks.should_invoke_op_callbacks():
+      given = _given(op_type_name, keywords)
+    if given is None:
+      return self.slowly(op_type_name, name=name, **keywords)
+    assert isinstance(maker, _Maker)
+    key, xs = given
+    if key not in self.recipes:
+      made = self.slowly(op_type_name, name=name, **keywords)
+      types, attrs = maker.last
+      self.recipes[key] = _Recipe(types, attrs, op_def_registry.get(op_type_name), *made[:2])
+      return made
+    types, attrs, op_def, structure, stateful = self.recipes[key]
+    tensors = [x if isinstance(x, tf.Tensor) else maker.constant(x, dtype)
+               for x, dtype in zip(xs, types, strict=True)]
+    op = maker.make(op_type_name, tensors, None, types, name or op_type_name, attrs, op_def)
+    return list(structure), stateful, op, op.outputs
+
+
+_HELPER = _Helper()
+
+
+def _given(kind: str, keywords: Mapping[str, Any]) -> tuple[Any, list[Any]] | None:
+  """Returns what must be equal for ops to be made alike, and the inputs; None: not known."""
+  xs: list[Any] = []
+  key: list[Any] = [kind]
+  inputs = _inputs(kind)
+  for name, is_list in inputs.items():
+    x = keywords.get(name)
+    some: list[Any] = x if is_list and isinstance(x, list) else [x]
+    if all(isinstance(y, tf.Tensor) for y in some):
+      key.append(tuple(y.dtype for y in some))
+    elif _whole(x) and not is_list:
+      key.append(int)
+    else:
+      return None
+    xs += some
+  for name, value in keywords.items():
+    if name not in inputs:
+      value = tuple(value) if isinstance(value, list) else value
+      key.append((name, type(value), str(value) if isinstance(value, float) else value))   # -0.0
+  try:
+    hash(tuple(key))
+  except TypeError:
+    return None
+  return tuple(key), xs
+
+
+def _whole(value: Any) -> bool:
+  """Whether something is a whole number of 32 bits or a list of some."""
+  numbers = value if isinstance(value, list) and value else [value]
+  return all(type(x) is int and -2**31 <= x < 2**31 for x in numbers)
+
+
+@functools.cache
+def _inputs(kind: str) -> dict[str, bool]:
+  """Returns for each input of an op whether it is a list; of references, of TensorFlow 1, none."""
+  inputs = op_def_registry.get(kind).input_arg
+  if any(i.is_ref for i in inputs):
+    return {}
+  return {i.name: bool(i.number_attr or i.type_list_attr) for i in inputs}
+
+
+def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: dict[str, Any]
+           ) -> list[Any]:
+  """Adds an op to the graph that is being traced, and returns its outputs.
+
+  Args:
+    kind: its type.
+    inputs: tensors, those of lists one after the other.
+    dtypes: of the outputs.
+    attrs: all attributes, as TensorFlow's `AttrValue`.
+  """
+  graph = tf.compat.v1.get_default_graph()
+  return graph._create_op_internal(kind, list(inputs), list(dtypes), attrs=attrs).outputs
