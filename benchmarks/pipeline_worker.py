@@ -24,6 +24,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
 from benchmarks.serving import serve
+from meshtf.runtime.calls import ALONE, CALLED
 
 BLOCKS, ROWS, D_MODEL, D_FF = 8, 128, 256, 1024
 _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
@@ -129,7 +130,7 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
         told = {plane.stat_metadata[s.metadata_id].name: plane.stat_metadata[s.ref_value].name
                 for s in event.stats}
         found = _CALL.match(told.get("name", ""))
-        if found and told.get("kernel_type") == "PartitionedCall":
+        if found and told.get("kernel_type") in (*ALONE, *CALLED):
           what, cell, microbatch = found.groups()
           yield (what, int(cell), int(microbatch)), (
               line.timestamp_ns / 1e6 + event.offset_ps / 1e9)

@@ -29,12 +29,12 @@ from benchmarks.training.feeds import batches
 from benchmarks.training.mesh import MeshModel, build
 from benchmarks.training.plain_lm import PlainLM
 from benchmarks.training.plain_moe import PlainMoE
+from meshtf.runtime.calls import called
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 
 Marks = list[tuple[float, float]]      # of both clocks
 _STEP = np.int32(0)
-_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 
 
 class Meshed(MeshModel):
@@ -111,8 +111,8 @@ def _now() -> tuple[float, float]:
 
 def sizes_of(graph: Any) -> dict[str, int]:
   """Returns how many ops a program has outside of segments and in all, and its segments."""
-  called = [node.attr["f"].func.name for node in graph.node if node.op in _CALLS]
-  return {"outer": len(graph.node), "calls": len(called), "segments": len(set(called)),
+  calls = [name for name in map(called, graph.node) if name]
+  return {"outer": len(graph.node), "calls": len(calls), "segments": len(set(calls)),
           "traced": len(graph.node) + sum(len(f.node_def) for f in graph.library.function)}
 
 

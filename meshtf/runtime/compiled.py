@@ -20,12 +20,13 @@ from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
 from meshtf.runtime.calls import PLAIN_CONFIG
+from meshtf.runtime.devices import devices_of, only_cpus
 from meshtf.runtime.failures import explained
 from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.quick_ops import quick_ops
 from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
-from meshtf.runtime.tf_private import call_with, spare_callees
+from meshtf.runtime.tf_private import call_with, onednn_rewrites, spare_callees
 
 _PROGRAMS = itertools.count()
 
@@ -74,7 +75,8 @@ class Compiled:
 
   def _body(self, *flat: Any) -> list[Any]:
     self._fill(flat)
-    placed = Placed(self.mesh, self.segments, Tracer(self.jit))
+    alone = only_cpus(devices_of(self.mesh)) and not onednn_rewrites()
+    placed = Placed(self.mesh, self.segments, Tracer(self.jit, alone))
     out = []
     with quick_ops():
       values = placed.run(self.program.results)

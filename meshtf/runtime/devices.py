@@ -82,6 +82,11 @@ def share_memory(devices: Sequence[str]) -> bool:
   return "CPU" in first.upper() and all(_first_beside(d) == first for d in set(devices))
 
 
+def only_cpus(devices: Sequence[str]) -> bool:
+  """Whether all devices are CPUs, of whatever processes."""
+  return all("CPU" in _first_beside(device).upper() for device in set(devices))
+
+
 @functools.cache
 def _first_beside(device: str) -> str:
   """Returns the first device of the same type in the same process."""

@@ -18,12 +18,14 @@ from meshtf.graph import Spec
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.at import Coordinates, Here
-from meshtf.runtime.calls import trace
+from meshtf.runtime.calls import Callee, trace
 from meshtf.runtime.tf_private import optimization_barrier
 
 Flat = list[Any]
 # fn(coordinates, values) -> values: one device's work, and the mesh axes whose coordinates it used
 Caller = Callable[[dict[str, Any], Flat], tuple[Flat, set[str]]]
+# outline(key, body, specs): a function that all equal parts of segments share
+Outline = Callable[[Any, Callable[..., Flat], Sequence[tf.TensorSpec]], Callee]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
@@ -37,8 +39,8 @@ def run_directly(segment: Segment, mesh: Mesh) -> Caller:
 class Traced:
   """A caller that traces a segment at its first call, as a TensorFlow function."""
 
-  def __init__(self, segment: Segment, mesh: Mesh, jit: bool, outlined: dict[Any, Any]) -> None:
-    self.segment, self.mesh, self.jit, self.outlined = segment, mesh, jit, outlined
+  def __init__(self, segment: Segment, mesh: Mesh, tracer: Tracer) -> None:
+    self.segment, self.mesh, self.tracer = segment, mesh, tracer
     self.function: Any = None
     self.used: set[str] = set()
     self.structure: Any = None      # of the outputs; the inputs' is the same for equal segments
@@ -51,18 +53,19 @@ class Traced:
     return tf.nest.pack_sequence_as(self.structure, self.function(args)), self.used
 
   def _trace(self, values: Flat, flat: Flat) -> None:
-    axes = sorted(self.mesh.axes)
+    axes, tracer = sorted(self.mesh.axes), self.tracer
     specs = [*(tf.TensorSpec(x.shape, x.dtype) for x in flat),
              *(tf.TensorSpec([], tf.int32) for _ in axes)]
 
     def body(*args: Any) -> list[Any]:
       coordinates = Coordinates(dict(zip(axes, args[len(flat):])))
       ys = _run(self.segment, self.mesh, coordinates,
-                tf.nest.pack_sequence_as(values, args[:len(flat)]), self.jit, self.outlined)
+                tf.nest.pack_sequence_as(values, args[:len(flat)]), tracer.jit, tracer.outline)
       self.used, self.structure = coordinates.used, tf.nest.map_structure(lambda y: 0, ys)
       return tf.nest.flatten(ys)
 
-    self.function = _compiled(body, specs) if self.jit else trace(body, specs)
+    self.function = (_compiled(body, specs) if tracer.jit
+                     else trace(body, specs, alone=tracer.alone))
 
 
 def _compiled(body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]) -> Callable[[Flat], Flat]:
@@ -73,13 +76,24 @@ def _compiled(body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]) -> Call
 
 
 class Tracer:
-  """Makes callers that trace; equal segments, such as those of equal layers, share one."""
+  """Makes callers that trace; equal segments, such as those of equal layers, share one.
 
-  def __init__(self, jit: bool) -> None:
-    self.jit = jit
-    self._outlined: dict[Any, Any] = {}
+  Args:
+    jit: whether XLA compiles segments.
+    alone: whether devices run what is traced alone: see `calls.trace`.
+  """
+
+  def __init__(self, jit: bool, alone: bool) -> None:
+    self.jit, self.alone = jit, alone and not jit
+    self._outlined: dict[Any, Callee] = {}
     self._traced: dict[Any, Traced] = {}
     self._found: dict[Segment, Traced] = {}      # so that what runs often is compared once
+
+  def outline(self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]) -> Callee:
+    """Returns a part of segments, traced when its key is first seen."""
+    if key not in self._outlined:
+      self._outlined[key] = trace(body, specs, alone=self.alone)
+    return self._outlined[key]
 
   def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
     if segment not in self._found:
@@ -93,7 +107,7 @@ class Tracer:
     except TypeError:                # an op with an attribute that cannot be compared
       key = id(segment)
     if key not in self._traced:
-      self._traced[key] = Traced(segment, mesh, self.jit, self._outlined)
+      self._traced[key] = Traced(segment, mesh, self)
     return self._traced[key]
 
 
@@ -104,15 +118,15 @@ def in_line(make_caller: Callable[[Segment, Mesh], Caller]) -> Callable[[Segment
 
 
 def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: bool = False,
-         outlined: dict[Any, Any] | None = None) -> Flat:
+         outline: Outline | None = None) -> Flat:
   env: dict[Value, Any] = dict(zip(segment.ins, values))
   for compute in segment.computes:
-    run_compute(compute, mesh, coords, env, jit, outlined)
+    run_compute(compute, mesh, coords, env, jit, outline)
   return [env[v] for v in segment.outs]
 
 
 def run_compute(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Value, Any],
-                jit: bool = False, outlined: dict[Any, Any] | None = None) -> None:
+                jit: bool = False, outline: Outline | None = None) -> None:
   """Runs one op on one device's slices, taken from `env` and put there."""
   xs = [env[v] for v in compute.ins]
   after = [env[compute.after]] if compute.after is not None else []
@@ -123,37 +137,36 @@ def run_compute(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Val
     at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit)
     if compute.told is not None and compute.kept is not None:
       at.told, at.kept = env[compute.told], env[compute.kept]
-    env.update(zip(compute.outs, _one(compute, at, xs, outlined)))
+    env.update(zip(compute.outs, _one(compute, at, xs, outline)))
 
 
-def _one(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any] | None) -> Sequence[Any]:
+def _one(compute: Compute, at: Here, xs: Flat, outline: Outline | None) -> Sequence[Any]:
   """Runs one op's `share` or `local`."""
   op = compute.node.op
   if compute.sharing:
     told, kept = op.share(at, *xs)
     _check_told(compute, at, told)
     return tuple(told), tuple(kept)
-  if op.outlined and outlined is not None:
-    return _outlined(compute, at, xs, outlined)
+  if op.outlined and outline is not None:
+    return _outlined(compute, at, xs, outline)
   ys = op.local(at, *xs)
   _check(compute, at, ys)
   return ys
 
 
-def _outlined(compute: Compute, at: Here, xs: Flat, outlined: dict[Any, Any]) -> Sequence[Any]:
+def _outlined(compute: Compute, at: Here, xs: Flat, outline: Outline) -> Sequence[Any]:
   """Calls an op's `local` as a function that all equal nodes share."""
   axes = [axis for axis, _ in compute.plan.cut]
   coords = [at.coordinates[axis] for axis in axes]
   key = (compute.node.op, compute.plan, at.inputs, tuple(x.dtype for x in xs))
-  if key not in outlined:
-    def body(*args: Any) -> list[Any]:
-      inside = at.inside(dict(zip(axes, args[len(xs):])))
-      ys = compute.node.op.local(inside, *args[:len(xs)])
-      _check(compute, inside, ys)
-      return list(ys)
-    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
-    outlined[key] = trace(body, specs)
-  return outlined[key]([*xs, *coords])
+
+  def body(*args: Any) -> list[Any]:
+    inside = at.inside(dict(zip(axes, args[len(xs):])))
+    ys = compute.node.op.local(inside, *args[:len(xs)])
+    _check(compute, inside, ys)
+    return list(ys)
+  specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
+  return outline(key, body, specs)([*xs, *coords])
 
 
 def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:

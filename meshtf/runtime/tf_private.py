@@ -4,6 +4,7 @@
     replica_id             which of the replicas that run one program this is
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
+    onednn_rewrites        whether TensorFlow has oneDNN compute products and the like
     call_with              calls a function with a session configuration of its own
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
     make_variables         some tf.Variables, made in little time
@@ -25,6 +26,7 @@ from tensorflow.python.eager import context, execute
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.util import _pywrap_util_port
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
@@ -56,6 +58,14 @@ def xla_knows(op: str) -> bool:
   _register_kernels()
   found = kernels.get_registered_kernels_for_op(op).kernel
   return any(kernel.device_type == "XLA_CPU_JIT" for kernel in found)
+
+
+def onednn_rewrites() -> bool:
+  """Whether TensorFlow replaces ops of functions that it optimises by those of oneDNN.
+
+  It does on processors on which that is faster, and where TF_ENABLE_ONEDNN_OPTS=1 says so.
+  """
+  return bool(_pywrap_util_port.IsMklEnabled())
 
 
 @functools.cache

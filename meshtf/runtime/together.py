@@ -25,7 +25,7 @@ from meshtf.mesh import Mesh, Split
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.calls import Callee, trace
 from meshtf.runtime.collectives.pieces import piece
-from meshtf.runtime.devices import share_memory
+from meshtf.runtime.devices import only_cpus, share_memory
 from meshtf.runtime.handles import Handles, opened
 from meshtf.runtime.phases import sort_out, touches_variables
 from meshtf.runtime.tf_private import lent_variable, variable_of
@@ -154,7 +154,8 @@ class Together:
               stateful: bool = False, ordered: bool = False) -> list[Any]:
     if key not in self._functions:
       specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
-      self._functions[key] = trace(body, specs, stateful, ordered)
+      alone = only_cpus(self.devices)
+      self._functions[key] = trace(body, specs, stateful, ordered, alone)
     return self._functions[key](args)
 
 

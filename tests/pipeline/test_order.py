@@ -12,6 +12,7 @@ import meshtf as mtf
 from meshtf.partition import CallStep
 from meshtf.partition.steps import needs
 from meshtf.pipeline import Task
+from meshtf.runtime.calls import called
 
 CASES = [  # stages, microbatches, schedule, chunks, recompute
     (2, 4, "gpipe", 1, False),
@@ -77,7 +78,7 @@ def order_in(graph, stages):
   """Returns the tasks of each stage, in the only order in which they can run."""
   calls = collections.defaultdict(list)
   for op in graph.get_operations():
-    if op.type == "PartitionedCall" and task_of(op.name, stages):
+    if called(op.node_def) and task_of(op.name, stages):
       calls[task_of(op.name, stages)].append(op)
   waits = before(graph)
   rank = {task: sum(other.stage == task.stage and all(waits[op] >= {*others} for op in ops)
@@ -104,7 +105,7 @@ def test_bodies_are_traced_once_and_a_microbatch_adds_calls_alone():
     calls = [op for op in graph if task_of(op.name, 2)]
     ops.append(len(graph))
     steps.append(len(program.program.steps))
-    functions.append({op.get_attr("f").name for op in calls if op.type == "PartitionedCall"})
+    functions.append({*filter(None, (called(op.node_def) for op in calls))})
     assert len(calls) == len(functions[-1]) * microbatches
   assert [*map(len, functions)] == [4, 4, 4]            # forward and backward of two cells
   assert ops[2] - ops[1] == ops[1] - ops[0] <= 2 * 8    # of two microbatches

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.runtime.calls import ALONE, CALLED
 from meshtf.runtime.collectives import ring
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -42,7 +43,7 @@ def before(op):
 def parts(graph, kind="all_reduce"):
   """Returns the calls of segments on the first device, in order, and where buckets are packed."""
   calls = [op for op in graph.get_operations()
-           if op.type == "PartitionedCall" and op.device.endswith("CPU:0")]
+           if op.type in (ALONE[0], CALLED[0]) and op.device.endswith("CPU:0")]
   packed = [op for op in graph.get_operations() if op.name.startswith(f"move/{kind}/data/")
             and op.type == "ConcatV2" and op.device.endswith("CPU:0")
             and {x.op.type for x in list(op.inputs)[:-1]} == {"Reshape"}]

@@ -9,6 +9,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf import layers, optimizers
 from meshtf.mesh import Split, Whole
+from meshtf.runtime.calls import called
 from meshtf.runtime.collectives import alias, collectives_for, ring
 from meshtf.runtime.devices import devices_of
 
@@ -111,7 +112,7 @@ def test_work_lies_on_the_devices_of_the_mesh():
   assert [v.device[-6:] for v in y.held.values] == [":CPU:3", ":CPU:5"]
   f = mtf.function(mtf.exp)
   np.testing.assert_array_equal(f(x).numpy(), y.numpy())
-  calls = [n for n in f.lower(x).function.graph.as_graph_def().node if n.op == "PartitionedCall"]
+  calls = [n for n in f.lower(x).function.graph.as_graph_def().node if called(n)]
   assert [n.device[-6:] for n in calls] == [":CPU:3", ":CPU:5"]
 
 

@@ -10,6 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
+from meshtf.runtime.calls import ALONE, CALLED, called
 
 DEVICES = 4
 
@@ -44,12 +45,25 @@ def test_devices_that_do_the_same_make_one_call_each(layout):
   devices = [f"CPU:{k}" for k in range(DEVICES)]
   one = ran(mtf.Mesh(""))
   many = ran(mtf.Mesh(f"data:{DEVICES}", layout, devices=devices))
-  assert many[2]["StatefulPartitionedCall"] == 2 * DEVICES         # one reads, one updates
+  assert many[2]["Case"] == 2 * DEVICES         # one reads, one updates
   assert not [op for op in many[2] if op.startswith(("ReadVariable", "ResourceApply", "Assign"))]
   assert many[2]["Placeholder"] <= 3 + DEVICES            # arguments, and handles of each device
-  assert one[2]["ReadVariableOp"] and not one[2]["StatefulPartitionedCall"]
+  assert one[2]["ReadVariableOp"] and not one[2]["Case"]
   for a, b in zip((*one[0], *one[1]), (*many[0], *many[1]), strict=True):
     np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("devices", [None, "logical:4"])
+def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(devices, monkeypatch):
+  found = []
+  for rewrites in (False, True):
+    monkeypatch.setattr("meshtf.runtime.compiled.onednn_rewrites", lambda: rewrites)  # noqa: B023
+    found.append(ran(mtf.Mesh("data:4", "batch:data", devices=devices)))
+  (alone, *_, ops), (optimised, *_, others) = found
+  assert alone == optimised
+  assert ops[ALONE[0]] == others[CALLED[0]] > 0 and not ops[CALLED[0]] and not others[ALONE[0]]
+  for a, b in zip(found[0][1], found[1][1], strict=True):
+    np.testing.assert_array_equal(a, b)
 
 
 @pytest.mark.parametrize("devices", [None, "logical:4"])
@@ -102,8 +116,8 @@ def test_constants_of_a_segment_are_made_once():
   softened(np.ones((4, 6), "float32"))
   (compiled, _), = softened._compiled.values()
   graph = compiled.function.graph
-  call = next(op for op in graph.get_operations() if op.type == "PartitionedCall")
-  inside = graph._get_function(call.get_attr("f").name).cached_definition.node_def
+  name = next(filter(None, (called(op.node_def) for op in graph.get_operations())))
+  inside = graph._get_function(name).cached_definition.node_def
   values = [node.attr["value"].SerializeToString() for node in inside if node.op == "Const"]
   assert values and len(values) == len(set(values))
 
@@ -126,8 +140,9 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
   assert made and len(made) - captured <= len(set(made))
 
 
-def test_no_callee_is_searched_for_reference_variables():
+def test_no_callee_is_searched_for_reference_variables(monkeypatch):
   """TensorFlow ends its search at nodes of unknown functions: one before, one after all calls."""
+  monkeypatch.setattr("meshtf.runtime.compiled.onednn_rewrites", lambda: True)
   train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
   train(np.ones((8, 8), "float32"), np.int32(0))
   (compiled, _), = train._compiled.values()
