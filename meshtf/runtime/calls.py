@@ -75,9 +75,9 @@ def trace(body: Callable[..., list[Any]], specs: Iterable[tf.TensorSpec], statef
           ordered: bool = False, alone: bool = False) -> Callee:
   """Traces a function.
 
-  TensorFlow places, optimises and partitions a function that is called, for each device by itself:
-  half of the time of a first step on many devices. The branch of a `Case` it gives to the device as
-  it is, so that is what functions are called by that one device can run `alone`: all ops have
+  TensorFlow places, optimises and partitions a function that is called, for each device by itself,
+  which is much of the time of a first step on many devices. The branch of a `Case` it gives to the
+  device as it is, so that is how functions are called that one device can run `alone`: all ops have
   kernels there, as on CPUs, and none is one that TensorFlow would have oneDNN compute.
 
   Args:
