@@ -11,9 +11,11 @@ a few: made at once, they would take a third of the time of importing meshtf.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 if sys.version_info >= (3, 11):
@@ -24,12 +26,17 @@ else:
     return lambda cls: cls
 
 _made: set[type] = set()
+_modules: dict[type, Any] = {}      # of each class, whose names its annotations use
 _making = threading.Lock()
 
 
 @dataclass_transform(frozen_default=True)
 class Frozen:
   """Base of classes that are frozen dataclasses; one that is decorated as one stays as it is."""
+
+  def __init_subclass__(cls, **kwargs: Any) -> None:
+    super().__init_subclass__(**kwargs)
+    _modules[cls] = sys.modules.get(cls.__module__)
 
   def __new__(cls, *args: Any, **kwargs: Any) -> Any:
     """Returns an object without attributes, of a class that is a dataclass."""
@@ -44,5 +51,21 @@ def _make(cls: type) -> None:
   for base in reversed(cls.__mro__):
     if issubclass(base, Frozen) and base not in (Frozen, *_made):
       if "__dataclass_fields__" not in vars(base):
-        dataclasses.dataclass(frozen=True)(base)
+        with _present(base):
+          dataclasses.dataclass(frozen=True)(base)
       _made.add(base)
+
+
+@contextlib.contextmanager
+def _present(cls: type) -> Iterator[None]:
+  """Has a class's module among those that are imported, as when the class was made: what
+  `runpy.run_path` runs is not."""
+  name, now = cls.__module__, sys.modules.get(cls.__module__)
+  sys.modules[name] = _modules[cls]
+  try:
+    yield
+  finally:
+    if now is None:
+      del sys.modules[name]
+    else:
+      sys.modules[name] = now

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import pathlib
+import runpy
+import sys
 import threading
 
 import pytest
@@ -36,6 +39,19 @@ def test_a_decorated_class_stays_as_it_is() -> None:
     by: float
 
   assert Alone(2.0) != Alone(2.0) and Alone(2.0).by == 2.0
+
+
+def test_a_class_whose_module_is_gone(tmp_path: pathlib.Path) -> None:
+  path = tmp_path / "gone.py"
+  path.write_text("from __future__ import annotations\n"
+                  "from typing import ClassVar\n"
+                  "from meshtf.graph.frozen import Frozen\n"
+                  "class Gone(Frozen):\n"
+                  "  kind: ClassVar[str] = 'x'\n"
+                  "  by: float\n")
+  before = set(sys.modules)
+  assert repr(runpy.run_path(str(path))["Gone"](2.0)) == "Gone(by=2.0)"
+  assert set(sys.modules) == before
 
 
 def test_threads_that_make_the_first_objects_of_a_class() -> None:

@@ -44,7 +44,8 @@ def loss_of(y, labels):
 
 def trained(mesh, forward, variables, rows, seed):
   """Returns losses and gradients of two steps, and the variables after them."""
-  optimizer = mtf.optimizers.AdamW(variables, 0.01)
+  # Epsilon well above the noise of gradients, of which Adam would make steps of full length.
+  optimizer = mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-3)
   x, labels = np.random.default_rng(seed).normal(size=(2, rows, D)).astype("float32")
 
   @mtf.function(mesh=mesh, x="batch;d", labels="batch;d", number="")
@@ -100,7 +101,8 @@ def explained(rules, rows, microbatches, dtype="float32", **how):
   mesh = mtf.Mesh("stage:2;data:2", "batch:data", devices="abstract", **rules)
   pipe = mtf.pipeline.GPipe([Layer(mesh, k, dtype) for k in range(4)], 2, microbatches, **how)
   variables = pipe.trainable_variables
-  optimizer = mtf.optimizers.AdamW(variables, 0.01)
+  # Epsilon well above the noise of gradients, of which Adam would make steps of full length.
+  optimizer = mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-3)
 
   @mtf.function(mesh=mesh, x="batch;d", number="")
   def step(x, number):
