@@ -10,6 +10,7 @@ as fast as a batch of small ones; transposes are made only where the order of na
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -50,7 +51,19 @@ def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names) -> Any:
   return product if made == out else transpose(product, [made.index(n) for n in out])
 
 
+@functools.cache
+def _rounds() -> bool:
+  """Whether TensorFlow rounds products of bfloat16. On processors without instructions for them it
+  cuts digits off, so that all products are too small."""
+  with tf.init_scope():
+    a, b = (tf.constant(x, tf.bfloat16) for x in ([[1.0, 2.0**-8]], [[1.0], [1.5]]))
+    return float(tf.matmul(a, b)[0, 0]) > 1.0
+
+
 def _product(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
+  if a.dtype == tf.bfloat16 and not _rounds():
+    wide = _product(tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b)
+    return tf.cast(wide, a.dtype)
   if len(a.shape) == 2:
     return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
   if a.dtype.is_complex:            # what is flipped is conjugated, too

@@ -79,22 +79,10 @@ def run(make, dtype, layout=""):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_computes_in_the_type_of_its_input(name):
-  every = run(LAYERS[name], "float32")
+  wanted = run(LAYERS[name], "float32")
   for layout in LAYOUTS:
-    wanted = every
-    found = run(LAYERS[name], "bfloat16", layout)
-    if "Attention" in name:      # single elements of gradients are as far off as a processor rounds
-      assert off(found, wanted) <= 0.03, layout
-      assert all(off([have], [want]) <= 0.1 for have, want in zip(found, wanted)), layout
-      found, wanted = found[:1], wanted[:1]
-    for have, want in zip(found, wanted, strict=True):
+    for have, want in zip(run(LAYERS[name], "bfloat16", layout), wanted, strict=True):
       np.testing.assert_allclose(have, want, atol=0.03 * np.abs(want).max(), err_msg=layout)
-
-
-def off(found, wanted):
-  """Returns how far numbers are off, all together, as a share of all together."""
-  found, wanted = (np.concatenate([x.ravel() for x in some]) for some in (found, wanted))
-  return np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
 
 
 def test_batch_norm_keeps_its_averages_in_float32():
