@@ -6,7 +6,7 @@
     Scale(2.0) == Scale(by=2.0)
 
 Python compiles six methods for a dataclass. meshtf has a hundred classes of ops and a program uses
-a few: made at once, they would take a third of the time of importing meshtf.
+a few: made at once, they would take much of the time of importing meshtf.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Frozen:
 def _make(cls: type) -> None:
   """Makes a class and its bases dataclasses, bases first, whose fields it inherits."""
   for base in reversed(cls.__mro__):
-    if issubclass(base, Frozen) and base not in (Frozen, *_made):
+    if issubclass(base, Frozen) and base is not Frozen and base not in _made:
       if "__dataclass_fields__" not in vars(base):
         with _present(base):
           dataclasses.dataclass(frozen=True)(base)

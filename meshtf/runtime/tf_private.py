@@ -120,8 +120,8 @@ def make_variables(values: Sequence[Any], devices: Sequence[str], trainable: boo
 
   They have no names, and handles have their shapes in Python alone: TensorFlow makes a kernel for
   each name and shape on each device, which takes longer than all the rest. All of one kind of op
-  come one after the other, for caches of the processor: half the time of one variable after the
-  other. By `tf.raw_ops`, handles would be tried in another way first, which takes twice as long.
+  come one after the other, which suits the caches of the processor. By `tf.raw_ops`, handles would
+  be tried in another way first, in vain.
   """
   attrs: tuple[Any, ...] = (
       "container", "", "shared_name", context.anonymous_name(), "debug_name", "",

@@ -45,7 +45,7 @@ def loss_of(y, labels):
 def trained(mesh, forward, variables, rows, seed):
   """Returns losses and gradients of two steps, and the variables after them."""
   # Epsilon well above the noise of gradients, of which Adam would make steps of full length.
-  optimizer = mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-3)
+  optimizer = mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-4)
   x, labels = np.random.default_rng(seed).normal(size=(2, rows, D)).astype("float32")
 
   @mtf.function(mesh=mesh, x="batch;d", labels="batch;d", number="")
@@ -102,7 +102,7 @@ def explained(rules, rows, microbatches, dtype="float32", **how):
   pipe = mtf.pipeline.GPipe([Layer(mesh, k, dtype) for k in range(4)], 2, microbatches, **how)
   variables = pipe.trainable_variables
   # Epsilon well above the noise of gradients, of which Adam would make steps of full length.
-  optimizer = mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-3)
+  optimizer = mtf.optimizers.AdamW(variables, 0.01, epsilon=1e-4)
 
   @mtf.function(mesh=mesh, x="batch;d", number="")
   def step(x, number):
