@@ -100,8 +100,8 @@ class Store(Protocol):
   def read(self) -> list[Any]:
     """Returns one TensorFlow tensor for each position; equal slices may be one object."""
 
-  def slices(self) -> Sequence[Any]:
-    """Returns what stays on each position, a tf.Variable, shared where positions share it."""
+  def cells(self) -> Sequence[Any]:
+    """Returns what holds the slice of each position of a variable, shared where they share it."""
 
 
 class At(Protocol):

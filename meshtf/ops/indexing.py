@@ -224,7 +224,7 @@ def _check_sizes(shape: Shape, ids: Shape) -> None:
       raise ShapeError(f'dimension "{dim.name}" has two sizes: {shape!r} and {ids!r}.')
 
 
-def gather(table: Tensor, ids: Tensor, dim: str, zero_negative: bool = False) -> Tensor:
+def gather(table: Any, ids: Tensor, dim: str, zero_negative: bool = False) -> Tensor:
   """Returns the rows of `dim` that ids number: [*ids, *(table without dim and names of ids)].
 
   Names that both have are batch dimensions. Numbers must be below the size of `dim`.

@@ -24,7 +24,7 @@ from __future__ import annotations
 import functools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import tensorflow as tf
 
@@ -169,7 +169,8 @@ def _resolve(mesh: Mesh) -> tuple[str, ...]:
     return tuple((gpus or ["/device:CPU:0"])[i % max(1, len(gpus))] for i in range(mesh.size))
   if isinstance(spec, str):
     spec = _logical(spec, mesh)
-  full = [_existing(name, mesh) for name in spec]
+  there = {d.name: tf.DeviceSpec.from_string(d.name) for d in tf.config.list_logical_devices()}
+  full = [_existing(name, there, mesh) for name in spec]
   names = [f if "/job:" in name else _short(f) for name, f in zip(spec, full, strict=True)]
   return tuple(names[i] for i in keep_within_host(mesh, full))
 
@@ -190,18 +191,19 @@ def _short(name: str) -> str:
   return f"/device:{spec.device_type}:{spec.device_index}"
 
 
-def _existing(name: str, mesh: Mesh) -> str:
-  there = tf.config.list_logical_devices()
+def _existing(name: str, there: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> str:
+  """Returns the full name of a device. Raises MeshError where it is not among those there."""
   try:
     spec = tf.DeviceSpec.from_string(name if name.startswith("/") else f"/device:{name}")
   except ValueError:
     spec = tf.DeviceSpec()
-  for device in there:
-    full = tf.DeviceSpec.from_string(device.name)
-    if spec.device_type and full.make_merged_spec(spec) == full:
-      return str(device.name)
+  parts = [part for part in ("job", "replica", "task", "device_type", "device_index")
+           if getattr(spec, part) is not None]
+  for device, full in there.items():
+    if spec.device_type and all(getattr(full, part) == getattr(spec, part) for part in parts):
+      return device
   raise MeshError(explain_error(
       f"the device {name!r} of the mesh is not there.", mesh=mesh,
-      there=", ".join(_short(d.name) for d in there),
+      there=", ".join(map(_short, there)),
       way_out=f"Use devices that are there, or make logical ones at the top of the program: "
               f"mtf.logical_devices({mesh.size})."))

@@ -4,7 +4,7 @@ A function of hundreds of variables on each of many devices has thousands of inp
 the graph. Between CPUs of one process a tensor can hold handles as it holds numbers.
 
     handles = Handles(devices, stores)
-    tensors, numbers = handles.of(variables)      # and which of the handles are whose
+    tensors, numbers = handles.of(cells)          # and which of the handles are whose
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
+from meshtf.runtime.cells import Cell
 
 Owners = tuple[int, ...]     # the positions that hold slices of their own; the first of equal ones
 
@@ -30,36 +31,35 @@ class Handles:
 
   def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
     self.devices = devices
-    self._packs: dict[tuple[int, Owners], list[tf.Variable]] = {}
-    self._where: dict[int, tuple[tuple[int, Owners], int]] = {}      # its pack, and which it is
+    self._packs: dict[tuple[int, Owners], list[Cell]] = {}
+    self._where: dict[Cell, tuple[tuple[int, Owners], int]] = {}     # its pack, and which it is
     self._tensors: dict[tuple[int, Owners], Any] = {}
     for store in stores:
-      different = {id(v): p for p, v in reversed(list(enumerate(store.slices()))) if v is not None}
-      owners = tuple(sorted(different.values()))
-      for position in owners:
-        variable = store.slices()[position]
+      first = {cell: p for p, cell in reversed(list(enumerate(store.cells()))) if cell is not None}
+      owners = tuple(sorted(first.values()))
+      for cell, position in first.items():
         pack = self._packs.setdefault((position, owners), [])
-        self._where[id(variable)] = (position, owners), len(pack)
-        pack.append(variable)
+        self._where[cell] = (position, owners), len(pack)
+        pack.append(cell)
 
   def spread(self) -> bool:
     """Whether several positions have some."""
     return len({position for position, _ in self._packs}) > 1
 
-  def of(self, variables: Sequence[tf.Variable]) -> tuple[list[Any], list[int]]:
-    """Returns tensors of handles, and the number of each variable's among all of these."""
-    packs = dict.fromkeys(self._where[id(v)][0] for v in variables)
+  def of(self, cells: Sequence[Cell]) -> tuple[list[Any], list[int]]:
+    """Returns tensors of handles, and the number of each cell's among all of these."""
+    packs = dict.fromkeys(self._where[cell][0] for cell in cells)
     first, start = {}, 0
     for pack in packs:
       first[pack] = start
       start += self._tensor(pack).shape.num_elements()
-    numbers = [first[pack] + k for pack, k in (self._where[id(v)] for v in variables)]
+    numbers = [first[pack] + k for pack, k in (self._where[cell] for cell in cells)]
     return [self._tensor(pack) for pack in packs], numbers
 
   def _tensor(self, pack: tuple[int, Owners]) -> Any:
     if pack not in self._tensors:
       with tf.init_scope(), tf.device(self.devices[pack[0]]):
-        self._tensors[pack] = _packed([v.handle for v in self._packs[pack]])
+        self._tensors[pack] = _packed([cell.handle for cell in self._packs[pack]])
     return self._tensors[pack]
 
 

@@ -51,7 +51,7 @@ class ArrayStore:
     assert self.mesh is not None
     return slices_of(self.array, self.spec, self.placement, self.mesh)
 
-  def slices(self) -> Sequence[Any]:
+  def cells(self) -> Sequence[Any]:
     """An array is not written."""
     raise NotImplementedError
 
@@ -77,7 +77,7 @@ class SlicesStore:
     """Returns each position's slice."""
     return [None if k < 0 else self.different[k] for k in self.pattern]
 
-  def slices(self) -> Sequence[Any]:
+  def cells(self) -> Sequence[Any]:
     """An argument is not written."""
     raise NotImplementedError
 

@@ -7,9 +7,9 @@
     onednn_rewrites        whether TensorFlow has oneDNN compute products and the like
     call_with              calls a function with a session configuration of its own
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
-    make_variables         some tf.Variables, made in little time
+    make_handles           some variables, made in little time
     lent_variable          a tf.Variable for as long as a function runs
-    variable_of            the tf.Variable that a function's argument stands for
+    variable_of            the tf.Variable of a handle
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
-from tensorflow.python.eager import context, execute
+from tensorflow.python._pywrap_tfe import TFE_Py_Execute
+from tensorflow.python.eager import context, core
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
@@ -114,25 +115,29 @@ def _unknown_function() -> Any:
   return op
 
 
-def make_variables(values: Sequence[Any], devices: Sequence[str], trainable: bool
-                   ) -> list[tf.Variable]:
-  """Returns variables with these first values, one on each device; outside of functions.
+def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
+  """Returns handles of variables with these first values, one on each device; outside of functions.
 
-  They have no names, and handles have their shapes in Python alone: TensorFlow makes a kernel for
-  each name and shape on each device, which takes longer than all the rest. All of one kind of op
-  come one after the other, which suits the caches of the processor. By `tf.raw_ops`, handles would
-  be tried in another way first, in vain.
+  They have no names, and no shapes: TensorFlow makes a kernel for each name and shape on each
+  device, which takes longer than all the rest. All of one kind of op come one after the other,
+  which suits the caches of the processor. By `tf.raw_ops`, handles would be tried in another way
+  first, in vain.
   """
-  attrs: tuple[Any, ...] = (
-      "container", "", "shared_name", context.anonymous_name(), "debug_name", "",
-      "allowed_devices", [], "dtype", values[0].dtype.as_datatype_enum, "shape", None)
+  eager = context.context()
+  eager.ensure_initialized()
+  dtype = values[0].dtype.as_datatype_enum
+  made: tuple[Any, ...] = ("container", "", "shared_name", context.anonymous_name(), "debug_name",
+                           "", "allowed_devices", [], "dtype", dtype, "shape", None)
+  assigned = "dtype", dtype, "validate_shape", False
   handles: list[Any] = []
-  for device in devices:
-    with tf.device(device):
-      handles += execute.quick_execute("VarHandleOp", 1, [], attrs, context.context())
-  for handle, value in zip(handles, values, strict=True):
-    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-  return [_variable(handle, value, trainable) for handle, value in zip(handles, values)]
+  try:
+    for device in devices:
+      handles += TFE_Py_Execute(eager._handle, device, "VarHandleOp", [], made, 1)
+    for device, handle, value in zip(devices, handles, values, strict=True):
+      TFE_Py_Execute(eager._handle, device, "AssignVariableOp", [handle, value], assigned, 0)
+  except core._NotOkStatusException as error:
+    raise core._status_to_exception(error) from None
+  return handles
 
 
 @contextlib.contextmanager
@@ -145,8 +150,8 @@ def lent_variable(value: Any) -> Iterator[tf.Variable]:
   tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=False)
 
 
-def variable_of(handle: Any, like: tf.Variable) -> tf.Variable:
-  """Returns the variable for which a function's argument stands, the handle of one like another."""
+def variable_of(handle: Any, like: Any) -> tf.Variable:
+  """Returns the tf.Variable of a handle, of the shape, data type and trainability of something."""
   return _variable(handle, like, like.trainable)
 
 

@@ -24,6 +24,7 @@ from meshtf.graph import Op, Store
 from meshtf.mesh import Mesh, Split
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.calls import Callee, trace
+from meshtf.runtime.cells import Cell
 from meshtf.runtime.collectives.pieces import piece
 from meshtf.runtime.devices import only_cpus, share_memory
 from meshtf.runtime.handles import Handles, opened
@@ -37,7 +38,7 @@ class Writing(NamedTuple):
   """An op that writes variables, on one device."""
 
   op: Op
-  variables: list[tf.Variable]
+  cells: list[Cell]
   inputs: list[Any]
 
 
@@ -56,16 +57,16 @@ class Together:
 
   def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
     """Returns what variables hold, on each position."""
-    held = [list(load.store.slices()) for load in loads]
-    read: dict[int, Any] = {}
+    held = [list(load.store.cells()) for load in loads]
+    read: dict[Cell | None, Any] = {}
     for which, positions in self._alike(held):
       for p in positions:
-        variables = [held[k][p] for k in which]
+        cells = [held[k][p] for k in which]
         with tf.device(self.devices[p]):
-          ys = (self._call(*_reading(variables)) if self._pays(which, positions)
-                else _values(variables))
-        read.update(zip(map(id, variables), ys))
-    return {load.out: [read.get(id(v)) for v in slices] for load, slices in zip(loads, held)}
+          ys = (self._call(*_reading(cells)) if self._pays(which, positions)
+                else _values([cell.variable for cell in cells]))
+        read.update(zip(cells, ys))
+    return {load.out: [read.get(cell) for cell in cells] for load, cells in zip(loads, held)}
 
   def cut(self, moves: Sequence[MoveStep], values: Mapping[Value, Slices]
           ) -> dict[Value, Slices] | None:
@@ -88,30 +89,30 @@ class Together:
 
   def write(self, puts: Sequence[Put], values: Mapping[Value, Slices]) -> dict[Value, Slices]:
     """Lets ops write variables, each slice once, on the device that holds it; returns outputs."""
-    held = [[list(store.slices()) for store in put.op.stores] for put in puts]
-    made: dict[tuple[int, int], list[Any]] = {}
-    for which, positions in self._alike([slices[0] for slices in held]):
+    held = [[list(store.cells()) for store in put.op.stores] for put in puts]
+    made: dict[tuple[int, Cell], list[Any]] = {}
+    for which, positions in self._alike([cells[0] for cells in held]):
       for p in positions:
-        writings = [Writing(puts[k].op, [slices[p] for slices in held[k]],
+        writings = [Writing(puts[k].op, [cells[p] for cells in held[k]],
                             [values[v][p] for v in puts[k].values]) for k in which]
         with tf.device(self.devices[p]):
           ys = iter(self._call(*_writing(writings)) if self._pays(which, positions)
                     else _carry_out(writings))
-        made.update(((k, id(held[k][0][p])), [next(ys) for _ in puts[k].outs]) for k in which)
-    return {out: [None if s is None else made[k, id(s)][j] for s in held[k][0]]
+        made.update(((k, held[k][0][p]), [next(ys) for _ in puts[k].outs]) for k in which)
+    return {out: [None if cell is None else made[k, cell][j] for cell in held[k][0]]
             for k, put in enumerate(puts) for j, out in enumerate(put.outs)}
 
-  def _alike(self, held: Sequence[Slices]) -> Iterator[tuple[list[int], list[int]]]:
+  def _alike(self, held: Sequence[Sequence[Cell | None]]) -> Iterator[tuple[list[int], list[int]]]:
     """Yields (which, positions): those of some variables that each of these positions is to handle.
 
     Args:
-      held: each variable's slices, of each position; positions that share one handle it once.
+      held: each variable's cells, of each position; positions that share one handle it once.
     """
-    done: set[tuple[int, int]] = set()
+    done: set[tuple[int, Cell | None]] = set()
     found: dict[tuple[int, ...], list[int]] = {}
-    for position, (_, *slices) in enumerate(zip(self.devices, *held)):
-      mine = [k for k, s in enumerate(slices) if s is not None and (k, id(s)) not in done]
-      done.update((k, id(slices[k])) for k in mine)
+    for position, (_, *cells) in enumerate(zip(self.devices, *held)):
+      mine = [k for k, c in enumerate(cells) if c is not None and (k, c) not in done]
+      done.update((k, cells[k]) for k in mine)
       found.setdefault(tuple(mine), []).append(position)
     yield from ((list(which), positions) for which, positions in found.items() if which)
 
@@ -133,19 +134,20 @@ class Together:
       return False
     return self._handles is not None or len(which) > 1 and len(positions) > 1
 
-  def _call(self, key: Any, body: Callable[..., Any], variables: Sequence[tf.Variable],
-            inputs: Sequence[Any]) -> list[Any]:
+  def _call(self, key: Any, body: Callable[..., Any], cells: Sequence[Cell], inputs: Sequence[Any]
+            ) -> list[Any]:
     """Calls a function of variables and tensors, which is traced at its first call.
 
     Only what is given tensors writes.
     """
-    handles, numbers = [v.handle for v in variables], list(range(len(variables)))
     if self._handles is not None:
-      handles, numbers = self._handles.of(variables)
+      handles, numbers = self._handles.of(cells)
+    else:
+      handles, numbers = [cell.variable.handle for cell in cells], list(range(len(cells)))
 
     def with_handles(*args: Any) -> list[Any]:
       found = [h for arg in args[:len(handles)] for h in opened(arg)]
-      return body([variable_of(found[k], v) for k, v in zip(numbers, variables)],
+      return body([variable_of(found[k], cell) for k, cell in zip(numbers, cells)],
                   args[len(handles):])
     key = (*key, *numbers, *(tuple(h.shape) for h in handles))
     return self._traced(key, with_handles, [*handles, *inputs], True, bool(inputs))
@@ -163,14 +165,14 @@ def _values(variables: Sequence[tf.Variable]) -> list[Any]:
   return [tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in variables]
 
 
-def _reading(variables: Sequence[tf.Variable]) -> tuple[Any, ...]:
+def _reading(cells: Sequence[Cell]) -> tuple[Any, ...]:
   """Returns how a function reads variables: what makes it the same, its body, and its arguments."""
-  key = tuple((tuple(v.shape), v.dtype) for v in variables)
-  return key, lambda inside, _: _values(inside), variables, ()
+  key = tuple((tuple(cell.shape), cell.dtype) for cell in cells)
+  return key, lambda inside, _: _values(inside), cells, ()
 
 
 def _carry_out(writings: Sequence[Writing]) -> list[Any]:
-  return [y for writing in writings for y in _write(*writing)]
+  return [y for op, cells, xs in writings for y in _write(op, [c.variable for c in cells], xs)]
 
 
 def _write(op: Op, variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> Sequence[Any]:
@@ -188,16 +190,15 @@ def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
 
   A variable that several ops write is one argument, so that they keep their order.
   """
-  different = {id(v): v for writing in writings for v in writing.variables}
-  number = {name: k for k, name in enumerate(different)}
-  which = [[number[id(v)] for v in writing.variables] for writing in writings]
+  number = {cell: k for k, cell in enumerate(dict.fromkeys(c for w in writings for c in w.cells))}
+  which = [[number[cell] for cell in writing.cells] for writing in writings]
 
   def body(variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
     rest = iter(inputs)
-    return _carry_out([Writing(w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs])
-                       for w, mine in zip(writings, which)])
+    return [y for w, mine in zip(writings, which)
+            for y in _write(w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs])]
   key = tuple((id(w.op), *mine) for w, mine in zip(writings, which))
-  return key, body, list(different.values()), [x for w in writings for x in w.inputs]
+  return key, body, list(number), [x for w in writings for x in w.inputs]
 
 
 def _cutting(moves: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh

@@ -33,15 +33,15 @@ from meshtf.graph.check import check_layout
 from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.ops.state import Read, Write, transpose_like
+from meshtf.runtime.cells import Cell, make_cells
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
-from meshtf.runtime.tf_private import make_variables
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
 
-class Variable(Operators, tf.Module):
+class Variable(Operators):
   """A named tensor that stays between calls.
 
   Args:
@@ -61,7 +61,6 @@ class Variable(Operators, tf.Module):
   def __init__(self, mesh: Mesh, shape: ShapeLike, initializer: Initializer, name: str,
                dtype: object = "float32", trainable: bool = True,
                layout: Layout | None = None) -> None:
-    super().__init__(name=None)
     if isinstance(current_executor(), Graph):
       raise PlanError(explain_error(
           f"variable {name!r} is made inside a mtf.function.", **{"from": Source.here()},
@@ -79,7 +78,7 @@ class Variable(Operators, tf.Module):
     check_layout([self.spec], mesh, self.layout, f"{self.path!r}, {Source.here()}",
                  what="variable")
     self.placement: Placement = mesh.place(self.spec.shape, self.layout, self.stage)[0]
-    self._slices = self._make_slices(initializer)
+    self._cells = self._make_cells(initializer)
 
   @property
   def name(self) -> str:
@@ -141,12 +140,16 @@ class Variable(Operators, tf.Module):
         with tf.device(device):
           done[id(variable)] = tf.raw_ops.ReadVariableOp(resource=variable.handle,
                                                          dtype=variable.dtype)
-    return [done.get(id(v)) for v in self._slices]
+    return [done.get(id(v)) for v in self.slices()]
 
-  def slices(self) -> list[tf.Variable]:
-    """Returns each position's tf.Variable: the runtime's door."""
+  def slices(self) -> list[tf.Variable | None]:
+    """Returns each position's tf.Variable; None: it lies at another stage."""
+    return [None if cell is None else cell.variable for cell in self.cells()]
+
+  def cells(self) -> list[Cell | None]:
+    """Returns what holds each position's slice: the runtime's door."""
     devices_of(self.mesh)          # refuses a mesh without hardware, where there are none
-    return self._slices
+    return self._cells
 
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""
@@ -162,23 +165,23 @@ class Variable(Operators, tf.Module):
     self.stage = stage
     self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
     if whole is not None:
-      self._slices = self._keep(pieces_of(whole, self.spec, self.placement, self.mesh))
+      self._cells = self._keep(pieces_of(whole, self.spec, self.placement, self.mesh))
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
     return region(self.shape, self.placement, key, self.mesh)
 
-  def _make_slices(self, initializer: Initializer) -> list[tf.Variable]:
+  def _make_cells(self, initializer: Initializer) -> list[Cell | None]:
     slices = self._first_slices(initializer)
     return [] if self.mesh.abstract else self._keep(slices)
 
-  def _keep(self, slices: list[Any]) -> list[tf.Variable]:
-    """Returns each position's tf.Variable with these first values; None: it holds none."""
+  def _keep(self, slices: list[Any]) -> list[Cell | None]:
+    """Returns each position's cell with these first values; None: it holds none."""
     held = list(zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh)))
     first: dict[Any, Any] = {}
     for at, x in zip(held, slices):
       if x is not None:
         first.setdefault(at, x)
-    made = make_variables(list(first.values()), [device for device, _ in first], self.trainable)
+    made = make_cells(list(first.values()), [device for device, _ in first], self.trainable)
     done = dict(zip(first, made))
     return [None if x is None else done[at] for at, x in zip(held, slices)]
 
