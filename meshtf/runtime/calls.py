@@ -21,7 +21,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.quick_ops import add_op, quick_ops
+from meshtf.runtime.quick_ops import add_op, known, quick_ops, whole_number
 
 
 def _config() -> bytes:
@@ -50,17 +50,15 @@ class Callee:
   def __init__(self, function: Any, stateful: bool, alone: bool) -> None:
     self.function, self.alone = function, alone
     self.kind = (ALONE if alone else CALLED)[stateful]
-    self.shapes = [y.shape for y in function.outputs]
-    self.dtypes = [y.dtype for y in function.outputs]
-    self.attrs = _attrs(function, alone)
+    self.known = known(self.kind, _attrs(function, alone))
+    self.shapes = [] if alone else [y.shape for y in function.outputs]
 
   def __call__(self, args: Sequence[Any]) -> list[Any]:
     self.function.add_to_graph(tf.compat.v1.get_default_graph())
-    first = [tf.constant(0, tf.int32)] if self.alone else []
-    ys = add_op(self.kind, [*first, *args], self.dtypes, self.attrs)
+    ys = add_op(self.kind, [*([whole_number(0)] if self.alone else []), *args], self.known)
     for y, shape in zip(ys, self.shapes):
       y.set_shape(shape)
-    return list(ys)
+    return ys
 
 
 def called(node: Any) -> str | None:

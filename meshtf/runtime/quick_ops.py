@@ -2,7 +2,7 @@
 
     with quick_ops():              # while a tf.function is traced
       y = tf.matmul(a, b)          # as always
-      (y,) = add_op("MatMul", [a, b], [tf.float32], attrs)       # all attributes known
+      (y,) = add_op("MatMul", [a, b], known("MatMul", attrs))      # all attributes known
 
 Private parts of TensorFlow are used here and in `tf_private`, and nowhere else:
 
@@ -12,17 +12,20 @@ Private parts of TensorFlow are used here and in `tf_private`, and nowhere else:
 - TensorFlow works out the attributes of each op in Python. Here they are kept for as long as graphs
   are traced, for ops of one kind with inputs of the same types. Where anything else than tensors,
   whole numbers and lists of them is given, TensorFlow makes the op as always.
+- `tf.device` makes a function each time, and asks what its arguments are called.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import tensorflow as tf
+from tensorflow.python.client import pywrap_tf_session as c_api
 from tensorflow.python.framework import op_callbacks, op_def_library, op_def_registry, ops
 
 Made = tuple[list[Any], bool, Any, list[Any]]     # structure, stateful, op, outputs: TensorFlow's
@@ -39,6 +42,25 @@ def quick_ops() -> Iterator[None]:
       yield
   finally:
     del graph._create_op_internal, graph.capture
+
+
+class Known(NamedTuple):
+  """What ops of one kind with equal attributes share."""
+
+  attrs: dict[str, Any]                   # all of them, as TensorFlow's `AttrValue`
+  serialized: list[tuple[str, bytes]]
+  counts: list[int | None]                # of tensors for each input; None: one, and no list
+
+
+def known(kind: str, attrs: dict[str, Any]) -> Known:
+  """Returns what ops of a kind with these attributes share."""
+  counts: list[int | None] = []
+  for taken in op_def_registry.get(kind).input_arg:
+    if taken.number_attr:
+      counts.append(attrs[taken.number_attr].i)
+    else:
+      counts.append(len(attrs[taken.type_list_attr].list.type) if taken.type_list_attr else None)
+  return Known(attrs, [(name, value.SerializeToString()) for name, value in attrs.items()], counts)
 
 
 class _Maker:
@@ -84,37 +106,65 @@ class _Maker:
   def _new(self, op_type: str, inputs: Any, dtypes: Any = None, input_types: Any = None,
            name: str | None = None, attrs: Any = None, op_def: Any = None,
            compute_device: bool = True) -> Any:
-    graph = self.graph
-    if graph._get_control_flow_context() is not None:
+    if self.graph._get_control_flow_context() is not None:
       return self.slowly(op_type, inputs, dtypes, input_types, name, attrs, op_def, compute_device)
-    xs = [graph.capture(x) for x in inputs]
-    name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or op_type)
-    after = graph._control_dependencies_for_inputs({x.op for x in xs})
+    return self.quickly(op_type, inputs, known(op_type, attrs or {}), name, compute_device)
+
+  def quickly(self, kind: str, inputs: Sequence[Any], same: Known, name: str | None = None,
+              compute_device: bool = True) -> Any:
+    """Returns an op of known attributes, which is no constant; not inside of TensorFlow 1's loops.
+
+    Raises:
+      ValueError: TensorFlow refuses it.
+    """
+    graph = self.graph
+    xs = [x if getattr(x, "graph", None) is graph else graph.capture(x) for x in inputs]
+    name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or kind)
+    after = ()
+    if graph._control_dependencies_stack:
+      after = graph._control_dependencies_for_inputs({x.op for x in xs})
     with graph._mutation_lock():
-      made = ops._create_c_op(graph, ops._NodeDef(op_type, name, attrs), xs, after, op_def=op_def,
-                              extract_traceback=False)
-      op = ops.Operation._from_c_op(made, graph)
+      with graph._c_graph.get() as c_graph:
+        made = c_api.TF_NewOperation(c_graph, kind, name)
+      rest = iter(xs)
+      for count in same.counts:
+        if count is None:
+          c_api.TF_AddInput(made, next(rest)._as_tf_output())
+        else:
+          c_api.TF_AddInputList(made, [x._as_tf_output() for x in itertools.islice(rest, count)])
+      for op in after:
+        c_api.TF_AddControlInput(made, op._c_op)
+      for attr, value in same.serialized:
+        c_api.TF_SetAttrValueProto(made, attr, value)
+      op = ops.Operation._from_c_op(_finished(made), graph)
       graph._create_op_helper(op, compute_device=compute_device)
     return op
+
+
+def _finished(made: Any) -> Any:
+  try:
+    return c_api.TF_FinishOperation(made)
+  except tf.errors.InvalidArgumentError as error:      # TensorFlow tells of these so, too
+    raise ValueError(error.message) from error
 
 
 class _Recipe(NamedTuple):
   """How ops of one kind with inputs of the same types and equal attributes are made."""
 
   types: list[tf.DType]        # of the inputs
-  attrs: dict[str, Any]
-  op_def: Any
+  same: Known
   structure: list[Any]         # of the outputs
   stateful: bool
 
 
 class _Helper:
-  """What stands for TensorFlow's helper that makes ops, as long as graphs are traced."""
+  """What stands for TensorFlow's helper that makes ops, and `tf.device`, while graphs are traced."""
 
   def __init__(self) -> None:
     self.graphs, self.lock = 0, threading.Lock()
     self.recipes: dict[Any, _Recipe] = {}
-    self.slowly: Any = None      # TensorFlow's
+    self.slowly: Any = None      # TensorFlow's own
+    self.slow_device: Any = None
 
   @contextlib.contextmanager
   def in_force(self) -> Iterator[None]:
@@ -123,35 +173,63 @@ class _Helper:
       self.graphs += 1
       if self.graphs == 1:
         self.slowly, op_def_library._apply_op_helper = op_def_library._apply_op_helper, self.apply
+        self.slow_device, ops.device = ops.device, self.device
     try:
       yield
     finally:
       with self.lock:
         self.graphs -= 1
         if not self.graphs:
-          op_def_library._apply_op_helper = self.slowly
+          op_def_library._apply_op_helper, ops.device = self.slowly, self.slow_device
           self.recipes.clear()
+
+  def device(self, name: Any) -> Any:
+    """Returns a context in which ops of the default graph are made on a device."""
+    maker = _maker()
+    if maker is None or not isinstance(name, str):
+      return self.slow_device(name)
+    return _on(maker.graph._device_function_stack, name)
 
   def apply(self, op_type_name: str, name: str | None = None, **keywords: Any) -> Made:
     """Returns an op of the default graph, and what TensorFlow's helper tells of it."""
-    maker = getattr(tf.compat.v1.get_default_graph()._create_op_internal, "__self__", None)
+    maker = _maker()
     given = None
-    if isinstance(maker, _Maker) and not op_callbacks.should_invoke_op_callbacks():
+    if maker is not None and not op_callbacks.should_invoke_op_callbacks():
       given = _given(op_type_name, keywords)
     if given is None:
       return self.slowly(op_type_name, name=name, **keywords)
-    assert isinstance(maker, _Maker)
+    assert maker is not None
     key, xs = given
     if key not in self.recipes:
       made = self.slowly(op_type_name, name=name, **keywords)
       types, attrs = maker.last
-      self.recipes[key] = _Recipe(types, attrs, op_def_registry.get(op_type_name), *made[:2])
+      self.recipes[key] = _Recipe(types, known(op_type_name, attrs), *made[:2])
       return made
-    types, attrs, op_def, structure, stateful = self.recipes[key]
+    types, same, structure, stateful = self.recipes[key]
     tensors = [x if isinstance(x, tf.Tensor) else maker.constant(x, dtype)
                for x, dtype in zip(xs, types, strict=True)]
-    op = maker.make(op_type_name, tensors, None, types, name or op_type_name, attrs, op_def)
+    op = _added(maker, op_type_name, tensors, same, name)
     return list(structure), stateful, op, op.outputs
+
+
+@contextlib.contextmanager
+def _on(stack: Any, device: str) -> Iterator[None]:
+  stack.push_obj(_device(device))
+  try:
+    yield
+  finally:
+    stack.pop_obj()
+
+
+@functools.cache
+def _device(name: str) -> Any:
+  return ops._UserDeviceSpec(name)
+
+
+def _maker() -> _Maker | None:
+  """Returns what makes the ops of the default graph, if that is here."""
+  maker = getattr(tf.compat.v1.get_default_graph()._create_op_internal, "__self__", None)
+  return maker if isinstance(maker, _Maker) else None
 
 
 _HELPER = _Helper()
@@ -198,15 +276,26 @@ def _inputs(kind: str) -> dict[str, bool]:
   return {i.name: bool(i.number_attr or i.type_list_attr) for i in inputs}
 
 
-def add_op(kind: str, inputs: Sequence[Any], dtypes: Sequence[tf.DType], attrs: dict[str, Any]
-           ) -> list[Any]:
+def add_op(kind: str, inputs: Sequence[Any], same: Known) -> list[Any]:
   """Adds an op to the graph that is being traced, and returns its outputs.
 
   Args:
     kind: its type.
     inputs: tensors, those of lists one after the other.
-    dtypes: of the outputs.
-    attrs: all attributes, as TensorFlow's `AttrValue`.
+    same: what its attributes are.
   """
+  return list(_added(_maker(), kind, inputs, same).outputs)
+
+
+def _added(maker: _Maker | None, kind: str, xs: Sequence[Any], same: Known,
+           name: str | None = None) -> Any:
   graph = tf.compat.v1.get_default_graph()
-  return graph._create_op_internal(kind, list(inputs), list(dtypes), attrs=attrs).outputs
+  if maker is not None and graph._get_control_flow_context() is None:
+    return maker.quickly(kind, xs, same, name)
+  return graph._create_op_internal(kind, list(xs), None, name=name, attrs=same.attrs)
+
+
+def whole_number(value: int) -> Any:
+  """Returns a scalar int32 of the graph that is being traced."""
+  maker = _maker()
+  return tf.constant(value, tf.int32) if maker is None else maker.constant(value, tf.int32)
