@@ -54,11 +54,15 @@ class Callee:
     self.shapes = [] if alone else [y.shape for y in function.outputs]
 
   def __call__(self, args: Sequence[Any]) -> list[Any]:
+    return list(self.op(args).outputs)
+
+  def op(self, args: Sequence[Any]) -> Any:
+    """Returns the op of a call."""
     self.function.add_to_graph(tf.compat.v1.get_default_graph())
-    ys = add_op(self.kind, [*([whole_number(0)] if self.alone else []), *args], self.known)
-    for y, shape in zip(ys, self.shapes):
+    op = add_op(self.kind, [*([whole_number(0)] if self.alone else []), *args], self.known)
+    for y, shape in zip(op.outputs, self.shapes):
       y.set_shape(shape)
-    return ys
+    return op
 
 
 def called(node: Any) -> str | None:

@@ -55,8 +55,7 @@ class Compiled:
     """Runs the program on the arguments' tensors and returns the results."""
     if self.function is None:
       with _passing_over():
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
-        self.function = tf.function(self._body, autograph=False).get_concrete_function(*specs)
+        self.function = self._traced([tf.TensorSpec(x.shape, x.dtype) for x in flat])
     try:
       return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
     except tf.errors.OpError as error:
@@ -73,10 +72,17 @@ class Compiled:
             for s, times in walk(self.program) for _ in range(times)
             if isinstance(s, MoveStep) and s.move.kind != "slice" and s.src.spec]
 
-  def _body(self, *flat: Any) -> list[Any]:
-    self._fill(flat)
+  def _traced(self, specs: Sequence[tf.TensorSpec]) -> Any:
+    """Returns the concrete function of a program."""
     alone = only_cpus(devices_of(self.mesh)) and not onednn_rewrites()
     placed = Placed(self.mesh, self.segments, Tracer(self.jit, alone))
+    attributes = {"_disable_acd": True} if placed.together.keeps_order else {}
+    function = tf.function(lambda *flat: self._body(placed, flat), autograph=False,
+                           experimental_attributes=attributes)
+    return function.get_concrete_function(*specs)
+
+  def _body(self, placed: Placed, flat: Sequence[Any]) -> list[Any]:
+    self._fill(flat)
     out = []
     with quick_ops():
       values = placed.run(self.program.results)

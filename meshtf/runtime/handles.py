@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from meshtf.graph import Store
 from meshtf.runtime.cells import Cell
+from meshtf.runtime.tf_private import pack_handles
 
 Owners = tuple[int, ...]     # the positions that hold slices of their own; the first of equal ones
 
@@ -58,8 +59,8 @@ class Handles:
 
   def _tensor(self, pack: tuple[int, Owners]) -> Any:
     if pack not in self._tensors:
-      with tf.init_scope(), tf.device(self.devices[pack[0]]):
-        self._tensors[pack] = _packed([cell.handle for cell in self._packs[pack]])
+      self._tensors[pack] = _packed([cell.handle for cell in self._packs[pack]],
+                                    self.devices[pack[0]])
     return self._tensors[pack]
 
 
@@ -71,7 +72,7 @@ def opened(handles: Any) -> list[Any]:
   return tf.raw_ops.Unpack(value=row, num=row.shape[0], axis=0)
 
 
-def _packed(handles: Sequence[Any]) -> Any:
+def _packed(handles: Sequence[Any], device: str) -> Any:
   """Returns a square of handles, of which the last may come several times.
 
   Each number of inputs is a kernel of its own on each device, which takes the longer to set up the
@@ -80,6 +81,6 @@ def _packed(handles: Sequence[Any]) -> Any:
   side = math.ceil(math.sqrt(len(handles)))
   rows = [handles[start:start + side] for start in range(0, len(handles), side)]
   rows[-1] = [*rows[-1], *[handles[-1]] * (side - len(rows[-1]))]
-  packed = [tf.raw_ops.Pack(values=row, axis=0) for row in rows]
+  packed = [pack_handles(row, device) for row in rows]
   packed += [packed[-1]] * (side - len(rows))          # the same kernel again
-  return tf.raw_ops.Pack(values=packed, axis=0)
+  return pack_handles(packed, device)

@@ -2,7 +2,7 @@
 
     with quick_ops():              # while a tf.function is traced
       y = tf.matmul(a, b)          # as always
-      (y,) = add_op("MatMul", [a, b], known("MatMul", attrs))      # all attributes known
+      op = add_op("MatMul", [a, b], known("MatMul", attrs))        # all attributes known
 
 Private parts of TensorFlow are used here and in `tf_private`, and nowhere else:
 
@@ -120,7 +120,7 @@ class _Maker:
     graph = self.graph
     xs = [x if getattr(x, "graph", None) is graph else graph.capture(x) for x in inputs]
     name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or kind)
-    after = ()
+    after: Sequence[Any] = ()
     if graph._control_dependencies_stack:
       after = graph._control_dependencies_for_inputs({x.op for x in xs})
     with graph._mutation_lock():
@@ -158,7 +158,7 @@ class _Recipe(NamedTuple):
 
 
 class _Helper:
-  """What stands for TensorFlow's helper that makes ops, and `tf.device`, while graphs are traced."""
+  """What stands for TensorFlow's helper that makes ops, and for `tf.device`, in graphs."""
 
   def __init__(self) -> None:
     self.graphs, self.lock = 0, threading.Lock()
@@ -276,15 +276,15 @@ def _inputs(kind: str) -> dict[str, bool]:
   return {i.name: bool(i.number_attr or i.type_list_attr) for i in inputs}
 
 
-def add_op(kind: str, inputs: Sequence[Any], same: Known) -> list[Any]:
-  """Adds an op to the graph that is being traced, and returns its outputs.
+def add_op(kind: str, inputs: Sequence[Any], same: Known) -> Any:
+  """Adds an op to the graph that is being traced, and returns it.
 
   Args:
     kind: its type.
     inputs: tensors, those of lists one after the other.
     same: what its attributes are.
   """
-  return list(_added(_maker(), kind, inputs, same).outputs)
+  return _added(_maker(), kind, inputs, same)
 
 
 def _added(maker: _Maker | None, kind: str, xs: Sequence[Any], same: Known,

@@ -8,6 +8,7 @@
     call_with              calls a function with a session configuration of its own
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
     make_handles           some variables, made in little time
+    pack_handles           handles of variables as one tensor
     lent_variable          a tf.Variable for as long as a function runs
     variable_of            the tf.Variable of a handle
 """
@@ -120,24 +121,33 @@ def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
 
   They have no names, and no shapes: TensorFlow makes a kernel for each name and shape on each
   device, which takes longer than all the rest. All of one kind of op come one after the other,
-  which suits the caches of the processor. By `tf.raw_ops`, handles would be tried in another way
-  first, in vain.
+  which suits the caches of the processor.
   """
+  dtype = values[0].dtype.as_datatype_enum
+  made: tuple[Any, ...] = (
+      "container", "", "shared_name", context.anonymous_name(), "debug_name", "",
+      "allowed_devices", [], "dtype", dtype, "shape", None)
+  handles = [_run("VarHandleOp", [], made, 1, device)[0] for device in devices]
+  for handle, value, device in zip(handles, values, devices, strict=True):
+    _run("AssignVariableOp", [handle, value], ("dtype", dtype, "validate_shape", False), 0, device)
+  return handles
+
+
+def pack_handles(handles: Sequence[Any], device: str) -> Any:
+  """Returns handles of one shape as one tensor; outside of functions."""
+  attrs = "N", len(handles), "T", tf.resource.as_datatype_enum, "axis", 0
+  return _run("Pack", list(handles), attrs, 1, device)[0]
+
+
+def _run(kind: str, inputs: list[Any], attrs: tuple[Any, ...], outputs: int, device: str
+         ) -> list[Any]:
+  """Runs an op. By `tf.raw_ops`, handles are tried in another way first, in vain."""
   eager = context.context()
   eager.ensure_initialized()
-  dtype = values[0].dtype.as_datatype_enum
-  made: tuple[Any, ...] = ("container", "", "shared_name", context.anonymous_name(), "debug_name",
-                           "", "allowed_devices", [], "dtype", dtype, "shape", None)
-  assigned = "dtype", dtype, "validate_shape", False
-  handles: list[Any] = []
   try:
-    for device in devices:
-      handles += TFE_Py_Execute(eager._handle, device, "VarHandleOp", [], made, 1)
-    for device, handle, value in zip(devices, handles, values, strict=True):
-      TFE_Py_Execute(eager._handle, device, "AssignVariableOp", [handle, value], assigned, 0)
+    return TFE_Py_Execute(eager._handle, device, kind, inputs, attrs, outputs)
   except core._NotOkStatusException as error:
     raise core._status_to_exception(error) from None
-  return handles
 
 
 @contextlib.contextmanager

@@ -54,6 +54,7 @@ class Together:
   def __init__(self, mesh: Mesh, devices: Sequence[str], segments: Sequence[Segment]) -> None:
     self.mesh, self.devices, self.segments = mesh, devices, segments
     self._functions: dict[Any, Callee] = {}
+    self._order = Order()
 
   def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
     """Returns what variables hold, on each position."""
@@ -84,7 +85,7 @@ class Together:
       with tf.device(device):
         here = [tf.constant(coords[axis], tf.int32) for axis in axes]
         key = tuple((id(m), tuple(x.shape)) for m, x in zip(moves, xs))
-        made.append(self._traced(key, _cutting(moves, axes, self.mesh), [*here, *xs]))
+        made.append(self._traced(key, _cutting(moves, axes, self.mesh), [*here, *xs])([*here, *xs]))
     return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
 
   def write(self, puts: Sequence[Put], values: Mapping[Value, Slices]) -> dict[Value, Slices]:
@@ -120,13 +121,19 @@ class Together:
   def _handles(self) -> Handles | None:
     """The handles as one tensor for each position, where that may be and pays.
 
-    TensorFlow orders what reads and writes by the tensor that has the handle, so it is all or none.
+    What reads and writes is ordered by the tensor that has the handle, so it is all or none.
     """
     stores = _by_calls_alone(self.segments, self.mesh)
     if len(stores) < 2 or not share_memory(self.devices):
       return None
     handles = Handles(self.devices, stores)
     return handles if handles.spread() else None
+
+  @functools.cached_property
+  def keeps_order(self) -> bool:
+    """Whether a program needs no other order than that of these calls, which they have."""
+    others = (step for s in self.segments for step in s.before if isinstance(step, Put))
+    return self._handles is not None and all(step.op.stores for step in others)
 
   def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
     """Whether to trace a function for some variables of some positions; never in eager mode."""
@@ -150,15 +157,45 @@ class Together:
       return body([variable_of(found[k], cell) for k, cell in zip(numbers, cells)],
                   args[len(handles):])
     key = (*key, *numbers, *(tuple(h.shape) for h in handles))
-    return self._traced(key, with_handles, [*handles, *inputs], True, bool(inputs))
+    writes = bool(inputs)
+    function = self._traced(key, with_handles, [*handles, *inputs], True, writes)
+    if not self.keeps_order:
+      return function([*handles, *inputs])
+    with tf.control_dependencies(self._order.before(handles, writes)):
+      op = function.op([*handles, *inputs])
+    self._order.add(op, handles, writes)
+    return list(op.outputs)
 
   def _traced(self, key: Any, body: Callable[..., list[Any]], args: Sequence[Any],
-              stateful: bool = False, ordered: bool = False) -> list[Any]:
+              stateful: bool = False, ordered: bool = False) -> Callee:
     if key not in self._functions:
       specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
       alone = only_cpus(self.devices)
       self._functions[key] = trace(body, specs, stateful, ordered, alone)
-    return self._functions[key](args)
+    return self._functions[key]
+
+
+class Order:
+  """The order of calls that read and write variables; TensorFlow would look through all ops."""
+
+  def __init__(self) -> None:
+    self._written: dict[int, Any] = {}                # by tensor of handles, the last op
+    self._read: dict[int, list[Any]] = {}             # and those that read since
+
+  def before(self, handles: Sequence[Any], writes: bool) -> list[Any]:
+    """Returns the ops after which a call with these handles may run."""
+    found = [self._written[id(h)] for h in handles if id(h) in self._written]
+    return [*found, *(op for h in handles for op in self._read.get(id(h), ()) if writes)]
+
+  def add(self, op: Any, handles: Sequence[Any], writes: bool) -> None:
+    """Adds a call, which a program is to run if it writes, whoever takes what it returns."""
+    if writes:
+      op.graph.control_outputs.append(op)
+    for handle in map(id, handles):
+      if writes:
+        self._written[handle], self._read[handle] = op, []
+      else:
+        self._read.setdefault(handle, []).append(op)
 
 
 def _values(variables: Sequence[tf.Variable]) -> list[Any]:
