@@ -98,7 +98,7 @@ def spare_callees() -> None:
   """
   calls: dict[str, list[Any]] = {}
   for op in tf.compat.v1.get_default_graph().get_operations():
-    if op.type in ("PartitionedCall", "StatefulPartitionedCall"):
+    if op.type in ("PartitionedCall", "StatefulPartitionedCall", "StatelessCase", "Case"):
       calls.setdefault(op.device, []).append(op)
   for device, some in calls.items():
     with tf.device(device):
