@@ -9,7 +9,6 @@ the graph. Between CPUs of one process a tensor can hold handles as it holds num
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -53,14 +52,14 @@ class Handles:
     first, start = {}, 0
     for pack in packs:
       first[pack] = start
-      start += self._tensor(pack).shape.num_elements()
+      start += len(self._packs[pack])
     numbers = [first[pack] + k for pack, k in (self._where[cell] for cell in cells)]
     return [self._tensor(pack) for pack in packs], numbers
 
   def _tensor(self, pack: tuple[int, Owners]) -> Any:
     if pack not in self._tensors:
-      self._tensors[pack] = _packed([cell.handle for cell in self._packs[pack]],
-                                    self.devices[pack[0]])
+      handles = [cell.handle for cell in self._packs[pack]]
+      self._tensors[pack] = pack_handles(handles, self.devices[pack[0]])
     return self._tensors[pack]
 
 
@@ -68,19 +67,4 @@ def opened(handles: Any) -> list[Any]:
   """Returns the handles that a tensor holds."""
   if not handles.shape.rank:
     return [handles]
-  row = tf.reshape(handles, [handles.shape.num_elements()])
-  return tf.raw_ops.Unpack(value=row, num=row.shape[0], axis=0)
-
-
-def _packed(handles: Sequence[Any], device: str) -> Any:
-  """Returns a square of handles, of which the last may come several times.
-
-  Each number of inputs is a kernel of its own on each device, which takes the longer to set up the
-  more inputs it has.
-  """
-  side = math.ceil(math.sqrt(len(handles)))
-  rows = [handles[start:start + side] for start in range(0, len(handles), side)]
-  rows[-1] = [*rows[-1], *[handles[-1]] * (side - len(rows[-1]))]
-  packed = [pack_handles(row, device) for row in rows]
-  packed += [packed[-1]] * (side - len(rows))          # the same kernel again
-  return pack_handles(packed, device)
+  return tf.raw_ops.Unpack(value=handles, num=handles.shape[0], axis=0)

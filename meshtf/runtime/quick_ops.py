@@ -21,6 +21,7 @@ import contextlib
 import functools
 import itertools
 import threading
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -69,6 +70,7 @@ class _Maker:
   def __init__(self, graph: Any) -> None:
     self.graph, self.slowly, self.taken = graph, graph._create_op_internal, graph.capture
     self.constants: dict[Any, Any] = {}
+    self.devices: dict[Any, str | None] = {}      # by contexts around
     self.capturing = False
     self.last: tuple[Any, Any] = None, None       # types of inputs, and attributes, of the last op
 
@@ -123,9 +125,12 @@ class _Maker:
     after: Sequence[Any] = ()
     if graph._control_dependencies_stack:
       after = graph._control_dependencies_for_inputs({x.op for x in xs})
+    device = self._device() if compute_device else None
     with graph._mutation_lock():
       with graph._c_graph.get() as c_graph:
         made = c_api.TF_NewOperation(c_graph, kind, name)
+      if device:
+        c_api.TF_SetDevice(made, device)
       rest = iter(xs)
       for count in same.counts:
         if count is None:
@@ -137,8 +142,34 @@ class _Maker:
       for attr, value in same.serialized:
         c_api.TF_SetAttrValueProto(made, attr, value)
       op = ops.Operation._from_c_op(_finished(made), graph)
-      graph._create_op_helper(op, compute_device=compute_device)
+      if device is None:
+        graph._create_op_helper(op, compute_device=compute_device)
+      else:
+        graph._record_op_seen_by_control_dependencies(op)
     return op
+
+  def _device(self) -> str | None:
+    """Returns the device of ops that are made now; None: TensorFlow has more to settle for them."""
+    graph = self.graph
+    if (graph._colocation_stack or graph._attr_scope_map or graph._op_to_kernel_label_map
+        or graph._gradient_override_map or graph._gradient_function_map or graph._container):
+      return None
+    around = tuple(graph._device_function_stack.peek_objs())
+    if around not in self.devices:
+      self.devices[around] = _merged(around)
+    return self.devices[around]
+
+
+def _merged(specs: Sequence[Any]) -> str | None:
+  """Returns the device that contexts, the innermost first, give all ops; None: not each the same."""
+  op = types.SimpleNamespace(device="")
+  for spec in specs:
+    if spec.is_null_merge:
+      continue
+    if not spec.fast_string_merge:
+      return None
+    op.device = spec.string_merge(op)
+  return str(op.device)
 
 
 def _finished(made: Any) -> Any:
@@ -151,7 +182,7 @@ def _finished(made: Any) -> Any:
 class _Recipe(NamedTuple):
   """How ops of one kind with inputs of the same types and equal attributes are made."""
 
-  types: list[tf.DType]        # of the inputs
+  dtypes: list[tf.DType]       # of the inputs
   same: Known
   structure: list[Any]         # of the outputs
   stateful: bool
@@ -202,12 +233,12 @@ class _Helper:
     key, xs = given
     if key not in self.recipes:
       made = self.slowly(op_type_name, name=name, **keywords)
-      types, attrs = maker.last
-      self.recipes[key] = _Recipe(types, known(op_type_name, attrs), *made[:2])
+      dtypes, attrs = maker.last
+      self.recipes[key] = _Recipe(dtypes, known(op_type_name, attrs), *made[:2])
       return made
-    types, same, structure, stateful = self.recipes[key]
+    dtypes, same, structure, stateful = self.recipes[key]
     tensors = [x if isinstance(x, tf.Tensor) else maker.constant(x, dtype)
-               for x, dtype in zip(xs, types, strict=True)]
+               for x, dtype in zip(xs, dtypes, strict=True)]
     op = _added(maker, op_type_name, tensors, same, name)
     return list(structure), stateful, op, op.outputs
 

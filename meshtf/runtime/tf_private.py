@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
-from tensorflow.python._pywrap_tfe import TFE_Py_Execute
+from tensorflow.python import _pywrap_tfe
 from tensorflow.python.eager import context, core
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import handle_data_util
@@ -127,27 +127,40 @@ def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
   made: tuple[Any, ...] = (
       "container", "", "shared_name", context.anonymous_name(), "debug_name", "",
       "allowed_devices", [], "dtype", dtype, "shape", None)
-  handles = [_run("VarHandleOp", [], made, 1, device)[0] for device in devices]
-  for handle, value, device in zip(handles, values, devices, strict=True):
-    _run("AssignVariableOp", [handle, value], ("dtype", dtype, "validate_shape", False), 0, device)
+  assigned = "dtype", dtype, "validate_shape", False
+  with _run_as_they_are() as run:
+    handles = [run("VarHandleOp", [], made, 1, device)[0] for device in devices]
+    for handle, value, device in zip(handles, values, devices, strict=True):
+      run("AssignVariableOp", [handle, value], assigned, 0, device)
   return handles
 
 
 def pack_handles(handles: Sequence[Any], device: str) -> Any:
-  """Returns handles of one shape as one tensor; outside of functions."""
+  """Returns handles as one tensor; outside of functions."""
   attrs = "N", len(handles), "T", tf.resource.as_datatype_enum, "axis", 0
-  return _run("Pack", list(handles), attrs, 1, device)[0]
+  with _run_as_they_are() as run:
+    return run("Pack", list(handles), attrs, 1, device)[0]
 
 
-def _run(kind: str, inputs: list[Any], attrs: tuple[Any, ...], outputs: int, device: str
-         ) -> list[Any]:
-  """Runs an op. By `tf.raw_ops`, handles are tried in another way first, in vain."""
+@contextlib.contextmanager
+def _run_as_they_are() -> Iterator[Callable[..., list[Any]]]:
+  """Gives what runs an op on a device, from its kind, inputs, attributes and number of outputs.
+
+  TensorFlow makes a function of each kind of op on each device, in 1 ms, unless told otherwise. By
+  `tf.raw_ops`, handles are tried in another way first, in vain.
+  """
   eager = context.context()
   eager.ensure_initialized()
+
+  def run(kind: str, inputs: list[Any], attrs: Any, outputs: int, device: str) -> list[Any]:
+    return list(_pywrap_tfe.TFE_Py_Execute(eager._handle, device, kind, inputs, attrs, outputs))
+  _pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(eager._handle, False)
   try:
-    return TFE_Py_Execute(eager._handle, device, kind, inputs, attrs, outputs)
+    yield run
   except core._NotOkStatusException as error:
     raise core._status_to_exception(error) from None
+  finally:
+    _pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(eager._handle, True)
 
 
 @contextlib.contextmanager

@@ -140,15 +140,25 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
   assert made and len(made) - captured <= len(set(made))
 
 
-def test_no_callee_is_searched_for_reference_variables(monkeypatch):
+@pytest.mark.parametrize("called_or_alone", [True, False])
+def test_no_callee_is_searched_for_reference_variables(monkeypatch, called_or_alone):
   """TensorFlow ends its search at nodes of unknown functions: one before, one after all calls."""
-  monkeypatch.setattr("meshtf.runtime.compiled.onednn_rewrites", lambda: True)
+  monkeypatch.setattr("meshtf.runtime.compiled.onednn_rewrites", lambda: called_or_alone)
   train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
   train(np.ones((8, 8), "float32"), np.int32(0))
   (compiled, _), = train._compiled.values()
   ops = compiled.function.graph.get_operations()
   marks = [op for op in ops if op.type == "NoOp" and "_meshtf" in op.node_def.attr]
-  calls = {op for op in ops if "PartitionedCall" in op.type}
+  calls = {op for op in ops if called(op.node_def)}
   assert calls and len({op.device for op in marks}) == DEVICES
   assert calls == {op for m in marks for op in m._control_outputs if op in calls}
   assert calls == {op for m in marks for op in m.control_inputs}
+
+
+def test_what_writes_runs_whoever_takes_its_results():
+  train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
+  train(np.ones((8, 8), "float32"), np.int32(0))
+  (compiled, _), = train._compiled.values()
+  graph = compiled.function.graph
+  writes = [op for op in graph.get_operations() if called(op.node_def) and not op.outputs]
+  assert len(writes) >= DEVICES and set(writes) <= set(graph.control_outputs)

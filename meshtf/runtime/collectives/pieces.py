@@ -25,7 +25,7 @@ def combine(kind: str, x: Any, y: Any) -> Any:
 def combine_all(kind: str, xs: Sequence[Any]) -> Any:
   """Returns the sum, maximum or minimum of several partial results."""
   if kind == "sum" and len(xs) > 1:
-    return tf.add_n(list(xs))
+    return tf.raw_ops.AddN(inputs=list(xs))
   total = xs[0]
   for x in xs[1:]:
     total = combine(kind, total, x)
