@@ -161,7 +161,7 @@ class _Maker:
 
 
 def _merged(specs: Sequence[Any]) -> str | None:
-  """Returns the device that contexts, the innermost first, give all ops; None: not each the same."""
+  """Returns the device that contexts, innermost first, give all ops; None: it depends on the op."""
   op = types.SimpleNamespace(device="")
   for spec in specs:
     if spec.is_null_merge:
