@@ -43,14 +43,15 @@ class Traced:
     self.segment, self.mesh, self.tracer = segment, mesh, tracer
     self.function: Any = None
     self.used: set[str] = set()
-    self.structure: Any = None      # of the outputs; the inputs' is the same for equal segments
+    self.structure: Any = None      # of the outputs, with 0 for each tensor
 
   def __call__(self, coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
     flat = tf.nest.flatten(values)
     if self.function is None:
       self._trace(values, flat)
-    args = [*flat, *(coords[a] for a in sorted(self.mesh.axes))]
-    return tf.nest.pack_sequence_as(self.structure, self.function(args)), self.used
+    ys = self.function([*flat, *(coords[a] for a in sorted(self.mesh.axes))])
+    nested = any(part != 0 for part in self.structure)
+    return tf.nest.pack_sequence_as(self.structure, ys) if nested else ys, self.used
 
   def _trace(self, values: Flat, flat: Flat) -> None:
     axes, tracer = sorted(self.mesh.axes), self.tracer
