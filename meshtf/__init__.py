@@ -5,7 +5,7 @@
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
-from meshtf.runtime import quiet as _quiet     # first: it imports TensorFlow without its chatter
+from meshtf.runtime import allocator as _allocator, quiet as _quiet    # first: before TensorFlow
 from meshtf import checkpoints, decoding, layers, optimizers, pipeline
 from meshtf.checkpoints import latest as latest_checkpoint
 from meshtf.checkpoints import restore as restore_checkpoint
