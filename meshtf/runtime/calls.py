@@ -21,7 +21,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.quick_ops import add_op, known, quick_ops, whole_number
+from meshtf.runtime.op_maker import known
+from meshtf.runtime.quick_ops import add_op, quick_ops, whole_number
 
 
 def _config() -> bytes:

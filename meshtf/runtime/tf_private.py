@@ -1,4 +1,4 @@
-"""The private symbols of TensorFlow that meshtf uses, all of them here and in `quick_ops`.
+"""The private symbols of TensorFlow that meshtf uses: here, in `op_maker` and in `quick_ops`.
 
     optimization_barrier   keeps XLA from merging what is computed again with the first time
     replica_id             which of the replicas that run one program this is

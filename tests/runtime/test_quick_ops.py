@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -78,6 +79,30 @@ def _counted(graph: Any) -> dict[str, int]:
     key = str((op.type, op.device, attrs, [str(y.shape) for y in op.outputs]))
     found[key] = found.get(key, 0) + 1
   return found
+
+
+CONTEXTS: dict[str, list[Any]] = {
+    "one in another": ["/job:localhost", "/device:CPU:0"],
+    "none ends them": ["/device:CPU:0", None, "/task:0"],
+    "a spec": [tf.DeviceSpec(job="localhost"), "CPU:0"],
+    "a function": ["/task:0", lambda op: "/device:CPU:0" if op.type == "AddV2" else "/job:worker"],
+}
+
+
+@pytest.mark.parametrize("name", CONTEXTS)
+def test_devices_are_those_that_tensorflow_gives(name: str) -> None:
+  def devices(quickly: bool) -> list[Any]:
+    def body(x: Any) -> Any:
+      with quick_ops() if quickly else contextlib.nullcontext(), contextlib.ExitStack() as around:
+        for context in CONTEXTS[name]:
+          device = tf.compat.v1.device if callable(context) else tf.device
+          around.enter_context(device(context))
+        y = x + x
+        with tf.control_dependencies([y]):
+          return tf.abs(tf.matmul(x, y))
+    graph = tf.function(body, autograph=False).get_concrete_function(tf.TensorSpec([2, 2])).graph
+    return [(op.type, op.device, len(op.control_inputs)) for op in graph.get_operations()]
+  assert devices(True) == devices(False)
 
 
 def test_a_wrong_op_is_refused_as_always() -> None:

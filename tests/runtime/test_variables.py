@@ -33,6 +33,7 @@ def test_one_tf_variable_for_each_different_slice_and_device(shape, devices, dif
   assert len(v.slices()) == 8
   assert len({id(s) for s in v.slices()}) == different
   assert all(isinstance(s, tf.Variable) for s in v.slices())
+  assert all(a is b for a, b in zip(v.slices(), v.slices(), strict=True))
   np.testing.assert_array_equal(v.numpy().ravel(), np.arange(v.shape.size))
 
 
