@@ -15,9 +15,10 @@ PAIRS = [("one device", "fsdp of 8", SIZE), ("fsdp of 8", "one device", SIZE),
          ("fsdp of 8", "tensor parallel", SIZE // 4), ("tensor parallel", "fsdp of 8", SIZE // 8)]
 
 
-# With oneDNN TensorFlow takes memory in large regions, of which it may touch any part: what is
-# resident then tells little about what is used.
-ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {"TF_ENABLE_ONEDNN_OPTS": "0"}
+# TensorFlow's own allocator, which oneDNN has too, takes memory in large regions, of which it may
+# touch any part: what is resident then tells little about what is used.
+ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ | {
+    "TF_ENABLE_ONEDNN_OPTS": "0", "TF_CPU_ALLOCATOR_USE_BFC": "0"}
 
 
 def rise(*words):
