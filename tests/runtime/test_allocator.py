@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from meshtf.runtime.allocator import keep_freed_memory
+
 _TOLD = """
 import tensorflow as tf
 import meshtf as mtf
@@ -32,7 +34,16 @@ def test_tensorflow_allocates_unless_the_user_said_otherwise():
   assert told(TF_CPU_ALLOCATOR_USE_BFC="0") == "unknown"
 
 
-def test_as_much_as_the_machine_has():
-  limit = int(os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"])
+def test_as_much_as_the_machine_has(monkeypatch):
+  for name in _VARIABLES:
+    monkeypatch.delenv(name, raising=False)
+  keep_freed_memory()
   there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-  assert limit <= there / 2**20 < limit + 1
+  assert int(os.environ[_VARIABLES[1]]) == there // 2**20
+
+
+def test_what_the_user_said_stays(monkeypatch):
+  for name in _VARIABLES:
+    monkeypatch.setenv(name, "0")
+  keep_freed_memory()
+  assert [os.environ[name] for name in _VARIABLES] == ["0", "0"]
