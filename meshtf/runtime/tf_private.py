@@ -146,7 +146,7 @@ def pack_handles(handles: Sequence[Any], device: str) -> Any:
 def _run_as_they_are() -> Iterator[Callable[..., list[Any]]]:
   """Gives what runs an op on a device, from its kind, inputs, attributes and number of outputs.
 
-  TensorFlow makes a function of each kind of op on each device, in 1 ms, unless told otherwise. By
+  TensorFlow makes a function of each kind of op on each device unless it is told otherwise. By
   `tf.raw_ops`, handles are tried in another way first, in vain.
   """
   eager = context.context()
