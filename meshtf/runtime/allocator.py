@@ -1,8 +1,9 @@
 """Memory of CPUs that is kept when it is freed, since the next step asks for as much again.
 
 The system's allocator gives large pieces back, and a training step then waits for the system to
-clear them anew, up to a tenth of its time. TensorFlow has an allocator that keeps them, the one
-of GPUs and of oneDNN, and asks at its start whether CPUs are to have it. meshtf says so when it is imported.
+clear them anew, up to a tenth of its time. TensorFlow has an allocator that keeps them, the one of
+GPUs and of oneDNN, and asks at its start whether CPUs are to have it. meshtf says so when it is
+imported.
 
     TF_CPU_ALLOCATOR_USE_BFC=0 python mine.py      # the system's
 """
