@@ -1,7 +1,7 @@
 """Cases in processes of their own that take their steps in turn.
 
-All are alive at once, so that what else the machine does falls on all alike, and what is told are
-ratios within a round.
+Each starts by itself first, for what a start costs. For steps all are alive at once, so that what
+else the machine does falls on all alike, and what is told are ratios within a round.
 
     rows = measure(group, rounds=10, starts=1, losses=5)
 """
@@ -25,6 +25,8 @@ from benchmarks.report import Row
 from benchmarks.training.cases import FOREIGN, Case
 
 _PATIENCE = 300           # seconds in which a worker has to start
+# Importing meshtf has TensorFlow keep freed memory of CPUs; what it is compared with gets that too.
+_ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CPU_ALLOCATOR_USE_BFC": "1"}
 
 
 class WorkerError(RuntimeError):
@@ -56,7 +58,7 @@ class Process:
     self.process = subprocess.Popen(
         [sys.executable, "-m", worker, case.dump()], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-        env={"TF_CPP_MIN_LOG_LEVEL": "3"} | os.environ)
+        env=_ENVIRONMENT | os.environ)
     timer = threading.Timer(_PATIENCE, self.process.kill)
     timer.start()
     try:
@@ -95,18 +97,18 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int
             ) -> tuple[list[Row], dict[str, str]]:
   """Returns rows of the cases of a group, and why some peers do not run, by their names.
 
-  The first row is what the others are compared with.
+  The first row is what the others are compared with. What starts cost is taken with no other case
+  alive: the more memory of the machine is in use, the longer the system takes for each new page.
 
   Args:
     group: cases to be compared.
     rounds: how many steps of each case are timed.
-    starts: how often each case is started; the fastest start counts.
+    starts: how often each case is started by itself; the fastest start counts.
     losses: how many steps the losses are compared over.
   """
   started: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
   refused: dict[str, str] = {}
-  workers = []
-  for last in [*[False] * (starts - 1), True]:
+  for _ in range(starts):
     for case in (case for case in group if case.name not in refused):
       try:
         process = Process(case)
@@ -116,11 +118,11 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int
         refused[case.name] = error.why
         continue
       started[case].append(process.start)
-      if last:
-        workers.append(process)
-      else:
-        process.stop()
+      process.stop()
+  workers: list[Process] = []
   try:
+    for case in (case for case in group if case.name not in refused):
+      workers.append(Process(case))
     told = [w.ask("losses", losses)["losses"] for w in workers]
     timed = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
   finally:
