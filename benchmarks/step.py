@@ -7,8 +7,8 @@
 
 It checks that all losses agree, and prints step time, time to the first step and peak memory as
 ratios to plain TensorFlow in the same mode. Every case is a process of its own, which starts with
-nothing beside it; then all of them are alive at once and take their steps in turn, so that what else
-the machine does falls on all alike. Ratios of step time are medians of the ratios within a round.
+nothing beside it; then all of them are alive at once and take their steps in turn, so that what
+else the machine does falls on all alike. Ratios of step time are medians of those within a round.
 """
 
 from __future__ import annotations

@@ -114,6 +114,10 @@ class At(Protocol):
   kept: tuple[Any, ...]             # what this slice's `share` kept for itself
   compiled: bool                    # whether XLA compiles it: rarely of interest
 
+  @property
+  def product_threads(self) -> int:
+    """The threads of a product by the kernel that `ops/products.py` knows; 0: another kernel."""
+
   def size(self, factor: str) -> int:
     """Returns the rows of this slice."""
 

@@ -10,22 +10,24 @@ as fast as a batch of small ones; transposes are made only where the order of na
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from meshtf.graph import At
+from meshtf.ops.products import product
 from meshtf.ops.shaping import reshape, transpose
 
 Names = tuple[str, ...]
 
 
-def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names) -> Any:
+def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names,
+             at: At | None = None) -> Any:
   """Returns the product of x and y, summed over the names that `out` lacks.
 
-  A name of only one input must be in `out`.
+  A name of only one input must be in `out`; `at` says which kernel will compute it.
   """
   sizes = dict(zip(x_names, x.shape)) | dict(zip(y_names, y.shape))
   summed = [n for n in x_names if n in y_names and n not in out]
@@ -45,30 +47,9 @@ def contract(x: Any, x_names: Names, y: Any, y_names: Names, out: Names) -> Any:
     summed = [n for n in y_names if n in summed]
   a, flip_a = _matrix(x, x_names, batch, x_free, summed, sizes)
   b, flip_b = _matrix(y, y_names, batch, summed, y_free, sizes)
-  product = _product(a, b, flip_a, flip_b)
   made = (*batch, *x_free, *y_free)
-  product = reshape(product, [sizes[n] for n in made])
-  return product if made == out else transpose(product, [made.index(n) for n in out])
-
-
-@functools.cache
-def _rounds() -> bool:
-  """Whether TensorFlow rounds products of bfloat16. On processors without instructions for them it
-  cuts digits off, so that all products are too small."""
-  with tf.init_scope():
-    a, b = (tf.constant(x, tf.bfloat16) for x in ([[1.0, 2.0**-8]], [[1.0], [1.5]]))
-    return float(tf.matmul(a, b)[0, 0]) > 1.0
-
-
-def _product(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
-  if a.dtype == tf.bfloat16 and not _rounds():
-    wide = _product(tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b)
-    return tf.cast(wide, a.dtype)
-  if len(a.shape) == 2:
-    return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
-  if a.dtype.is_complex:            # what is flipped is conjugated, too
-    a, b = (tf.math.conj(v) if flip else v for v, flip in ((a, flip_a), (b, flip_b)))
-  return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=flip_a, adj_y=flip_b)
+  z = reshape(product(a, b, flip_a, flip_b, at), [sizes[n] for n in made])
+  return z if made == out else transpose(z, [made.index(n) for n in out])
 
 
 def _matrix(x: Any, names: Names, batch: list[str], rows: list[str], columns: list[str],

@@ -64,7 +64,7 @@ class Einsum(Op):
     names = [s.names for s in at.inputs]
     if len(xs) == 2 and all(n in self.names or (n in names[0] and n in names[1])
                             for x in names for n in x):
-      return (contract(xs[0], names[0], xs[1], names[1], self.names),)
+      return (contract(xs[0], names[0], xs[1], names[1], self.names, at),)
     letters: dict[str, str] = {}
     terms = ["".join(letters.setdefault(n, chr(97 + len(letters))) for n in x) for x in names]
     output = "".join(letters[n] for n in self.names)

@@ -19,6 +19,8 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
+from meshtf.runtime.devices import devices_of
+from meshtf.runtime.processor import product_threads
 from meshtf.runtime.tf_private import optimization_barrier
 
 
@@ -47,6 +49,11 @@ class Here:
     self.outputs = tuple(local_shape(y.shape, p, mesh) for y, p in zip(node.outputs, plan.results))
     self.told: tuple[Any, ...] | None = None
     self.kept: tuple[Any, ...] = ()
+
+  @property
+  def product_threads(self) -> int:
+    """The threads of a product of matrices, if the kernel is the one of CPUs without AVX-512."""
+    return 0 if self.compiled else product_threads(devices_of(self._mesh))
 
   def inside(self, coords: Mapping[str, Any]) -> Here:
     """Returns the same place with other tensors for its coordinates."""

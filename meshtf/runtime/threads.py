@@ -30,5 +30,9 @@ def threads_of(positions: int) -> int:
   """Returns how many threads an op of one of some positions has; 0: TensorFlow's own choice."""
   if positions == 1 or _VARIABLE in os.environ:
     return 0
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-  return max(1, cores // positions)
+  return max(1, cores() // positions)
+
+
+def cores() -> int:
+  """Returns how many cores this process may use."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
