@@ -9,11 +9,9 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-import tensorflow as tf
-
 from meshtf.runtime.devices import only_cpus
 from meshtf.runtime.tf_private import onednn_rewrites
-from meshtf.runtime.threads import cores
+from meshtf.runtime.threads import threads_there
 
 _CPUINFO = Path("/proc/cpuinfo")       # Linux alone has it
 
@@ -26,7 +24,7 @@ def product_threads(devices: Sequence[str]) -> int:
   """
   if not _without_avx512() or onednn_rewrites() or not only_cpus(devices):
     return 0
-  return tf.config.threading.get_intra_op_parallelism_threads() or cores()
+  return threads_there()
 
 
 @functools.cache

@@ -30,9 +30,16 @@ def threads_of(positions: int) -> int:
   """Returns how many threads an op of one of some positions has; 0: TensorFlow's own choice."""
   if positions == 1 or _VARIABLE in os.environ:
     return 0
-  return max(1, cores() // positions)
+  return max(1, _cores() // positions)
 
 
-def cores() -> int:
+def threads_there() -> int:
+  """Returns how many threads an op has, as TensorFlow settles it when it starts."""
+  told = os.environ.get(_VARIABLE, "")
+  return (tf.config.threading.get_intra_op_parallelism_threads()
+          or (int(told) if told.isdecimal() else 0) or _cores())
+
+
+def _cores() -> int:
   """Returns how many cores this process may use."""
   return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import tensorflow as tf
 
 from meshtf.runtime import threads
 
@@ -32,6 +33,17 @@ def test_each_position_has_its_share(cores, positions, share, monkeypatch):
   monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
   monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
   assert threads.threads_of(positions) == share
+
+
+@pytest.mark.parametrize("told, variable, there", [(3, "5", 3), (0, "5", 5), (0, "0", 2),
+                                                   (0, "many", 2), (0, None, 2)])
+def test_how_many_there_are(told, variable, there, monkeypatch):
+  monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: told)
+  monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+  monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+  if variable is not None:
+    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
+  assert threads.threads_there() == there
 
 
 @pytest.mark.slow
