@@ -68,7 +68,7 @@ def main(argv: list[str]) -> None:
   del argv
   tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
   print(f"{FLAGS.threads} thread(s)".ljust(32) + "     m     k     n   as it is   wider   ratio")
-  for form in forms(FLAGS.rows or 256 * FLAGS.threads ** 3):
+  for form in forms(FLAGS.rows or 256 * FLAGS.threads ** 2):
     plain, wide = speeds(form, FLAGS.threads, FLAGS.rounds)
     print(f"{form.what:32}{form.m:6}{form.k:6}{form.n:6}{plain:11.1f}{wide:8.1f}"
           f"{wide / plain:8.2f}", flush=True)
@@ -76,6 +76,6 @@ def main(argv: list[str]) -> None:
 
 if __name__ == "__main__":
   flags.DEFINE_integer("threads", 1, "How many threads a product may use.")
-  flags.DEFINE_integer("rows", 0, "How many tokens; 0: 256 for one thread, 2,048 for two.")
+  flags.DEFINE_integer("rows", 0, "How many tokens; 0: 256 for one thread, 1,024 for two.")
   flags.DEFINE_integer("rounds", 20, "How often each product is timed.")
   app.run(main)

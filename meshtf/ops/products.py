@@ -22,6 +22,7 @@ _MORE = 16           # columns: a line of the cache
 _ROWS = 384          # of a product of more rows, the kernel copies what it reads into blocks
 _SIDES = 2**15       # elements of the smaller matrix: below that a copy costs more than it saves
 _DEPTH = 256         # terms of a sum: as above
+_COPY = 2**22        # elements: a larger copy would show in the peak of a step's memory
 _WIDE = 512          # columns: above that, what is transposed is a small part of the work
 
 
@@ -75,12 +76,13 @@ def _pays(m: int, k: int, n: int, flip_a: bool, flip_b: bool, threads: int) -> t
   One thread reads b where it is if there are few rows. Several copy a share of b's columns each,
   whose rows then are as far apart as it has columns.
   """
-  large = m * k >= _SIDES
   if flip_b:
-    both = not flip_a and threads == 1 and k % _APART == 0 and m <= _ROWS and m * n >= _SIDES
+    both = (not flip_a and threads == 1 and k % _APART == 0 and m <= _ROWS and m * n >= _SIDES
+            and k * max(m, n) <= _COPY)
     return both, both
   apart = n % _APART == 0 and m <= _ROWS if threads == 1 else n % (2 * _APART * threads) == 0
-  return flip_a and m % _APART == 0 and k >= _DEPTH and n <= _WIDE, apart and large
+  return (flip_a and m % _APART == 0 and k >= _DEPTH and n <= _WIDE and m * max(k, n) <= _COPY,
+          apart and m * k >= _SIDES and n * max(m, k) <= _COPY)
 
 
 def _wider(x: Any) -> Any:

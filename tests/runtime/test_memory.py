@@ -26,7 +26,7 @@ def test_the_peak_is_the_most_at_once_of_what_the_step_allocates():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["one position", "FSDP"])
+@pytest.mark.parametrize("name", ["one position", "FSDP", "ZeRO-1"])
 def test_a_language_model_holds_what_is_forecast(name):
   found, _ = measure(name, dropout=0.0, batch=8)
   assert found["variables"] == found["forecast variables"]
