@@ -66,14 +66,14 @@ def main(argv: list[str]) -> None:
 def beside(group: list[Case], rows: list[Row]) -> str:
   """Returns steps of meshtf over those of peers, by mesh, in words.
 
-  On devices of their own; beside towers, which share variables, on one device as well.
+  On devices of their own; beside towers, which share variables, and JAX on one device as well.
   """
   found, lines = {row.name: row for row in rows}, []
   for peer in group:
     for case in group:
       if (peer.runtime in PEERS and peer.runtime != "spmd" and case.grid == peer.grid
           and (case.runtime == "spmd" or case.runtime == "placed" and (
-              case.devices or peer.runtime == "towers")) and not (case.cut or case.recompute)
+              case.devices or peer.runtime in ("towers", "jax"))) and not (case.cut or case.recompute)
           and {peer.name, case.name} <= found.keys()):
         own, other = found[case.name], found[peer.name]
         lines.append(f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, "
