@@ -73,8 +73,8 @@ def beside(group: list[Case], rows: list[Row]) -> str:
     for case in group:
       if (peer.runtime in PEERS and peer.runtime != "spmd" and case.grid == peer.grid
           and (case.runtime == "spmd" or case.runtime == "placed" and (
-              case.devices or peer.runtime in ("towers", "jax"))) and not (case.cut or case.recompute)
-          and {peer.name, case.name} <= found.keys()):
+              case.devices or peer.runtime in ("towers", "jax")))
+          and not (case.cut or case.recompute) and {peer.name, case.name} <= found.keys()):
         own, other = found[case.name], found[peer.name]
         lines.append(f"{case.name} / {peer.name}: {ratio(own, other, 'wall'):.2f}, "
                      f"cpu {ratio(own, other, 'cpu'):.2f}")

@@ -100,7 +100,8 @@ class Together:
           ys = iter(self._call(*_writing(writings)) if self._pays(which, positions)
                     else _carry_out(writings))
         made.update(((k, held[k][0][p]), [next(ys) for _ in puts[k].outs]) for k in which)
-    return {out: [made[k, cell][j] if (k, cell) in made else None for cell in held[k][0]]
+    return {out: [None if cell is None else made[k, cell][j]
+                  for _, cell in zip(self.devices, held[k][0])]
             for k, put in enumerate(puts) for j, out in enumerate(put.outs)}
 
   def _alike(self, held: Sequence[Sequence[Cell | None]]) -> Iterator[tuple[list[int], list[int]]]:
