@@ -104,6 +104,13 @@ class Store(Protocol):
     """Returns what holds the slice of each position of a variable, shared where they share it."""
 
 
+class ProductKernels(NamedTuple):
+  """What TensorFlow multiplies matrices with on CPUs without AVX-512."""
+
+  threads: int      # that share a product
+  onednn: bool      # whether oneDNN's kernels can be asked for
+
+
 class At(Protocol):
   """Where `local` runs: sizes and offsets of one device's slice. Ints are Python ints; offsets are
   scalar int32 tensors, since a segment is traced once for all devices: no Python `if` on them."""
@@ -115,8 +122,8 @@ class At(Protocol):
   compiled: bool                    # whether XLA compiles it: rarely of interest
 
   @property
-  def product_threads(self) -> int:
-    """The threads of a product by the kernel that `ops/products.py` knows; 0: another kernel."""
+  def product_kernels(self) -> ProductKernels | None:
+    """What multiplies matrices here; None: nothing that `ops/products.py` knows."""
 
   def size(self, factor: str) -> int:
     """Returns the rows of this slice."""

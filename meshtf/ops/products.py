@@ -1,9 +1,14 @@
-"""Products of two matrices, in the form that TensorFlow's kernel for CPUs computes fastest.
+"""Products of two matrices, in the form that TensorFlow computes fastest on CPUs without AVX-512.
 
-A processor's nearest cache finds a place by the last 12 bits of an address. The rows of a matrix of
-1,024 columns of float32 lie 4 KiB apart, so all elements of a column want the same place, and a
-kernel that reads matrices where they are takes up to twice as long. With a few more columns, which
-cost a copy and add nothing to the product, they lie apart (`python -m benchmarks.products`).
+TensorFlow has two kernels for them, its own and that of oneDNN, which it uses where it rewrites
+whole programs for it. The latter is several times as fast at batches of small matrices, and where
+the second of few rows is stored transposed; it is asked for by name.
+
+TensorFlow's own computes the rest. A processor's nearest cache finds a place by the last 12 bits of
+an address. The rows of a matrix of 1,024 columns of float32 lie 4 KiB apart, so all elements of a
+column want the same place, and a kernel that reads matrices where they are takes up to twice as
+long. With a few more columns, which cost a copy and add nothing to the product, they lie apart
+(`python -m benchmarks.products`).
 
     product(a, b, flip_a=True, flip_b=False, at=at)        # transpose(a) b
 """
@@ -11,11 +16,14 @@ cost a copy and add nothing to the product, they lie apart (`python -m benchmark
 from __future__ import annotations
 
 import functools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from meshtf.graph import At
+
+ONEDNN = ("_MklMatMul", "_MklBatchMatMulV2")      # ops that TensorFlow's rewriting puts in place
 
 _APART = 1024        # columns of float32 whose rows lie a multiple of 4 KiB apart
 _MORE = 16           # columns: a line of the cache
@@ -24,6 +32,11 @@ _SIDES = 2**15       # elements of the smaller matrix: below that a copy costs m
 _DEPTH = 256         # terms of a sum: as above
 _COPY = 2**22        # elements: a larger copy would show in the peak of a step's memory
 _WIDE = 512          # columns: above that, what is transposed is a small part of the work
+_FEW = 8             # rows or columns: a product of fewer is hardly one of matrices
+_SMALL = 2**15       # terms of all sums of a matrix: of smaller ones, in a batch, oneDNN is slower
+_LARGE = 2**18       # elements of the second matrix of a batch, of which oneDNN makes copies
+_SHARED = 2**22      # terms of a batch that threads share: below it they wait for each other
+_MANY = 512          # rows: see `_suits_onednn`
 
 
 def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) -> Any:
@@ -39,11 +52,61 @@ def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) ->
   if a.dtype == tf.bfloat16 and not _rounds():
     wide = product(tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, at)
     return tf.cast(wide, a.dtype)
+  kernels = at.product_kernels if at is not None and a.dtype == tf.float32 else None
+  if kernels and kernels.onednn and not tf.executing_eagerly():
+    if _suits_onednn(_form(a, b, flip_a, flip_b), kernels.threads):
+      return _by_onednn(a, b, flip_a, flip_b)
   if len(a.shape) > 2:
     return _batch(a, b, flip_a, flip_b)
-  if at is not None and at.product_threads and a.dtype == tf.float32:
-    return _spread(a, b, flip_a, flip_b, at.product_threads)
+  if kernels:
+    return _spread(a, b, flip_a, flip_b, kernels.threads)
   return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
+
+
+class _Form(NamedTuple):
+  """A product `[m, k] [k, n]` as it is stored."""
+
+  m: int
+  k: int
+  n: int
+  flip_a: bool
+  flip_b: bool
+  matrices: int | None      # of a batch; None: no batch
+
+
+def _form(a: Any, b: Any, flip_a: bool, flip_b: bool) -> _Form:
+  """Returns the form of a product."""
+  *batch, m, k = a.shape
+  if flip_a:
+    m, k = k, m
+  return _Form(m, k, b.shape[-2 if flip_b else -1], flip_a, flip_b,
+               math.prod(batch) if batch else None)
+
+
+def _suits_onednn(form: _Form, threads: int) -> bool:
+  """Whether oneDNN's kernel is the faster one where so many threads share a product.
+
+  It reads matrices where they are, too, and so is slow where rows of b lie 4 KiB apart. Where
+  threads share a product of many rows, TensorFlow's is as fast and takes less memory beside.
+  """
+  m, k, n, flip_a, flip_b, count = form
+  if min(m, n) < _FEW:
+    return False
+  if count is not None:
+    return (m * k * n >= _SMALL and (threads == 1 or count * m * k * n >= _SHARED)
+            and k * n < _LARGE and (flip_b or n % _APART != 0))
+  return flip_b and not flip_a and (threads == 1 or m < _MANY)
+
+
+def _by_onednn(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
+  """Returns the product by oneDNN's kernel."""
+  kind, *flips = ((ONEDNN[1], "adj_x", "adj_y") if len(a.shape) > 2 else
+                  (ONEDNN[0], "transpose_a", "transpose_b"))
+  attrs = {name: tf.compat.v1.AttrValue(b=flip) for name, flip in zip(flips, (flip_a, flip_b))}
+  attrs |= {"T": tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum),
+            "_kernel": tf.compat.v1.AttrValue(s=b"MklNameChangeOp")}
+  graph = tf.compat.v1.get_default_graph()
+  return graph.create_op(kind, [a, b], [a.dtype], name="product", attrs=attrs).outputs[0]
 
 
 def _batch(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
@@ -63,23 +126,24 @@ def _rounds() -> bool:
 
 def _spread(a: Any, b: Any, flip_a: bool, flip_b: bool, threads: int) -> Any:
   """Returns the product of matrices whose rows are brought apart where that pays."""
-  (m, k), n = a.shape[::-1] if flip_a else a.shape, b.shape[0 if flip_b else 1]
-  more_a, more_b = _pays(m, k, n, flip_a, flip_b, threads)
+  form = _form(a, b, flip_a, flip_b)
+  more_a, more_b = _pays(form, threads)
   y = tf.raw_ops.MatMul(a=_wider(a) if more_a else a, b=_wider(b) if more_b else b,
                         transpose_a=flip_a, transpose_b=flip_b)
-  return y if y.shape == (m, n) else tf.raw_ops.Slice(input=y, begin=[0, 0], size=[m, n])
+  if not (more_a or more_b):
+    return y
+  return tf.raw_ops.Slice(input=y, begin=[0, 0], size=[form.m, form.n])
 
 
-def _pays(m: int, k: int, n: int, flip_a: bool, flip_b: bool, threads: int) -> tuple[bool, bool]:
-  """Returns whether a and b should be wider, for a product `[m, k] [k, n]`.
+def _pays(form: _Form, threads: int) -> tuple[bool, bool]:
+  """Returns whether a and b should be wider.
 
   One thread reads b where it is if there are few rows. Several copy a share of b's columns each,
   whose rows then are as far apart as it has columns.
   """
+  m, k, n, flip_a, flip_b, _ = form
   if flip_b:
-    both = (not flip_a and threads == 1 and k % _APART == 0 and m <= _ROWS and m * n >= _SIDES
-            and k * max(m, n) <= _COPY)
-    return both, both
+    return False, False
   apart = n % _APART == 0 and m <= _ROWS if threads == 1 else n % (2 * _APART * threads) == 0
   return (flip_a and m % _APART == 0 and k >= _DEPTH and n <= _WIDE and m * max(k, n) <= _COPY,
           apart and m * k >= _SIDES and n * max(m, k) <= _COPY)

@@ -14,13 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Node
+from meshtf.graph import Node, ProductKernels
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices import devices_of
-from meshtf.runtime.processor import product_threads
+from meshtf.runtime.processor import product_kernels
 from meshtf.runtime.tf_private import optimization_barrier
 
 
@@ -37,11 +37,21 @@ class Coordinates:
 
 
 class Here:
-  """The slice of one node on one device (see `meshtf.graph.At`)."""
+  """The slice of one node on one device (see `meshtf.graph.At`).
+
+  Args:
+    node: the node.
+    plan: how it is cut.
+    mesh: the mesh.
+    coords: where the slice lies.
+    xs: its inputs.
+    compiled: whether XLA compiles it.
+    anywhere: whether it may run on other devices than the mesh's.
+  """
 
   def __init__(self, node: Node, plan: NodePlan, mesh: Mesh, coords: Coordinates,
-               xs: tuple[Any, ...], compiled: bool = False) -> None:
-    self.compiled = compiled
+               xs: tuple[Any, ...], compiled: bool = False, anywhere: bool = False) -> None:
+    self.compiled, self._anywhere = compiled, anywhere
     self._node, self._plan, self._mesh, self.coordinates = node, plan, mesh, coords
     self._sizes = dict(plan.sizes)
     self.inputs = tuple(Shape(map(Dimension, x.shape.names, t.shape))
@@ -51,9 +61,11 @@ class Here:
     self.kept: tuple[Any, ...] = ()
 
   @property
-  def product_threads(self) -> int:
-    """The threads of a product of matrices, if the kernel is the one of CPUs without AVX-512."""
-    return 0 if self.compiled else product_threads(devices_of(self._mesh))
+  def product_kernels(self) -> ProductKernels | None:
+    """What multiplies matrices here, if it is what CPUs without AVX-512 have."""
+    if self.compiled or self._anywhere:
+      return None
+    return product_kernels(devices_of(self._mesh))
 
   def inside(self, coords: Mapping[str, Any]) -> Here:
     """Returns the same place with other tensors for its coordinates."""

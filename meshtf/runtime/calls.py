@@ -25,15 +25,23 @@ from meshtf.runtime.op_maker import known
 from meshtf.runtime.quick_ops import add_op, quick_ops, whole_number
 
 
-def _config() -> bytes:
+def _config(cpus: bool) -> bytes:
   """Returns a session configuration without the graph optimiser: it costs start-up and gains
-  nothing on segments, and turning it off here leaves the user's other functions alone."""
+  nothing on segments, and turning it off here leaves the user's other functions alone.
+
+  Args:
+    cpus: for programs of CPUs alone, of which TensorFlow then does not search all that they call
+      for work of TPUs, nor each device's part for constants to be folded, which segments have.
+  """
   config = tf.compat.v1.ConfigProto()
   config.graph_options.rewrite_options.disable_meta_optimizer = True
+  if cpus:
+    config.experimental.mlir_bridge_rollout = config.experimental.MLIR_BRIDGE_ROLLOUT_DISABLED
+    config.graph_options.optimizer_options.opt_level = tf.compat.v1.OptimizerOptions.L0
   return config.SerializeToString()
 
 
-PLAIN_CONFIG = _config()
+PLAIN_CONFIG, CPU_CONFIG = _config(False), _config(True)
 
 
 ALONE, CALLED = ("StatelessCase", "Case"), ("PartitionedCall", "StatefulPartitionedCall")

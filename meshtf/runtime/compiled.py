@@ -19,7 +19,7 @@ from meshtf.graph.context import Context
 from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
-from meshtf.runtime.calls import PLAIN_CONFIG
+from meshtf.runtime.calls import CPU_CONFIG, PLAIN_CONFIG
 from meshtf.runtime.devices import devices_of, only_cpus
 from meshtf.runtime.failures import explained
 from meshtf.runtime.placed import Placed, arrange
@@ -50,6 +50,7 @@ class Compiled:
     self.specs = [r.spec for r in results]
     self.patterns: list[tuple[int, ...]] = []
     self.function: Any = None
+    self.config = PLAIN_CONFIG
 
   def __call__(self, flat: Sequence[Any]) -> list[Tensor]:
     """Runs the program on the arguments' tensors and returns the results."""
@@ -57,7 +58,7 @@ class Compiled:
       with _passing_over():
         self.function = self._traced([tf.TensorSpec(x.shape, x.dtype) for x in flat])
     try:
-      return self._wrap(call_with(PLAIN_CONFIG, self.function, flat))
+      return self._wrap(call_with(self.config, self.function, flat))
     except tf.errors.OpError as error:
       self._fill(flat)
       problem = explained(error, self.mesh, self.segments, self.program.results)
@@ -74,8 +75,9 @@ class Compiled:
 
   def _traced(self, specs: Sequence[tf.TensorSpec]) -> Any:
     """Returns the concrete function of a program."""
-    alone = only_cpus(devices_of(self.mesh)) and not onednn_rewrites()
-    placed = Placed(self.mesh, self.segments, Tracer(self.jit, alone))
+    cpus = only_cpus(devices_of(self.mesh))
+    self.config = CPU_CONFIG if cpus and not self.jit else PLAIN_CONFIG
+    placed = Placed(self.mesh, self.segments, Tracer(self.jit, cpus and not onednn_rewrites()))
     attributes = {"_disable_acd": True} if placed.together.keeps_order else {}
     function = tf.function(lambda *flat: self._body(placed, flat), autograph=False,
                            experimental_attributes=attributes)

@@ -70,8 +70,7 @@ def devices_of(mesh: Mesh) -> tuple[str, ...]:
 
 def worker_devices() -> tuple[str, ...]:
   """Returns the devices of the workers that this process drives: GPUs, or else CPUs; () if none."""
-  there = [d for d in tf.config.list_logical_devices()
-           if tf.DeviceSpec.from_string(d.name).job == WORKER]
+  there = [d for d in tf.config.list_logical_devices() if d.name.startswith(f"/job:{WORKER}/")]
   gpus = [d for d in there if d.device_type == "GPU"]
   return tuple(d.name for d in gpus or there if d.device_type in ("CPU", "GPU"))
 

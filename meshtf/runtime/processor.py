@@ -1,6 +1,6 @@
 """What kernels TensorFlow has for the processor at hand.
 
-    product_threads(devices_of(mesh))      # 2 on a laptop of two cores
+    product_kernels(devices_of(mesh))      # ProductKernels(2, True) on a laptop of two cores
 """
 
 from __future__ import annotations
@@ -9,22 +9,26 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
+from meshtf.graph import ProductKernels
+from meshtf.ops.products import ONEDNN
 from meshtf.runtime.devices import only_cpus
-from meshtf.runtime.tf_private import onednn_rewrites
+from meshtf.runtime.tf_private import onednn_kernels, onednn_rewrites
 from meshtf.runtime.threads import threads_there
 
 _CPUINFO = Path("/proc/cpuinfo")       # Linux alone has it
 
 
-def product_threads(devices: Sequence[str]) -> int:
-  """Returns how many threads share a product of matrices on CPUs without AVX-512; elsewhere 0.
+def product_kernels(devices: Sequence[str]) -> ProductKernels | None:
+  """Returns what multiplies matrices on CPUs without AVX-512; None elsewhere.
 
-  With AVX-512 TensorFlow's kernel copies matrices into blocks first, and where TensorFlow has
-  oneDNN compute products, another kernel does: then it is 0, too.
+  All hosts are taken to have processors and builds of TensorFlow like this one's.
+
+  With AVX-512 TensorFlow's own kernel copies matrices into blocks first, and where TensorFlow has
+  oneDNN compute all products it does so by itself: then it is None, too.
   """
   if not _without_avx512() or onednn_rewrites() or not only_cpus(devices):
-    return 0
-  return threads_there()
+    return None
+  return ProductKernels(threads_there(), onednn_kernels(ONEDNN))
 
 
 @functools.cache

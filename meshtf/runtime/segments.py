@@ -127,7 +127,8 @@ def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: b
 
 
 def run_compute(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Value, Any],
-                jit: bool = False, outline: Outline | None = None) -> None:
+                jit: bool = False, outline: Outline | None = None,
+                anywhere: bool = False) -> None:
   """Runs one op on one device's slices, taken from `env` and put there."""
   xs = [env[v] for v in compute.ins]
   after = [env[compute.after]] if compute.after is not None else []
@@ -135,7 +136,7 @@ def run_compute(compute: Compute, mesh: Mesh, coords: Coordinates, env: dict[Val
     xs = optimization_barrier([*xs, *after])[:-1]
   with tf.control_dependencies(after):
     xs = [tf.identity(x) for x in xs] if after else xs
-    at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit)
+    at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere)
     if compute.told is not None and compute.kept is not None:
       at.told, at.kept = env[compute.told], env[compute.kept]
     env.update(zip(compute.outs, _one(compute, at, xs, outline)))

@@ -1,25 +1,40 @@
-"""Products of matrices whose rows lie a multiple of 4 KiB apart are computed with wider rows."""
+"""Products of matrices are the same in whatever form and by whatever kernel they are computed."""
 
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from tensorflow.core.protobuf import saved_model_pb2
 
 import meshtf as mtf
+from meshtf.graph import ProductKernels
 from meshtf.ops import products
-from meshtf.ops.products import product
+from meshtf.ops.products import ONEDNN, product
 from meshtf.runtime import at as runtime_at
 from meshtf.runtime import processor
+from meshtf.runtime.tf_private import onednn_kernels
 
 # Products of m, k, n, what is stored transposed, threads -> which inputs get wider
 CASES = [(256, 128, 1024, "", 1, "b"), (256, 128, 1040, "", 1, ""), (512, 128, 1024, "", 1, ""),
          (16, 128, 1024, "", 1, ""), (256, 128, 1024, "a", 1, "b"), (1024, 256, 64, "a", 1, "a"),
-         (1024, 32, 64, "a", 1, ""), (384, 256, 1024, "a", 1, "b"), (64, 1024, 512, "b", 1, "ab"),
-         (512, 1024, 512, "b", 1, ""), (64, 1024, 512, "ab", 1, ""), (512, 64, 1024, "", 2, ""),
-         (512, 64, 4096, "", 2, "b"), (512, 64, 4096, "", 3, ""), (64, 1024, 512, "b", 2, ""),
-         (1024, 256, 64, "a", 2, "a"), (1024, 256, 4096, "a", 2, "b"), (2048, 64, 4096, "", 2, ""),
-         (1024, 5120, 64, "a", 1, ""), (64, 16384, 512, "b", 1, "")]
+         (1024, 32, 64, "a", 1, ""), (384, 256, 1024, "a", 1, "b"), (64, 1024, 512, "b", 1, ""),
+         (64, 1024, 512, "ab", 1, ""), (512, 64, 1024, "", 2, ""), (512, 64, 4096, "", 2, "b"),
+         (512, 64, 4096, "", 3, ""), (1024, 256, 64, "a", 2, "a"), (1024, 256, 4096, "a", 2, "b"),
+         (2048, 64, 4096, "", 2, ""), (1024, 5120, 64, "a", 1, "")]
+
+# The same with the matrices of a batch (0: none) -> whether oneDNN computes it
+BY_ONEDNN = [(64, 1024, 32, "b", 1, 0, True), (8, 16, 8, "b", 1, 0, True),
+             (600, 64, 32, "b", 1, 0, True), (600, 64, 32, "b", 2, 0, False),
+             (500, 64, 32, "b", 2, 0, True), (4, 64, 256, "b", 1, 0, False),
+             (64, 64, 256, "", 1, 0, False), (64, 64, 256, "a", 1, 0, False),
+             (64, 64, 256, "ab", 1, 0, False), (128, 32, 128, "b", 1, 3, True),
+             (128, 128, 32, "", 1, 3, True), (128, 128, 32, "a", 1, 3, True),
+             (32, 64, 128, "ab", 1, 3, True), (128, 32, 128, "b", 2, 3, False),
+             (128, 32, 128, "b", 2, 8, True), (16, 16, 16, "", 1, 50, False),
+             (4, 128, 128, "", 1, 3, False), (64, 32, 1024, "", 1, 3, False),
+             (64, 32, 1024, "b", 1, 3, True), (1024, 512, 32, "", 1, 2, True),
+             (16, 256, 1024, "b", 1, 2, False)]
 
 
 def matrices(rng, m, k, n, flips):
@@ -31,7 +46,7 @@ def matrices(rng, m, k, n, flips):
 @pytest.mark.parametrize(("m", "k", "n", "flips", "threads", "wider"), CASES)
 def test_where_rows_get_wider_the_product_is_the_same(rng, m, k, n, flips, threads, wider):
   a, b = matrices(rng, m, k, n, flips)
-  at = SimpleNamespace(product_threads=threads)
+  at = place(threads)
   program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
                         ).get_concrete_function(a, b)
   padded = [op for op in program.graph.get_operations() if op.type == "Pad"]
@@ -42,29 +57,54 @@ def test_where_rows_get_wider_the_product_is_the_same(rng, m, k, n, flips, threa
   np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3)
 
 
-def test_infinite_numbers_stay_in_their_rows(rng):
-  a, b = matrices(rng, 64, 1024, 512, "b")
-  a[0, 0], b[0, 0] = np.inf, 1.0
-  y = product(a, b, False, True, SimpleNamespace(product_threads=1)).numpy()
+@pytest.mark.parametrize(("m", "k", "n", "flips", "threads", "count", "asked"), BY_ONEDNN)
+def test_where_onednn_is_asked_the_product_is_the_same(rng, m, k, n, flips, threads, count, asked):
+  made = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
+  a, b = (np.stack(xs) if count else xs[0] for xs in zip(*made))
+  program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, place(threads, True))
+                        ).get_concrete_function(a, b)
+  assert bool(kinds(program.graph) & {*ONEDNN}) is asked
+  want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (b.swapaxes(-1, -2) if "b" in flips else b)
+  np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3)
+
+
+def place(threads, onednn=False):
+  """Returns where a product is computed."""
+  if onednn and not onednn_kernels(ONEDNN):
+    pytest.skip("this TensorFlow was built without oneDNN")
+  return SimpleNamespace(product_kernels=ProductKernels(threads, onednn))
+
+
+@pytest.mark.parametrize("flips", ["a", "b"])
+def test_infinite_numbers_stay_in_their_rows(rng, flips):
+  a, b = matrices(rng, 1024, 256, 64, flips)
+  (a.T if "a" in flips else a)[0, 0], b[0, 0] = np.inf, 1.0
+  y = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, place(1, True)))(a, b)
   assert y[0, 0] == np.inf and np.isfinite(y[1:]).all()
 
 
-def test_other_types_and_batches_stay_as_they_are(rng):
-  a, b = matrices(rng, 256, 128, 1024, "")
-  at = SimpleNamespace(product_threads=1)
+def test_other_types_stay_as_they_are(rng):
+  a, b = matrices(rng, 256, 128, 1024, "b")
 
   def both(a, b):
-    return product(tf.cast(a, tf.float64), tf.cast(b, tf.float64), False, False, at), product(
-        a[None], b[None], False, False, at)
+    a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
+    return [product(x, y, False, flip, place(1, True))
+            for x, y, flip in ((a, b, True), (a, tf.transpose(b), False), (a[None], b[None], True))]
 
-  assert not pads(tf.function(both).get_concrete_function(a, b).graph)
+  assert not kinds(tf.function(both).get_concrete_function(a, b).graph) & {"Pad", *ONEDNN}
 
 
-def pads(graph):
-  """Returns how often something is padded in a graph and its functions."""
+def test_outside_of_functions_tensorflow_computes_products(rng):
+  a, b = matrices(rng, 64, 64, 64, "b")
+  np.testing.assert_array_equal(product(a, b, False, True, place(1, True)),
+                                product(a, b, False, True))
+
+
+def kinds(graph):
+  """Returns the types of all ops of a graph and its functions."""
   definition = graph.as_graph_def()
   nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-  return sum(node.op == "Pad" for node in nodes)
+  return {node.op for node in nodes}
 
 
 @pytest.mark.parametrize("layout", ["", "batch:data", "d_ff:data"])
@@ -79,24 +119,40 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
     return float(mtf.reduce_sum(mtf.tanh(h)))
 
   found = []
-  for threads in (0, 1):
-    monkeypatch.setattr(runtime_at, "product_threads", lambda devices, n=threads: n)
+  for kernels in (None, ProductKernels(1, False)):
+    monkeypatch.setattr(runtime_at, "product_kernels", lambda devices, found=kernels: found)
     found.append(loss(x, w))
-    assert bool(seen) is bool(threads)
+    assert bool(seen) is bool(kernels)
   np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+
+
+def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(monkeypatch, rng, tmp_path):
+  asked, mesh = [], mtf.Mesh("")
+  monkeypatch.setattr(runtime_at, "product_kernels",
+                      lambda devices: asked.append(devices) or ProductKernels(1, False))
+  x, w = (mtf.import_tensor(mesh, rng.standard_normal((16, 8)).astype(np.float32), names)
+          for names in ("batch;d_model", "vocab;d_model"))
+  predict = mtf.function(lambda x: mtf.einsum([x, w], "batch;vocab"))
+  mtf.export_saved_model(predict, x).save(str(tmp_path))
+  saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
+  (found,) = saved.meta_graphs
+  assert not asked and "MatMul" in {n.op for f in found.graph_def.library.function
+                                    for n in f.node_def}
+  predict(x)
+  assert asked
 
 
 def test_which_processors_have_the_kernel(monkeypatch):
   cpus = ["/job:localhost/replica:0/task:0/device:CPU:0"]
   monkeypatch.setattr(processor, "_without_avx512", lambda: True)
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
-  assert processor.product_threads(cpus) >= 1
-  assert processor.product_threads([*cpus, cpus[0].replace("CPU", "GPU")]) == 0
+  assert processor.product_kernels(cpus).threads >= 1
+  assert processor.product_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: True)
-  assert processor.product_threads(cpus) == 0
+  assert processor.product_kernels(cpus) is None
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
   monkeypatch.setattr(processor, "_without_avx512", lambda: False)
-  assert processor.product_threads(cpus) == 0
+  assert processor.product_kernels(cpus) is None
 
 
 @pytest.mark.parametrize(("flags", "without"), [("flags : fpu avx avx2", True), ("", False),

@@ -175,3 +175,15 @@ def test_results_stay_on_the_devices_that_made_them():
   assert [tf.DeviceSpec.from_string(v.backing_device).device_index for v in y.held.values] == [
       *range(8)]
   np.testing.assert_array_equal(y.numpy(), np.full(8, 4))
+
+
+@pytest.mark.parametrize("jit", [False, True])
+def test_programs_of_cpus_are_not_searched_for_what_they_cannot_have(jit):
+  mesh = mtf.Mesh("x:2", "batch:x")
+  double = mtf.function(lambda x: x + x, mesh=mesh, jit=jit, x="batch")
+  np.testing.assert_array_equal(double(np.ones(4, "float32")).numpy(), np.full(4, 2.0))
+  config = tf.compat.v1.ConfigProto.FromString(double.lower(np.ones(4, "float32")).config)
+  assert config.graph_options.rewrite_options.disable_meta_optimizer
+  searched = config.experimental.mlir_bridge_rollout == 0
+  assert searched is jit
+  assert (config.graph_options.optimizer_options.opt_level == 0) is jit
