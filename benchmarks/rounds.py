@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from benchmarks.training.cases import FOREIGN, Case
 _PATIENCE = 300           # seconds in which a worker has to start
 # Importing meshtf has TensorFlow keep freed memory of CPUs; what it is compared with gets that too.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CPU_ALLOCATOR_USE_BFC": "1"}
+_NOTHING_MORE: Mapping[str, str] = {}
 
 
 class WorkerError(RuntimeError):
@@ -50,15 +52,22 @@ def compile_sources() -> None:
 
 
 class Process:
-  """A worker with one case, which has taken its first steps."""
+  """A worker with one case, which has taken its first steps.
 
-  def __init__(self, case: Any, worker: str = "benchmarks.training.worker"):
+  Args:
+    case: what `worker` knows.
+    worker: a module.
+    environment: variables of its process that others do not have.
+  """
+
+  def __init__(self, case: Any, worker: str = "benchmarks.training.worker",
+               environment: Mapping[str, str] = _NOTHING_MORE):
     compile_sources()
     self.case, self.said = case, tempfile.TemporaryFile("w+")
     self.process = subprocess.Popen(
         [sys.executable, "-m", worker, case.dump()], text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.said,
-        env=_ENVIRONMENT | os.environ)
+        env=_ENVIRONMENT | os.environ | dict(environment))
     timer = threading.Timer(_PATIENCE, self.process.kill)
     timer.start()
     try:
@@ -109,11 +118,14 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int
   """
   started: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
   refused: dict[str, str] = {}
-  Process(group[0]).stop()
+  def process_of(case: Case) -> Process:
+    return Process(case, environment=case.environment)
+
+  process_of(group[0]).stop()
   for _ in range(starts):
     for case in (case for case in group if case.name not in refused):
       try:
-        process = Process(case)
+        process = process_of(case)
       except WorkerError as error:
         if case.runtime not in FOREIGN:
           raise
@@ -124,7 +136,7 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int
   workers: list[Process] = []
   try:
     for case in (case for case in group if case.name not in refused):
-      workers.append(Process(case))
+      workers.append(process_of(case))
     told = [w.ask("losses", losses)["losses"] for w in workers]
     timed = [[w.ask("steps", 1) for w in workers] for _ in range(rounds)]
   finally:

@@ -3,6 +3,7 @@
     python -m benchmarks.step                    # a small language model, graph mode: two minutes
     python -m benchmarks.step --model=bert --only=1x1                # or --model=moe
     python -m benchmarks.step --peer=all --only=8x1                  # beside JAX, DTensor, by hand
+    python -m benchmarks.step --onednn --only=1x1                    # and TensorFlow with oneDNN
     python -m benchmarks.step --size=full --modes=graph,xla --dropouts=0,0.1 --json=out.json
 
 It checks that all losses agree, and prints step time, time to the first step and peak memory as
@@ -31,6 +32,7 @@ flags.DEFINE_list("modes", ["graph"], "graph, xla or both.")
 flags.DEFINE_list("dropouts", ["0"], "Rates of dropout.")
 flags.DEFINE_list("only", [""], "Compare only cases with one of these in their names.")
 flags.DEFINE_multi_enum("peer", [], ["all", *PEERS], "What else trains it on eight devices.")
+flags.DEFINE_bool("onednn", False, "Whether to compare what is TensorFlow's with oneDNN, too.")
 flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
 flags.DEFINE_integer("starts", 1, "How often each case is started; the fastest start counts.")
 flags.DEFINE_integer("losses", 5, "How many steps the losses are compared over.")
@@ -44,7 +46,8 @@ def main(argv: list[str]) -> None:
   peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
   measured, wrong, refused = [], [], {}
   rates = list(map(float, FLAGS.dropouts))
-  for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers):
+  for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers,
+                     FLAGS.onednn):
     rows, why = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
     blocks = [table(rows), beside(group, rows), memory_table(rows),
               *(f"{name} does not run: {error}" for name, error in why.items())]

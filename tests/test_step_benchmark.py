@@ -53,6 +53,15 @@ def test_peers_come_where_they_know_the_model():
   assert runtimes("lm", "xla") == {"placed", "jax", "spmd"}
 
 
+def test_what_is_tensorflows_is_compared_with_onednn_as_well():
+  (group,) = cases(sized("lm", "quick"), ["graph"], [0.0], ["8x1"], PEERS, onednn=True)
+  names = {case.name: case.environment for case in group if case.onednn}
+  assert names.keys() == {f"{name}, oneDNN" for name in (
+      "plain TensorFlow", "by hand 8x1, towers", "by hand 8x1, mirrored", "DTensor 8x1")}
+  assert all(names.values()) and not any(c.environment for c in group if not c.onednn)
+  assert len({case.name for case in group}) == len(group)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_peers_agree_on_eight_devices(model):

@@ -34,7 +34,7 @@ def picture(part: str, rows: Sequence[Row]) -> str:
   for column in LAWS[part]:
     found = lines(part, column, rows)
     goals = []
-    if part == "devices" and column == "first_cpu":
+    if part == "devices" and column == "first":
       plain = dict(found[PLAIN][0])
       goals = [(n, times * plain[n]) for n, times in GOALS.items() if n in plain]
     panels.append(Panel(NAMES[column], {s: points for s, (points, _) in found.items()},

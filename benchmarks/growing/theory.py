@@ -20,9 +20,10 @@ Powers = tuple[int, ...]
 CONSTANT, LINEAR, SQUARE = (0,), (0, 1), (0, 1, 2)
 
 # Of each part the columns that are told and drawn, with the powers of n of which each is a sum.
-# Times are those of the processor, which other programs on the machine change least.
+# Times are those of the processor, which other programs on the machine change least, but for those
+# that are aimed at.
 LAWS: Mapping[str, Mapping[str, Powers]] = {
-    "devices": {"first_cpu": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
+    "devices": {"first": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
     "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
     "layers": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": LINEAR},
     "experts": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": CONSTANT},
@@ -30,7 +31,8 @@ LAWS: Mapping[str, Mapping[str, Powers]] = {
 OTHERS: Mapping[tuple[str, str], Powers] = {         # by series and column
     ("scanned", "traced"): CONSTANT, ("blockwise attention", "memory"): LINEAR}
 NAMES = {
-    "first_cpu": "first step, s of processor", "step_cpu": "step, ms of processor",
+    "first": "first step, s", "first_cpu": "first step, s of processor",
+    "step_cpu": "step, ms of processor",
     "outer": "ops outside of segments", "explain_cpu": "mtf.explain, ms",
     "steps": "steps of the program", "traced": "ops traced", "memory": "memory forecast, MB"}
 

@@ -35,6 +35,7 @@ PEERS = {
     "spmd": ("meshtf {}, exported module", _EIGHT),
 }
 FOREIGN = ("dtensor", "jax")       # others' libraries, which may not run a model
+_BY_TENSORFLOW = ("towers", "mirrored", "dtensor")      # and not by meshtf, or XLA's compiler
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Case(Dumped):
   runtime: str = "placed"       # of meshtf; or one of PEERS
   cut: str = ""                 # along the data as well: "state" of the optimizer, or "variables"
   recompute: bool = False       # whether the backward pass computes each block again
+  onednn: bool = False          # whether TensorFlow is told to have oneDNN compute products
 
   @property
   def mesh(self) -> str:
@@ -67,14 +69,18 @@ class Case(Dumped):
 
   @property
   def name(self) -> str:
-    if not self.grid:
-      return "plain TensorFlow"
-    if self.runtime in PEERS:
-      return PEERS[self.runtime][0].format(self.grid)
+    if self.runtime in PEERS or not self.grid:
+      known = PEERS[self.runtime][0] if self.grid else "plain TensorFlow"
+      return known.format(self.grid) + (", oneDNN" if self.onednn else "")
     more = {"": "", "state": " state cut", "variables": " FSDP"}[self.cut]
     more += " recompute" if self.recompute else ""
     where = "8 logical devices" if self.devices else "one device"
     return f"meshtf {self.grid}{more}, {where}"
+
+  @property
+  def environment(self) -> dict[str, str]:
+    """Variables of its process that the others do not have."""
+    return {"TF_ENABLE_ONEDNN_OPTS": "1"} if self.onednn else {}
 
   @property
   def group(self) -> str:
@@ -102,7 +108,8 @@ def spmd_cases(config: Config, grids: Iterable[str], with_jax: bool) -> Iterator
 
 
 def cases(config: Config, modes: Iterable[str], dropouts: Iterable[float],
-          wanted: Iterable[str] = ("",), peers: Iterable[str] = ()) -> Iterator[list[Case]]:
+          wanted: Iterable[str] = ("",), peers: Iterable[str] = (), onednn: bool = False
+          ) -> Iterator[list[Case]]:
   """Yields groups of cases to be compared, plain TensorFlow first.
 
   Args:
@@ -111,11 +118,15 @@ def cases(config: Config, modes: Iterable[str], dropouts: Iterable[float],
     dropouts: rates; peers come in where it is 0.
     wanted: parts of names, of which a case must have one.
     peers: which of `PEERS` are compared as well.
+    onednn: whether what TensorFlow computes without meshtf is compared with oneDNN as well.
   """
   for mode in modes:
     for rate in dropouts:
       one = Case(dataclasses.replace(config, dropout=rate), jit=mode == "xla")
       group = [one, *_placed(one), *(() if rate else _beside(one, peers))]
+      if onednn and not one.jit:
+        group += [dataclasses.replace(case, onednn=True) for case in group
+                  if not case.grid or case.runtime in _BY_TENSORFLOW]
       yield [case for case in group
              if not case.grid or any(part in case.name for part in wanted)]
 
