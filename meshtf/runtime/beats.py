@@ -17,14 +17,14 @@ from pathlib import Path
 
 VARIABLE = "MESHTF_BEATS"
 PULSE = 1.0          # seconds between two touches of the file
-_count = itertools.count(1)
+_count, _lock = itertools.count(1), threading.Lock()
 
 
 def beat(what: str) -> None:
   """Gives a sign of life: `what` says what begins or is done."""
   path = os.environ.get(VARIABLE)
   if path:
-    with open(path, "w", encoding="utf-8") as file:
+    with _lock, open(path, "w", encoding="utf-8") as file:      # of two threads the later stays
       file.write(f"{next(_count)} {what}")
 
 
