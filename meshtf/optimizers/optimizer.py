@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from meshtf.errors import LayoutError, PlanError, explain_error
 from meshtf.graph import Source, Tensor, apply, apply_all, context
@@ -73,9 +74,10 @@ class Optimizer(Module):
       step: scalar int32, 0 for the first update.
 
     Raises:
-      PlanError: a variable is not one that the optimizer was made for.
+      PlanError: a variable is not one that the optimizer was made for, or the step is no tensor.
     """
     self.check_known(variables)
+    _check_step(step)
     pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
     rate = self.rate_at(step)
     self.prepare([v for _, v in pairs], rate)
@@ -148,6 +150,13 @@ def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Va
   with context(stage=variable.stage):
     return Variable(variable.mesh, shape, first, name=f"{variable.name}/{slot}", trainable=False,
                     layout=variable.slot_layout)
+
+
+def _check_step(step: Any) -> None:
+  if not isinstance(step, Tensor):
+    raise PlanError(explain_error(
+        f"an update takes its step as a tensor, not as {type(step).__name__} {step!r}.",
+        way_out="Give the function an argument for it: @mtf.function(mesh=mesh, ..., step='')."))
 
 
 def _check_slots(optimizer: str, variable: Variable) -> None:

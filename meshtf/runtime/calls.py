@@ -21,8 +21,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.runtime.onednn import by_onednn, left_to_tensorflow
 from meshtf.runtime.op_maker import known
 from meshtf.runtime.quick_ops import add_op, quick_ops, whole_number
+from meshtf.runtime.tf_private import onednn_rewrites
 
 
 def _config(cpus: bool) -> bytes:
@@ -89,21 +91,24 @@ def trace(body: Callable[..., list[Any]], specs: Iterable[tf.TensorSpec], statef
   TensorFlow places, optimises and partitions a function that is called, for each device by itself,
   which is much of the time of a first step on many devices. The branch of a `Case` it gives to the
   device as it is, so that is how functions are called that one device can run `alone`: all ops have
-  kernels there, as on CPUs, and none is one that TensorFlow would have oneDNN compute.
+  kernels there, as on CPUs, and those that TensorFlow would have oneDNN compute are oneDNN's.
 
   Args:
     body: of tensors, returns a list of them; takes nothing else from outside.
     specs: of the arguments.
     stateful: whether it reads or writes variables.
     ordered: whether it writes, so that ops must run in the order in which they were made.
-    alone: whether the device runs it alone.
+    alone: whether the device can run it alone.
   """
+  onednn = alone and onednn_rewrites()
+
   def traced(*args: Any) -> list[Any]:
-    with quick_ops():
+    with quick_ops(by_onednn if onednn else None):
       return body(*args)
   attributes = {"_noinline": True} | ({} if ordered else {"_disable_acd": True})
-  function = tf.function(traced, autograph=False, experimental_attributes=attributes)
-  return Callee(function.get_concrete_function(*specs), stateful, alone)
+  function = tf.function(traced, autograph=False, experimental_attributes=attributes
+                         ).get_concrete_function(*specs)
+  return Callee(function, stateful, alone and not (onednn and left_to_tensorflow(function.graph)))
 
 
 def _attrs(function: Any, alone: bool) -> dict[str, Any]:

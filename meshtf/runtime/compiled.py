@@ -26,7 +26,7 @@ from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.quick_ops import quick_ops
 from meshtf.runtime.segments import Tracer
 from meshtf.runtime.stores import distinct
-from meshtf.runtime.tf_private import call_with, onednn_rewrites, spare_callees
+from meshtf.runtime.tf_private import call_with, spare_callees
 
 _PROGRAMS = itertools.count()
 
@@ -77,7 +77,7 @@ class Compiled:
     """Returns the concrete function of a program."""
     cpus = only_cpus(devices_of(self.mesh))
     self.config = CPU_CONFIG if cpus and not self.jit else PLAIN_CONFIG
-    placed = Placed(self.mesh, self.segments, Tracer(self.jit, cpus and not onednn_rewrites()))
+    placed = Placed(self.mesh, self.segments, Tracer(self.jit, cpus))
     attributes = {"_disable_acd": True} if placed.together.keeps_order else {}
     function = tf.function(lambda *flat: self._body(placed, flat), autograph=False,
                            experimental_attributes=attributes)

@@ -26,6 +26,9 @@ class Known(NamedTuple):
   counts: list[int | None]                # of tensors for each input; None: one, and no list
 
 
+Instead = Callable[[str, Known], tuple[str, Known]]
+
+
 def known(kind: str, attrs: dict[str, Any]) -> Known:
   """Returns what ops of a kind with these attributes share."""
   counts: list[int | None] = []
@@ -38,10 +41,16 @@ def known(kind: str, attrs: dict[str, Any]) -> Known:
 
 
 class Maker:
-  """What makes the ops of a graph."""
+  """What makes the ops of a graph.
 
-  def __init__(self, graph: Any) -> None:
+  Args:
+    graph: the graph.
+    instead: of a kind and what its attributes are, returns those of the op that is made.
+  """
+
+  def __init__(self, graph: Any, instead: Instead | None = None) -> None:
     self.graph, self.slowly, self.taken = graph, graph._create_op_internal, graph.capture
+    self.instead = instead or (lambda *asked: asked)
     self.constants: dict[Any, Any] = {}
     self.devices: dict[Any, str | None] = {}      # by contexts around
     self.capturing = False
@@ -93,6 +102,7 @@ class Maker:
       ValueError: TensorFlow refuses it.
     """
     graph = self.graph
+    kind, same = self.instead(kind, same)
     xs = [x if getattr(x, "graph", None) is graph else graph.capture(x) for x in inputs]
     name = name[:-1] if name and name[-1] == "/" else graph.unique_name(name or kind)
     after: Sequence[Any] = ()

@@ -12,7 +12,7 @@ from pathlib import Path
 from meshtf.graph import ProductKernels
 from meshtf.ops.products import ONEDNN
 from meshtf.runtime.devices import only_cpus
-from meshtf.runtime.tf_private import onednn_kernels, onednn_rewrites
+from meshtf.runtime.tf_private import onednn_kernel, onednn_rewrites
 from meshtf.runtime.threads import threads_there
 
 _CPUINFO = Path("/proc/cpuinfo")       # Linux alone has it
@@ -28,7 +28,7 @@ def product_kernels(devices: Sequence[str]) -> ProductKernels | None:
   """
   if not _without_avx512() or onednn_rewrites() or not only_cpus(devices):
     return None
-  return ProductKernels(threads_there(), onednn_kernels(ONEDNN))
+  return ProductKernels(threads_there(), all(map(onednn_kernel, ONEDNN)))
 
 
 @functools.cache

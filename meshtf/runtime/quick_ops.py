@@ -26,16 +26,20 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from tensorflow.python.framework import op_callbacks, op_def_library, op_def_registry, ops
 
-from meshtf.runtime.op_maker import Known, Maker, known
+from meshtf.runtime.op_maker import Instead, Known, Maker, known
 
 Made = tuple[list[Any], bool, Any, list[Any]]     # structure, stateful, op, outputs: TensorFlow's
 
 
 @contextlib.contextmanager
-def quick_ops() -> Iterator[None]:
-  """Lets ops of the graph that is being traced be made in little time."""
+def quick_ops(instead: Instead | None = None) -> Iterator[None]:
+  """Lets ops of the graph that is being traced be made in little time, or others instead of them.
+
+  Args:
+    instead: see `op_maker.Maker`.
+  """
   graph = tf.compat.v1.get_default_graph()
-  maker = Maker(graph)
+  maker = Maker(graph, instead)
   graph._create_op_internal, graph.capture = maker.make, maker.capture
   try:
     with _HELPER.in_force():

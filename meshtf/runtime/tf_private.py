@@ -1,13 +1,13 @@
 """The private symbols of TensorFlow that meshtf uses: here, in `op_maker` and in `quick_ops`.
 
-Two private ops have their names in `ops/products.py`.
+Private ops of oneDNN have their names in `onednn.py` and in `ops/products.py`.
 
     optimization_barrier   keeps XLA from merging what is computed again with the first time
     replica_id             which of the replicas that run one program this is
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     onednn_rewrites        whether TensorFlow has oneDNN compute products and the like
-    onednn_kernels         whether certain ops of oneDNN can be asked for
+    onednn_kernel          whether an op of oneDNN can be asked for
     call_with              calls a function with a session configuration of its own
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
     make_handles           some variables, made in little time
@@ -74,10 +74,10 @@ def onednn_rewrites() -> bool:
 
 
 @functools.cache
-def onednn_kernels(ops: tuple[str, ...]) -> bool:
-  """Whether TensorFlow was built with ops of oneDNN, by which it would replace its own."""
-  return all(any(kernel.label == "MklNameChangeOp" and kernel.device_type == "CPU"
-                 for kernel in kernels.get_registered_kernels_for_op(op).kernel) for op in ops)
+def onednn_kernel(op: str) -> bool:
+  """Whether TensorFlow was built with an op of oneDNN, by which it would replace one of its own."""
+  return any(kernel.label == "MklNameChangeOp" and kernel.device_type == "CPU"
+             for kernel in kernels.get_registered_kernels_for_op(op).kernel)
 
 
 @functools.cache

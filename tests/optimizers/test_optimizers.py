@@ -81,6 +81,13 @@ def test_a_variable_of_another_model_is_refused():
     optimizers.Adam([known]).apply([mtf.ones(mesh, "a:2")], [unknown], step_at(mesh, 0))
 
 
+@pytest.mark.parametrize("step", [0, np.int32(0)])
+def test_a_step_that_is_no_tensor_of_the_mesh_is_refused(step):
+  variable = mtf.Variable(mtf.Mesh(""), "a:2", initializers.ones, "v")
+  with pytest.raises(mtf.PlanError, match="its step as a tensor, not as(.|\n)*step=''"):
+    optimizers.Adam([variable]).apply([mtf.ones(variable.mesh, "a:2")], [variable], step)
+
+
 @pytest.mark.parametrize("limit", [0.5, 100.0, None])
 def test_clipping_equals_tensorflows(limit, rng):
   mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")

@@ -10,7 +10,9 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
+from meshtf.runtime import calls
 from meshtf.runtime.calls import ALONE, CALLED, called
+from meshtf.runtime.tf_private import onednn_rewrites
 
 DEVICES = 4
 
@@ -40,6 +42,14 @@ def ran(mesh):
   return losses, [w.numpy() for w in ws], ops
 
 
+def onednn(monkeypatch, rewrites, left):
+  """Sets whether TensorFlow has oneDNN compute products, and whether all are left to it."""
+  monkeypatch.setattr(calls, "onednn_rewrites", lambda: rewrites)
+  if left:
+    monkeypatch.setattr(calls, "left_to_tensorflow", lambda graph: True)
+    monkeypatch.setattr(calls, "by_onednn", lambda *asked: asked)
+
+
 @pytest.mark.parametrize("layout", ["batch:data", "e:data"])
 def test_devices_that_do_the_same_make_one_call_each(layout):
   devices = [f"CPU:{k}" for k in range(DEVICES)]
@@ -56,8 +66,8 @@ def test_devices_that_do_the_same_make_one_call_each(layout):
 @pytest.mark.parametrize("devices", [None, "logical:4"])
 def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(devices, monkeypatch):
   found = []
-  for rewrites in (False, True):
-    monkeypatch.setattr("meshtf.runtime.compiled.onednn_rewrites", lambda: rewrites)  # noqa: B023
+  for left in (False, True):
+    onednn(monkeypatch, left or onednn_rewrites(), left)
     found.append(ran(mtf.Mesh("data:4", "batch:data", devices=devices)))
   (alone, *_, ops), (optimised, *_, others) = found
   assert alone == optimised
@@ -143,7 +153,7 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
 @pytest.mark.parametrize("called_or_alone", [True, False])
 def test_no_callee_is_searched_for_reference_variables(monkeypatch, called_or_alone):
   """TensorFlow ends its search at nodes of unknown functions: one before, one after all calls."""
-  monkeypatch.setattr("meshtf.runtime.compiled.onednn_rewrites", lambda: called_or_alone)
+  onednn(monkeypatch, called_or_alone, left=True)
   train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
   train(np.ones((8, 8), "float32"), np.int32(0))
   (compiled, _), = train._compiled.values()
