@@ -44,7 +44,7 @@ def tiny(monkeypatch):
 
 @pytest.mark.parametrize("part", TWO)
 def test_a_part_is_measured_told_and_drawn(part, tiny):
-  rows = measured.measured(part, TWO[part], rounds=1)
+  rows = measured.measured(part, TWO[part], rounds=1, starts=2)
   for size in TWO[part]:
     found = {row["series"]: row for row in rows if row["size"] == size}
     assert len(found) == len([row for row in rows if row["size"] == size]) >= 3

@@ -1,10 +1,11 @@
 """Measures a part, group by group, and tells it as a table.
 
-    rows = measured("layers", [1, 2, 4], rounds=5)
+    rows = measured("layers", [1, 2, 4], rounds=5, starts=1)
     print(table("layers", rows))
 
-A row is a point: {"series": "scanned", "size": 4, "first": 1.2, "step": 0.04, ...}. Cases of one
-size are alive at once, start one after the other, and take their steps in turn.
+A row is a point: {"series": "scanned", "size": 4, "first": 1.2, "step": 0.04, ...}. As in
+`benchmarks.rounds`, each case starts by itself first, for what a first step takes; for steps all
+of one size are alive, and take them in turn.
 """
 
 from __future__ import annotations
@@ -30,18 +31,28 @@ COLUMNS = {
     "segments": ("segments", 0), "traced": ("ops traced", 0)}
 
 
-def measured(part: str, sizes: Sequence[int], rounds: int) -> list[Row]:
+def measured(part: str, sizes: Sequence[int], rounds: int, starts: int) -> list[Row]:
   """Returns the points of a part whose cases run in processes of their own."""
-  return [row for group in GROUPS[part](sizes) for row in measure(group, rounds)]
+  return [row for group in GROUPS[part](sizes) for row in measure(group, rounds, starts)]
 
 
-def measure(group: Sequence[Case], rounds: int) -> list[Row]:
-  """Returns a point for each case of one size; the first is what others are divided by."""
+def measure(group: Sequence[Case], rounds: int, starts: int) -> list[Row]:
+  """Returns a point for each case of one size; the first is what others are divided by.
+
+  Args:
+    group: the cases.
+    rounds: how many steps of each are timed.
+    starts: how many first steps of each; the fastest counts.
+  """
+  firsts = [[_first(case) for case in group] for _ in range(starts)]
+  rows: list[Row] = [{"series": case.series, "size": case.size,
+                      **min(found, key=lambda first: first["first"])}
+                     for case, *found in zip(group, *firsts)]
   with ThreadPoolExecutor(2) as pool:               # they import TensorFlow side by side
     workers = list(pool.map(lambda case: Process(case, WORKER), group))
   try:
-    rows: list[Row] = [{"series": worker.case.series, "size": worker.case.size,
-                        **worker.ask("first", 1)} for worker in workers]
+    for worker in workers:
+      worker.ask("first", 1)
     timed = [[worker.ask("steps", 1) for worker in workers] for _ in range(rounds + 1)][1:]
   finally:
     for worker in workers:
@@ -53,6 +64,15 @@ def measure(group: Sequence[Case], rounds: int) -> list[Row]:
       row[f"step{name}_ratio"] = statistics.median(
           turn[i][clock][0] / turn[0][clock][0] for turn in timed)
   return rows
+
+
+def _first(case: Case) -> Row:
+  """Returns what a case's first step takes with no other case alive."""
+  worker = Process(case, WORKER)
+  try:
+    return dict(worker.ask("first", 1))
+  finally:
+    worker.stop()
 
 
 def table(part: str, rows: Sequence[Row]) -> str:
