@@ -24,6 +24,7 @@ import tensorflow as tf
 from meshtf.graph import At
 
 ONEDNN = ("_MklMatMul", "_MklBatchMatMulV2")      # ops that TensorFlow's rewriting puts in place
+ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")      # the label of all their kernels
 
 _APART = 1024        # columns of float32 whose rows lie a multiple of 4 KiB apart
 _MORE = 16           # columns: a line of the cache
@@ -104,7 +105,7 @@ def _by_onednn(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
                   (ONEDNN[0], "transpose_a", "transpose_b"))
   attrs = {name: tf.compat.v1.AttrValue(b=flip) for name, flip in zip(flips, (flip_a, flip_b))}
   attrs |= {"T": tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum),
-            "_kernel": tf.compat.v1.AttrValue(s=b"MklNameChangeOp")}
+            "_kernel": ONEDNN_KERNEL}
   graph = tf.compat.v1.get_default_graph()
   return graph.create_op(kind, [a, b], [a.dtype], name="product", attrs=attrs).outputs[0]
 

@@ -17,20 +17,20 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
+from meshtf.ops.products import ONEDNN_KERNEL
 from meshtf.runtime.op_maker import Known
 
 # Of these oneDNN's ops have the same attributes, and the same name with another beginning.
 _ALIKE = ("BatchMatMulV2", "MatMul", "Softmax", "Transpose")
 _FLOAT = tf.float32.as_datatype_enum      # of others, processors at hand may have no instructions
-_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")
 
 
 def by_onednn(kind: str, same: Known) -> tuple[str, Known]:
   """Returns the op of oneDNN for one of TensorFlow, or the latter where there is none."""
   if kind not in _ALIKE or same.attrs["T"].type != _FLOAT:
     return kind, same
-  return f"_Mkl{kind}", Known(same.attrs | {"_kernel": _KERNEL},
-                              [*same.serialized, ("_kernel", _KERNEL.SerializeToString())],
+  return f"_Mkl{kind}", Known(same.attrs | {"_kernel": ONEDNN_KERNEL},
+                              [*same.serialized, ("_kernel", ONEDNN_KERNEL.SerializeToString())],
                               same.counts)
 
 

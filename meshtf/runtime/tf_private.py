@@ -1,6 +1,6 @@
-"""The private symbols of TensorFlow that meshtf uses: here, in `op_maker` and in `quick_ops`.
+"""The private symbols of TensorFlow that meshtf uses: here, in `op_maker`, `quick_ops` and `onednn`.
 
-Private ops of oneDNN have their names in `onednn.py` and in `ops/products.py`.
+`ops/products.py` has names of private ops, too.
 
     optimization_barrier   keeps XLA from merging what is computed again with the first time
     replica_id             which of the replicas that run one program this is
@@ -32,6 +32,8 @@ from tensorflow.python.framework import kernels
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.util import _pywrap_util_port
+
+from meshtf.ops.products import ONEDNN_KERNEL
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
@@ -76,7 +78,7 @@ def onednn_rewrites() -> bool:
 @functools.cache
 def onednn_kernel(op: str) -> bool:
   """Whether TensorFlow was built with an op of oneDNN, by which it would replace one of its own."""
-  return any(kernel.label == "MklNameChangeOp" and kernel.device_type == "CPU"
+  return any(kernel.label.encode() == ONEDNN_KERNEL.s and kernel.device_type == "CPU"
              for kernel in kernels.get_registered_kernels_for_op(op).kernel)
 
 
