@@ -44,7 +44,7 @@ def tiny(monkeypatch):
 
 @pytest.mark.parametrize("part", TWO)
 def test_a_part_is_measured_told_and_drawn(part, tiny):
-  rows = measured.measured(part, TWO[part], rounds=1, starts=2)
+  rows = measured.measured(part, TWO[part], rounds=1, starts=1)
   for size in TWO[part]:
     found = {row["series"]: row for row in rows if row["size"] == size}
     assert len(found) == len([row for row in rows if row["size"] == size]) >= 3
@@ -61,6 +61,29 @@ def test_a_part_is_measured_told_and_drawn(part, tiny):
   assert drawn.count("<circle") == points + len({row["series"] for row in rows})    # the legend
   for words in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text"):
     assert 0 < float(words.get("x")) < WIDTH
+
+
+def test_of_several_starts_the_fastest_counts(monkeypatch):
+  class Told:
+    """A case whose first steps take 3, 1 and 2 seconds."""
+    taken = iter((3.0, 1.0, 2.0, 9.0))
+
+    def __init__(self, case: Case, worker: str) -> None:
+      self.case = case
+
+    def ask(self, request, number):
+      if request == "steps":
+        return {"wall": [0.5], "cpu": [0.5]}
+      first = next(self.taken)
+      return {"first": first, "first_cpu": 2 * first, "outer": 7}
+
+    def stop(self):
+      pass
+
+  monkeypatch.setattr(measured, "Process", Told)
+  (case, *_), = GROUPS["tokens"]([128], TINY)
+  (row,) = measured.measure([case], rounds=1, starts=3)
+  assert (row["first"], row["first_cpu"], row["outer"]) == (1.0, 2.0, 7)
 
 
 def test_segments_are_as_many_for_64_positions_as_for_8():

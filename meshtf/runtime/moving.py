@@ -132,14 +132,18 @@ class Mover(Carrier):
 
   def _grouped(self, xs: Slices, axes: tuple[str, ...],
                collective: Callable[[Slices, Sequence[str]], Slices]) -> Slices:
-    """Runs a collective in each group along `axes`, once for groups that hold the same."""
+    """Runs a collective in each group along `axes`, once for groups that hold the same.
+
+    In a graph those of one memory share results, whichever their devices are.
+    """
     out: Slices = [None] * self.mesh.size
     done: dict[Any, Slices] = {}
     for group in self.mesh.groups(*axes):
       if any(xs[p] is None for p in group):      # it lies at another stage
         continue
       devices = tuple(self.devices[p] for p in group)
-      key = (*(id(y) for p in group for y in tf.nest.flatten(xs[p])), *devices)
+      aliased = collectives_for(devices, self.separate) is alias and not tf.executing_eagerly()
+      key = (*(id(y) for p in group for y in tf.nest.flatten(xs[p])), *(() if aliased else devices))
       if key not in done:
         done[key] = collective([xs[p] for p in group], devices)
       for position, y in zip(group, done[key]):

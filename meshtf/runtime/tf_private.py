@@ -1,4 +1,4 @@
-"""The private symbols of TensorFlow that meshtf uses: here, in `op_maker`, `quick_ops` and `onednn`.
+"""Private symbols of TensorFlow that meshtf uses: here, in `op_maker`, `quick_ops` and `onednn`.
 
 `ops/products.py` has names of private ops, too.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -187,3 +189,22 @@ def test_programs_of_cpus_are_not_searched_for_what_they_cannot_have(jit):
   searched = config.experimental.mlir_bridge_rollout == 0
   assert searched is jit
   assert (config.graph_options.optimizer_options.opt_level == 0) is jit
+
+
+def test_what_groups_of_one_memory_hold_alike_is_added_once_and_no_slice_is_brought():
+  """x is added over data, by a device for each half; the two sums over model are one for all."""
+  mesh = mtf.Mesh("data:4;model:2", "batch:data;h:model", devices="logical:8")
+  total = mtf.function(lambda x: mtf.reduce_sum(x * x), mesh=mesh, x="batch;h")
+  x = np.arange(32, dtype="float32").reshape(8, 4)
+  assert float(total(x).numpy()) == (x * x).sum()
+  (compiled, _), = total._compiled.values()
+  ops = compiled.function.graph.get_operations()
+  assert Counter(op.type for op in ops)["AddN"] == 2 + 1
+  assert not [op for op in ops if op.type == "Identity" and op.name.startswith("load/")]
+
+
+def test_an_argument_that_is_returned_is_of_use():
+  mesh = mtf.Mesh("x:4", "batch:x", devices="logical:4")
+  same = mtf.function(lambda x: x, mesh=mesh, x="batch")(np.arange(4, dtype="float32"))
+  np.testing.assert_array_equal(same.numpy(), np.arange(4))
+  np.testing.assert_array_equal((same + same).numpy(), 2 * np.arange(4))
