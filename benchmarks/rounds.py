@@ -118,6 +118,7 @@ def measure(group: list[Case], rounds: int, starts: int, losses: int
   """
   started: dict[Case, list[dict[str, float]]] = {case: [] for case in group}
   refused: dict[str, str] = {}
+
   def process_of(case: Case) -> Process:
     return Process(case, environment=case.environment)
 

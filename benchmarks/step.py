@@ -46,8 +46,7 @@ def main(argv: list[str]) -> None:
   peers = list(PEERS) if "all" in FLAGS.peer else FLAGS.peer
   measured, wrong, refused = [], [], {}
   rates = list(map(float, FLAGS.dropouts))
-  for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers,
-                     FLAGS.onednn):
+  for group in cases(config, FLAGS.modes, rates, FLAGS.only, peers, FLAGS.onednn):
     rows, why = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
     blocks = [table(rows), beside(group, rows), memory_table(rows),
               *(f"{name} does not run: {error}" for name, error in why.items())]

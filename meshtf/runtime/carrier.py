@@ -153,8 +153,7 @@ class Single(Carrier):
 
   def _step(self, step: Step) -> None:
     if isinstance(step, Compute):
-      run_compute(step, self.mesh, self.coordinates, self.values, self.jit,
-                  anywhere=True)
+      run_compute(step, self.mesh, self.coordinates, self.values, self.jit, anywhere=True)
     else:
       self.carry_out(step)
 

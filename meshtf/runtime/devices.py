@@ -97,6 +97,11 @@ def kept_separate(mesh: Mesh) -> bool:
   return isinstance(mesh.devices, str) and mesh.devices.startswith("separate:")
 
 
+def one_memory(mesh: Mesh) -> bool:
+  """Whether programs treat all devices of a mesh as such that see one memory."""
+  return share_memory(devices_of(mesh)) and not kept_separate(mesh)
+
+
 def keep_within_host(mesh: Mesh, devices: Sequence[str]) -> list[int]:
   """Returns which device each position gets, so that `mesh.within_host` stays within a host.
 

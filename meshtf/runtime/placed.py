@@ -35,7 +35,7 @@ from meshtf.partition import (
   schedule,
   walked_only,
 )
-from meshtf.runtime.devices import devices_of, host_cpu, kept_separate, share_memory
+from meshtf.runtime.devices import devices_of, host_cpu, one_memory
 from meshtf.runtime.moving import Mover, Slices
 from meshtf.runtime.phases import sort_out
 from meshtf.runtime.segments import Caller, in_line
@@ -45,9 +45,8 @@ from meshtf.runtime.together import Together
 def arrange(program: Program) -> list[Segment]:
   """Returns the segments of a program as they suit the devices of its mesh."""
   mesh, devices = program.mesh, devices_of(program.mesh)
-  shared = share_memory(devices) and not kept_separate(mesh)
   return schedule(program, apart=len(set(devices)) < len(devices),
-                  bucket=0 if shared else mesh.bucket_bytes)
+                  bucket=0 if one_memory(mesh) else mesh.bucket_bytes)
 
 
 class Placed(Mover):

@@ -21,7 +21,7 @@ from meshtf.mesh import Mesh, Placement, Split
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.parse import parse_pairs
 from meshtf.ops.state import Read, full
-from meshtf.runtime.devices import devices_of, kept_separate, share_memory
+from meshtf.runtime.devices import devices_of, one_memory
 
 
 class ArrayStore:
@@ -180,12 +180,12 @@ def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[
 
   Where devices see one memory, nobody in a graph brings a slice to its device: TensorFlow does so.
   """
-  pieces, devices = pieces_of(array, spec, placement, mesh), devices_of(mesh)
-  if not tf.executing_eagerly() and share_memory(devices) and not kept_separate(mesh):
+  pieces = pieces_of(array, spec, placement, mesh)
+  if not tf.executing_eagerly() and one_memory(mesh):
     return pieces
   done: dict[Any, Any] = {}
   out: list[Any] = []
-  for device, x in zip(devices, pieces):
+  for device, x in zip(devices_of(mesh), pieces):
     if x is not None and (device, id(x)) not in done:
       with tf.device(device):
         done[device, id(x)] = tf.identity(x)
