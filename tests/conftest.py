@@ -9,6 +9,10 @@ import os
 import zlib
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Wherever TensorFlow is imported it imports Keras, which imports scikit-learn and SciPy if they are
+# there: a fifth of the start of each process, and tests start many. With this it looks for another
+# Keras, which is not there, and leaves it at that.
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 import numpy as np
 import pytest

@@ -160,9 +160,15 @@ class LogSumExp(Op):
 
 def log_sum_exp(x: Any, axes: list[int]) -> Any:
   """Returns the log-sum-exp of a TensorFlow tensor; infinities give infinities, not NaN."""
+  powers, top = powers_below_top(x, axes)
+  return tf.math.log(tf.reduce_sum(powers, axes)) + top
+
+
+def powers_below_top(x: Any, axes: list[int]) -> tuple[Any, Any]:
+  """Returns exp(x - top) and top, the largest along axes, but finite, without these axes."""
   top = tf.reduce_max(x, axes, keepdims=True)
   top = tf.raw_ops.ClipByValue(t=top, clip_value_min=top.dtype.min, clip_value_max=top.dtype.max)
-  return tf.math.log(tf.reduce_sum(tf.exp(x - top), axes)) + tf.squeeze(top, axes)
+  return tf.exp(x - top), tf.squeeze(top, axes)
 
 
 def wide(dtype: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -83,7 +84,7 @@ def test_smoothed_labels_and_probabilities_equal_keras(mesh, soft, rng):
   v = tf.constant(numbers())
   with tf.GradientTape() as tape:
     tape.watch(v)
-    y = tf.keras.losses.categorical_crossentropy(wanted, v, True, label_smoothing=0.2)
+    y = keras.losses.categorical_crossentropy(wanted, v, True, label_smoothing=0.2)
     y += 0.1 * tf.reduce_logsumexp(v, 1) ** 2
   np.testing.assert_allclose(loss.numpy(), y.numpy(), rtol=1e-5)
   (dx,) = mtf.gradients([loss], [x])
@@ -102,6 +103,21 @@ def test_where_classes_are_cut_a_few_numbers_of_each_row_move(soft):
   forecast = mtf.explain(gradient, numbers(), labels)
   assert all(move.tensor.shape == (("b", 4),) for move in forecast.moves)
   assert soft or {move.phase for move in forecast.moves} == {"forward"}
+
+
+def test_no_logit_is_exponentiated_twice_nor_copied_for_its_label():
+  @mtf.function(mesh=mtf.Mesh("x:2", layout="b:x", devices="logical:2"), x="b;v", labels="b")
+  def gradient(x, labels):
+    return mtf.gradients([cross_entropy(x, labels, "v")], [x])[0]
+  gradient(numbers(), LABELS)
+  (compiled, _), = gradient._compiled.values()
+  library = compiled.function.graph.as_graph_def(add_shapes=True).library.function
+  nodes = [node for function in library for node in function.node_def]
+  sizes = [[[d.size for d in shape.dim] for shape in node.attr["_output_shapes"].list.shape]
+           for node in nodes if node.op == "Exp"]
+  assert sizes.count([[2, 6]]) == 1
+  kinds = [node.op for node in nodes]
+  assert kinds.count("ScatterNdNonAliasingAdd") == 1 and "TensorScatterSub" not in kinds
 
 
 def test_what_is_refused(mesh):

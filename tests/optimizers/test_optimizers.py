@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -13,15 +14,15 @@ from meshtf import optimizers
 from meshtf.layers import initializers
 
 PAIRS = {
-    "sgd": (lambda vs: optimizers.SGD(vs, 0.1), lambda: tf.keras.optimizers.SGD(0.1)),
+    "sgd": (lambda vs: optimizers.SGD(vs, 0.1), lambda: keras.optimizers.SGD(0.1)),
     "momentum": (lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9),
-                 lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9)),
+                 lambda: keras.optimizers.SGD(0.1, momentum=0.9)),
     "nesterov": (lambda vs: optimizers.SGD(vs, 0.1, momentum=0.9, nesterov=True),
-                 lambda: tf.keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
+                 lambda: keras.optimizers.SGD(0.1, momentum=0.9, nesterov=True)),
     "adam": (lambda vs: optimizers.Adam(vs, 0.1, epsilon=1e-3),
-             lambda: tf.keras.optimizers.Adam(0.1, epsilon=1e-3)),
+             lambda: keras.optimizers.Adam(0.1, epsilon=1e-3)),
     "adamw": (lambda vs: optimizers.AdamW(vs, 0.1, weight_decay=0.3, decays=lambda v: True),
-              lambda: tf.keras.optimizers.AdamW(0.1, weight_decay=0.3, epsilon=1e-8)),
+              lambda: keras.optimizers.AdamW(0.1, weight_decay=0.3, epsilon=1e-8)),
 }
 
 
