@@ -20,4 +20,4 @@ def test_all_but_the_first_are_computed_in_another_way(form):
 
 
 def test_both_ways_are_timed():
-  assert all(speed > 0 for speed in speeds(Form("small", 16, 16, 16), 1, 1))
+  assert all(speed > 0 for speed in speeds(Form("small", 16, 16, 16), 1))

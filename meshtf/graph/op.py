@@ -105,10 +105,11 @@ class Store(Protocol):
 
 
 class ProductKernels(NamedTuple):
-  """What TensorFlow multiplies matrices with on CPUs without AVX-512."""
+  """What TensorFlow multiplies matrices with on CPUs."""
 
-  threads: int      # that share a product
-  onednn: bool      # whether oneDNN's kernels can be asked for
+  threads: int                # that share a product
+  by_name: bool               # whether oneDNN's kernels can be asked for, one by one
+  all_onednn: bool = False    # whether TensorFlow has oneDNN compute all products by itself
 
 
 class At(Protocol):

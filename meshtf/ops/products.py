@@ -1,13 +1,15 @@
-"""Products of two matrices, in the form that TensorFlow computes fastest on CPUs without AVX-512.
+"""Products of two matrices, in the form that TensorFlow computes fastest on CPUs.
 
-TensorFlow has two kernels for them, its own and that of oneDNN, which it uses where it rewrites
-whole programs for it. The latter is several times as fast at batches of small matrices, and where
-the second of few rows is stored transposed; it is asked for by name.
+TensorFlow has two kernels for them, its own and that of oneDNN. Where it rewrites whole programs
+for the latter, as it does by itself on many processors with AVX-512, that computes all. Elsewhere
+it is several times as fast at batches of small matrices, and where the second of few rows is stored
+transposed; there it is asked for by name.
 
-TensorFlow's own computes the rest. A processor's nearest cache finds a place by the last 12 bits of
-an address. The rows of a matrix of 1,024 columns of float32 lie 4 KiB apart, so all elements of a
-column want the same place, and a kernel that reads matrices where they are takes up to twice as
-long. With a few more columns, which cost a copy and add nothing to the product, they lie apart
+A processor's nearest cache finds a place by the last 12 bits of an address. The rows of a matrix of
+1,024 columns of float32 lie 4 KiB apart, so all elements of a column want the same place, and a
+kernel that reads matrices where they are takes up to twice as long. For TensorFlow's own such a
+matrix gets a few more columns, which cost a copy and add nothing to the product. For oneDNN's,
+which loses where it reads the second matrix by its columns, that one is transposed first
 (`python -m benchmarks.products`).
 
     product(a, b, flip_a=True, flip_b=False, at=at)        # transpose(a) b
@@ -37,7 +39,8 @@ _FEW = 8             # rows or columns: a product of fewer is hardly one of matr
 _SMALL = 2**15       # terms of all sums of a matrix: of smaller ones, in a batch, oneDNN is slower
 _LARGE = 2**18       # elements of the second matrix of a batch, of which oneDNN makes copies
 _SHARED = 2**22      # terms of a batch that threads share: below it they wait for each other
-_MANY = 512          # rows: see `_suits_onednn`
+_MANY = 512          # rows: see `_suits_onednn`; from there on a transpose of b is a small part
+_EVERY_OTHER = 512   # columns of float32 whose rows lie a multiple of 2 KiB apart
 
 
 def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) -> Any:
@@ -54,12 +57,15 @@ def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) ->
     wide = product(tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, at)
     return tf.cast(wide, a.dtype)
   kernels = at.product_kernels if at is not None and a.dtype == tf.float32 else None
-  if kernels and kernels.onednn and not tf.executing_eagerly():
-    if _suits_onednn(_form(a, b, flip_a, flip_b), kernels.threads):
+  if kernels and not tf.executing_eagerly():
+    form = _form(a, b, flip_a, flip_b)
+    if kernels.all_onednn and _turns(form):
+      b, flip_b = tf.raw_ops.Transpose(x=b, perm=[1, 0]), False
+    elif kernels.by_name and _suits_onednn(form, kernels.threads):
       return _by_onednn(a, b, flip_a, flip_b)
   if len(a.shape) > 2:
     return _batch(a, b, flip_a, flip_b)
-  if kernels:
+  if kernels and not kernels.all_onednn:
     return _spread(a, b, flip_a, flip_b, kernels.threads)
   return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
 
@@ -97,6 +103,16 @@ def _suits_onednn(form: _Form, threads: int) -> bool:
     return (m * k * n >= _SMALL and (threads == 1 or count * m * k * n >= _SHARED)
             and k * n < _LARGE and (flip_b or n % _APART != 0))
   return flip_b and not flip_a and (threads == 1 or m < _MANY)
+
+
+def _turns(form: _Form) -> bool:
+  """Whether oneDNN's kernel is so slow where b is stored transposed that a transpose pays.
+
+  That is where b has few columns. Of more it makes use of each row that it brings in the cache.
+  """
+  m, k, n, flip_a, flip_b, count = form
+  return (flip_b and not flip_a and count is None and k % _EVERY_OTHER == 0 and m >= _MANY
+          and n <= _WIDE and k * n <= _COPY)
 
 
 def _by_onednn(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:

@@ -62,7 +62,7 @@ class Here:
 
   @property
   def product_kernels(self) -> ProductKernels | None:
-    """What multiplies matrices here, if it is what CPUs without AVX-512 have."""
+    """What multiplies matrices here, if there is anything to choose: on CPUs, without XLA."""
     if self.compiled or self._anywhere:
       return None
     return product_kernels(devices_of(self._mesh))

@@ -19,16 +19,18 @@ _CPUINFO = Path("/proc/cpuinfo")       # Linux alone has it
 
 
 def product_kernels(devices: Sequence[str]) -> ProductKernels | None:
-  """Returns what multiplies matrices on CPUs without AVX-512; None elsewhere.
+  """Returns what multiplies matrices on CPUs; None where there is nothing to choose.
 
   All hosts are taken to have processors and builds of TensorFlow like this one's.
 
-  With AVX-512 TensorFlow's own kernel copies matrices into blocks first, and where TensorFlow has
-  oneDNN compute all products it does so by itself: then it is None, too.
+  With AVX-512 TensorFlow's own kernel copies matrices into blocks first, so that it is None, too,
+  unless TensorFlow has oneDNN compute all products.
   """
-  if not _without_avx512() or onednn_rewrites() or not only_cpus(devices):
+  rewrites = onednn_rewrites()
+  if not (rewrites or _without_avx512()) or not only_cpus(devices):
     return None
-  return ProductKernels(threads_there(), all(map(onednn_kernel, ONEDNN)))
+  by_name = not rewrites and all(map(onednn_kernel, ONEDNN))
+  return ProductKernels(threads_there(), by_name, rewrites)
 
 
 @functools.cache

@@ -37,6 +37,13 @@ BY_ONEDNN = [(64, 1024, 32, "b", 1, 0, True), (8, 16, 8, "b", 1, 0, True),
              (16, 256, 1024, "b", 1, 2, False)]
 
 
+# Products where TensorFlow has oneDNN compute all -> whether the second matrix is transposed first
+TURNED = [(512, 1024, 512, "b", True), (512, 512, 64, "b", True), (500, 1024, 512, "b", False),
+          (512, 1040, 512, "b", False), (512, 1024, 520, "b", False), (512, 1024, 512, "", False),
+          (512, 1024, 512, "a", False), (512, 1024, 512, "ab", False),
+          (512, 66_560, 64, "b", False)]
+
+
 def matrices(rng, m, k, n, flips):
   """Returns inputs as they are stored."""
   a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
@@ -66,6 +73,19 @@ def test_where_onednn_is_asked_the_product_is_the_same(rng, m, k, n, flips, thre
   assert bool(kinds(program.graph) & {*ONEDNN}) is asked
   want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (b.swapaxes(-1, -2) if "b" in flips else b)
   np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("m", "k", "n", "flips", "turned"), TURNED)
+def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, turned):
+  a, b = matrices(rng, m, k, n, flips)
+  at = SimpleNamespace(product_kernels=ProductKernels(2, False, all_onednn=True))
+  program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
+                        ).get_concrete_function(a, b)
+  made = {op.type: op for op in program.graph.get_operations()}
+  assert ("Transpose" in made) is turned and not made.keys() & {"Pad", *ONEDNN}
+  assert made["MatMul"].get_attr("transpose_b") is ("b" in flips and not turned)
+  want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
+  np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=2e-3)
 
 
 def place(threads, onednn=False):
@@ -149,7 +169,7 @@ def test_which_processors_have_the_kernel(monkeypatch):
   assert processor.product_kernels(cpus).threads >= 1
   assert processor.product_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: True)
-  assert processor.product_kernels(cpus) is None
+  assert processor.product_kernels(cpus)[1:] == (False, True)
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
   monkeypatch.setattr(processor, "_without_avx512", lambda: False)
   assert processor.product_kernels(cpus) is None
