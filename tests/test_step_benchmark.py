@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.report import Row, agreement, memory_table, table
-from benchmarks.rounds import Process, WorkerError, measure
+from benchmarks.rounds import WorkerError, measure
 from benchmarks.training.cases import PEERS, Case, cases, sized
 from benchmarks.training.feeds import batches, fixed_values
 from benchmarks.training.sizes import MODELS, Config
@@ -18,7 +18,7 @@ TINY = {"vocab": 64, "batch": 8, "length": 16, "d_model": 16, "d_ff": 32, "heads
 
 
 def rows_of(*group: Case) -> list[Row]:
-  """Returns rows of losses, as `rounds.measure` makes them in processes of their own."""
+  """Returns rows of losses, as `rounds.measure` has them made in processes of their own."""
   return [Row(case.name, case.group, Runner(case).losses(3)["losses"], {}, {}) for case in group]
 
 
@@ -68,17 +68,7 @@ def test_peers_agree_on_eight_devices(model):
   config = Config(model, **TINY)
   peers = [Case(config, "8x1", runtime=peer, jit=peer == "spmd")
            for peer in ("towers", "mirrored", "spmd")]
-  rows = [Row(case.name, case.group, losses_of(case, 3), {}, {}) for case in (Case(config), *peers)]
-  assert not agreement(rows, 1e-5)
-
-
-def losses_of(case: Case, steps: int) -> list[float]:
-  """Returns the losses of a case's first steps, taken by a process of its own."""
-  process = Process(case)
-  try:
-    return list(process.ask("losses", steps)["losses"])
-  finally:
-    process.stop()
+  assert not agreement(rows_of(Case(config), *peers), 1e-5)
 
 
 @pytest.mark.slow

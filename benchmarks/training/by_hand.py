@@ -30,10 +30,12 @@ class ByHand:
   """Models on one device or on each, and their common training step; without dropout."""
 
   def __init__(self, case: Case):
-    tf.config.threading.set_intra_op_parallelism_threads(max(1, (os.cpu_count() or 1) // _DEVICES))
     (cpu,) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * _DEVICES)
+    if not tf.config.get_logical_device_configuration(cpu):      # nobody has split it
+      threads = max(1, (os.cpu_count() or 1) // _DEVICES)
+      tf.config.threading.set_intra_op_parallelism_threads(threads)
+      tf.config.set_logical_device_configuration(
+          cpu, [tf.config.LogicalDeviceConfiguration()] * _DEVICES)
     self.devices = [f"CPU:{i}" for i in range(_DEVICES)]
     owners = self.devices if case.runtime == "mirrored" else self.devices[:1]
     self.models = []

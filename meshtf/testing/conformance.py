@@ -84,13 +84,14 @@ def _try_layout(case: Expected, mesh: Mesh, report: Report) -> None:
     return
   try:
     xs = case.inputs(mesh)
-    for how, inputs in variants(xs):
+    for variant in variants(xs):
       report.cases += 1
+      inputs = variant.of(xs)
       ys = apply_all(case.op, *inputs, mesh=mesh)
       problem = _forward(case, ys, case.tolerance)
       problem = problem or _backward(case, ys, inputs, case.cotangents_on(mesh))
       if problem:
-        report.failures.append(f"{where} {how}: {problem}")
+        report.failures.append(f"{where} {variant.how}: {problem}")
     _partial_cotangents(case, xs, mesh, where, report)
   except Exception as error:         # whatever comes is a finding, and the next layout is tried
     report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")

@@ -9,7 +9,7 @@ amounts that cancel in the sum, other ones for each element and input ("uneven")
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -20,24 +20,41 @@ from meshtf.mesh.state import Kind
 from meshtf.names import has_gradient, is_complex
 
 
-def variants(xs: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:
-  """Returns (description, inputs): as they are, then partial by axis, singly and jointly."""
-  yield "", list(xs)
+class Variant(NamedTuple):
+  """A way in which inputs are given: some of them partial, or all as they are."""
+
+  how: str                      # in words; "" for as they are
+  chosen: Sequence[int] = ()    # which inputs are partial
+  axes: Sequence[str] = ()
+  kind: Kind = "sum"
+  uneven: bool = False
+
+  def of(self, xs: Sequence[Tensor]) -> list[Tensor]:
+    """Returns inputs, given in this way."""
+    out = list(xs)
+    for i in self.chosen:
+      for axis in self.axes:
+        out[i] = as_partial(out[i], axis, self.kind, i + 1 if self.uneven else 0)
+    return out
+
+
+def variants(xs: Sequence[Tensor]) -> Iterator[Variant]:
+  """Yields ways to give inputs: as they are, then partial by axis, singly and jointly."""
+  yield Variant("")
   mesh = next((x.mesh for x in xs), None)
   axes = [a for a, size in mesh.axes.items() if size > 1] if mesh else []
   for axis in axes:
     able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
     for chosen in [[i] for i in able] + ([able] if len(able) > 1 else []):
-      yield f"inputs {chosen} partial on {axis}", _replace(xs, chosen, [axis], "sum")
+      yield Variant(f"inputs {chosen} partial on {axis}", chosen, [axis])
   everywhere = [i for i, x in enumerate(xs) if axes and all(can_be_partial(x, a) for a in axes)]
   if everywhere:
-    uneven = _replace(xs, everywhere, axes, "sum", uneven=True)
-    yield f"inputs {everywhere} uneven partial on all axes", uneven
+    yield Variant(f"inputs {everywhere} uneven partial on all axes", everywhere, axes, uneven=True)
   kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])] if axes else []
   for kind, axis in kinds:
     able = [i for i, x in enumerate(xs) if can_be_partial(x, axis) and not is_complex(x.dtype)]
     if able:
-      yield f"inputs {able} {kind} partial on {axis}", _replace(xs, able, [axis], kind)
+      yield Variant(f"inputs {able} {kind} partial on {axis}", able, [axis], kind)
 
 
 def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Tensor:
@@ -81,12 +98,3 @@ def can_be_partial(x: Tensor, axis: str) -> bool:
   """Whether an eager tensor is whole along `axis`, and of floats or complex numbers."""
   assert x.mesh is not None and x.held is not None
   return has_gradient(x.dtype) and x.held.placement[x.mesh.axis_index[axis]] == Whole
-
-
-def _replace(xs: Sequence[Tensor], chosen: list[int], axes: list[str], kind: Kind,
-             uneven: bool = False) -> list[Tensor]:
-  out = list(xs)
-  for i in chosen:
-    for axis in axes:
-      out[i] = as_partial(out[i], axis, kind, i + 1 if uneven else 0)
-  return out

@@ -117,9 +117,9 @@ def _draw_variant(xs: Sequence[Tensor], rng: np.random.Generator, always: bool
                   ) -> tuple[str, list[Tensor]]:
   """Returns inputs as they are or, half the time or always, in one way of being partial."""
   plain, *partial = variants(xs)
-  if not partial or not (always or rng.integers(2)):
-    return plain
-  return partial[rng.integers(len(partial))]
+  drawn = partial and (always or rng.integers(2))
+  variant = partial[rng.integers(len(partial))] if drawn else plain
+  return variant.how, variant.of(xs)
 
 
 def _program(cases: list[Expected], mesh: Mesh, inputs: list[list[Tensor]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -28,12 +29,22 @@ def rise(*words):
   return int(done.stdout.split()[-1]) / 2**20
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+  """Returns what saves under a layout, once, and tells the folder and how far memory rose."""
+  @functools.cache
+  def save(layout):
+    folder = tmp_path_factory.mktemp("saved")
+    return folder, rise("save", folder, layout, SIZE)
+  return save
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="needs Linux's /proc")
 @pytest.mark.parametrize("before, after, slice_", PAIRS)
-def test_memory_rises_by_less_than_a_slice(before, after, slice_, tmp_path, capsys):
-  saving = rise("save", tmp_path, before, SIZE)
-  restoring = rise("restore", tmp_path, after, SIZE)
+def test_memory_rises_by_less_than_a_slice(before, after, slice_, saved, capsys):
+  folder, saving = saved(before)
+  restoring = rise("restore", folder, after, SIZE)
   with capsys.disabled():
     print(f"\n{before} -> {after}: saving {saving:.0f} MiB, restoring {restoring:.0f} MiB more; "
           f"a slice has {slice_} MiB, all {2 * SIZE} MiB")

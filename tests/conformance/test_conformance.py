@@ -15,7 +15,7 @@ SAMPLES = [pytest.param(op, i, id=f"{label(op)}-{i}")
 @pytest.fixture(scope="module")
 def apart():
   """Returns what runs a check in another process."""
-  with Apart(tasks=4) as run:
+  with Apart(tasks=24) as run:
     yield run
 
 

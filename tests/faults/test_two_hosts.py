@@ -19,7 +19,7 @@ from transformer.runs import metrics
 
 pytestmark = pytest.mark.slow
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
-TIMEOUT = 6.0
+TIMEOUT = 10.0               # and more than a busy machine lets a process wait
 
 
 def ip(*words):
@@ -91,7 +91,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(hos
       ip("-n", hosts[1], "link", "set", "cable", "up")
       assert launched.wait() == 0, launched.text
   print(launched.text)
-  assert noticed < 2 * TIMEOUT + 10.0
+  assert noticed < TIMEOUT + 12.0
   steps = [line["step"] for line in metrics.read(str(tmp_path)) if "loss" in line]
   assert steps == list(range(1, 401))
   assert "going on from step" in launched.text
