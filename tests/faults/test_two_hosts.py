@@ -79,7 +79,9 @@ def training(folder, steps):
 def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(hosts, tmp_path):
   cluster = f"--cluster={','.join(f'{a}:4000' for a in ADDRESSES)}"
   with worker(hosts[0], ADDRESSES[0]), worker(hosts[1], ADDRESSES[1]):
-    with Launched(training(tmp_path, 400), cluster, f"--timeout={TIMEOUT}", "--restarts=1",
+    # On a busy machine TensorFlow was seen to stand still while the driver traces, long after the
+    # cut; the supervisor ends such a driver, and the run goes on by another restart.
+    with Launched(training(tmp_path, 400), cluster, f"--timeout={TIMEOUT}", "--restarts=3",
                   program="supervise", prefix=inside(hosts[0])) as launched:
       assert launched.wait_for(r"^step +20/"), launched.text
       ip("-n", hosts[1], "link", "set", "cable", "down")
