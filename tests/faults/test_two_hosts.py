@@ -19,7 +19,7 @@ from transformer.runs import metrics
 
 pytestmark = pytest.mark.slow
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
-TIMEOUT = 10.0               # and more than a busy machine lets a process wait
+TIMEOUT = 6.0
 
 
 def ip(*words):
@@ -79,9 +79,7 @@ def training(folder, steps):
 def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(hosts, tmp_path):
   cluster = f"--cluster={','.join(f'{a}:4000' for a in ADDRESSES)}"
   with worker(hosts[0], ADDRESSES[0]), worker(hosts[1], ADDRESSES[1]):
-    # On a busy machine TensorFlow was seen to stand still while the driver traces, long after the
-    # cut; the supervisor ends such a driver, and the run goes on by another restart.
-    with Launched(training(tmp_path, 400), cluster, f"--timeout={TIMEOUT}", "--restarts=3",
+    with Launched(training(tmp_path, 400), cluster, f"--timeout={TIMEOUT}", "--restarts=1",
                   program="supervise", prefix=inside(hosts[0])) as launched:
       assert launched.wait_for(r"^step +20/"), launched.text
       ip("-n", hosts[1], "link", "set", "cable", "down")
@@ -93,7 +91,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_run_goes_on_once_it_is_back(hos
       ip("-n", hosts[1], "link", "set", "cable", "up")
       assert launched.wait() == 0, launched.text
   print(launched.text)
-  assert noticed < TIMEOUT + 12.0
+  assert noticed < 2 * TIMEOUT + 10.0
   steps = [line["step"] for line in metrics.read(str(tmp_path)) if "loss" in line]
   assert steps == list(range(1, 401))
   assert "going on from step" in launched.text
