@@ -65,6 +65,7 @@ from meshtf.ops.unary import (abs, acos, angle, asin, atan, ceil, cos, cosh, dig
                               exp, expm1, floor, is_finite, is_nan, lgamma, log, log1p, logical_not,
                               negative, reciprocal, round, rsqrt, sigmoid, sign, sin, sinh,
                               softplus, sqrt, square, tan, tanh)
+from meshtf.runtime.datasets import untuned
 from meshtf.runtime.devices import logical_devices
 from meshtf.runtime.numbers import checked_numbers
 from meshtf.runtime.slices import HostReader

@@ -22,6 +22,7 @@ from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.compiled import held_tensor
+from meshtf.runtime.datasets import untuned
 from meshtf.runtime.devices import devices_of, host_cpu
 from meshtf.runtime.stores import distinct, named_shape, region, slice_keys
 from meshtf.runtime.tf_private import call_with
@@ -42,7 +43,8 @@ class HostReader:
     mesh: where the tensors lie.
     dims: names of the dimensions of all that a batch may have; the first is that of its rows.
     rows: how many a batch has.
-    open_part: called with (w, n); returns a dataset of a part of each batch.
+    open_part: called with (w, n); returns a dataset of a part of each batch, which is read without
+      TensorFlow's autotuner (`untuned`).
 
   Raises:
     LayoutError: the layout cannot cut the rows.
@@ -110,7 +112,7 @@ class HostReader:
       size += 1
     with tf.device(home):
       dataset = open_part(first // size, self._batch.size // size)
-      return _Part(home, first // size * size, iter(dataset))
+      return _Part(home, first // size * size, iter(untuned(dataset)))
 
   def _cut(self, read: Mapping[str, Any], name: str) -> tuple[Spec, Placement, list[Any]]:
     """Returns what a tensor is whose rows the hosts have read, and each position's slice."""

@@ -16,6 +16,8 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
+import meshtf as mtf
+
 ENDLESS = np.iinfo(np.int64).max
 _AHEAD, _THREADS = 4, 2
 
@@ -45,7 +47,7 @@ def steps_ahead(make: Callable[[int], Arrays], steps: int,
 
   options = tf.data.Options()
   options.experimental_optimization.inject_prefetch = False
-  return tf.data.Dataset.range(steps).map(at).with_options(options)
+  return mtf.untuned(tf.data.Dataset.range(steps).map(at).with_options(options))
 
 
 class _Ahead:

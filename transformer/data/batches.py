@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
+import meshtf as mtf
 from transformer.data.corpus import CorpusError
 
 _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)     # of splitmix64
@@ -36,7 +37,7 @@ def batches(text: np.ndarray, batch: int, length: int, seed: int = 0,
     return _pair(tf.gather(held, first[:, None] + reach))
 
   steps = tf.data.Dataset.range(first_step, np.iinfo(np.int64).max)
-  return steps.map(at, num_parallel_calls=2, deterministic=True).prefetch(4)
+  return mtf.untuned(steps.map(at, num_parallel_calls=2, deterministic=True).prefetch(4))
 
 
 def starts(step: tf.Tensor | int, batch: int, places: int, seed: int = 0) -> tf.Tensor:
@@ -74,7 +75,7 @@ def evaluation_batches(fixed: np.ndarray, batch: int) -> tf.data.Dataset:
   counts = np.arange(len(rows)) < len(fixed)
   both = tf.data.Dataset.from_tensor_slices((rows, counts.astype(np.float32)))
   both = both.batch(batch, drop_remainder=True)
-  return both.map(lambda row, count: (*_pair(row), count))
+  return mtf.untuned(both.map(lambda row, count: (*_pair(row), count)))
 
 
 def _places(text: np.ndarray, length: int) -> int:

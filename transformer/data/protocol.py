@@ -36,6 +36,8 @@ class Data(Protocol):
   def batches(self, batch: int, first: int = 0, worker: Worker = (0, 1)) -> tf.data.Dataset:
     """Returns an endless dataset of batches, made ahead of time: dicts of `features(batch)`.
 
+    Best without TensorFlow's autotuner (`mtf.untuned`), which may keep a run from ending.
+
     Args:
       batch: examples in a batch, of all workers together.
       first: how many examples were learnt from already. That number is all there is to save: a

@@ -50,3 +50,8 @@ def test_held_out_windows_and_their_counts(number):
   counts = np.concatenate([one["counts"] for one in made])
   targets = np.concatenate([one["targets"] for one in made])
   assert counts.sum() == len(fixed) and np.array_equal(targets[counts > 0], fixed[:, 1:])
+
+
+def test_nothing_tunes_what_is_read():
+  for dataset in (source().batches(4), source().held_out(4)):
+    assert dataset.options().autotune.enabled is False

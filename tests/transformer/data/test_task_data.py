@@ -133,6 +133,11 @@ def test_workers_that_cannot_be_are_refused(worker, message):
       source.batches(8, worker=worker)
 
 
+def test_nothing_tunes_what_is_read():
+  for dataset in (data.TaskData(plain()).batches(4), data.TaskData(plain()).held_out(4)):
+    assert dataset.options().autotune.enabled is False
+
+
 @pytest.mark.parametrize("number", [None, 1, 3, 7, 100])
 def test_held_out_examples_come_once_and_what_fills_up_does_not_count(number):
   made = [{k: v.numpy() for k, v in one.items()}

@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
+import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
@@ -139,7 +140,7 @@ class TFRecords(Format):
 
 def _record_lengths(path: Path) -> Iterator[int]:
   """Yields the lengths of all records; TensorFlow checks their checksums."""
-  lengths = tf.data.TFRecordDataset(str(path)).map(tf.strings.length)
+  lengths = mtf.untuned(tf.data.TFRecordDataset(str(path)).map(tf.strings.length))
   known = 0
   with contextlib.suppress(tf.errors.DataLossError):
     for some in lengths.batch(1024).as_numpy_iterator():
