@@ -2,9 +2,29 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
 import tensorflow as tf
 
 import meshtf as mtf
+
+COUNTED = """
+import os, time
+import tensorflow as tf, meshtf as mtf
+
+def started(dataset):
+  before = len(os.listdir("/proc/self/task"))
+  iterator = iter(dataset)
+  next(iterator)
+  time.sleep(0.2)
+  return len(os.listdir("/proc/self/task")) - before
+
+numbers = tf.data.Dataset.range(1000)
+next(iter(numbers.prefetch(1)))
+print(started(mtf.untuned(numbers)), started(numbers))
+"""
 
 
 class Recorded:
@@ -38,3 +58,10 @@ def test_hosts_read_untuned():
   reader = mtf.HostReader(mtf.Mesh("data:2", "batch:data"), {"x": "batch"}, 4, part)
   assert next(reader)["x"].numpy().tolist() == [0, 1, 2, 3]
   assert [each.options.autotune.enabled for each in parts] == [False]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+def test_no_thread_tunes_an_iterator():
+  done = subprocess.run([sys.executable, "-c", COUNTED], check=True, capture_output=True, text=True)
+  untuned, tuned = map(int, done.stdout.split())
+  assert untuned < tuned
