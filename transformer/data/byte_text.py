@@ -54,7 +54,8 @@ class ByteText:
     """
     here = worker_slice(batch, worker)
     every = batches(self.corpus.train, batch, self.length, self.seed, -(-first // batch))
-    return every.map(lambda *pair: _named(*(x[here.start:here.stop] for x in pair)))
+    mine = every.map(lambda *pair: _named(*(x[here.start:here.stop] for x in pair)))
+    return mine.prefetch(1)          # so that the loop does not wait for what the map does, either
 
   def held_out(self, batch: int, number: int | None = None) -> tf.data.Dataset:
     """Returns fixed windows that cover the held-out text, with `counts`; see `Data`."""

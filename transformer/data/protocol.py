@@ -36,7 +36,7 @@ class Data(Protocol):
   def batches(self, batch: int, first: int = 0, worker: Worker = (0, 1)) -> tf.data.Dataset:
     """Returns an endless dataset of batches, made ahead of time: dicts of `features(batch)`.
 
-    Best without TensorFlow's autotuner (`mtf.untuned`), which may keep a run from ending.
+    Best without TensorFlow's autotuner (`mtf.untuned`), which may delay the end of a run.
 
     Args:
       batch: examples in a batch, of all workers together.
