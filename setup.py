@@ -40,6 +40,7 @@ EXTRAS = {
         "tensorboard>=2.20",     # the events that the metrics write are read back
         "tokenizers>=0.20",      # vocabularies of word pieces
         "sentencepiece>=0.2",    # and of sentence pieces
+        "hypothesis>=6.100",     # draws programs, and shrinks those that fail
     ],
 }
 
