@@ -4,6 +4,7 @@
 #   make train-long   the same for longer
 #   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
 #   make quick        the same without the slow tests
+#   make mutants      breaks some sixty rules one by one: the tests must notice each
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
 #   make gallery      writes docs/layouts.md and its pictures anew
 
@@ -13,7 +14,7 @@ WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick bert gallery clean
+.PHONY: train train-long test quick mutants bert gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -28,6 +29,10 @@ test: $(VENV)/.test
 
 quick: TESTS += -m 'not slow'
 quick: test
+
+mutants: $(VENV)/.test
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow --mutants=1000 \
+	  tests/mutants $(TESTS)
 
 bert: $(VENV)/.text
 	PYTHON=$(VENV)/bin/python sh examples/bert/walk.sh runs/bert

@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
   """Adds --seed, and how often campaigns try."""
   parser.addoption("--seed", type=int, default=0, help="seed of all drawn numbers and layouts")
   parser.addoption("--damage", type=int, default=40, help="checkpoints that are damaged")
+  parser.addoption("--mutants", type=int, default=8, help="broken rules that are run, of all")
   parser.addoption("--kills", type=int, default=2, help="times that a training run is killed")
 
 

@@ -57,9 +57,14 @@ def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]
     axes: names and sizes of the mesh's axes, in order.
     old: where the tensor is.
     new: where it is wanted.
+
+  Raises:
+    ValueError: `new` is a partial sum where `old` is not that one: the table has "never" there.
   """
   if old == new:
     return []
+  if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
+    raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
   permute = _permute(axes, old, new)
   if permute is None:
     return _steps(tuple(axes), old, new)

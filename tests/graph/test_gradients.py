@@ -85,6 +85,18 @@ def test_an_op_without_a_gradient(mesh):
     mtf.gradients([y], [x])
 
 
+def test_gradients_of_sharded_variables_are_sharded_as_they_are():
+  mesh = mtf.Mesh("data:2", "batch:data", variable_layout="d:data")
+  w = mtf.Variable(mesh, "d:4;e:3", lambda mesh, shape, name: mtf.ones(mesh, shape), "w")
+  x = mtf.import_tensor(mesh, np.ones((4, 4), "float32"), "batch;d")
+
+  def gradient(x):
+    return mtf.gradients([mtf.reduce_sum(mtf.square(mtf.einsum([x, w], "batch;e")))], [w])[0]
+  for dw in (gradient(x), mtf.function(gradient)(x)):
+    assert dw.held.placement == w.placement != mesh.whole
+    np.testing.assert_array_equal(dw.numpy(), np.full((4, 3), 32))
+
+
 def test_cotangents_lie_where_their_primals_lie():
   mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model")
   x = mtf.import_tensor(mesh, np.ones((4, 2), "float32"), "batch;d")

@@ -79,6 +79,44 @@ def test_numbers_made_in_blocks_are_those_of_a_function(kind, monkeypatch):
   np.testing.assert_array_equal(blocks, op.local(at, tf.constant(3))[0])
 
 
+def mix_of(a, b):
+  """The mix of `bits`, in Python's integers."""
+  h = a >> 16 ^ a
+  h = h * 0x7FEB352D + b & 0xFFFFFFFF
+  h ^= h >> 15
+  h = h * 0x846CA68B & 0xFFFFFFFF
+  return h ^ h >> 16
+
+
+def bits_of(seeds, *index):
+  """The bits of one element by the formulas of `bits`, in Python's integers."""
+  key = [0, 0x9E3779B9]
+  for number in seeds:
+    key = [mix_of(number + k & 0xFFFFFFFF, 0) ^ 0x85EBCA6B for k in key]
+  key = [mix_of(k, 0) for k in key]
+  sums = [0, 0]
+  for d, i in enumerate(index):
+    for j, salt in enumerate((0x68E31DA4, 0xB5297A4D)):
+      word = mix_of(i + 0x9E3779B9 * d + key[j] & 0xFFFFFFFF, 0)
+      sums[j] += mix_of(word + key[1 - j] + salt & 0xFFFFFFFF, 0)
+  return mix_of(sums[0] & 0xFFFFFFFF, sums[1] & 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("index", [(0, 0), (1, 0), (0, 1), (517, 1023), (1023, 3)])
+def test_bits_are_those_of_the_formulas(whole, index):
+  assert whole[index] == bits_of((7, 1, 2), *index)
+
+
+def test_recorded_bits_are_those_of_the_formulas():
+  def draw(first):
+    key = bits.random_key([first, tf.constant(2)])
+    sums = bits.element_sums(bits.index_words(Slice(a=(3, 4), b=(0, 5)), ["a", "b"], key))
+    return tf.reshape(bits.mix(*sums), [4, 5])
+  found = tf.function(draw, autograph=False)(tf.constant(9)).numpy()
+  want = [[bits_of((9, 2), 3 + i, j) for j in range(5)] for i in range(4)]
+  np.testing.assert_array_equal(found, np.array(want, "uint32"))
+
+
 def test_bits_are_fair_and_independent(whole):
   sigma = 0.5 / np.sqrt(whole.size)
   planes = [(whole >> k) & 1 for k in range(0, 32, 3)]

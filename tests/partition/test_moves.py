@@ -7,10 +7,17 @@ import itertools
 import numpy as np
 import pytest
 
+from meshtf.graph import Window
 from meshtf.mesh import Mesh, Pending, Split, Whole
 from meshtf.names import Shape
 from meshtf.partition import moves
-from meshtf.partition.cost import bytes_received, local_shape, local_size
+from meshtf.partition.cost import (
+  bytes_received,
+  local_shape,
+  local_size,
+  reads_own,
+  rows_received,
+)
 from meshtf.partition.moves import moved
 
 A, B, SUM = Split("a"), Split("b"), Pending("sum")
@@ -142,6 +149,20 @@ def test_the_order_of_moves(old, new, want):
 def test_two_axes_of_one_size_exchange_their_states(old, new, want):
   found = [m.kind for m in moves({"x": 2, "y": 2, "z": 3}, old, new)]
   assert found == want if want is not None else "collective_permute" not in found
+
+
+@pytest.mark.parametrize("old, new", [
+    ((Whole, A), (SUM, A)), ((SUM, A), (A, SUM)), ((SUM, Whole), (Pending("max"), Whole))])
+def test_nothing_becomes_a_partial_sum(old, new):
+  with pytest.raises(ValueError, match="partial"):
+    moves({"x": 2, "y": 2}, old, new)
+
+
+def test_a_window_that_one_slice_has_already_is_exchanged_for_the_others():
+  before = Window(lambda a: max(a - 1, 0), lambda b: b)
+  assert not reads_own(before, size=8, rows=4, parts=2)
+  assert reads_own(Window(lambda a: a, lambda b: b), size=8, rows=4, parts=2)
+  assert rows_received(before, size=8, rows=4, parts=2) == 1
 
 
 def test_what_moves_cost():

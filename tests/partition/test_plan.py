@@ -58,6 +58,9 @@ def test_free_a_factor_that_cuts_all_inputs_already():
   assert found.targets == ((Split("batch"), Split("k")), (Whole, Split("k")))
   assert found.results == ((Split("batch"), SUM),)
   assert found.finals == ((Split("batch"), SUM),)         # Whole is wanted: the sum may wait
+  large = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:256"),
+               [(Split("batch"), Split("k")), (Whole, Split("k"))])
+  assert dict(large.cut) == {"data": "batch", "model": "k"}      # whatever the output's size
 
 
 def test_an_unfinished_sum_is_scattered_where_a_cut_is_wanted():
@@ -103,6 +106,12 @@ def test_bytes_the_smaller_tensor_moves():
 def test_work_is_cut_where_the_output_is_wanted_cut():
   found = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), [(Whole, Whole), (Whole, Whole)])
   assert dict(found.cut) == {"data": "batch", "model": "d_ff"}
+
+
+def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
+  found = plan(Map(), MESH, ("batch:8",), [(Split("batch"), Whole)], Layout("batch:model"))
+  assert found.results == ((Split("batch"), Whole),)
+  assert found.finals == ((Whole, Split("batch")),)
 
 
 def test_what_cannot_be_cut_is_made_whole():

@@ -165,6 +165,15 @@ def test_equal_moves_are_made_once():
   assert traffic(f.lower(np.zeros((2, 8), "float32"))) == {"all_gather model": 1}
 
 
+def test_the_version_that_is_nearest_is_resharded():
+  mesh = mtf.Mesh("data:4", "batch:data")
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def f(x):              # once x is replicated, a shard of d is a slice of it, and free
+    return mtf.slicewise(lambda x: tf.cumsum(x, 0), [x]), mtf.shard(x, "d:data")
+  assert traffic(f.lower(np.zeros((8, 8), "float32"))) == {"all_gather data": 1}
+
+
 def test_no_move_whose_result_nobody_uses():
   mlp = Mlp("data:4", "", variable_layout="d_model:data")
   w = mlp.variables[0]

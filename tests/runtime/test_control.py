@@ -70,6 +70,23 @@ def test_the_second_time_waits_for_the_backward_pass(rng):
   assert waiting and [i < min(waiting) for i in masks] == [True, True, False, False]
 
 
+def test_the_second_time_reads_nothing_that_the_first_time_made(rng):
+  """What the first time makes within a block is freed: only what goes into a block stays."""
+  mesh = mtf.Mesh("")
+  x = mtf.import_tensor(mesh, rng.normal(size=(4, 4)).astype("float32"), "batch;d")
+
+  @mtf.function
+  def f(x):
+    y = mtf.recompute(lambda x: mtf.exp(mtf.tanh(mtf.sin(x))))(x)
+    return y, mtf.gradients([y], [x])[0]
+  computes = [s for s in f.lower(x).program.steps if isinstance(s, Compute)]
+  titles = [s.node.op.title for s in computes]
+  assert titles[:4] == ["sin", "tanh", "exp", "fill"] and titles.count("exp") == 2
+  first = {y for s in computes[:3] for y in s.outs}
+  read = {x for s in computes[3:] for x in s.inputs}
+  assert not read & first
+
+
 def test_masks_of_a_recomputed_block_do_not_change_the_gradient():
   mesh = mtf.Mesh("data:2", "batch:data")
   x = mtf.ones(mesh, "batch:64")

@@ -170,6 +170,15 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     assert Whole not in y.held.placement
 
 
+@pytest.mark.parametrize("devices", ["logical:4", "separate:4", None])
+def test_each_position_slices_its_own_piece(devices, rng):
+  mesh = mtf.Mesh("x:2;y:2", "", devices=devices)
+  array = rng.normal(size=(4, 6)).astype("float32")
+  sharded = mtf.shard(mtf.import_tensor(mesh, array, "b;d"), {"b": "y", "d": "x"})
+  for (i, j), piece in zip(mesh.coords, sharded.held.values, strict=True):
+    np.testing.assert_array_equal(piece, array[2 * j:2 * j + 2, 3 * i:3 * i + 3])
+
+
 def test_results_stay_on_the_devices_that_made_them():
   mesh = mtf.Mesh("data:8", "batch:data", devices="logical:8")
   double = mtf.function(lambda x: x * 2.0, mesh=mesh, x="batch")
