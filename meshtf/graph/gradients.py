@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
-from meshtf.errors import PlanError, explain_error
+from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all, current_executor
 from meshtf.graph.context import context
 from meshtf.graph.operators import OPERATORS
@@ -27,9 +27,10 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
   Args:
     ys: tensors of floats, or of complex numbers.
     xs: tensors or variables.
-    grad_ys: the cotangent of each y; default: ones.
+    grad_ys: the cotangent of each y, with its dimensions in any order; default: ones.
 
   Raises:
+    ShapeError: a cotangent has other dimensions than its y.
     PlanError: an op on the way has no gradient, or a y is of integers or truth values.
   """
   return gradients_within(None, ys, xs, [None] * len(ys) if grad_ys is None else grad_ys)
@@ -48,11 +49,20 @@ def gradients_within(nodes: Collection[Node] | None, ys: Sequence[Tensor], xs: S
     if not has_gradient(y.dtype):
       raise PlanError(explain_error("only floating tensors have gradients.", tensor=repr(y),
                                     **{"made by": y.node.source}))
+    _check_cotangent(y, dy)
     with context(primals=(y,)):
       backward.add(y, OPERATORS["ones_like"](y) if dy is None else dy)
   for node in reversed(backward.nodes):
     backward.step(node)
   return [backward.of(x) for x in xs]
+
+
+def _check_cotangent(y: Tensor, dy: Tensor | None) -> None:
+  if dy is not None and set(dy.shape) != set(y.shape):
+    raise ShapeError(explain_error(
+        "a cotangent has the dimensions of its tensor, in any order.", tensor=repr(y.shape),
+        cotangent=repr(dy.shape), **{"made by": y.node.source},
+        way_out="Repeat it along names that it lacks: mtf.broadcast(dy, y.shape)."))
 
 
 def _around(executor: Any) -> Iterator[Any]:
@@ -105,10 +115,12 @@ class _Backward:
         self._check_captures(node, reaching)
 
   def add(self, x: Tensor, dx: Tensor) -> None:
-    """Adds to the cotangent of x."""
+    """Adds to the cotangent of x, whose dimensions it gets in x's order: rules rely on that."""
     have = self.cotangents.get(x)
-    if have is not None:
-      with context(primals=(x,)):
+    with context(primals=(x,)):
+      if dx.shape.names != x.shape.names:
+        dx = OPERATORS["transpose"](dx, x.shape.names)
+      if have is not None:
         dx = have + dx
     self.cotangents[x] = dx
 

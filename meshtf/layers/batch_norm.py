@@ -16,9 +16,10 @@ from meshtf.layers.initializers import ones, zeros
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.microbatch import once_per_batch
-from meshtf.ops.reduce import reduce_mean, wide
+from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import rsqrt, square
 from meshtf.runtime.variables import Variable

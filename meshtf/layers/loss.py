@@ -13,9 +13,10 @@ from __future__ import annotations
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.ops.arithmetic import maximum, squared_difference
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.loss import cross_entropy
 from meshtf.ops.pointwise import cast
-from meshtf.ops.reduce import reduce_mean, reduce_sum, wide
+from meshtf.ops.reduce import reduce_mean, reduce_sum
 from meshtf.ops.unary import softplus
 
 

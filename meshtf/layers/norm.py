@@ -18,9 +18,10 @@ from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.normalize import normalize_layer, normalize_rms
-from meshtf.ops.reduce import reduce_mean, wide
+from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.reshape import Names, merge, names_of, single_dim, split_dim
 from meshtf.ops.unary import rsqrt, square
 from meshtf.runtime.variables import Variable

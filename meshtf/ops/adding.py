@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
-from meshtf.ops.broadcasting import align, onto, same_dtype
+from meshtf.ops.broadcasting import align, onto, same_dtype, wide
 
 
 class AddN(Op):
@@ -36,7 +36,10 @@ class AddN(Op):
     return (xs[0],)
 
   def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
-    return (tf.add_n([align(x, s, at.outputs[0]) for x, s in zip(xs, at.inputs, strict=True)]),)
+    # More than two half floats: TensorFlow would round after each of them.
+    ys = xs if len(xs) < 3 else [tf.cast(x, wide(x.dtype.name)) for x in xs]
+    y = tf.add_n([align(x, s, at.outputs[0]) for x, s in zip(ys, at.inputs, strict=True)])
+    return (tf.cast(y, xs[0].dtype),)
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     return [onto(dy, x) for x in xs]

@@ -14,6 +14,7 @@ import functools
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Spec, Tensor
@@ -84,6 +85,16 @@ def check_scalar(value: Any, dtype: str) -> None:
   else:
     return
   raise DTypeError(explain_error(f"{value!r} is no value of the type {dtype}.", way_out=way_out))
+
+
+def wide(dtype: str) -> str:
+  """Returns the type of statistics: float32 for half floats."""
+  return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
+def widen(x: Any) -> Any:
+  """Returns a TensorFlow tensor in the type of statistics."""
+  return tf.cast(x, wide(x.dtype.name))
 
 
 def same_dtype(*xs: Spec) -> str:

@@ -94,6 +94,10 @@ def _aligned(x: Any, names: Names, out: Names) -> Any:
 
 def _dot(x: Any, x_names: Names, y: Any, y_names: Names, summed: list[str], out: Names) -> Any:
   """Returns inner products of rows: a product and a sum, no matrices."""
+  dtype = x.dtype
+  if dtype in (tf.bfloat16, tf.float16):      # else each product would be rounded
+    x, y = tf.cast(x, tf.float32), tf.cast(y, tf.float32)
   z = tf.reduce_sum(x * _aligned(y, y_names, x_names), [x_names.index(n) for n in summed])
+  z = tf.cast(z, dtype)
   rest = [n for n in x_names if n not in summed]
   return z if tuple(rest) == out else transpose(z, [rest.index(n) for n in out])

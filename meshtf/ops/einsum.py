@@ -17,6 +17,7 @@ from meshtf.errors import DTypeError, ShapeError, near_misses
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape
 from meshtf.names.parse import parse_pairs
+from meshtf.ops.broadcasting import widen
 from meshtf.ops.complex import conj
 from meshtf.ops.contract import contract
 from meshtf.ops.reduce import broadcast
@@ -68,7 +69,8 @@ class Einsum(Op):
     letters: dict[str, str] = {}
     terms = ["".join(letters.setdefault(n, chr(97 + len(letters))) for n in x) for x in names]
     output = "".join(letters[n] for n in self.names)
-    return (tf.einsum(",".join(terms) + "->" + output, *xs),)
+    y = tf.einsum(",".join(terms) + "->" + output, *map(widen, xs))
+    return (tf.cast(y, xs[0].dtype),)
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     conjugates = [conj(x) for x in xs]

@@ -22,8 +22,8 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name, is_integer
+from meshtf.ops.broadcasting import widen
 from meshtf.ops.choosing import cast
-from meshtf.ops.reduce import widen
 from meshtf.ops.reshape import Names, arrange, names_of, rename, require_dim, single_dim, transpose
 
 

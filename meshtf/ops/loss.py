@@ -23,6 +23,7 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import Shape, is_floating, is_integer
 from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import add, multiply, subtract
+from meshtf.ops.broadcasting import wide, widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
 from meshtf.ops.reduce import (
@@ -32,8 +33,6 @@ from meshtf.ops.reduce import (
   reduce_mean,
   reduce_sum,
   require_floating,
-  wide,
-  widen,
 )
 from meshtf.ops.reshape import arrange, require_dim, transpose
 from meshtf.ops.shaping import expand, reshape

@@ -16,7 +16,7 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import is_complex, is_floating
 from meshtf.ops.arithmetic import equal, squared_difference
-from meshtf.ops.broadcasting import align, require_order
+from meshtf.ops.broadcasting import align, require_order, wide, widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.reshape import Names, names_of, require_dim
@@ -46,13 +46,14 @@ class Prod(Op):
     return factor == self.dim
 
   def tells(self, x: Spec) -> tuple[Spec, ...]:
-    return (Spec(x.shape.without(self.dim), x.dtype),)
+    return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return (tf.reduce_prod(x, at.axis(0, self.dim)),), ()
+    return (tf.reduce_prod(widen(x), at.axis(0, self.dim)),), ()
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
-    return (self.share(at, x)[0][0] if at.told is None else tf.reduce_prod(at.told[0], 0),)
+    y = self.share(at, x)[0][0] if at.told is None else tf.reduce_prod(at.told[0], 0)
+    return (tf.cast(y, x.dtype),)
 
   def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
     return [apply(ProdGrad(self.dim), dy, x)]
@@ -76,18 +77,18 @@ class ProdGrad(Op):
     return factor == self.dim
 
   def tells(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
-    return (Spec(x.shape.without(self.dim), x.dtype),)
+    return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
   def share(self, at: At, dy: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return (tf.reduce_prod(x, at.axis(1, self.dim)),), ()
+    return (tf.reduce_prod(widen(x), at.axis(1, self.dim)),), ()
 
   def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
     axis = at.axis(1, self.dim)
-    others = _others(x, axis)
+    others = _others(widen(x), axis)
     if at.told is not None:
       elsewhere = tf.gather(_others(at.told[0], 0), at.index(self.dim))
       others = others * tf.expand_dims(elsewhere, axis)
-    return (others * align(dy, at.inputs[0], at.outputs[0]),)
+    return (tf.cast(others * align(widen(dy), at.inputs[0], at.outputs[0]), x.dtype),)
 
 
 def _others(x: Any, axis: int) -> Any:
@@ -105,20 +106,29 @@ def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
 
 def reduce_variance(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the mean square distance from the mean over `dims`, by default all."""
-  require_order(x.dtype, "reduce_variance")
-  x = x if is_floating(x.dtype) else cast(x, "float32")
-  return reduce_mean(squared_difference(x, reduce_mean(x, dims)), dims)
+  y = _in_wide(x, "reduce_variance")
+  return _back(reduce_mean(squared_difference(y, reduce_mean(y, dims)), dims), x)
 
 
 def reduce_std(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the root of the variance over `dims`; where it is 0, so is its gradient."""
-  return _root(reduce_variance(x, dims))
+  return _back(_root(reduce_variance(_in_wide(x, "reduce_variance"), dims)), x)
 
 
 def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the root of the mean square over `dims`; where it is 0, so is its gradient."""
-  require_order(x.dtype, "reduce_rms")
-  return _root(reduce_mean(square(x if is_floating(x.dtype) else cast(x, "float32")), dims))
+  return _back(_root(reduce_mean(square(_in_wide(x, "reduce_rms")), dims)), x)
+
+
+def _in_wide(x: Tensor, function: str) -> Tensor:
+  """Returns x in the type of statistics, in which squares neither overflow nor are rounded."""
+  require_order(x.dtype, function)
+  return cast(x, wide(x.dtype) if is_floating(x.dtype) else "float32")
+
+
+def _back(y: Tensor, x: Tensor) -> Tensor:
+  """Returns a statistic of x in the type of x, if that has fractions."""
+  return cast(y, x.dtype) if is_floating(x.dtype) else y
 
 
 def _root(x: Tensor) -> Tensor:

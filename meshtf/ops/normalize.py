@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.ops.arithmetic import add, divide, multiply
+from meshtf.ops.broadcasting import wide, widen
 from meshtf.ops.choosing import cast
-from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating, wide, widen
+from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.shaping import expand, squeeze
 from meshtf.ops.unary import negative

@@ -18,7 +18,7 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Shape, ShapeLike, has_gradient, is_floating
 from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, subtract
-from meshtf.ops.broadcasting import align, is_scalar, onto, require_order
+from meshtf.ops.broadcasting import align, is_scalar, onto, require_order, wide, widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reshape import Names, names_of, require_dim
 from meshtf.ops.sums import sum_over
@@ -27,6 +27,8 @@ from meshtf.ops.unary import exp
 _ROLES = {"sum": Role.SUM, "mean": Role.SUM, "max": Role.MAX, "any": Role.MAX, "min": Role.MIN,
           "all": Role.MIN}
 _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
+# TensorFlow adds up float16 in float16.
+_KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
 
 
 def _samples() -> tuple[Sample, ...]:
@@ -169,16 +171,6 @@ def powers_below_top(x: Any, axes: list[int]) -> tuple[Any, Any]:
   top = tf.reduce_max(x, axes, keepdims=True)
   top = tf.raw_ops.ClipByValue(t=top, clip_value_min=top.dtype.min, clip_value_max=top.dtype.max)
   return tf.exp(x - top), tf.squeeze(top, axes)
-
-
-def wide(dtype: str) -> str:
-  """Returns the type of statistics: float32 for half floats."""
-  return "float32" if dtype in ("bfloat16", "float16") else dtype
-
-
-def widen(x: Any) -> Any:
-  """Returns a TensorFlow tensor in the type of statistics."""
-  return tf.cast(x, wide(x.dtype.name))
 
 
 def require_floating(x: Spec, function: str) -> None:

@@ -33,8 +33,7 @@ def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
   if kind == "prod":
     return tf.math.cumprod(x, axis, reverse=reverse)
   if kind == "logsumexp":
-    wide = tf.cast(x, tf.float32) if x.dtype == tf.bfloat16 else x       # has no kernel
-    return tf.cast(tf.math.cumulative_logsumexp(wide, axis, reverse=reverse), x.dtype)
+    return tf.math.cumulative_logsumexp(x, axis, reverse=reverse)
   y, step = x, 1
   while step < x.shape[axis]:
     before, here, rest = _apart(y, axis, step, reverse)

@@ -7,6 +7,9 @@
 So is a linear recurrence, h[i] = a[i] * h[i - 1] + b[i], of which a slice tells what it makes of
 the h before it. The gradients of the others are such recurrences, which divide by nothing: they
 hold where factors are zero, and where numbers are large.
+
+Half floats are computed in float32 and rounded once, at the end: in bfloat16 a sum of ones stops at
+256.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_floating, is_integer
 from meshtf.ops.arithmetic import equal, multiply, subtract
-from meshtf.ops.broadcasting import join, same_dtype
+from meshtf.ops.broadcasting import join, same_dtype, wide, widen
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.reduce import broadcast, log_sum_exp, require_floating
 from meshtf.ops.reshape import require_dim
@@ -50,20 +53,23 @@ class Cumsum(Op):
     return factor == self.dim
 
   def tells(self, x: Spec) -> tuple[Spec, ...]:
-    return (Spec(x.shape.without(self.dim), x.dtype),)
+    return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    axis = at.axis(0, self.dim)
-    y = tf.cumsum(x, axis, exclusive=self.exclusive, reverse=self.reverse)
+    axis, x = at.axis(0, self.dim), widen(x)
+    y = self._running(at, x)
     last = [slice(None)] * axis + [slice(0, 1) if self.reverse else slice(-1, None)]
     total = y[last] + x[last] if self.exclusive else y[last]
     return (total,), (y,)
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
     if at.told is None:
-      return (tf.cumsum(x, at.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse),)
+      return (tf.cast(self._running(at, widen(x)), x.dtype),)
     before = tf.cumsum(at.told[0], 0, exclusive=True, reverse=self.reverse)
-    return (at.kept[0] + tf.gather(before, at.index(self.dim)),)
+    return (tf.cast(at.kept[0] + tf.gather(before, at.index(self.dim)), x.dtype),)
+
+  def _running(self, at: At, x: Any) -> Any:
+    return tf.cumsum(x, at.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse)
 
   def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
     return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
@@ -95,21 +101,22 @@ class Scan(Op):
     return factor == self.dim
 
   def tells(self, x: Spec) -> tuple[Spec, ...]:
-    return (Spec(x.shape.without(self.dim), x.dtype),)
+    return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
   def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     axis = at.axis(0, self.dim)
-    y = running(self.kind, x, axis, self.reverse)
+    y = running(self.kind, widen(x), axis, self.reverse)
     return (_last(y, axis, self.reverse),), (y,)
 
   def local(self, at: At, x: Any) -> tuple[Any, ...]:
     if at.told is None:
-      return (running(self.kind, x, at.axis(0, self.dim), self.reverse),)
+      y = running(self.kind, widen(x), at.axis(0, self.dim), self.reverse)
+      return (tf.cast(y, x.dtype),)
     totals = at.told[0]
-    neutral = tf.constant(NEUTRAL[self.kind](x.dtype), x.dtype)
+    neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
     totals = tf.where(_earlier(at, self.dim, self.reverse, totals), totals, neutral)
     y = tf.broadcast_to(_REDUCE[self.kind](totals, [0]), x.shape)
-    return (_REDUCE[self.kind](tf.stack([y, at.kept[0]]), [0]),)
+    return (tf.cast(_REDUCE[self.kind](tf.stack([y, at.kept[0]]), [0]), x.dtype),)
 
   def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
     return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
@@ -139,16 +146,17 @@ class LinearRecurrence(Op):
     return factor == self.dim
 
   def tells(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
-    return (Spec(a.shape.without(self.dim), a.dtype),) * 2
+    return (Spec(a.shape.without(self.dim), wide(a.dtype)),) * 2
 
   def share(self, at: At, a: Any, b: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     axis = at.axis(0, self.dim)
-    kept = running_linear(a, b, axis, self.reverse)
+    kept = running_linear(widen(a), widen(b), axis, self.reverse)
     return tuple(_last(y, axis, self.reverse) for y in kept), kept
 
   def local(self, at: At, a: Any, b: Any) -> tuple[Any, ...]:
     if at.told is None:
-      return (running_linear(a, b, at.axis(0, self.dim), self.reverse)[1],)
+      _, h = running_linear(widen(a), widen(b), at.axis(0, self.dim), self.reverse)
+      return (tf.cast(h, b.dtype),)
     factor, h = at.kept
     factors, lasts = at.told
     # What comes in is the last h of the slice before. Before the first there is none: a product of
@@ -156,7 +164,8 @@ class LinearRecurrence(Op):
     _, ends = running_linear(factors, lasts, 0, self.reverse)
     before = tf.roll(ends, -1 if self.reverse else 1, 0)
     first = tf.logical_not(tf.reduce_any(_earlier(at, self.dim, self.reverse, ends)))
-    return (tf.where(first, h, h + factor * tf.gather(before, at.index(self.dim))),)
+    h = tf.where(first, h, h + factor * tf.gather(before, at.index(self.dim)))
+    return (tf.cast(h, b.dtype),)
 
   def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> list[Any]:
     later = -1 if not self.reverse else 1
@@ -265,6 +274,8 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
 
 
 def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Tensor:
-  y = apply(Scan(kind, dim, reverse), x)
+  # The gradient of a log-sum-exp is exp(x - y), for which a y in half floats is too coarse.
+  dtype = wide(x.dtype) if kind == "logsumexp" else x.dtype
+  y = cast(apply(Scan(kind, dim, reverse), cast(x, dtype)), x.dtype)
   fill = NEUTRAL[kind](tf.as_dtype(x.dtype))
   return shift(y, dim, -1 if reverse else 1, fill) if exclusive else y

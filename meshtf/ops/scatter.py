@@ -20,6 +20,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.arithmetic import add, divide, equal, greater_equal, maximum
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import (
   SegmentSum,
@@ -30,7 +31,7 @@ from meshtf.ops.indexing import (
   segments_like,
 )
 from meshtf.ops.indexing import range as rows_of
-from meshtf.ops.reduce import broadcast, wide
+from meshtf.ops.reduce import broadcast
 from meshtf.ops.reshape import Names, merge, require_dim, reshape, transpose
 from meshtf.ops.state import ones
 

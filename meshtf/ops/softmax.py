@@ -18,10 +18,10 @@ import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.ops.arithmetic import add, divide, maximum, multiply, subtract
-from meshtf.ops.broadcasting import is_scalar
+from meshtf.ops.broadcasting import is_scalar, wide, widen
 from meshtf.ops.choosing import cast
 from meshtf.ops.control import stop_gradient
-from meshtf.ops.reduce import reduce_max, reduce_sum, require_extra, require_floating, wide, widen
+from meshtf.ops.reduce import reduce_max, reduce_sum, require_extra, require_floating
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import exp, log, negative
 

@@ -27,6 +27,8 @@ _ROWS = 8            # rows: as few of them are added up as fast
 
 def sum_over(x: Any, axes: Sequence[int], at: At | None = None) -> Any:
   """Returns the sum of x over some axes; `at` says whether XLA compiles it."""
+  if x.dtype == tf.float16:        # TensorFlow's kernels add these up in float16, not in float32
+    return tf.cast(sum_over(tf.cast(x, tf.float32), axes, at), tf.float16)
   axes, shape = sorted(axes), x.shape.as_list()
   if not axes or x.dtype not in (tf.float32, tf.float64) or math.prod(shape) < _LARGE:
     return tf.reduce_sum(x, axes)

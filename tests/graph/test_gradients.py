@@ -106,3 +106,27 @@ def test_cotangents_lie_where_their_primals_lie():
   assert mtf.function(lambda x, w: mtf.gradients([x * w], [w])[0])(x, w).held.placement == (
       w.held.placement)
   np.testing.assert_array_equal(dw.numpy(), [4, 4])
+
+
+@pytest.mark.parametrize("layout", ["", "d:x", "e:x"])
+@pytest.mark.parametrize("name", ["relu", "gelu", "softmax", "log_softmax", "normalize_layer",
+                                  "cumprod", "clip"])
+def test_cotangents_in_another_order_of_dimensions(name, layout, rng):
+  mesh = mtf.Mesh("x:2", layout)
+  x, dy = (mtf.import_tensor(mesh, rng.normal(size=(4, 4)).astype("float32"), "d;e")
+           for _ in range(2))
+  more = {"relu": (), "gelu": (), "clip": (-0.5, 0.5)}.get(name, ("d",))
+
+  def gradient(dy):
+    y = getattr(mtf, name)(x, *more)
+    return mtf.gradients([y], [x], [dy])[0]
+  for function in (gradient, mtf.function(gradient, mesh=mesh)):
+    want, dx = function(dy), function(mtf.transpose(dy, "e;d"))
+    assert dx.shape == x.shape
+    np.testing.assert_allclose(dx.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_cotangent_of_other_dimensions_is_refused(mesh):
+  x = mtf.ones(mesh, "batch:4;d:2")
+  with pytest.raises(mtf.ShapeError, match="a cotangent has the dimensions of its tensor"):
+    mtf.gradients([x * 2.0], [x], [mtf.ones(mesh, "batch:4")])
