@@ -15,6 +15,7 @@ from meshtf.graph import Tensor, context, current, gradients
 from meshtf.layers.statistics import rms
 from meshtf.module import Module
 from meshtf.ops.arithmetic import maximum
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.control import stop_gradient
 from meshtf.ops.custom import custom_gradient
 from meshtf.ops.pointwise import cast
@@ -80,5 +81,5 @@ def clip_gradient(x: Tensor, limit: float) -> Tensor:
     limit: the greatest root mean square, over all dimensions.
   """
   def rule(dy: Tensor) -> list[Tensor]:
-    return [dy * cast(limit / maximum(rms(cast(dy, "float32")), limit), dy.dtype)]
+    return [dy * cast(limit / maximum(rms(cast(dy, wide(dy.dtype))), limit), dy.dtype)]
   return custom_gradient(lambda x: (x, rule))(x)

@@ -75,7 +75,8 @@ class RelativeBias(Module):
     return where(behind < 0, found + self.each_way, found) if self.both_ways else found
 
 
-def distance_slopes(positions: Tensor, memory_positions: Tensor, heads_dim: ShapeLike) -> Tensor:
+def distance_slopes(positions: Tensor, memory_positions: Tensor, heads_dim: ShapeLike,
+                    dtype: str = "float32") -> Tensor:
   """Returns minus the distance, times a slope of each head (ALiBi: Press et al., 2021, section 3).
 
   Slopes are 2**(-8 i / n) for i = 1..n, where the number of heads n is a power of two; else those
@@ -85,17 +86,18 @@ def distance_slopes(positions: Tensor, memory_positions: Tensor, heads_dim: Shap
     positions: integers, such as [length].
     memory_positions: integers, such as [memory_length].
     heads_dim: such as "heads:8".
+    dtype: of the bias.
 
   Returns:
-    float32 [length memory_length heads].
+    [length memory_length heads].
   """
   heads = Shape(heads_dim)
   below = 2 ** int(math.log2(heads.size))
   first, *others = heads
-  number = range_(positions.mesh, first, "float32")
+  number = range_(positions.mesh, first, dtype)
   for dim in others:
-    number = number * float(dim.size) + range_(positions.mesh, dim, "float32")
+    number = number * float(dim.size) + range_(positions.mesh, dim, dtype)
   power = where(number < below, (number + 1.0) * (-8 / below),
                 (number * 2.0 + (1.0 - 2 * below)) * (-4 / below))
-  distance = cast(abs(positions - memory_positions), "float32")
+  distance = cast(abs(positions - memory_positions), dtype)
   return -distance * exp(power * math.log(2.0))

@@ -14,6 +14,7 @@ from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.module import Module
 from meshtf.ops.arithmetic import maximum, minimum
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.random import dropout, random_normal, random_uniform
 from meshtf.ops.reshape import names_of, require_dim
@@ -65,10 +66,11 @@ class AnnealedDropout(Module):
     if not training or not self.rate:
       return x
     require_dim(x.shape, *names_of(self.broadcast))
-    left = (self.end_step - cast(step, "float32")) / float(self.end_step - self.start_step)
+    dtype = wide(x.dtype)
+    left = (self.end_step - cast(step, dtype)) / float(self.end_step - self.start_step)
     rate = minimum(maximum(left, 0.0), 1.0) * self.rate
     shape = x.shape.without(*names_of(self.broadcast))
-    kept = random_uniform(x.mesh, shape, name="dropout") >= rate
+    kept = random_uniform(x.mesh, shape, name="dropout") >= cast(rate, "float32")
     return where(kept, x / cast(1.0 - rate, x.dtype), 0.0)
 
 

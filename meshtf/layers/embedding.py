@@ -66,8 +66,8 @@ class Embedding(Module):
     return einsum([x, in_type_of(x, self.table)], shape.without(*self.output_dim.names))
 
 
-def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest: float = 10000.0
-              ) -> Tensor:
+def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest: float = 10000.0,
+              dtype: str = "float32") -> Tensor:
   """Returns [..., dim]: sines, then cosines, of positions[...] (Vaswani et al., 2017, section 3.5).
 
   Args:
@@ -75,6 +75,7 @@ def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest:
     dim: of even size, such as "d_model:512".
     shortest: the fastest wave repeats after 2 * pi * shortest positions.
     longest: the slowest one after 2 * pi * longest.
+    dtype: of the waves: "float64" beside embeddings in float64.
 
   Raises:
     ShapeError: `dim` is odd, or too small for two different waves.
@@ -82,8 +83,8 @@ def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest:
   name, size = single_dim(dim).name, single_dim(dim).size
   if size % 2 or size < 4:
     raise ShapeError(f"sinusoids come in pairs, two at least: {name}:{size} must be even.")
-  steps = range_(positions.mesh, Dimension(name, size // 2), "float32")
+  steps = range_(positions.mesh, Dimension(name, size // 2), dtype)
   slower = exp(steps * (-math.log(longest / shortest) / (size // 2 - 1))) * (1 / shortest)
-  angles = cast(positions, "float32") * slower
+  angles = cast(positions, dtype) * slower
   angles = transpose(angles, (*positions.shape.names, name))
   return concat([sin(angles), cos(angles)], name)

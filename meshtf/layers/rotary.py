@@ -32,13 +32,15 @@ class Angles(NamedTuple):
   sin: Tensor
 
 
-def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.0) -> Angles:
+def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.0,
+                  dtype: str = "float32") -> Angles:
   """Returns the angles position * longest**(-2 i / key), for both of a pair.
 
   Args:
     positions: integers, such as mtf.range(mesh, "length:128").
     key_dim: the size of a head, such as "key:64".
     longest: the slowest pair turns once in about 2 * pi * longest positions.
+    dtype: of the angles: "float64" for heads in float64.
 
   Raises:
     ShapeError: the size of a head is odd.
@@ -47,8 +49,8 @@ def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.
   if size % 2:
     raise ShapeError(f"rotary positions turn pairs: {name}:{size} must have an even size.")
   half = Dimension(name, size // 2)
-  slower = exp(range_(positions.mesh, half, "float32") * (-2.0 * math.log(longest) / size))
-  angles = transpose(cast(positions, "float32") * slower, (*positions.shape.names, name))
+  slower = exp(range_(positions.mesh, half, dtype) * (-2.0 * math.log(longest) / size))
+  angles = transpose(cast(positions, dtype) * slower, (*positions.shape.names, name))
   sines = sin(angles)
   return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
 

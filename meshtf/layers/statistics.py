@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from meshtf.graph import Tensor
 from meshtf.ops.arithmetic import maximum
+from meshtf.ops.broadcasting import wide
+from meshtf.ops.choosing import cast
 from meshtf.ops.einsum import einsum
 from meshtf.ops.reduce import reduce_mean, reduce_sum
 from meshtf.ops.reshape import Names, names_of
@@ -16,7 +18,7 @@ from meshtf.ops.unary import rsqrt, sqrt, square
 
 def rms(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the root of the mean of squares over `dims`, by default all: x without `dims`."""
-  return sqrt(reduce_mean(square(x), dims))
+  return cast(sqrt(reduce_mean(square(cast(x, wide(x.dtype))), dims)), x.dtype)
 
 
 def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Tensor:
@@ -30,8 +32,10 @@ def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Te
     dims: the names of the observations, which both have.
     epsilon: the least sum of squares; what does not vary has the correlation 0.
   """
-  x, y = _normalized(x, dims, epsilon), _normalized(y, dims, epsilon)
-  return einsum([x, y], (x.shape + y.shape.without(*x.shape.names)).without(*names_of(dims)))
+  dtype = x.dtype
+  x, y = (_normalized(cast(t, wide(t.dtype)), dims, epsilon) for t in (x, y))
+  shape = (x.shape + y.shape.without(*x.shape.names)).without(*names_of(dims))
+  return cast(einsum([x, y], shape), dtype)
 
 
 def _normalized(x: Tensor, dims: Names, epsilon: float) -> Tensor:

@@ -17,6 +17,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.arithmetic import divide, maximum, minimum, multiply, subtract
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.conv_geometry import Parts, pack, unpack
 from meshtf.ops.indexing import range as named_range
@@ -245,7 +246,7 @@ def avg_pool(x: Tensor, window: ShapeLike, stride: PerDim[int] | None = None,
   y = apply(AvgPool(over), x)
   for slide in over:
     if slide.before or slide.after:
-      y = multiply(y, cast(_correction(x, slide), x.dtype))
+      y = cast(multiply(cast(y, wide(x.dtype)), _correction(x, slide)), x.dtype)
   return y
 
 
@@ -254,4 +255,4 @@ def _correction(x: Tensor, slide: Slide) -> Tensor:
   index = named_range(x.mesh, Dimension(slide.dim, slide.windows))
   first = subtract(multiply(index, slide.stride), slide.before)
   missing = subtract(maximum(first, 0), minimum(first, slide.rows - slide.taps))
-  return divide(float(slide.taps), cast(subtract(slide.taps, missing), "float32"))
+  return divide(float(slide.taps), cast(subtract(slide.taps, missing), wide(x.dtype)))

@@ -23,7 +23,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape, ShapeLike, dtype_name, is_floating, is_integer
 from meshtf.ops.arithmetic import add, multiply
 from meshtf.ops.bits import index_words, mix_high, of_elements, random_key
-from meshtf.ops.broadcasting import align
+from meshtf.ops.broadcasting import align, wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.distributions import DISTRIBUTIONS
 from meshtf.ops.microbatch import part_of
@@ -199,7 +199,8 @@ def categorical(logits: Tensor, dim: str, temperature: Any = 1.0, seed: Seed = N
   """
   require_dim(logits.shape, dim)
   noise = _draw(logits.mesh, "gumbel", logits.shape, "float32", 1.0, 0.0, seed, name)
-  return argmax(add(cast(logits, "float32"), multiply(noise, temperature)), dim)
+  noise = cast(multiply(noise, temperature), wide(logits.dtype))
+  return argmax(add(cast(logits, wide(logits.dtype)), noise), dim)
 
 
 def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), name: str = "dropout"

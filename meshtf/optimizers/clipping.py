@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.ops.arithmetic import maximum
+from meshtf.ops.broadcasting import wide
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square
@@ -20,8 +21,13 @@ from meshtf.optimizers.placing import beside_slots
 
 
 def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
-  """Returns the square root of the sum of all squares, a scalar. Raises PlanError: all are None."""
-  squares = [reduce_sum(square(cast(x, "float32"))) for x in tensors if x is not None]
+  """Returns the square root of the sum of all squares, a scalar, float64 if one of them is.
+
+  Raises PlanError: all are None.
+  """
+  dtype = "float64" if any(x is not None and x.dtype == "float64" for x in tensors) else "float32"
+  squares = [cast(reduce_sum(square(cast(x, wide(x.dtype)))), dtype)
+             for x in tensors if x is not None]
   if not squares:
     raise PlanError("there is no tensor to take the norm of: every gradient is None, so the loss "
                     "depends on none of the variables.")
