@@ -28,10 +28,10 @@ from meshtf.layers.dot_product import dot_product_attention
 from meshtf.layers.heads import Cache
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
-from meshtf.names import Dimension, ShapeLike
+from meshtf.names import Dimension, Names, ShapeLike
 from meshtf.ops.control import recompute
 from meshtf.ops.loops import scan
-from meshtf.ops.reshape import Names, merge, require_dim, single_dim, split_dim, transpose
+from meshtf.ops.reshape import merge, require_dim, single_dim, split_dim, transpose
 
 BiasOf = Callable[[Any], Tensor | None]
 

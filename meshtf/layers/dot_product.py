@@ -15,9 +15,10 @@ from collections.abc import Callable
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.layers.precision import in_type_of
+from meshtf.names import Names, names_of
 from meshtf.ops.einsum import einsum
 from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import Names, names_of, require_dim, split_dim
+from meshtf.ops.reshape import require_dim, split_dim
 from meshtf.ops.softmax import softmax
 
 
@@ -40,7 +41,7 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, memory_dim: str = "me
     scale: default: 1 / sqrt(size of key_dim).
     dropout: what attention weights pass through.
   """
-  keys = names_of(key_dim)
+  keys = names_of(key_dim, q.shape, k.shape)
   require_dim(q.shape, *keys)
   scale = 1.0 / math.sqrt(q.shape.only(keys).size) if scale is None else scale
   seen = q.shape.without(*keys)

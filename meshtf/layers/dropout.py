@@ -13,11 +13,12 @@ from __future__ import annotations
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.module import Module
+from meshtf.names import names_of
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.random import dropout, random_normal, random_uniform
-from meshtf.ops.reshape import names_of, require_dim
+from meshtf.ops.reshape import require_dim
 
 
 class Dropout(Module):
@@ -65,11 +66,11 @@ class AnnealedDropout(Module):
     """Returns x with elements dropped, if `training`, at a step: a scalar int32 tensor."""
     if not training or not self.rate:
       return x
-    require_dim(x.shape, *names_of(self.broadcast))
+    require_dim(x.shape, *names_of(self.broadcast, x.shape))
     dtype = wide(x.dtype)
     left = (self.end_step - cast(step, dtype)) / float(self.end_step - self.start_step)
     rate = minimum(maximum(left, 0.0), 1.0) * self.rate
-    shape = x.shape.without(*names_of(self.broadcast))
+    shape = x.shape.without(*names_of(self.broadcast, x.shape))
     kept = random_uniform(x.mesh, shape, name="dropout") >= cast(rate, "float32")
     return where(kept, x / cast(1.0 - rate, x.dtype), 0.0)
 

@@ -23,13 +23,13 @@ from meshtf.layers.masks import mask_bias
 from meshtf.layers.rotary import Angles, rotate
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, ShapeLike
+from meshtf.names import Names, Shape, ShapeLike, names_of
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.dynamic import dynamic_update
 from meshtf.ops.indexing import gather, take_along
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.reduce import broadcast
-from meshtf.ops.reshape import Names, names_of, rename
+from meshtf.ops.reshape import rename
 from meshtf.ops.state import zeros
 
 

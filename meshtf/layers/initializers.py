@@ -15,9 +15,8 @@ from typing import Literal, TypeAlias
 
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
-from meshtf.names import Shape
+from meshtf.names import Shape, names_of
 from meshtf.ops.random import random_normal, random_uniform, truncated_normal
-from meshtf.ops.reshape import names_of
 from meshtf.ops.state import full
 
 Initializer: TypeAlias = Callable[[Mesh, Shape, str], Tensor]
@@ -121,7 +120,7 @@ def lecun(reduced_dims: str, distribution: Distribution = "truncated_normal",
 
 
 def _fan(shape: Shape, reduced_dims: str, expert_dims: str, mode: Mode) -> float:
-  kernel = shape.without(*names_of(expert_dims))
-  fan_in = kernel.only(names_of(reduced_dims)).size
-  fan_out = kernel.without(*names_of(reduced_dims)).size
+  kernel = shape.without(*names_of(expert_dims, shape))
+  fan_in = kernel.only(names_of(reduced_dims, shape)).size
+  fan_out = kernel.without(*names_of(reduced_dims, shape)).size
   return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]

@@ -24,11 +24,11 @@ from meshtf.layers.initializers import Initializer
 from meshtf.layers.masks import mask_bias
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
-from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names import Dimension, Names, Shape, ShapeLike
 from meshtf.ops.arithmetic import logical_and
 from meshtf.ops.halo import halo_exchange
 from meshtf.ops.indexing import range as range_
-from meshtf.ops.reshape import Names, merge, rename, require_dim, split_dim
+from meshtf.ops.reshape import merge, rename, require_dim, split_dim
 from meshtf.ops.unary import abs
 
 

@@ -17,12 +17,12 @@ from meshtf.layers.initializers import ones, zeros
 from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, ShapeLike
+from meshtf.names import Names, Shape, ShapeLike, names_of
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import Names, merge, names_of, single_dim, split_dim
+from meshtf.ops.reshape import merge, single_dim, split_dim
 from meshtf.ops.unary import rsqrt, square
 from meshtf.runtime.variables import Variable
 
@@ -97,7 +97,7 @@ class GroupNorm(Module):
     dim = single_dim(channel_dim)
     if groups < 1 or dim.size % groups:
       raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
-    self.dim, self.over, self.epsilon = dim, names_of(over), epsilon
+    self.dim, self.over, self.epsilon = dim, over, epsilon
     self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
     with self.scope():
       self.scale = Variable(mesh, dim, ones, name="scale")
@@ -106,7 +106,7 @@ class GroupNorm(Module):
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, normalized over `over` and the channels of each group."""
     y = cast(split_dim(x, self.dim.name, self.parts), wide(x.dtype))
-    dims = (*self.over, "in_group")
+    dims = (*names_of(self.over, x.shape), "in_group")
     y = y - reduce_mean(y, dims)
     y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
     y = cast(merge(y, self.parts.names, self.dim.name), x.dtype)

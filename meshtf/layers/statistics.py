@@ -7,12 +7,12 @@
 from __future__ import annotations
 
 from meshtf.graph import Tensor
+from meshtf.names import Names, names_of
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.einsum import einsum
 from meshtf.ops.reduce import reduce_mean, reduce_sum
-from meshtf.ops.reshape import Names, names_of
 from meshtf.ops.unary import rsqrt, sqrt, square
 
 
@@ -34,7 +34,7 @@ def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Te
   """
   dtype = x.dtype
   x, y = (_normalized(cast(t, wide(t.dtype)), dims, epsilon) for t in (x, y))
-  shape = (x.shape + y.shape.without(*x.shape.names)).without(*names_of(dims))
+  shape = (x.shape + y.shape.without(*x.shape.names)).without(*names_of(dims, x.shape, y.shape))
   return cast(einsum([x, y], shape), dtype)
 
 

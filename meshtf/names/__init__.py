@@ -16,8 +16,10 @@ from meshtf.names.dtype import (
   is_integer,
   real_dtype,
 )
+from meshtf.names.given import Names, name_of, names_of
 from meshtf.names.parse import parse_pairs
 from meshtf.names.shape import Shape, ShapeLike
 
-__all__ = ["Dimension", "Shape", "ShapeLike", "complex_dtype", "dtype_bytes", "dtype_name",
-           "has_gradient", "is_complex", "is_floating", "is_integer", "parse_pairs", "real_dtype"]
+__all__ = ["Dimension", "Names", "Shape", "ShapeLike", "complex_dtype", "dtype_bytes", "dtype_name",
+           "has_gradient", "is_complex", "is_floating", "is_integer", "name_of", "names_of",
+           "parse_pairs", "real_dtype"]

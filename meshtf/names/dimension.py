@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import re
 
 from meshtf.errors import ShapeError
+
+_PARTED = re.compile(r"[:;,\s]")          # what parts names from sizes, and from each other
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +28,8 @@ class Dimension:
   def __post_init__(self) -> None:
     if not isinstance(self.name, str) or not self.name:
       raise ShapeError(f"a dimension's name must be a non-empty string, not {self.name!r}.")
+    if _PARTED.search(self.name):
+      raise ShapeError(f"a dimension's name has no ':', ';', ',' or blanks in it: {self.name!r}.")
     try:
       size = operator.index(self.size)           # numpy integers are welcome
     except TypeError:

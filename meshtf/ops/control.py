@@ -13,7 +13,8 @@ import tensorflow as tf
 
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply, apply_all, context
 from meshtf.graph.record import Group
-from meshtf.names import Shape, dtype_name, has_gradient
+from meshtf.names import Names, Shape, dtype_name, has_gradient, names_of
+from meshtf.ops.slicewise_check import check_names, check_slices
 
 
 class StopGradient(Op):
@@ -106,7 +107,7 @@ def stop_gradient(x: Any) -> Tensor:
 
 
 def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: Any = None,
-              dtypes: Any = None, cut: str | Sequence[str] = ()) -> Any:
+              dtypes: Any = None, cut: Names = (), check: bool = True) -> Any:
   """Returns fn's result on each slice: your own TensorFlow function as an op.
 
   Args:
@@ -114,14 +115,23 @@ def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: Any = None,
     xs: its inputs.
     shapes: the shape of the output; a list of shapes for several outputs; default: of xs[0].
     dtypes: the data types, likewise.
-    cut: names along which fn may be run slice by slice, since row i of its outputs depends on row i
-      of its inputs alone; all others are made whole first.
+    cut: names along which fn may be run slice by slice, since element i of its outputs depends on
+      element i of its inputs alone, as in "batch"; of all others it gets the whole.
+    check: whether to try that when fn is first seen here, on a small input, in halves and at once.
+
+  Raises:
+    ShapeError: `cut` has a name that no input has, or that an output lacks.
+    PlanError: along a name of `cut`, results differ from those of all at once.
   """
   several = isinstance(shapes, list)
   shape_list = shapes if several else [xs[0].shape if shapes is None else shapes]
   dtype_list = dtypes if isinstance(dtypes, list) else [dtypes or xs[0].dtype] * len(shape_list)
-  names = cut.replace(";", " ").split() if isinstance(cut, str) else cut
   outs = tuple(Spec(Shape(s), dtype_name(d)) for s, d in zip(shape_list, dtype_list, strict=True))
+  specs = [Spec(x.shape, x.dtype) for x in xs]
+  names = names_of(cut, *(x.shape for x in (*specs, *outs)))
+  check_names(names, specs, outs)
+  if check and names:
+    check_slices(fn, specs, outs, names)
   ys = apply_all(Slicewise(fn, outs, frozenset(names)), *xs)
   return list(ys) if several else ys[0]
 

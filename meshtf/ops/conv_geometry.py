@@ -13,10 +13,10 @@ from typing import Any
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Spec
-from meshtf.names import Dimension, Shape, parse_pairs
+from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
 from meshtf.ops.conv_kernels import Kernels
 from meshtf.ops.reduce import require_floating
-from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.reshape import require_dim
 from meshtf.ops.shaping import reshape, transpose
 from meshtf.ops.sliding import MOST_DIMS, Slide
 
@@ -117,7 +117,7 @@ def read_window(window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups
   require_dim(x, *taps)
   require_dim(kernel, *taps.values())
   for shape in (x, kernel):
-    require_dim(shape, *names_of(groups))
+    require_dim(shape, *names_of(groups, shape))
   if not 1 <= len(taps) <= MOST_DIMS or len(set(taps.values())) < len(pairs):
     raise ShapeError(f"windows slide over 1 to {MOST_DIMS} names, each with a name of the kernel "
                      f"of its own, not {window!r}.")

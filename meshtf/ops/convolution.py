@@ -21,10 +21,9 @@ from typing import Any
 
 from meshtf.errors import ShapeError
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply
-from meshtf.names import Shape, parse_pairs
+from meshtf.names import Names, Shape, names_of, parse_pairs
 from meshtf.ops.conv_geometry import Geometry, exchanged, pack, read_window, resized, unpack
 from meshtf.ops.einsum import einsum
-from meshtf.ops.reshape import Names, names_of
 from meshtf.ops.sliding import Padding, PerDim, by_dim, own_rows, slides, transposed_rows
 
 
@@ -75,7 +74,7 @@ def _convolution(x: Shape, kernel: Shape, taps: dict[str, str], stride: Any, pad
                  dilation: Any, groups: Names) -> tuple[Geometry, tuple[str, ...]]:
   """Returns the geometry of a convolution of x, and the names of what it gives."""
   how = slides(x, {dim: kernel[tap] for dim, tap in taps.items()}, stride, padding, dilation)
-  reduced = tuple(n for n in kernel.names if n in x and n not in names_of(groups))
+  reduced = tuple(n for n in kernel.names if n in x and n not in names_of(groups, x, kernel))
   new = tuple(n for n in kernel.names if n not in x and n not in taps.values())
   return (Geometry(how, tuple(taps.values()), reduced, new),
           exchanged(x.names, kernel.names, reduced, new))
@@ -224,7 +223,8 @@ def conv_transpose(x: Tensor, kernel: Any, window: Mapping[str, str] | str,
     if s.windows != x.shape[s.dim]:
       raise ShapeError(f'a convolution of {s.rows} rows of "{s.dim}" gives {s.windows}, not the '
                        f"{x.shape[s.dim]} of {x.shape!r}.")
-  reduced = tuple(n for n in kernel.shape.names if n in x.shape and n not in names_of(groups))
+  keep = names_of(groups, x.shape, kernel.shape)
+  reduced = tuple(n for n in kernel.shape.names if n in x.shape and n not in keep)
   new = tuple(n for n in kernel.shape.names if n not in x.shape and n not in taps.values())
   geometry = Geometry(how, tuple(taps.values()), reduced=new, new=reduced)
   return apply(ConvTranspose(geometry, exchanged(x.shape.names, kernel.shape.names, reduced, new)),

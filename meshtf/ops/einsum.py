@@ -15,8 +15,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, near_misses
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import Dimension, Shape
-from meshtf.names.parse import parse_pairs
+from meshtf.names import Dimension, Names, Shape, names_of
 from meshtf.ops.broadcasting import widen
 from meshtf.ops.complex import conj
 from meshtf.ops.contract import contract
@@ -81,7 +80,7 @@ class Einsum(Op):
     return 2 * math.prod(sizes.values()) * max(1, len(xs) - 1)
 
 
-def einsum(xs: Sequence[Any], output_shape: str | Shape | Sequence[str]) -> Tensor:
+def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
   """Returns the product of tensors, summed over all names that the output lacks.
 
   Args:
@@ -92,7 +91,7 @@ def einsum(xs: Sequence[Any], output_shape: str | Shape | Sequence[str]) -> Tens
     ShapeError: inputs are joined by a name of two sizes, or the output has a name of its own.
     DTypeError: the inputs have different data types.
   """
-  return apply(Einsum(_names(output_shape)), *xs)
+  return apply(Einsum(names_of(output_shape, *(x.shape for x in xs))), *xs)
 
 
 def matmul(x: Any, y: Any) -> Tensor:
@@ -102,12 +101,6 @@ def matmul(x: Any, y: Any) -> Tensor:
     raise ShapeError(f"matmul sums over the one name that both have; {x.shape!r} and {y.shape!r} "
                      f"share {len(joint)}. Use mtf.einsum.")
   return einsum([x, y], [n for n in (*x.shape.names, *y.shape.names) if n not in joint])
-
-
-def _names(output: str | Shape | Sequence[str]) -> tuple[str, ...]:
-  if isinstance(output, str):
-    return tuple(name for name, _ in parse_pairs(output, what="shape", values=False))
-  return output.names if isinstance(output, Shape) else tuple(output)
 
 
 def _towards(x: Tensor, factors: list[Any]) -> Tensor:

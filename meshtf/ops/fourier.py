@@ -21,11 +21,11 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import complex_dtype, is_complex, real_dtype
+from meshtf.names import Names, complex_dtype, is_complex, names_of, real_dtype
 from meshtf.ops.arithmetic import equal, logical_or, multiply
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import range as numbered
-from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.reshape import require_dim
 from meshtf.ops.shaping import transpose
 
 
@@ -145,14 +145,14 @@ def fft(x: Tensor, dims: Names) -> Tensor:
     ShapeError: x lacks one of them.
     DTypeError: x is not of complex numbers.
   """
-  for dim in names_of(dims):
+  for dim in names_of(dims, x.shape):
     x = apply(FFT(dim), x)
   return x
 
 
 def ifft(x: Tensor, dims: Names) -> Tensor:
   """Returns the inverse of `fft`. Raises what it does."""
-  for dim in names_of(dims):
+  for dim in names_of(dims, x.shape):
     x = apply(FFT(dim, True), x)
   return x
 
@@ -169,7 +169,7 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
     DTypeError: x is not of float32 or float64.
     LayoutError: the layout cannot cut the rows that remain.
   """
-  *others, last = names_of(dims)
+  *others, last = names_of(dims, x.shape)
   return fft(apply(RFFT(last), x), others)
 
 
@@ -185,7 +185,7 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
     ShapeError: x lacks one of the dimensions, or the size does not fit.
     DTypeError: x is not of complex numbers.
   """
-  *others, last = names_of(dims)
+  *others, last = names_of(dims, x.shape)
   require_dim(x.shape, last)
   x = ifft(x, others)
   return apply(IRFFT(last, 2 * x.shape[last] - 2 if size is None else size), x)

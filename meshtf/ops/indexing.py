@@ -21,10 +21,10 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
-from meshtf.names import Dimension, Shape, ShapeLike, dtype_name, is_integer
+from meshtf.names import Dimension, Names, Shape, ShapeLike, dtype_name, is_integer, names_of
 from meshtf.ops.broadcasting import widen
 from meshtf.ops.choosing import cast
-from meshtf.ops.reshape import Names, arrange, names_of, rename, require_dim, single_dim, transpose
+from meshtf.ops.reshape import arrange, rename, require_dim, single_dim, transpose
 
 
 class Gather(Op):
@@ -188,7 +188,7 @@ def check_segments(what: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None
 
 def segments_like(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names) -> tuple[str, Shape]:
   """Returns the name of the new rows, and the shape [*batch, dim, *(x without names of ids)]."""
-  rows, kept = single_dim(dim), names_of(batch)
+  rows, kept = single_dim(dim), names_of(batch, ids.shape, x.shape)
   require_dim(ids.shape, *kept)
   return rows.name, Shape([*(ids.shape.dim(n) for n in kept), rows,
                            *x.shape.without(*ids.shape.names)])

@@ -14,12 +14,12 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import is_complex, is_floating
+from meshtf.names import Names, is_complex, is_floating, names_of
 from meshtf.ops.arithmetic import equal, squared_difference
 from meshtf.ops.broadcasting import align, require_order, wide, widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.reshape import require_dim
 from meshtf.ops.unary import sqrt, square
 
 
@@ -99,7 +99,7 @@ def _others(x: Any, axis: int) -> Any:
 
 def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the product over `dims`, by default all; its gradient is right where factors are 0."""
-  for dim in x.shape.names if dims is None else names_of(dims):
+  for dim in x.shape.names if dims is None else names_of(dims, x.shape):
     x = apply(Prod(dim), x)
   return x
 

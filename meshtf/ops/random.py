@@ -20,7 +20,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
-from meshtf.names import Shape, ShapeLike, dtype_name, is_floating, is_integer
+from meshtf.names import Names, Shape, ShapeLike, dtype_name, is_floating, is_integer, names_of
 from meshtf.ops.arithmetic import add, multiply
 from meshtf.ops.bits import index_words, mix_high, of_elements, random_key
 from meshtf.ops.broadcasting import align, wide
@@ -28,7 +28,7 @@ from meshtf.ops.choosing import cast
 from meshtf.ops.distributions import DISTRIBUTIONS
 from meshtf.ops.microbatch import part_of
 from meshtf.ops.reduce import require_floating
-from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.reshape import require_dim
 from meshtf.ops.seeds import Seed, seeds_of
 from meshtf.ops.select import argmax
 
@@ -223,8 +223,8 @@ def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), na
   if rate == 0:
     return x
   require_floating(x.spec, "dropout")
-  require_dim(x.shape, *names_of(broadcast))
-  shape = x.shape.without(*names_of(broadcast))
+  require_dim(x.shape, *names_of(broadcast, x.shape))
+  shape = x.shape.without(*names_of(broadcast, x.shape))
   part, number = part_of(shape)
   mask = apply(DropoutMask(float(rate), shape, part), *seeds_of(x.mesh, seed, name), *number,
                mesh=x.mesh)

@@ -16,11 +16,11 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import Shape, ShapeLike, has_gradient, is_floating
+from meshtf.names import Names, Shape, ShapeLike, has_gradient, is_floating, names_of
 from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, subtract
 from meshtf.ops.broadcasting import align, is_scalar, onto, require_order, wide, widen
 from meshtf.ops.choosing import cast, where
-from meshtf.ops.reshape import Names, names_of, require_dim
+from meshtf.ops.reshape import require_dim
 from meshtf.ops.sums import sum_over
 from meshtf.ops.unary import exp
 
@@ -258,4 +258,4 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 
 
 def _names(x: Tensor, dims: Names | None) -> tuple[str, ...]:
-  return x.shape.names if dims is None else names_of(dims)
+  return x.shape.names if dims is None else names_of(dims, x.shape)

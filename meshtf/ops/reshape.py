@@ -14,23 +14,14 @@ may be cut, and a cut of one is a cut of the other: slices are then contiguous o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error, near_misses
 from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import Dimension, Shape, ShapeLike, parse_pairs
-
-Names: TypeAlias = str | Shape | Iterable[str | Dimension]
-
-
-def names_of(dims: Names) -> tuple[str, ...]:
-  """Returns the names in "a;b", in a shape, or in a list of names or dimensions."""
-  if isinstance(dims, str):
-    return tuple(name for name, _ in parse_pairs(dims, what="shape", values=False))
-  return tuple(d.name if isinstance(d, Dimension) else d for d in dims)
+from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 
 
 def single_dim(dim: ShapeLike) -> Dimension:
@@ -45,7 +36,7 @@ def require_dim(shape: Shape, *names: str) -> None:
   """Refuses names that a shape lacks. Raises ShapeError."""
   for name in names:
     if name not in shape:
-      close = near_misses(name, shape.names)
+      close = near_misses(name.partition(":")[0], shape.names)
       raise ShapeError(f'there is no dimension "{name}" in {shape!r}.'
                        + (f" Did you mean {close}?" if close else ""))
 
@@ -165,9 +156,10 @@ def rename(x: Tensor, old: Names | Mapping[str, str], new: Names | None = None) 
   if isinstance(old, Mapping):
     pairs = tuple(old.items())
   else:
-    before, after = names_of(old), names_of(() if new is None else new)
+    before, after = names_of(old, x.shape), names_of(() if new is None else new, x.shape.only(()))
     if len(before) != len(after):
       raise ShapeError(f"rename needs a new name for each old one, not {after!r} for {before!r}.")
+    names_of(() if new is None else new, Shape((b, x.shape.get(a)) for a, b in zip(before, after)))
     pairs = tuple(zip(before, after))
   require_dim(x.shape, *(a for a, _ in pairs))
   pairs = tuple((a, b) for a, b in pairs if a != b)
@@ -180,8 +172,9 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
   Raises:
     ShapeError: x lacks a name, or `new` is another dimension of x.
   """
-  names = names_of(dims)
+  names = names_of(dims, x.shape)
   require_dim(x.shape, *names)
+  new = name_of(new, x.shape.only(names).size)
   if len(names) < 2:
     return rename(x, names, (new,))
   rest = [n for n in x.shape.names if n not in names]
@@ -225,7 +218,7 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
   Raises:
     ShapeError: `dims` are not the names of x.
   """
-  names = names_of(dims)
+  names = names_of(dims, x.shape)
   return x if names == x.shape.names else apply(Transpose(names), x)
 
 

@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names import Dimension, Names, Shape, ShapeLike
 from meshtf.ops.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
@@ -32,7 +32,7 @@ from meshtf.ops.indexing import (
 )
 from meshtf.ops.indexing import range as rows_of
 from meshtf.ops.reduce import broadcast
-from meshtf.ops.reshape import Names, merge, require_dim, reshape, transpose
+from meshtf.ops.reshape import merge, require_dim, reshape, transpose
 from meshtf.ops.state import ones
 
 _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment_min}

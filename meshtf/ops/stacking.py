@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, apply_all
-from meshtf.names import Dimension, Shape
+from meshtf.names import Dimension, Shape, name_of
 from meshtf.ops.reshape import arrange, require_dim, transpose
 
 
@@ -103,7 +103,7 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
   """
   if not xs:
     raise ShapeError("stack takes at least one tensor.")
-  return apply(Stack(dim, axis % (len(xs[0].shape) + 1)), *xs)
+  return apply(Stack(name_of(dim, len(xs)), axis % (len(xs[0].shape) + 1)), *xs)
 
 
 def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:

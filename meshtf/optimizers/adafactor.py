@@ -23,11 +23,10 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
 from meshtf.layers.statistics import rms
-from meshtf.names import Shape
+from meshtf.names import Names, Shape, names_of
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import Names, names_of
 from meshtf.ops.unary import rsqrt, square
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays

@@ -154,3 +154,65 @@ def test_slicewise_holds_the_function_to_what_was_announced():
   with pytest.raises(mtf.PlanError, match=r"(?s)slicewise\.local gave float32 \(2,\).*announces "
                      r"float32 \[batch:2 d:2\].*test_control\.py"):
     mtf.slicewise(lambda x: tf.reduce_sum(x, 1), [x], cut="batch")
+
+
+FALSE_CUTS = {"softmax": tf.nn.softmax, "cumsum": lambda x: tf.cumsum(x, 1),
+              "sort": tf.sort, "mean": lambda x: x - tf.reduce_mean(x, 1, keepdims=True),
+              "position": lambda x: x + tf.range(float(x.shape[1])),
+              "positive": lambda x: tf.math.log(x) / tf.reduce_max(x, 1, keepdims=True)}
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+@pytest.mark.parametrize("axes", ["", "data:2"])
+@pytest.mark.parametrize("name", FALSE_CUTS)
+def test_slicewise_tries_what_cut_says(name, axes, recorded):
+  mesh = mtf.Mesh(axes, "d:data" if axes else "")
+  x = mtf.ones(mesh, "batch:4;d:8")
+
+  def f(x, **how):
+    return mtf.slicewise(FALSE_CUTS[name], [x], **how)
+  function = mtf.function(f, mesh=mesh) if recorded else f
+  with pytest.raises(mtf.PlanError, match=r'(?s)slice by slice along "d".*test_control\.py.*'
+                     r'Take "d" out of `cut`.*check=False'):
+    function(x, cut="batch;d")
+  want = FALSE_CUTS[name](np.ones([4, 8], "float32"))
+  np.testing.assert_allclose(function(x, cut="batch").numpy(), want, rtol=1e-5)
+  assert function(x, cut="batch;d", check=False).shape == x.shape
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "int32", "bool", "complex64"])
+def test_slicewise_lets_what_is_true_pass(dtype):
+  mesh = mtf.Mesh("data:2;model:2", "batch:data;d:model")
+  x = mtf.ones(mesh, "batch:4;d:8", dtype)
+  y = mtf.slicewise(lambda x: x if x.dtype == tf.bool else x * x + x, [x], cut="d;batch")
+  np.testing.assert_array_equal(mtf.cast(y, "complex64").numpy(), 1 if dtype == "bool" else 2)
+
+
+def test_slicewise_tries_a_function_of_fixed_sizes():
+  mesh = mtf.Mesh("data:2", "batch:data")
+  x, w = mtf.ones(mesh, "batch:4;d:8"), tf.ones([8, 5])
+  assert mtf.slicewise(lambda x: x @ w, [x], "batch:4;e:5", cut="batch").shape["e"] == 5
+  with pytest.raises(mtf.PlanError, match='slice by slice along "batch"'):
+    mtf.slicewise(lambda x: tf.cumsum(x @ w), [x], "batch:4;e:5", cut="batch")
+
+
+def test_slicewise_tries_a_function_once():
+  mesh, calls = mtf.Mesh("data:2", "batch:data"), []
+  x = mtf.ones(mesh, "batch:4;d:8")
+
+  def fn(x):
+    calls.append(x.shape)
+    return x * 2.0
+  mtf.slicewise(fn, [x], cut="batch")
+  before = len(calls)
+  mtf.slicewise(fn, [x], cut="batch")
+  assert before > 6 and len(calls) <= before + 2
+
+
+def test_slicewise_refuses_names_that_cannot_be_cut():
+  x = mtf.ones(mtf.Mesh("data:2", "batch:data"), "batch:4;d:2")
+  with pytest.raises(mtf.ShapeError, match='(?s)"btch" of `cut`. Did you mean "?\'?batch.*'
+                     r"test_control\.py"):
+    mtf.slicewise(tf.negative, [x], cut="btch")
+  with pytest.raises(mtf.ShapeError, match='along "d", which an output lacks'):
+    mtf.slicewise(lambda x: tf.reduce_sum(x, 1), [x], "batch:4", cut="batch;d")
