@@ -2,7 +2,9 @@
 
 A rule's ops are nodes like all others, so the backward pass is planned like the forward pass. Two
 rules keep it legal under every layout: what a gradient rule makes has names of one tensor of the
-forward node, and takes that tensor's state (`Context.primals`).
+forward node, and takes that tensor's state (`Context.primals`). A cotangent has the dimensions of
+its tensor in the same order, whatever order a rule returns it in: bodies of loops and functions of
+TensorFlow's own go by the order.
 
     dw, = gradients([loss], [w])
 """
@@ -115,14 +117,12 @@ class _Backward:
         self._check_captures(node, reaching)
 
   def add(self, x: Tensor, dx: Tensor) -> None:
-    """Adds to the cotangent of x, whose dimensions it gets in x's order: rules rely on that."""
+    """Adds to the cotangent of x, which has the order of dimensions of x."""
     have = self.cotangents.get(x)
     with context(primals=(x,)):
-      if dx.shape.names != x.shape.names:
+      if dx.shape != x.shape:
         dx = OPERATORS["transpose"](dx, x.shape.names)
-      if have is not None:
-        dx = have + dx
-    self.cotangents[x] = dx
+      self.cotangents[x] = dx if have is None else have + dx
 
   def step(self, node: Node) -> None:
     """Turns cotangents of a node's outputs into cotangents of its inputs."""
