@@ -216,6 +216,8 @@ class Function:
         call.add_array(name, value, self._names[name])
       else:
         call.add_structure(name, value)
+    for depth, index in enumerate(current().iterations):       # of Python's own loops around
+      call.add_array(f"{_ITERATION}{depth}", index, "")
     call.key = (*call.key, current().region)
     return call
 
@@ -234,9 +236,11 @@ class Function:
     """Records the function; returns its tensors, and the structure in which they belong."""
     with executing(graph), context(seeds=None, path=(), primals=(), group=None, after=None):
       arguments = call.arguments()
+      iterations = [arguments.pop(name) for name in [*arguments] if name.startswith(_ITERATION)]
       bound = self._signature.bind_partial()
       bound.arguments.update(arguments)
-      returned = self._fn(*bound.args, **bound.kwargs)
+      with context(iterations=tuple(iterations)):
+        returned = self._fn(*bound.args, **bound.kwargs)
       flat = tf.nest.flatten(returned)
       results = [self._result(y) for y in flat if hasattr(y, "spec")]     # variables are read here
     marks = [_RESULT if hasattr(y, "spec") else y for y in flat]
@@ -256,6 +260,7 @@ class _Result:
 
 
 _RESULT = _Result()
+_ITERATION = "loop iteration "     # no name of an argument: with the numbers, random ops draw anew
 
 
 def _result_names(structure: Any) -> list[str]:

@@ -131,9 +131,10 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
   reached = {x: dx for x, dx in zip(inputs, made) if dx is not None}
   wanted = list(reached.values())
   nodes = needed([*same, *_at_once(nodes, adds)], wanted)
-  there = {*given, *sums.values(), *body.captures, *(y for n in nodes for y in n.outputs)}
+  there = {y for n in nodes for y in n.outputs}
+  own = {*body.arguments, *(y for n in body.nodes for y in n.outputs)}
   used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *wanted))
-  kept = tuple(x for x in used if x not in there)
+  kept = tuple(x for x in used if x in own and x not in there)
   return Backward(Body.of(body.graph, (*kept, *given, *sums.values()), nodes, wanted), kept,
                   tuple(x for x in reached if x not in sums), tuple(sums))
 

@@ -137,14 +137,14 @@ class _Reversed:
     nodes = needed([*unvarying(self.body), *nodes], results)
     turn, made = self.body.arguments[0], {y for n in nodes for y in n.outputs}
     used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
-    kept = [x for x in used if not (x in made or x is turn or x in self.carried
-                                    or x in self.walked or x in self.captured)]
+    own = {*self.states, *self.rows, *(y for n in self.body.nodes for y in n.outputs)}
+    kept = [x for x in used if x in own and x not in made and x not in self.walked]
     self.walked.update(zip(kept, self._keep(kept)))
     walked = [x for x in self.walked if x in used]
     body = Body.of(self.body.graph, [turn, *self.carried, *walked], nodes, results)
     loop = Loop(body, len(carried), len(walked), sums, self.loop.dim, not self.loop.reverse)
     return apply_all(loop, *self.carried.values(), *(self.walked[x] for x in walked),
-                     *(self.captured[x] for x in body.captures), mesh=self.node.mesh)
+                     *(self.captured.get(x, x) for x in body.captures), mesh=self.node.mesh)
 
   def _keep(self, kept: list[Tensor]) -> Iterable[Tensor]:
     """Makes the forward loop stack what the backward body needs of each turn."""

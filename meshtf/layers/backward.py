@@ -63,7 +63,8 @@ class Reversible(Module):
       for f in reversed(self.functions):
         # Cut off from the way it came: else its history would count for the variables, too.
         seen = stop_gradient(seen)
-        with context(path=forward.path, seeds=forward.seeds, seeded=set()):
+        with context(path=forward.path, seeds=forward.seeds, seeded=set(),
+                     iterations=forward.iterations):
           made = f(seen, **kwargs)
         dx, *more = gradients([made], [seen, *variables], [d2])
         totals = [b if a is None else a if b is None else a + b for a, b in zip(totals, more)]

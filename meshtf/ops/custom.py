@@ -27,6 +27,8 @@ from meshtf.graph import (
   Spec,
   Tensor,
   apply,
+  context,
+  current,
   current_executor,
   next_serial,
 )
@@ -82,7 +84,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     ys = [apply(Result(), y) for y in tf.nest.flatten(made[0])]
     inputs = tuple(x for x in flat if isinstance(x, Tensor))
     rule = Rule(inputs, _captures(ys, inputs, since), tuple(ys), beside,
-                functools.partial(_cotangents, made[1], inputs, ys, source))
+                functools.partial(_cotangents, made[1], inputs, ys, source, current().iterations))
     for y in ys:
       y.node.rule = rule
     return tf.nest.pack_sequence_as(made[0], ys)
@@ -108,11 +110,12 @@ def _captures(ys: Sequence[Tensor], inputs: Sequence[Tensor], since: int) -> tup
 
 
 def _cotangents(rule: Callable[..., Any], inputs: Sequence[Tensor], ys: Sequence[Tensor],
-                source: Source, dys: Sequence[Any]) -> list[Any]:
-  """Calls the user's rule and holds it to what it must return."""
+                source: Source, iterations: tuple[Any, ...], dys: Sequence[Any]) -> list[Any]:
+  """Calls the user's rule, in the iterations of its function, and holds it to what it must return."""
   full = [OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
           for y, dy in zip(ys, dys, strict=True)]
-  dxs = rule(*full)
+  with context(iterations=iterations):
+    dxs = rule(*full)
   dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
   if len(dxs) != len(inputs):
     raise PlanError(explain_error(

@@ -8,13 +8,15 @@
     y = mtf.cond(loss > 1, lambda: x / 2, lambda: x)
 
 State is cut as the layout says. Outside of a mtf.function they run as Python runs them, one op
-after another, so a body can be looked at. Random ops draw other numbers in each turn.
+after another, so a body can be looked at. Random ops draw other numbers in each iteration, wherever
+the seed is set.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -31,12 +33,11 @@ from meshtf.graph import (
   Spec,
   Tensor,
   apply_all,
-  context,
-  current,
   current_executor,
   record_body,
 )
 from meshtf.names import Dimension, Shape
+from meshtf.ops.seeds import alternatives, iteration
 from meshtf.ops.stacking import stack, unstack
 
 __all__ = ["cond", "scan", "scan_and_sum", "while_loop"]
@@ -107,7 +108,7 @@ def _recorded(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, r
   made: list[Any] = []
 
   def record(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
-    with _turn(turn):
+    with iteration(turn):
       made[:] = body(_packed(state, given[:len(states)]), _packed(rows, given[len(states):]))
     _same(state, made[0], states)
     return [t for part in made for t in _tensors(part, "result")]
@@ -124,12 +125,13 @@ def _unrolled(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, r
   walked = [unstack(x, dim.name) for x in _tensors(rows, "rows")]
   sums, stacks = [], {}
   order = list(range(dim.size))
-  for i in reversed(order) if reverse else order:
-    with _turn(i):
-      new, more, stacks[i] = body(state, _packed(rows, [xs[i] for xs in walked]))
-    _same(state, new, _tensors(state, "state"))
-    state = new
-    sums.append(more)
+  with alternatives() as another:
+    for i in reversed(order) if reverse else order:
+      with another(), iteration(i):
+        new, more, stacks[i] = body(state, _packed(rows, [xs[i] for xs in walked]))
+      _same(state, new, _tensors(state, "state"))
+      state = new
+      sums.append(more)
   totals = [functools.reduce(operator.add, xs) for xs in zip(*(_tensors(x, "sum") for x in sums))]
   flat = zip(*(_tensors(stacks[i], "result") for i in order))
   return (state, _packed(sums[0], totals),
@@ -153,31 +155,42 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], state: Any
   """
   states = _tensors(state, "state")
   if not isinstance(current_executor(), Graph):
-    turn = 0
-    while bool(_truth(_call(test, state))):
-      with _turn(turn):
-        new = _call(body, state)
-      _same(state, new, states)
-      state, turn = new, turn + 1
-    return state
+    return _while(test, body, state, states)
   specs = [_TURN, *(x.spec for x in states)]
 
+  def decide(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
+    with iteration(turn):
+      return [_truth(_call(test, _packed(state, given)))]
+
   def run(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
-    with _turn(turn):
+    with iteration(turn):
       new = _call(body, _packed(state, given))
     _same(state, new, states)
     return _tensors(new, "state")
 
-  recorded = record_body(run, specs)
-  tested = record_body(lambda turn, *given: [_truth(_call(test, _packed(state, given)))], specs)
+  tested, recorded = record_body(decide, specs), record_body(run, specs)
   loop = Loop(recorded, len(states), test=tested)
   return _packed(state, apply_all(loop, *states, *recorded.captures, *tested.captures))
+
+
+def _while(test: Callable[..., Tensor], body: Callable[..., Any], state: Any,
+           states: Sequence[Tensor]) -> Any:
+  """Runs a while loop op by op."""
+  with alternatives() as another:
+    for i in itertools.count():
+      with another(), iteration(i):
+        if not bool(_truth(_call(test, state))):
+          return state
+        new = _call(body, state)
+      _same(state, new, states)
+      state = new
 
 
 def cond(predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
   """Returns what `then` returns where the predicate is true, else what `otherwise` does.
 
-  Only that one runs. Both must return tensors of equal names, sizes and data types.
+  Only that one runs. Both must return tensors of equal names, sizes and data types. Random ops of
+  one path in both draw the same numbers: give them another name= where they should not.
 
   Args:
     predicate: bool [].
@@ -193,27 +206,21 @@ def cond(predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any
     return then() if bool(truth) else otherwise()
   made: list[Any] = []
 
-  def run(fn: Callable[[], Any]) -> Body:
+  def run(fn: Callable[[], Any], branch: contextlib.AbstractContextManager[Any]) -> Body:
     def record() -> Sequence[Tensor]:
-      made.append(fn())
+      with branch:
+        made.append(fn())
       return _tensors(made[-1], "result")
     return record_body(record, [])
 
-  bodies = run(then), run(otherwise)
+  with alternatives() as branch:
+    bodies = run(then, branch()), run(otherwise, branch())
   _same(made[0], made[1], list(bodies[0].results), "the two branches of a cond differ")
   captures = [x for body in bodies for x in body.captures]
   return _packed(made[0], apply_all(Branch(*bodies), truth, *captures))
 
 
 _TURN = Spec(Shape(), "int32")
-
-
-@contextlib.contextmanager
-def _turn(number: Any) -> Iterator[None]:
-  """Gives random ops of a turn numbers of their own."""
-  seeds = current().seeds
-  with context(seeds=None if seeds is None else (*seeds, number), seeded=set()):
-    yield
 
 
 def _call(fn: Callable[..., Any], state: Any) -> Any:

@@ -5,6 +5,10 @@
 
 Names, never counters: adding a layer changes no other layer's numbers, and a block that is computed
 again finds its own. So two random ops of one path under one seed are an error.
+
+In a loop's body the numbers of the iterations of all loops around are part of the key as well,
+wherever the seed is set, so each iteration draws its own. Of the branches of a `cond` only one runs:
+there both may have random ops of one path, which draw the same numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from meshtf.errors import PlanError, explain_error
@@ -55,9 +59,9 @@ def _checked(value: Any) -> Any:
 
 
 def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
-  """Returns the inputs of a random op: the seeds, and a hash of its path of names.
+  """Returns the inputs of a random op: a hash of its path of names, seeds, and iterations.
 
-  The path is an input like the seeds, so that ops of one shape are equal and traced once.
+  Path and iterations are inputs like the seeds, so that ops of one shape are equal and traced once.
   """
   path = "/".join((*current().path, name))
   if seed is None:
@@ -65,7 +69,36 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
   else:
     values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
   salt = number(mesh, _checked(zlib.crc32(path.encode())), "int32")
-  return [salt, *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values)]
+  return [salt, *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values),
+          *(i if isinstance(i, Tensor) else number(mesh, i, "int32") for i in current().iterations)]
+
+
+@contextlib.contextmanager
+def iteration(index: Any) -> Iterator[None]:
+  """Says that what is made within is made in iteration `index` of a loop: int32, maybe a tensor."""
+  with context(iterations=(*current().iterations, index)):
+    yield
+
+
+@contextlib.contextmanager
+def alternatives() -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
+  """Gives what makes a context for each of several alternatives, such as the branches of a cond.
+
+  Within each of them random ops count as met that were met before all of them. After all, those
+  count that were met in any of them.
+  """
+  seeded = current().seeded
+  before = None if seeded is None else set(seeded)
+  found: list[set[Any]] = []
+
+  def one() -> contextlib.AbstractContextManager[Any]:
+    if before is None:
+      return contextlib.nullcontext()
+    found.append(set(before))
+    return context(seeded=found[-1])
+  yield one
+  if seeded is not None:
+    seeded.update(*found)
 
 
 def _in_force(path: str) -> tuple[Any, ...]:
@@ -77,11 +110,12 @@ def _in_force(path: str) -> tuple[Any, ...]:
         **{"from": Source.here()},
         way_out="Write it inside of `with mtf.seed(run_seed, step):` (inside of the mtf.function, "
                 "with the step as an argument), or pass seed=."))
-  if path in seeded:
+  met = len(current().iterations), path       # ops in loops and outside of them draw other numbers
+  if met in seeded:
     raise PlanError(explain_error(
         f"two random ops are called {path!r} under one seed: they would draw the same numbers.",
         **{"from": Source.here()},
         way_out="Give one of them another name=, or put each into its own "
                 "`with mtf.seed(run_seed, step, i):`."))
-  seeded.add(path)
+  seeded.add(met)
   return seeds

@@ -52,11 +52,11 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
   reached: list[bool] = []
   later: list[Later] = []
 
-  seeds = current().seeds
+  around = current()               # to random ops, parts of a batch are no iterations
 
   def part(_: None, rows: Any) -> tuple[None, Any, None]:
     number, rows = rows
-    with (microbatch(dim, microbatches, number), context(seeds=seeds, seeded=set()),
+    with (microbatch(dim, microbatches, number), context(iterations=around.iterations, seeded=set()),
           collecting() as found):
       loss = loss_of(rows)
     made = gradients([loss], list(variables))

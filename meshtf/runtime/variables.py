@@ -193,7 +193,7 @@ class Variable(Operators):
     together = not self.mesh.abstract and share_memory(devices_of(self.mesh))
     mesh = Mesh("", seed=self.mesh.seed) if together else self.mesh
     rules = EVERYWHERE if together else Layout.changes("*:").then(self.layout)
-    with context(region=rules, path=()), executing():
+    with context(region=rules, path=(), iterations=()), executing():
       value = initializer(mesh, self.shape, self.path)
     if value.shape != self.shape or value.dtype != self.dtype:
       raise ShapeError(f"the initializer of variable {self.path!r} gave {value.dtype} "
