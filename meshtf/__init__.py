@@ -37,7 +37,8 @@ from meshtf.ops.fourier import fft, ifft, irfft, rfft
 from meshtf.ops.halo import halo_exchange
 from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
 from meshtf.ops.laying import layout, replicate, shard, split, stage
-from meshtf.ops.loops import cond, scan, scan_and_sum, while_loop
+from meshtf.ops.deciding import cond, while_loop
+from meshtf.ops.loops import scan, scan_and_sum
 from meshtf.ops.loss import cross_entropy
 from meshtf.ops.microbatch import microbatches_of, once_per_batch
 from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance

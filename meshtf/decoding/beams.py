@@ -31,9 +31,9 @@ from meshtf.ops.arithmetic import (
   subtract,
 )
 from meshtf.ops.choosing import cast, where
+from meshtf.ops.deciding import while_loop
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as numbers
-from meshtf.ops.loops import while_loop
 from meshtf.ops.reduce import broadcast, reduce_any, reduce_logsumexp, reduce_max, reduce_min
 from meshtf.ops.reshape import merge, rename, single_dim, transpose
 from meshtf.ops.scanning import cumsum

@@ -26,8 +26,8 @@ from meshtf.ops.arithmetic import (
   subtract,
 )
 from meshtf.ops.choosing import where
+from meshtf.ops.deciding import while_loop
 from meshtf.ops.indexing import gather
-from meshtf.ops.loops import while_loop
 from meshtf.ops.random import categorical
 from meshtf.ops.reduce import reduce_all, reduce_logsumexp, reduce_max
 from meshtf.ops.scanning import cumsum

@@ -34,7 +34,8 @@ def common_mesh(inputs: Sequence[Tensor], mesh: Mesh | None, source: Source) -> 
 def check_layout(specs: Sequence[Spec], mesh: Mesh, layout: Layout, source: object,
                  what: str = "tensor") -> None:
   """Refuses shapes that the layout cannot hold. Raises LayoutError."""
-  mesh.seen_dims.update(name for spec in specs for name in spec.shape.names)
+  mesh.seen_dims.update(name for spec in specs for name in spec.shape.names
+                        if not name.startswith("."))         # of loops: no rule can have it
   for spec in specs:
     for clash in mesh.place(spec.shape, layout)[1]:
       raise LayoutError(_message(clash, spec, mesh, layout, source, what))

@@ -23,7 +23,7 @@ class Context:
   path: tuple[str, ...] = ()             # names of the modules around, for seeds and variables
   seeds: tuple[Any, ...] | None = None   # of random ops; None: none was given
   seeded: Any = None                     # random ops met under these seeds: `ops/seeds.py`
-  iterations: tuple[Any, ...] = ()       # numbers of the iterations of all loops around, outer first
+  iterations: tuple[Any, ...] = ()       # numbers of those of all loops around, outer first
   primals: tuple[Any, ...] = ()          # inside a gradient rule: the tensors of the forward node
   group: Any = None                      # inside `recompute`: what is computed again
   after: Any = None                      # nodes made here must not run before this tensor is there

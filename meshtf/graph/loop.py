@@ -11,7 +11,7 @@ weight that every turn uses has one sum, which is reduced over devices once, aft
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
@@ -20,7 +20,7 @@ from meshtf.graph.body import Body, needed, record_more, unvarying, uses
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.tensor import Node, Tensor
+from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.names import Dimension, Shape, has_gradient
 
 
@@ -62,18 +62,45 @@ class Loop(Op):
     ys = y if isinstance(y, tuple) else (y,)
     dys = dy if isinstance(dy, tuple) else (dy,)
     if self.test is not None:
-      raise PlanError(explain_error(
-          "a while loop has no gradient: how often it turns is not known beforehand.",
-          **{"from": ys[0].node.source},
-          way_out="Use mtf.scan with a fixed number of turns, or mtf.stop_gradient around it."))
+      raise no_gradient_of_while(ys[0].node.source)
     return _Reversed(self, ys, xs).cotangents(dys)
 
 
-def stacked(spec: Spec, dim: Dimension) -> Spec:
+def no_gradient_of_while(source: Source) -> PlanError:
+  """Returns the error of whoever asks for the gradient of a while loop."""
+  return PlanError(explain_error(
+      "a while loop has no gradient: how often it turns is not known beforehand.",
+      **{"from": source},
+      way_out="Use mtf.scan with a fixed number of turns, or mtf.stop_gradient around it."))
+
+
+def unused_name(body: Body, name: str) -> str:
+  """Returns a name for the dimension that a loop walks along: another one if the body has it.
+
+  The loop of the gradient stacks what the body makes, so no tensor in the body may have the name.
+  """
+  used = set(_names(body))
+  while name in used:
+    name = "." + name                  # as factors that an op uses up: nobody writes such a name
+  return name
+
+
+def _names(body: Body) -> Iterator[str]:
+  for x in (*body.arguments, *(y for node in body.nodes for y in node.outputs)):
+    yield from x.shape.names
+  for op in (node.op for node in body.nodes):
+    if isinstance(op, Loop) and op.dim is not None:
+      yield op.dim.name
+    for inner in op.bodies:
+      yield from _names(inner)
+
+
+def stacked(spec: Spec, dim: Dimension, source: Source | None = None) -> Spec:
   """Returns what a stack of `dim` such tensors is. Raises ShapeError."""
   if dim.name in spec.shape:
     raise ShapeError(explain_error(
         f'a loop stacks along "{dim.name}", but within it there is a {spec.shape!r} already.',
+        **({} if source is None else {"from": source}),
         way_out="Give the loop another dim=, or rename the dimension in the body: mtf.rename."))
   return Spec(Shape([dim, *spec.shape]), spec.dtype)
 

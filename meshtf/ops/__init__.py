@@ -7,7 +7,7 @@
     windows       convolution, pooling, and what they share: sliding, conv_*, pool_kernels
     shapes        reshape, slicing, stacking, fourier
     state         state, update, effects
-    control       loops, control, custom, laying, microbatch
+    control       loops, deciding, control, custom, laying, microbatch
     random        random, bits, seeds
 
 The rest is shared: broadcasting, choosing, constants, contract, kernels.

@@ -111,7 +111,7 @@ def _captures(ys: Sequence[Tensor], inputs: Sequence[Tensor], since: int) -> tup
 
 def _cotangents(rule: Callable[..., Any], inputs: Sequence[Tensor], ys: Sequence[Tensor],
                 source: Source, iterations: tuple[Any, ...], dys: Sequence[Any]) -> list[Any]:
-  """Calls the user's rule, in the iterations of its function, and holds it to what it must return."""
+  """Calls the user's rule, in its function's iterations; holds it to what it must return."""
   full = [OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
           for y, dy in zip(ys, dys, strict=True)]
   with context(iterations=iterations):

@@ -7,8 +7,8 @@ Names, never counters: adding a layer changes no other layer's numbers, and a bl
 again finds its own. So two random ops of one path under one seed are an error.
 
 In a loop's body the numbers of the iterations of all loops around are part of the key as well,
-wherever the seed is set, so each iteration draws its own. Of the branches of a `cond` only one runs:
-there both may have random ops of one path, which draw the same numbers.
+wherever the seed is set, so each iteration draws its own. Of the branches of a `cond` only one
+runs: both may have random ops of one path, which draw the same numbers.
 """
 
 from __future__ import annotations

@@ -56,8 +56,8 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
 
   def part(_: None, rows: Any) -> tuple[None, Any, None]:
     number, rows = rows
-    with (microbatch(dim, microbatches, number), context(iterations=around.iterations, seeded=set()),
-          collecting() as found):
+    with (microbatch(dim, microbatches, number),
+          context(iterations=around.iterations, seeded=set()), collecting() as found):
       loss = loss_of(rows)
     made = gradients([loss], list(variables))
     later[:], reached[:] = found, [dx is not None for dx in made]

@@ -244,13 +244,27 @@ def makes(step: Step) -> tuple[Value, ...]:
 
 
 def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
-  """Returns what loops stack and nothing but other loops uses: it need not become one tensor."""
+  """Returns what loops stack and other loops walk along, element by element, and nothing else uses.
+
+  It need not become one tensor.
+  """
   stacks = {v for step in steps if isinstance(step, LoopStep)
             for v in step.outs[step.op.states + step.op.sums:]}
   for step in steps:
-    stacks.difference_update(needs(step) if not isinstance(step, LoopStep) else
-                             (v for v in step.inputs if v not in step.walked))
+    stacks.difference_update(_as_tensors(step) if isinstance(step, LoopStep) else needs(step))
   return stacks.difference(results)
+
+
+def _as_tensors(step: LoopStep) -> Iterator[Value]:
+  """Yields what a loop needs as one tensor: what it walks along another dimension than the first
+  counts as well."""
+  yield from (*step.starts, *step.taken)
+  if step.after is not None:
+    yield step.after
+  for value in step.walked:
+    assert value.spec is not None and step.op.dim is not None
+    if value.spec.shape.names[0] != step.op.dim.name:
+      yield value
 
 
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:

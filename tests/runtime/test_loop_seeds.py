@@ -99,7 +99,7 @@ def test_each_iteration_has_its_own_mask_and_keeps_it(loop, how, again):
   assert len({m.tobytes() for m in masks}) == 6
   assert 0.3 < (masks != 0).mean() < 0.7
   np.testing.assert_allclose(h, 1 + (want**2).sum(0))
-  np.testing.assert_allclose(dx, 1 + 2 * (want**2).sum(0))         # by the masks of the forward pass
+  np.testing.assert_allclose(dx, 1 + 2 * (want**2).sum(0))      # by the same masks
   for layout in LAYOUTS:
     for got in (run(ones(layout)), mtf.function(run)(ones(layout))):
       for y, number in zip(got, (want, h, dx), strict=True):
