@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshtf.errors import PlanError, explain_error
+from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import current_executor, executing
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op, Spec
@@ -89,6 +89,18 @@ class Body:
   def flops(self) -> int:
     """The floating-point operations of one run."""
     return sum(n.op.flops(*(x.spec for x in n.inputs)) for n in self.nodes)
+
+
+def require_given(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
+  """Refuses what differs from what a body was recorded for, if only in the order of dimensions.
+
+  Raises:
+    ShapeError: a shape or data type differs.
+  """
+  for x, spec in zip(formal, given, strict=True):
+    if x.spec != spec:
+      raise ShapeError(f"a body that was recorded for {x.dtype} {x.shape!r} is given {spec.dtype} "
+                       f"{spec.shape!r}.")
 
 
 def uses(node: Node) -> tuple[Tensor, ...]:

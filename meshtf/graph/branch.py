@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshtf.graph.apply import apply_all
-from meshtf.graph.body import Body, record_more
+from meshtf.graph.body import Body, record_more, require_given
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
@@ -29,6 +29,8 @@ class Branch(Op):
   otherwise: Body
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    require_given((*self.then.captures, *self.otherwise.captures), xs[1:])
+    require_given(self.otherwise.results, [r.spec for r in self.then.results])
     return tuple(r.spec for r in self.then.results)
 
   def flops(self, *xs: Spec) -> int:

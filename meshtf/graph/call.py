@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.graph.apply import apply_all
-from meshtf.graph.body import Body, needed, record_more, unvarying, uses
+from meshtf.graph.body import Body, needed, record_more, require_given, unvarying, uses
 from meshtf.graph.context import context
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
@@ -46,6 +46,7 @@ class Call(Op):
   which: Which = _FIRST
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    require_given((*self.body.arguments, *self.body.captures), xs)
     return tuple(r.spec for r in self.body.results)
 
   def flops(self, *xs: Spec) -> int:

@@ -31,7 +31,7 @@ class Context:
   stage: int | None = None               # the stage of a pipeline; None: where the inputs are
   part: Any = None                       # (dim, microbatches, number) of the microbatch made here
   later: Any = None                      # where `once_per_batch` keeps what is to be called
-  stack: Any = None                      # the dimension that variables made here get in front
+  stack: tuple[Any, ...] = ()            # dimensions that variables made here get in front
   mesh: Any = None                       # where all that is made lies; None: where its inputs do
   checked: bool = False                  # whether eager ops must make finite numbers
   rows: Any = None                       # by id of a variable: the row of it that is its value here

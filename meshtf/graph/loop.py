@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all
-from meshtf.graph.body import Body, needed, record_more, unvarying, uses
+from meshtf.graph.body import Body, needed, record_more, require_given, unvarying, uses
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
@@ -42,6 +42,12 @@ class Loop(Op):
   test: Body | None = None
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    given = (*xs[:self.states], *(Spec(x.shape.without(self.dim.name), x.dtype)
+                                  for x in xs[self.states:self.states + self.rows] if self.dim))
+    test = () if self.test is None else self.test.captures
+    require_given((*self.body.arguments[1:], *self.body.captures, *test),
+                  (*given, *xs[self.states + self.rows:]))
+    require_given(self.body.results[:self.states], xs[:self.states])
     specs = [r.spec for r in self.body.results]
     each = self.states + self.sums
     return (*specs[:each], *(stacked(s, self.dim) for s in specs[each:] if self.dim is not None))

@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable
 from typing import Literal, TypeAlias
 
-from meshtf.graph import Tensor
+from meshtf.graph import Tensor, current
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, names_of
 from meshtf.ops.random import random_normal, random_uniform, truncated_normal
@@ -92,6 +92,7 @@ def variance_scaling(reduced_dims: str, scale: float = 1.0, mode: Mode = "fan_in
     mode: the fan to divide by: that of `reduced_dims`, that of all other names, or their mean.
     distribution: what to draw from.
     expert_dims: names that count in neither fan, since each of their rows is a kernel of its own.
+      Dimensions of repeated layers (`Repeat`) never count.
   """
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     stddev = math.sqrt(scale / _fan(shape, reduced_dims, expert_dims, mode))
@@ -120,7 +121,7 @@ def lecun(reduced_dims: str, distribution: Distribution = "truncated_normal",
 
 
 def _fan(shape: Shape, reduced_dims: str, expert_dims: str, mode: Mode) -> float:
-  kernel = shape.without(*names_of(expert_dims, shape))
+  kernel = shape.without(*names_of(expert_dims, shape), *(d.name for d in current().stack))
   fan_in = kernel.only(names_of(reduced_dims, shape)).size
   fan_out = kernel.without(*names_of(reduced_dims, shape)).size
   return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]

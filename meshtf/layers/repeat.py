@@ -3,6 +3,7 @@
     blocks = mtf.layers.Repeat(lambda: Block(mesh, ...), "layers:48")
     h = blocks(h, mask)                # every variable of Block has `layers` in front
 
+Repeated layers may be made of repeated layers, and share modules that are made outside of `make`.
 The program of a deep model is so as large as that of one layer. Checkpoints hold one tensor for all
 layers. With mtf.recompute of the layer, only its inputs are kept for the backward pass.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from meshtf.graph import Tensor, context
+from meshtf.graph import Tensor, context, current
 from meshtf.module import Module
 from meshtf.names import ShapeLike
 from meshtf.ops.control import recompute
@@ -38,7 +39,7 @@ class Repeat(Module):
                name: str | None = None) -> None:
     super().__init__(name)
     self.dim, self.recomputed = single_dim(dim), recomputed
-    with self.scope(), context(stack=self.dim):
+    with self.scope(), context(stack=(*current().stack, self.dim)):
       self.layer = make()
 
   def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -59,12 +60,14 @@ class Repeat(Module):
       x: what goes into the first layer: tensors, in any nesting.
       rows: tensors with the dimension of the layers, in any nesting: each layer gets one row.
     """
-    variables = self.layer.variables
+    # Modules that were made elsewhere have no dimension of these layers: all layers share them.
+    variables = [v for v in self.layer.variables if any(d is self.dim for d in v.stack)]
 
     def turn(h: Any, given: Any) -> tuple[Any, Any]:
       values, row = given
       def layer(h: Any) -> tuple[Any, Any]:
-        with context(rows={id(v): value for v, value in zip(variables, values)}):
+        own = {id(v): value for v, value in zip(variables, values)}
+        with context(rows={**(current().rows or {}), **own}):
           return fn(self.layer, h, row)
       return (recompute(layer) if self.recomputed else layer)(h)
 

@@ -70,8 +70,8 @@ class Variable(Operators):
     self.changes, self.stage = around.region, around.stage
     self.layout = mesh.layout_in(around.region, "variable") if layout is None else layout
     self.mesh = mesh
-    stack = [] if around.stack is None else [around.stack]      # see `layers.Repeat`
-    self.spec = Spec(Shape([*stack, *Shape(shape)]), dtype_name(dtype))
+    self.stack = around.stack                  # dimensions of repeated layers: see `layers.Repeat`
+    self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
     self.path = "/".join((*around.path, name))
     self.trainable = trainable
     self.kind: Literal["parameter", "state"] = "parameter" if trainable else "state"
