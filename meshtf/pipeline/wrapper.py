@@ -77,6 +77,7 @@ class GPipe(Module):
 
   Raises:
     PlanError: fewer layers than cells, or no split keeps to the limit.
+    MeshError: the mesh of a variable or of `inputs` has another number of stages.
   """
 
   def __init__(self, layers: Sequence[Callable[..., Any]], stages: int, microbatches: int,
@@ -89,6 +90,8 @@ class GPipe(Module):
     self.layers, self.stages, self.microbatches = list(layers), stages, microbatches
     self.owners = [owner(layer) for layer in self.layers]      # so that their variables are found
     self.recompute, self.dim, self.pad = recompute, dim, pad
+    for mesh in _meshes(self.layers, inputs):
+      self._check_mesh(mesh)
     self.schedule = _schedule(schedule, stages, microbatches, chunks)
     self.costs = layer_costs(self.layers, cost, inputs)
     self.sizes = split([c.cost for c in self.costs], stages * chunks, partition, memory, limit)
@@ -229,7 +232,8 @@ class GPipe(Module):
     there = mesh.axes.get(mesh.stages, 1)
     if there not in (1, self.stages):
       raise MeshError(explain_error(
-          f"a pipeline of {self.stages} stages does not fit axis {mesh.stages!r} of size {there}.",
+          f"a pipeline of {self.stages} stage{'s' * (self.stages != 1)} does not fit axis "
+          f"{mesh.stages!r} of size {there}.",
           mesh=repr(mesh), **{"from": Source.here()},
           way_out=f"Take stages={there}, a mesh with {mesh.stages}:{self.stages}, or one without "
                   "that axis, on which all stages are one."))
@@ -253,6 +257,12 @@ def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
 def _variables(layer: Any) -> Sequence[Variable]:
   module = owner(layer)
   return module.variables if isinstance(module, Module) else ()
+
+
+def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
+  """Returns the meshes of the layers' variables and of an example."""
+  every = [*(v for layer in layers for v in _variables(layer)), *tf.nest.flatten(inputs)]
+  return list(dict.fromkeys(x.mesh for x in every if isinstance(getattr(x, "mesh", None), Mesh)))
 
 
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:

@@ -241,5 +241,12 @@ def test_what_is_refused(seed):
   refused(mtf.ShapeError, 'lacks "batch"', [mtf.reduce_sum, lambda x: x], 2, 2)
   refused(mtf.ShapeError, "batch", layers, 2, 2, dim="rows")
   loss = mtf.function(lambda pipe, x: pipe.loss(lambda y: y, x), mesh=mesh)
+  for known in ({"inputs": x}, {}):          # of an example, or of variables: when it is made
+    several = [Layer(mesh, k) for k in range(4)] if not known else layers
+    for stages in (1, 3, 4):
+      with pytest.raises(mtf.MeshError, match=f"{stages} stages? does not fit axis 'stage' of "
+                                              "size 2(.|\n)*test_gpipe.py(.|\n)*stages=2"):
+        mtf.pipeline.GPipe(several, stages, 2, **known)
+      assert all(v.stage is None for layer in several if not known for v in layer.variables)
   refused(mtf.ShapeError, "the loss of a pipeline is a scalar", layers, 2, 2,
           call=lambda pipe: loss(pipe, x))
