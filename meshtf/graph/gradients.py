@@ -11,12 +11,14 @@ TensorFlow's own go by the order.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all, current_executor
 from meshtf.graph.context import context
+from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient
@@ -183,9 +185,42 @@ class _Backward:
     if node.group in self.replayed:
       return
     self.replayed.add(node.group)
+    arrival = _Arrival(dy)
+    made: set[Tensor] = set()
     for old in (n for n in node.group.nodes if n not in self.same):
       xs = [self.again.get(x, x) for x in old.inputs]
-      first = not any(x in self.again for x in old.inputs)
+      after = None if any(x in made for x in xs) else arrival.at(old.stage)
       with context(primals=old.outputs, region=old.region, stage=old.stage, group=None,
-                   after=dy if first else None):
-        self.again.update(zip(old.outputs, apply_all(old.op, *xs, mesh=old.mesh)))
+                   after=after):
+        ys = apply_all(_following(old.op, self.again), *xs, mesh=old.mesh)
+      self.again.update(zip(old.outputs, ys))
+      made.update(ys)
+
+
+class _Arrival:
+  """What nodes at any stage wait for until a cotangent is there."""
+
+  def __init__(self, dy: Tensor) -> None:
+    self.dy = dy
+    self.token: Tensor | None = None
+
+  def at(self, stage: int | None) -> Tensor | None:
+    """Returns the tensor that nodes of a stage wait for: the cotangent, or in its place a scalar
+    that is cheap to send; None in eager mode, where the cotangent is there."""
+    dy, mesh = self.dy, self.dy.mesh
+    if dy.held is not None:
+      return None
+    if mesh is None or mesh.axes.get(mesh.stages, 1) == 1 or stage is not None and (
+        stage == dy.node.stage):
+      return dy
+    if self.token is None:
+      with context(primals=(dy,), stage=dy.node.stage, group=None, after=None):
+        self.token = OPERATORS["ordering_token"](dy)
+    return self.token
+
+
+def _following(op: Op, again: Mapping[Tensor, Tensor]) -> Op:
+  """Returns an op for a second run: a call then follows the second runs of what it followed."""
+  follows = getattr(op, "follows", ())
+  return dataclasses.replace(  # type: ignore[type-var]
+      op, follows=tuple(again.get(x, x) for x in follows)) if follows else op

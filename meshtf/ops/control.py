@@ -11,7 +11,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply, apply_all, context
+from meshtf.graph import OPERATORS, Op, Role, Sample, Spec, Tensor, apply, apply_all, context
 from meshtf.graph.record import Group
 from meshtf.names import Names, Shape, dtype_name, has_gradient, names_of
 from meshtf.ops.slicewise_check import check_names, check_slices
@@ -29,6 +29,26 @@ class StopGradient(Op):
 
   def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
     return xs
+
+  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+    return [None]
+
+
+class OrderingToken(Op):
+  """A scalar zero that is there once the input is: what other stages wait for."""
+
+  linear = "each"            # zero is a partial sum as well: it waits for no reduction
+  samples = (Sample((), ("b:4;h:8",), gradient=False),)
+
+  def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    return (Spec(Shape(), xs[0].dtype),)
+
+  def role(self, factor: str) -> Role:
+    return Role.SAME
+
+  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    with tf.control_dependencies(xs):
+      return (tf.zeros([], xs[0].dtype),)
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     return [None]
@@ -104,6 +124,13 @@ class SlicewiseGrad(Op):
 def stop_gradient(x: Any) -> Tensor:
   """Returns x, through which no gradient flows."""
   return apply(StopGradient(), x)
+
+
+def _ordering_token(x: Tensor) -> Tensor:
+  return apply(OrderingToken(), x)
+
+
+OPERATORS["ordering_token"] = _ordering_token
 
 
 def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: Any = None,

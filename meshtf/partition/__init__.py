@@ -6,6 +6,7 @@
     steps     loads, moves, computations and stores, on values
     program   a graph as a list of steps
     nested    the same for bodies of loops and branches
+    waiting   what waits for what, beside data, to save memory
     schedule  which of them run together in a segment
     buckets   which reductions are one collective
 """

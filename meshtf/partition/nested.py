@@ -30,6 +30,7 @@ from meshtf.partition.steps import (
   needs,
   reads,
 )
+from meshtf.partition.waiting import restaged
 
 if TYPE_CHECKING:
   from meshtf.partition.program import Builder
@@ -70,7 +71,8 @@ def _loop(builder: Builder, node: Node, op: Loop) -> None:
   outs = tuple(Value(y.spec, v.placement) for y, v in zip(node.outputs, inner.results))
   builder.steps.append(LoopStep(
       node, inner, tested, turned, tuple(given[:op.states]), tuple(given[op.states:]),
-      tuple(starts), tuple(walked), _taken([inner, tested], varies), outs, builder.gate(node)))
+      tuple(starts), tuple(walked), _taken([inner, tested], varies), outs,
+      builder.waiting.before(node)))
   _made(builder, node, outs)
 
 
@@ -96,7 +98,7 @@ def _branch(builder: Builder, node: Node, op: Branch) -> None:
     programs.append(Program(builder.mesh, inner.steps, results))
   outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
   builder.steps.append(BranchStep(node, predicate, (programs[0], programs[1]),
-                                  _taken(programs, set()), outs, builder.gate(node)))
+                                  _taken(programs, set()), outs, builder.waiting.before(node)))
   _made(builder, node, outs)
 
 
@@ -117,14 +119,15 @@ def _call(builder: Builder, node: Node, op: Call) -> None:
   passed = tuple(_passed(builder, x, v.placement, node) for x, v in zip(arguments, called.given))
   outs = tuple(Value(y.spec, v.placement) for y, v in zip(node.outputs, called.body.results))
   follows = [v for x in op.follows if x in builder.versions for v in builder.versions[x].values()]
+  after = builder.waiting.before(node)
   builder.steps.append(CallStep(node, called.body, called.given, passed, called.taken, outs,
-                                tuple(follows)))
+                                (*follows, *([] if after is None else [after]))))
   _made(builder, node, outs)
 
 
 def _first_call(builder: Builder, node: Node, op: Call) -> Called:
   stage = builder.stage(node)
-  places = {inside: _restaged(builder, finished(builder.state(x)), stage)
+  places = {inside: restaged(builder.mesh, finished(builder.state(x)), stage)
             for x, inside in zip(node.inputs, op.body.arguments)}
   captures = node.inputs[len(op.body.arguments):]
 
@@ -176,28 +179,29 @@ def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Va
   """Returns an argument in a placement; zeros are an unfinished sum, if that is asked for."""
   if not x.node.op.zero or placement == finished(placement):
     return builder.bring(x, placement, node)
+  stage = next((s.coordinate for s in placement if isinstance(s, At)), None)
   plan = plan_node(x.node.op, builder.mesh, x.node.layout, (), (), (x.spec,),
-                   [finished(placement)], builder.stage(node))
+                   [finished(placement)], stage)
   value = Value(x.spec, placement)
   builder.steps.append(Compute(x.node, dataclasses.replace(plan, results=(placement,)), (),
                                (value,)))
   return value
 
 
-def _restaged(builder: Builder, placement: Placement, stage: int | None) -> Placement:
-  """Returns a placement at the stage where a body runs."""
-  return tuple(s if axis != builder.mesh.stages or stage is None else At(stage)
-               for axis, s in zip(builder.axes, placement))
-
-
 def _program(builder: Builder, node: Node, body: Body, given: Sequence[Value],
              captures: Sequence[Tensor]) -> Builder:
-  """Plans the nodes of a body."""
+  """Plans the nodes of a body.
+
+  Captures are brought to the stage where it runs, which makes that the stage of their cotangents as
+  well: what iterations or calls add up stays there, and is sent on once, afterwards.
+  """
   inner = type(builder)(builder.mesh)
   for tensor, value in zip(body.arguments, given):
     inner.given(tensor, {value.placement: value}, value.placement)
   for tensor, outside in zip(body.captures, captures):
     state = finished(builder.state(outside))
+    if node.stage is not None:
+      state = restaged(builder.mesh, state, builder.stage(node))
     builder.bring(outside, state, node)
     inner.given(tensor, dict(builder.at_hand(outside, node)), state)
     if isinstance(node.op, Call):      # forward and backward calls take turns: nothing is freed

@@ -32,8 +32,7 @@ from meshtf.partition.steps import (
   Value,
   WindowStep,
 )
-
-PREFETCH = 2       # ops whose gathered variables may be there at once: one runs, one comes
+from meshtf.partition.waiting import Waiting
 
 
 def build(nodes: Sequence[Node], results: Sequence[Tensor], mesh: Mesh,
@@ -79,7 +78,7 @@ class Builder:
     self.mesh = mesh
     self.gathered: dict[Tensor, dict[Placement, Value]] = {}    # again, for the backward pass
     self.called: dict[Body, nested.Called] = {}
-    self.users: list[Value] = []      # what ops with gathered variables made
+    self.waiting = Waiting(self)
     self.axes = tuple(mesh.axes)
     self.steps: list[Step] = []
     self.versions: dict[Tensor, dict[Placement, Value]] = {}
@@ -115,10 +114,6 @@ class Builder:
     """Takes a tensor that is there from outside, in these versions."""
     self.versions[tensor], self.states[tensor] = versions, state
 
-  def gate(self, node: Node) -> Value | None:
-    """Returns what a node must not run before."""
-    return None if node.after is None else self.bring(node.after, self.state(node.after), node)
-
   def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
     """Returns a tensor in a placement, moving the nearest version of it."""
     self.state(tensor)
@@ -130,7 +125,8 @@ class Builder:
         placement = moved(self.mesh.axes, placement, move)
         if placement not in versions:
           versions[placement] = Value(tensor.spec, placement)
-          after = self._latest_user() if move.kind == "all_gather" and _is_freed(tensor) else None
+          freed = move.kind == "all_gather" and _is_freed(tensor)
+          after = self.waiting.before_gathering(placement) if freed else None
           self.steps.append(MoveStep(move, value, versions[placement], node, after))
         value = versions[placement]
     if any(isinstance(s, Pending) for s in self.states[tensor]) and target == finished(target):
@@ -143,10 +139,6 @@ class Builder:
     if node is None or not node.primals or not _is_freed(tensor):
       return versions
     return self.gathered.setdefault(tensor, dict(list(versions.items())[:1]))
-
-  def _latest_user(self) -> Value | None:
-    """What a gathering of variables must wait for, so that they do not pile up."""
-    return self.users[-PREFETCH] if len(self.users) >= PREFETCH else None
 
   def _beside(self, store: Store, x: Tensor, node: Node) -> Value:
     """Brings x to where a store's slices are."""
@@ -186,12 +178,12 @@ class Builder:
     values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
                    for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
     results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
-    after = self.gate(node)
+    after = self.waiting.before(node)
     told, kept = self._share(node, plan, values, after)
     self.steps.append(Compute(node, plan, values, results, told=told, kept=kept, after=after))
     if any(_is_freed(x) and target != self.states[x]
            for x, target in zip(node.inputs, plan.targets)):
-      self.users.append(results[0])
+      self.waiting.used_gathered(results[0])
     for y, value, final in zip(node.outputs, results, plan.finals):
       self.versions[y] = {value.placement: value}
       self.states[y] = final             # moved there when something needs it there
@@ -247,14 +239,21 @@ class Builder:
     return placement
 
   def stage(self, node: Node) -> int | None:
-    """Returns the stage at which a node runs: its region's, else that of its largest input."""
+    """Returns the stage at which a node runs: its region's; else, if an input lies at a stage, that
+    of its largest primal, so that cotangents are added up where they end, or of its largest input.
+    """
     if self.mesh.axes.get(self.mesh.stages, 1) == 1:
       return None
     if node.stage is not None:
       return node.stage
-    places = [(x.shape.size, s.coordinate) for x in node.inputs for s in self.state(x)
-              if isinstance(s, At)]
-    return max(places)[1] if places else None          # of equally large ones the latest
+    inputs = self._coordinates((x, self.state(x)) for x in node.inputs)
+    primals = self._coordinates((x, self._state_or_wish(x)) for x in node.primals)
+    return max(primals or inputs)[1] if inputs else None      # of equally large ones the latest
+
+  def _coordinates(self, placed: Iterable[tuple[Tensor, Placement]]) -> list[tuple[int, int]]:
+    """Returns of tensors that lie at a stage their sizes and stages."""
+    return [(x.shape.size, state.coordinate) for x, placement in placed for state in placement
+            if isinstance(state, At)]
 
   def _state_or_wish(self, primal: Tensor) -> Placement:
     """Where a primal is; where it would have been, if nothing but its gradient needs it."""

@@ -208,5 +208,6 @@ class Cells:
     totals: dict[Tensor, Tensor] = {}
     for backward, sums in zip(self.backwards, self.sums):
       for x, total in zip(backward.captures, sums):
-        totals[x] = totals[x] + total if x in totals else total
+        with context(primals=(x,)):
+          totals[x] = totals[x] + total if x in totals else total
     return [totals.get(x) for x in self.captures]

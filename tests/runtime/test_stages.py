@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import meshtf as mtf
+from meshtf.partition import MoveStep, walk
 
 MESHES = {"stage:2": "", "stage:2;data:2": "batch:data", "data:2;stage:2": "batch:data",
           "stage:2;data:2;model:2": "batch:data;d_ff:model", "model:2;stage:4": "d_ff:model"}
@@ -126,3 +128,36 @@ def test_stages_are_not_exported():
       return x * 2
   with pytest.raises(mtf.PlanError, match="multiply runs at stage 1 alone"):
     mtf.export(fn, mtf.ones(mesh, "a:2"))
+
+
+@pytest.mark.parametrize("axes, layout, rules", [
+    ("stage:2", "", ""), ("stage:2;data:2", "batch:data", ""),
+    ("stage:2;data:2", "batch:data", "d:data")])
+def test_a_loop_at_a_stage_sends_what_it_captures_outside_of_iterations(axes, layout, rules, seed):
+  rng = np.random.default_rng(seed)
+  value, x = (rng.normal(size=(4, 4)).astype("float32") for _ in range(2))
+  mesh = mtf.Mesh(axes, layout, variable_layout=rules)
+  with mtf.stage(0):
+    w = mtf.Variable(mesh, "d:4;e:4", lambda mesh, shape, name:
+                     mtf.import_tensor(mesh, value, shape), name="w")
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    def turn(h, _):
+      return mtf.rename(mtf.tanh(mtf.einsum([h, w], "batch;e")), "e", "d"), None
+    with mtf.stage(1):
+      y = mtf.scan(turn, x, length=3)[0]
+    return mtf.gradients([mtf.reduce_sum(y)], [w, x])
+  with tf.GradientTape() as tape:
+    w_, y = tf.constant(value), tf.constant(x)
+    start = y
+    tape.watch([w_, start])
+    for _ in range(3):
+      y = tf.tanh(y @ w_)
+    loss = tf.reduce_sum(y)
+  for got, want in zip(step(x), tape.gradient(loss, [w_, start]), strict=True):
+    np.testing.assert_allclose(got.numpy(), want, 1e-5, 1e-6)
+  sends = [times for move, times in walk(step.lower(x).program)
+           if isinstance(move, MoveStep) and move.move.kind == "send"
+           and set(move.src.spec.shape.names) == {"d", "e"}]
+  assert sends == [1, 1, 1]    # the variable, forwards and backwards, and its cotangent
