@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from meshtf.errors import MeshtfError
+from meshtf.forecast.communication import Communication
 from meshtf.forecast.facts import Done, Held, Memory, Moved, Phase, Placed, Stage
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.memory import Peaks, at_stages, peaks, stages
@@ -60,7 +61,7 @@ def forecast(name: str, nodes: Sequence[Node], results: Sequence[Tensor] | None,
   memory = found.memory(program)
   return Forecast(
       name, tuple(mesh.axes.items()), repr(mesh.layout), repr(mesh.variable_layout),
-      repr(mesh.optimizer_layout), tuple(found.ops), tuple(found.moves.pop(None, ())),
+      repr(mesh.optimizer_layout), tuple(found.ops), found.moves.take(None),
       tuple(found.variables()), memory,
       (*mesh.notes, *found.notes, *unmatched),
       None if error is None else f"{type(error).__name__}: {error}",
@@ -71,10 +72,8 @@ class _Analysis:
   """Walks the steps of a program."""
 
   def __init__(self, program: Program, phase: dict[Node, Phase]) -> None:
-    self.mesh, self.phase = program.mesh, phase
+    self.mesh, self.moves = program.mesh, Communication(phase)
     self.ops: list[Done] = []
-    self.moves: dict[Node | None, list[Moved]] = {}       # not yet told by an op
-    self.maker: dict[Value, Node] = {}
     self.stores: dict[Store, None] = {}
     self.slots: set[Store] = set()
     self.gradients: dict[Store, list[Value]] = {}         # of each parameter, in its placements
@@ -129,7 +128,7 @@ class _Analysis:
     else:
       first = self._called[step.body]
       often: collections.Counter[Moved] = collections.Counter()
-      for move in (*self.ops[first].moves, *self.moves.pop(step.node, ())):
+      for move in (*self.ops[first].moves, *self.moves.take(step.node)):
         often[dataclasses.replace(move, times=1)] += move.times
       self.ops[first] = dataclasses.replace(self.ops[first], moves=tuple(
           dataclasses.replace(move, times=n) for move, n in often.items()))
@@ -143,10 +142,11 @@ class _Analysis:
               times: int) -> None:
     """Takes account of the steps of bodies, each of which runs `times` times."""
     around, self._times = self._times, self._times * times
-    for body in bodies:
-      for inside in body.steps:
+    with self.moves.inside(step.node):
+      for inside in (inside for body in bodies for inside in body.steps):
         self.add(inside)
     self._times = around
+    self.moves.handed_out(bodies[-1].results, step.outs)
     self._done(step.node, tuple(map(self._value, step.outs)), 0.0, 1)
 
   def variables(self) -> list[Held]:
@@ -203,11 +203,7 @@ class _Analysis:
     received = bytes_received(step.move.kind, before.bytes, self.mesh.axes[step.move.axis])
     if step.move.axis != self.mesh.stages:
       received *= self._share(step.src.placement)
-    maker = self.maker.get(step.src)
-    self._moved(step.node, maker if isinstance(step.move.before, Pending) else step.node,
-                (step.move.kind, step.move.axis, before, after, received))
-    if maker is not None:
-      self.maker[step.out] = maker
+    self.moves.move(step, before, after, received, self._times)
     if step.src in self.versions:
       self.versions[step.out] = self.versions[step.src]
       self.versions[step.out].append(step.out)
@@ -217,7 +213,8 @@ class _Analysis:
     rows = dict(zip((n for n, _ in before.shape), before.local))[step.dim]
     share = rows_received(step.window, step.factor_size, rows, parts) / rows
     received = before.bytes * share * self._share(step.src.placement)
-    self._moved(step.node, step.node, ("window", step.axis, before, before, received))
+    self.moves.add(step.node, step.node, ("window", step.axis, before, before, received),
+                   self._times)
 
   def _tell(self, step: Tell) -> None:
     told = step.tells(self.mesh)
@@ -225,14 +222,8 @@ class _Analysis:
                                              1 / stages(self.mesh))
     size = sum(local_bytes(t, self.mesh.whole, self.mesh) for t in told)
     largest = self._at(max(told, key=lambda t: t.shape.size), self.mesh.whole)
-    self._moved(step.node, step.node,
-                ("tell", "+".join(step.axes), largest, largest, size * others))
-
-  def _moved(self, node: Node | None, origin: Node | None,
-             move: tuple[str, str, Placed, Placed, float]) -> None:
-    """Keeps a move, for the node that it is made for; its phase is that of `origin`."""
-    phase = self.phase.get(origin, "forward") if origin is not None else "forward"
-    self.moves.setdefault(node, []).append(Moved(*move, phase=phase, times=self._times))
+    self.moves.add(step.node, step.node,
+                   ("tell", "+".join(step.axes), largest, largest, size * others), self._times)
 
   def _put(self, step: Put) -> None:
     if not step.op.stores:
@@ -241,12 +232,12 @@ class _Analysis:
     self.stores.update(dict.fromkeys(step.op.stores))
     first, *beside = step.op.stores
     self.slots.update(beside)
-    if first.kind == "state" and self.phase[step.node] != "forward":
+    if first.kind == "state" and self.moves.phase_of(step.node) != "forward":
       self.slots.add(first)
     self._done(step.node, (self._at(first.spec, first.placement),), 0.0, 1)
 
   def _compute(self, step: Compute) -> None:
-    self.maker.update(dict.fromkeys(step.outs, step.node))
+    self.moves.made(step)
     self._find_gradients(step)
     cut = {axis for axis, _ in step.plan.cut}
     stage = step.plan.stage
@@ -273,7 +264,7 @@ class _Analysis:
   def _done(self, node: Node, outputs: tuple[Placed, ...], flops: float, repeated: int) -> None:
     source = node.source
     self.ops.append(Done(len(self.ops), node.op.title, source.function, source.file, source.line,
-                         self.phase[node], outputs, tuple(self.moves.pop(node, ())), flops,
+                         self.moves.phase_of(node), outputs, self.moves.take(node), flops,
                          repeated, self._times))
 
 

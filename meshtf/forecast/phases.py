@@ -20,9 +20,17 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     found[node] = _phase(node, found, learn)
   _serves_updates_alone(nodes, learn | {t.node for t in results}, found)
   for node in nodes:
-    for inside in _inside(node):
-      found.setdefault(inside, "backward" if inside.primals else found[node])
+    _fill_in(node, found)
   return found
+
+
+def _fill_in(node: Node, found: dict[Node, Phase]) -> None:
+  """Adds the phases of what is inside a node: of a loop that is no forward pass, the loop's."""
+  for body in node.op.bodies:
+    for inside in body.nodes:
+      backward = inside.primals or isinstance(inside.op, Call) and inside.op.which.backward
+      found.setdefault(inside, "backward" if backward else found[node])
+      _fill_in(inside, found)
 
 
 def _inside(node: Node) -> Iterator[Node]:

@@ -57,7 +57,7 @@ def _loop(builder: Builder, node: Node, op: Loop) -> None:
   turned = Value(turn.spec, builder.mesh.whole)
   captures = node.inputs[op.states + op.rows:]
   body = _program(builder, node, op.body, [turned, *given], captures)
-  results = _results(body, op, wishes)
+  results = _results(body, node, op, wishes)
   inner, tested = Program(builder.mesh, body.steps, results), None
   if op.test is not None:
     test = _program(builder, node, op.test, [turned, *given[:op.states]],
@@ -76,15 +76,18 @@ def _loop(builder: Builder, node: Node, op: Loop) -> None:
   _made(builder, node, outs)
 
 
-def _results(body: Builder, op: Loop, wishes: Sequence[Placement]) -> list[Value]:
-  """Returns states where they started, sums and what is stacked where the planner leaves them."""
+def _results(body: Builder, node: Node, op: Loop, wishes: Sequence[Placement]) -> list[Value]:
+  """Returns states where they started, sums and what is stacked where the planner leaves them.
+
+  They are moved for the loop, `node`: those that made them in the body ran before.
+  """
   states, others = op.body.results[:op.states], op.body.results[op.states:]
-  found = [body.bring(x, p, x.node) for x, p in zip(states, wishes)]
+  found = [body.bring(x, p, node) for x, p in zip(states, wishes)]
   for i, x in enumerate(others):
     place = body.state(x)
     if i < op.sums and any(isinstance(s, Pending) and s.kind != "sum" for s in place):
       place = finished(place)
-    found.append(body.bring(x, place, x.node))
+    found.append(body.bring(x, place, node))
   return found
 
 
@@ -94,7 +97,7 @@ def _branch(builder: Builder, node: Node, op: Branch) -> None:
   programs = []
   for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
     inner = _program(builder, node, body, [], captures)
-    results = [inner.bring(x, p, x.node) for x, p in zip(body.results, wishes)]
+    results = [inner.bring(x, p, node) for x, p in zip(body.results, wishes)]
     programs.append(Program(builder.mesh, inner.steps, results))
   outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
   builder.steps.append(BranchStep(node, predicate, (programs[0], programs[1]),
