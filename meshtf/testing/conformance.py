@@ -18,7 +18,7 @@ from meshtf.testing.compare import difference
 from meshtf.testing.layouts import Rules, all_layouts, is_legal, mesh_on, pick, spell
 from meshtf.testing.partial import as_partial, can_be_partial, variants
 from meshtf.testing.reference import Expected, expected
-from meshtf.testing.report import Report
+from meshtf.testing.report import Report, report_for
 from meshtf.testing.samples import MESHES, generator, label
 
 LEGAL, ILLEGAL = 100, 300       # layouts of one sample on one mesh, at most
@@ -35,7 +35,7 @@ def check_op(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MESHES,
     fail_fast: whether to stop at the first failure.
     devices: names that positions take in turn; without any, what there is.
   """
-  report = Report(label(op_class), seed)
+  report = report_for(label(op_class), len(op_class.samples), seed)
   for i in range(len(op_class.samples)):
     report.add(check_sample(op_class, i, seed, meshes, fail_fast, devices))
     if fail_fast and report.failures:

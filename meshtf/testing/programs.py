@@ -22,7 +22,7 @@ from meshtf.testing.compare import difference
 from meshtf.testing.layouts import Rules, all_layouts, is_legal, mesh_on, spell
 from meshtf.testing.partial import variants
 from meshtf.testing.reference import Expected, expected
-from meshtf.testing.report import Report
+from meshtf.testing.report import Report, report_for
 from meshtf.testing.samples import MESHES, generator, label
 
 CANDIDATES = 20_000         # layouts that are looked at for one op on one mesh; more are drawn from
@@ -49,11 +49,11 @@ def check_program(op_class: type[Op], seed: int = 0, meshes: Sequence[str] = MES
     run: how such a function runs on tensors.
     reference: what a sample must give.
   """
-  report = Report(label(op_class), seed)
+  report = report_for(label(op_class), len(op_class.samples), seed)
   with warnings.catch_warnings():
     warnings.simplefilter("ignore", LayoutWarning)
     cases = [reference(op_class, sample, seed, devices) for sample in op_class.samples]
-    for axes in meshes:
+    for axes in meshes if cases else ():
       for rules in _chosen(cases, Mesh(axes).axes, report):
         if fail_fast and report.failures:
           return report

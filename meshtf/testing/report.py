@@ -1,7 +1,8 @@
 """What a conformance run did, and what it found.
 
     report = check_op(MyOp)
-    report.cases, report.refused, report.failures
+    print(report)                   # counts, and the first failures
+    assert report                   # false if a case failed, or if nothing was compared
 """
 
 from __future__ import annotations
@@ -31,13 +32,27 @@ class Report:
 
   def require(self) -> Report:
     """Returns the report. Raises AssertionError where a case failed, or nothing was compared."""
-    if self.failures:
-      shown = "\n".join(self.failures[:_SHOWN])
-      raise AssertionError(f"{self}\n{shown}")
-    if not self.cases:
-      raise AssertionError(f"{self}: nothing was compared. Give the op samples.")
+    if not self:
+      none = "" if self.failures else ": nothing was compared. Give the op samples."
+      raise AssertionError(f"{self}{none}")
     return self
 
+  def __bool__(self) -> bool:
+    """Whether there were cases and all of them passed."""
+    return bool(self.cases) and not self.failures
+
   def __str__(self) -> str:
-    return (f"{self.op}: {self.cases} cases, {self.refused} refused, {self.left_out} left out, "
-            f"{len(self.failures)} failures (seed {self.seed})")
+    """Returns the counts, and below them the first failures."""
+    counts = (f"{self.op}: {self.cases} cases, {self.refused} refused, {self.left_out} left out, "
+              f"{len(self.failures)} failures (seed {self.seed})")
+    more = len(self.failures) - _SHOWN
+    return "\n".join([counts, *self.failures[:_SHOWN], *([f"and {more} more"] if more > 0 else [])])
+
+
+def report_for(op: str, samples: int, seed: int) -> Report:
+  """Returns an empty report on an op; one without samples has failed already."""
+  report = Report(op, seed)
+  if not samples:
+    report.failures.append(f"{op} has no samples, so there is nothing to compare. Give the class "
+                           'some: samples = (Sample((), ("b:4;d:6",)),).')
+  return report

@@ -14,7 +14,7 @@ from meshtf.ops.indexing import OneHot
 from meshtf.ops.softmax import Softmax
 from meshtf.partition import plan
 from meshtf.runtime import moving
-from meshtf.testing import check_op, check_program
+from meshtf.testing import Report, check_export, check_op, check_program
 
 
 class NeighbourMin(Op):
@@ -69,11 +69,36 @@ class LateWindow(NeighbourMin):
     return Window(lambda a: a, lambda b: b + 2) if dim == self.dim else None
 
 
+class NoSamples(NeighbourMin):
+  """States nothing to try."""
+
+  samples = ()
+
+
+@pytest.mark.parametrize("check", [check_op, check_program, check_export])
+def test_an_op_without_samples_fails(check, seed):
+  report = check(NoSamples, seed)
+  assert not report and len(report.failures) == 1
+  with pytest.raises(AssertionError, match="NoSamples has no samples"):
+    report.require()
+
+
+def test_a_report_is_true_if_all_passed_and_shows_what_failed():
+  assert not Report("module.Op", 0), "nothing was compared"
+  assert Report("module.Op", 0, cases=2)
+  report = Report("module.Op", 0, cases=9, failures=[f"failure {i}" for i in range(7)])
+  assert not report
+  shown = ["failure 0", "failure 1", "failure 2", "failure 3", "failure 4", "and 2 more"]
+  assert str(report).split("\n")[1:] == shown
+  with pytest.raises(AssertionError, match="9 cases(.|\n)*failure 0"):
+    report.require()
+
+
 @pytest.mark.parametrize("check", [check_op, check_program])
 @pytest.mark.parametrize("broken", [NoFill, NoWindow, ShortWindow, LateWindow])
 def test_a_broken_window_is_found(broken, check, seed):
   report = check(broken, seed, fail_fast=True)
-  assert report.failures, report
+  assert not report and report.failures[0] in str(report)
   with pytest.raises(AssertionError, match="layout .*d:"):
     report.require()
 
