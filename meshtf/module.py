@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import context, current
+from meshtf.runtime.tracking import tracking_error
 from meshtf.runtime.variables import Variable
 
 
@@ -58,6 +59,12 @@ class Module(tf.Module):
   def trainable_variables(self) -> tuple[Variable, ...]:
     """The variables that optimizers update."""
     return tuple(v for v in self.variables if v.trainable)
+
+  def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
+    if self.variables:                  # TensorFlow asks, and would save none of them
+      raise tracking_error(f"module {'/'.join(self.path)!r} with its variables", save_type)
+    children: dict[str, Any] = super()._trackable_children(save_type, **kwargs)
+    return children
 
 
 def _within_path(call: Any) -> Any:

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
+from tests.refusals import refuses
 
 
 def ones(mesh, shape, name):
@@ -111,3 +112,51 @@ def test_a_model_with_two_variables_of_one_name_is_not_trained_silently(mesh):
   layers = [Layer(mesh), Layer(mesh)]          # both "layer/w": slots and checkpoints go by name
   with pytest.raises(mtf.MeshtfError, match="layer/w"):
     optimizers.Adam([layer.w for layer in layers], 0.1)
+
+
+def inside(module):
+  """Returns plain modules of TensorFlow with a module, or its variables, somewhere in them."""
+  found = [tf.Module() for _ in range(5)]
+  found[0].model, found[1].models, found[2].models = module, [module], {"a": {"b": (module,)}}
+  found[3].variable, found[4].weights = module.w, [module.w]
+  return [module, *found]
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_tensorflows_checkpoints_refuse_what_they_would_not_save(mesh, tmp_path, i):
+  for checkpoint in (tf.train.Checkpoint(inside(Layer(mesh))[i], n=tf.Variable(1)),
+                     tf.train.Checkpoint(n=tf.Variable(1), model=inside(Layer(mesh))[i])):
+    for save in (checkpoint.save, checkpoint.write):
+      with refuses(mtf.CheckpointError, "layer", r"from .*test_module\.py", "mtf.save_checkpoint"):
+        save(tmp_path / "ckpt")
+  assert not list(tmp_path.iterdir())
+
+
+def test_tensorflows_checkpoints_refuse_what_they_would_not_restore(mesh, tmp_path):
+  path = tf.train.Checkpoint(model=tf.Module(), n=tf.Variable(1)).write(tmp_path / "ckpt")
+  for module in inside(Layer(mesh)):
+    with refuses(mtf.CheckpointError, "layer", "mtf.restore_checkpoint"):
+      tf.train.Checkpoint(model=module, n=tf.Variable(1)).restore(path).assert_consumed()
+
+
+def test_tensorflows_checkpoints_refuse_slots_and_variables(mesh, tmp_path):
+  layer = Layer(mesh)
+  with refuses(mtf.CheckpointError, "'layer/w'", "mtf.save_checkpoint"):
+    tf.train.Checkpoint(w=layer.w).write(tmp_path / "ckpt")
+  with refuses(mtf.CheckpointError, "'adam'", "mtf.save_checkpoint"):
+    tf.train.Checkpoint(optimizers.Adam([layer.w])).write(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_tensorflows_saved_models_refuse_what_they_would_not_save(mesh, tmp_path, i):
+  with refuses(mtf.PlanError, "layer", r"from .*test_module\.py", "mtf.export_saved_model"):
+    tf.saved_model.save(inside(Layer(mesh))[i], tmp_path / "model")
+
+
+def test_modules_without_variables_of_meshtf_are_saved_by_tensorflow(mesh, tmp_path):
+  module = mtf.Module("counts")
+  module.n = tf.Variable(3)
+  path = tf.train.Checkpoint(module).write(tmp_path / "ckpt")
+  module.n.assign(4)
+  tf.train.Checkpoint(module).restore(path).expect_partial()
+  assert module.n.numpy() == 3

@@ -14,6 +14,7 @@
     pack_handles           handles of variables as one tensor
     lent_variable          a tf.Variable for as long as a function runs
     variable_of            the tf.Variable of a handle
+    Trackable              what tf.train.Checkpoint and tf.saved_model.save walk through
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from tensorflow.python.eager import context, core
 from tensorflow.python.framework import kernels
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.trackable.base import Trackable as Trackable
 from tensorflow.python.util import _pywrap_util_port
 
 from meshtf.ops.products import ONEDNN_KERNEL

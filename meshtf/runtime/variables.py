@@ -37,11 +37,12 @@ from meshtf.runtime.cells import Cell, make_cells
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
+from meshtf.runtime.tracking import Untracked
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
 
-class Variable(Operators):
+class Variable(Operators, Untracked):
   """A named tensor that stays between calls.
 
   Args:

@@ -55,7 +55,7 @@ def test_an_op_that_raises_and_one_without_samples_fail(capsys, one_layout, monk
 
   silent = type("Silent", (Softmax,), {"samples": ()})
   rows = selfcheck.check_kind("CPU", ["/device:CPU:0"], [silent], True, 0)
-  assert rows[1].failures == ["test_selfcheck.Silent: nothing was compared"]
+  assert rows[1].failures[0].startswith("test_selfcheck.Silent has no samples")
   monkeypatch.setattr(selfcheck, "check_op", no_kernel)
   assert selfcheck.selfcheck([Softmax], quick=True) == 1
   assert "softmax.Softmax: RuntimeError: no kernel for this device" in capsys.readouterr().out
