@@ -96,9 +96,14 @@ class Decoder:
                              turn="")
 
   def _even(self, size: int, *names: str) -> int:
-    """Returns the next size that the mesh can cut along these dimensions."""
-    axes = [self.mesh.axes[axis] for name in names for axis in self.mesh.layout.axes(name)]
-    return -(-size // (parts := math.lcm(*axes))) * parts
+    """Returns the next size that the mesh can shard along these dimensions.
+
+    An axis that a rule names and the mesh lacks counts as size 1, as everywhere.
+    """
+    axes = self.mesh.axes
+    sizes = [axes.get(axis, 1) for name in names for axis in self.mesh.layout.axes(name)]
+    parts = math.lcm(*sizes)
+    return -(-size // parts) * parts
 
   def write(self, texts: mtf.Tensor, inputs: mtf.Tensor | None = None) -> tuple[
       mtf.Tensor, mtf.Tensor]:
