@@ -21,7 +21,8 @@ import gin
 from absl import flags, logging
 
 import meshtf as mtf
-from transformer import config_files, data
+from transformer import bindings, config_files, data
+from transformer.bindings import ConfigError
 
 GIN_FILE = flags.DEFINE_multi_string(
     "gin_file", ["lm_stdlib.gin"], "Configuration: a path, or the name of a file in configs/; the "
@@ -41,8 +42,7 @@ WAIT = flags.DEFINE_float(
     "cluster_wait", 60.0, "Seconds that are waited for workers to be there.", lower_bound=0.0)
 
 
-class ConfigError(ValueError):
-  """A configuration that gin cannot read, or that leaves out what is needed."""
+__all__ = ["ConfigError"]
 
 
 def configure(files: Sequence[str], params: Sequence[str], allowed: Sequence[str] = ()) -> None:
@@ -55,19 +55,22 @@ def configure(files: Sequence[str], params: Sequence[str], allowed: Sequence[str
       elsewhere should run nothing that its reader did not name.
 
   Raises:
-    ConfigError: gin cannot read a setting, or another module is imported; with the place.
+    ConfigError: gin cannot read a setting, a value is of another type than is wanted, nothing refers
+      to a name, or another module is imported; with the place.
   """
   gin.add_config_file_search_path(config_files.config_folder())
   verbosity = logging.get_verbosity()
   logging.set_verbosity(logging.FATAL)     # gin logs an error where it looks for an include first
   try:
-    with _imports_of((*_OURS, *allowed)):
+    with _imports_of((*_OURS, *allowed)), bindings.recorded() as statements:
       gin.parse_config_files_and_bindings([config_files.find_config(f) for f in files],
                                           list(params))
   except (ValueError, TypeError, SyntaxError, ImportError, OSError) as error:
-    raise ConfigError(str(error).replace("bindings string", "--gin_param")) from None
+    message = bindings.with_near_misses(str(error).replace("bindings string", "--gin_param"))
+    raise ConfigError(message) from None
   finally:
     logging.set_verbosity(verbosity)
+  bindings.check(statements)
 
 
 @contextlib.contextmanager
@@ -137,7 +140,11 @@ def leaving_plainly() -> Iterator[None]:
     yield
   except (mtf.MeshtfError, data.DataError, ConfigError) as error:
     text = re.sub(r"\n  In call to configurable .*", "", str(error))     # gin's, of no use here
-    leave(f"{type(error).__name__}: {text}")
+    leave(f"{type(error).__name__}: {text}{bindings.places_named(text)}")
+  except OSError as error:
+    if error.filename is None:
+      raise
+    leave(f"{type(error).__name__}: {error.filename}: {error.strerror}.")
   except RuntimeError as error:
     if "Required bindings" not in str(error):        # gin's, for a setting that has no default
       raise

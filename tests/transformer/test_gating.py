@@ -211,8 +211,8 @@ def test_top_2_as_run(case, training, threshold, normalize):
 @pytest.mark.parametrize("k, normalize", [(1, "never"), (2, "before"), (3, "after"), (3, "never")])
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_k(case, k, normalize):
-  logits, real = random_logits(case)
-  capacity = TIGHT.slots(min(k, case[2]), case[1], case[2], True)
+  (logits, real), k = random_logits(case), min(k, case[2])
+  capacity = TIGHT.slots(k, case[1], case[2], True)
   gate = functools.partial(gating.top_k, training=True, capacity=TIGHT, k=k, normalize=normalize)
   combine, balance, dropped = token_choice(logits, real, k, capacity, normalize)
   check(route(gate, logits, real, case[-1] == "padding"), combine, balance, z_loss(logits, real),
@@ -231,9 +231,9 @@ def test_switch(case):
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_expert_choice(case):
-  logits, real = random_logits(case)
-  gate = functools.partial(gating.expert_choice, training=True, capacity=TIGHT)
-  combine, dropped = experts_choose(logits, real, TIGHT.slots(2, case[1], case[2], True))
+  (logits, real), k = random_logits(case), min(2, case[2])
+  gate = functools.partial(gating.expert_choice, training=True, capacity=TIGHT, k=k)
+  combine, dropped = experts_choose(logits, real, TIGHT.slots(k, case[1], case[2], True))
   check(route(gate, logits, real, case[-1] == "padding"), combine, None, z_loss(logits, real),
         dropped)
 

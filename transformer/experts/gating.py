@@ -64,11 +64,11 @@ def top_2(logits: mtf.Tensor, nonpadding: mtf.Tensor | None = None, training: bo
     normalize: whether gates are divided by their sum "before" choices are dropped or "after".
 
   Raises:
-    ValueError: there is no such convention, or none that normalizes so.
+    ParseError: there is no such convention, or none that normalizes so.
   """
   published = _one_of(convention, "practice", "published") == "published"
   _one_of(normalize, *(("before",) if published else ("before", "after")))
-  likely = _likeliest(logits, 2, nonpadding)
+  likely = _likeliest(logits, min(2, logits.shape[EXPERTS]), nonpadding)
   share = likely.gates / mtf.reduce_sum(likely.gates, CHOICE)
   drawn = _drawn(share, threshold) if training else None
   if normalize == "before":
@@ -102,14 +102,16 @@ def top_k(logits: mtf.Tensor, nonpadding: mtf.Tensor | None = None, training: bo
     nonpadding: bool [*groups, length]; None: all are tokens.
     training: which capacity counts.
     capacity: of experts; default: `Capacity()`.
-    k: how many experts; all, if there are fewer.
+    k: how many experts.
     normalize: whether the gates of a token are divided by their sum "before" choices are dropped,
       "after", or "never".
 
   Raises:
-    ValueError: gates are to be normalized in no such way.
+    ParseError: gates are to be normalized in no such way.
+    ShapeError: there are fewer than k experts.
   """
   _one_of(normalize, "before", "after", "never")
+  _refuse_more_than_all(k, logits, f"top_k.k is {k}")
   likely = _likeliest(logits, k, nonpadding)
   if normalize == "before":
     likely = likely._replace(gates=likely.gates / mtf.reduce_sum(likely.gates, CHOICE))
@@ -131,7 +133,11 @@ def expert_choice(logits: mtf.Tensor, nonpadding: mtf.Tensor | None = None, trai
     training: which capacity counts.
     capacity: of experts; default: `Capacity()`. The paper's capacity factor is k times ours.
     k: experts of a token, on average.
+
+  Raises:
+    ShapeError: there are fewer than k experts.
   """
+  _refuse_more_than_all(k, logits, f"expert_choice.k is {k}")
   likely = _likeliest(logits, 1, nonpadding)
   size = logits.shape.dim(TOKENS)
   slots = _slots(likely, capacity, training, choices=k)
@@ -167,7 +173,7 @@ def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Li
   logits = mtf.cast(logits, "float32")
   probabilities = mtf.softmax(logits, EXPERTS)
   gates, experts = mtf.top_k(probabilities, EXPERTS,
-                             mtf.Dimension(CHOICE, min(k, logits.shape[EXPERTS])))
+                             mtf.Dimension(CHOICE, k))
   order = [*(n for n in gates.shape.names if n not in (TOKENS, CHOICE)), CHOICE, TOKENS]
   gates, experts = mtf.transpose(gates, order), mtf.transpose(experts, order)
   shape = logits.shape.without(EXPERTS)
@@ -256,7 +262,15 @@ def _shares(counts: mtf.Tensor) -> mtf.Tensor:
   return mtf.reduce_mean(shares, [n for n in counts.shape.names if n != EXPERTS])
 
 
+def _refuse_more_than_all(k: int, logits: mtf.Tensor, says: str) -> None:
+  """Refuses more experts of a token than there are, and none. Raises ShapeError."""
+  if not 1 <= k <= logits.shape[EXPERTS]:
+    raise mtf.ShapeError(f"{says}, and there are {logits.shape[EXPERTS]} experts: a token goes "
+                         "through 1 to all of them.\n  Take a k of at most so many, or more "
+                         "MixtureOfExperts.experts.")
+
+
 def _one_of(given: str, *known: str) -> str:
   if given not in known:
-    raise ValueError(f"one of {', '.join(map(repr, known))} is wanted here, not {given!r}.")
+    raise mtf.ParseError(f"one of {', '.join(map(repr, known))} is wanted here, not {given!r}.")
   return given

@@ -86,9 +86,15 @@ class MixtureOfExperts(mtf.Module):
     output_initializer: of the last kernel of each expert.
     name: the last part of the path of its variables.
 
+  Attributes:
+    causal: whether no token may know of those after it; then gatings are refused in which experts
+      choose among tokens. The block that it is part of says so.
+
   Raises:
-    ValueError: there is no such dispatch.
+    ParseError: there is no such dispatch.
   """
+
+  causal = False
 
   def __init__(self, mesh: mtf.Mesh, model_dim: mtf.Dimension | str,
                hidden_dim: mtf.Dimension | str, experts: int = 8, activation: str = "relu",
@@ -99,7 +105,7 @@ class MixtureOfExperts(mtf.Module):
                name: str = "moe") -> None:
     super().__init__(name)
     if dispatch not in _DISPATCH:
-      raise ValueError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
+      raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
     (self.model_dim,), (hidden,) = mtf.Shape(model_dim), mtf.Shape(hidden_dim)
     self._inside = f"{self.model_dim.name}_expert"
     self.gating, self.group_size, self.jitter = gating, group_size, jitter
@@ -130,6 +136,7 @@ class MixtureOfExperts(mtf.Module):
     Raises:
       ShapeError: groups do not fit the tokens, or microbatches would cut them; or experts, which
         choose among tokens, are given one position.
+      PlanError: experts choose among tokens, and none may know of those after it.
     """
     rows = x.shape.without(TOKENS, self.model_dim.name).names
     order = [*rows, *x.shape.only([TOKENS]).names, self.model_dim.name]
@@ -141,6 +148,11 @@ class MixtureOfExperts(mtf.Module):
       raise mtf.ShapeError(
           f"experts cannot choose among the tokens of one position, {x.shape!r}: which token goes "
           "where depends on later ones.\n  To write texts, let tokens choose: switch or top_k.")
+    if routing.choices is None and self.causal:
+      raise mtf.PlanError(
+          "experts choose among tokens (expert_choice) in a decoder: which token goes where depends "
+          "on later tokens, those that it is to predict.\n  Let tokens choose: "
+          "MixtureOfExperts.gating = @top_k, @switch or @top_2; only encoders can take this one.")
     y = self._through_experts(grouped, routing)
     y = mtf.transpose(mtf.reshape(y, [x.shape.dim(n) for n in order]), x.shape.names)
     loss = mtf.add_n([value * self.weights[kind] for kind, value in routing.losses.items()])

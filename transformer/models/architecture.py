@@ -9,6 +9,7 @@ In gin each stack of blocks may have one of its own: `decoder/Architecture.block
 from __future__ import annotations
 
 import dataclasses
+import numbers
 from collections.abc import Callable
 from typing import Any
 
@@ -24,6 +25,12 @@ _KINDS = {
     "attention": ("full", "blockwise", "local"),
     "dtype": ("float32", "bfloat16"),
 }
+_AT_LEAST = {                     # integers; those that may be None are listed below
+    **dict.fromkeys(("vocab", "d_model", "d_ff", "heads", "d_kv", "blocks", "kv_heads", "max_length",
+                     "buckets", "max_distance", "vocab_multiple", "embedding_size",
+                     "block_length"), 1),
+    "token_types": 0, "moe_every": 0}
+_MAY_BE_NONE = ("kv_heads", "embedding_size")
 
 
 @gin.configurable
@@ -68,7 +75,7 @@ class Architecture:
     mixture: makes these mixtures, whose experts have hidden layers of d_ff numbers.
 
   Raises:
-    ParseError: there is no such kind of a part.
+    ParseError: there is no such kind of a part, or a number is none or is out of its range.
     ShapeError: sizes that do not go together.
   """
 
@@ -105,6 +112,7 @@ class Architecture:
   mixture: Callable[..., MixtureOfExperts] = MixtureOfExperts
 
   def __post_init__(self) -> None:
+    self._check_numbers()
     for part, known in _KINDS.items():
       if getattr(self, part) not in known:
         raise mtf.ParseError(f"Architecture.{part} is {getattr(self, part)!r}.\n"
@@ -118,6 +126,24 @@ class Architecture:
     if self.scanned and self.moe_every > 1:
       raise mtf.ParseError("scanned blocks are alike: of them all have a mixture of experts, or "
                            f"none has.\n  Take Architecture.moe_every = 1, not {self.moe_every}.")
+
+  def _check_numbers(self) -> None:
+    for name, least in _AT_LEAST.items():
+      value = getattr(self, name)
+      if value is None and name in _MAY_BE_NONE:
+        continue
+      if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise mtf.ParseError(f"Architecture.{name} is {value!r}: it is an integer, and at least "
+                             f"{least}.")
+    for name, low, high in (("dropout", 0.0, 1.0), ("epsilon", 0.0, 1.0)):
+      value = getattr(self, name)
+      if not isinstance(value, numbers.Real) or not low <= value < high:
+        raise mtf.ParseError(f"Architecture.{name} is {value!r}: it is a number from {low:g} up to "
+                             f"{high:g}, and below.")
+    if self.moe_every > self.blocks:
+      raise mtf.ParseError(
+          f"Architecture.moe_every is {self.moe_every}, and there are {self.blocks} blocks: none of "
+          f"them would have a mixture of experts.\n  Take 1 to {self.blocks}, or 0 for none.")
 
   def __repr__(self) -> str:
     """The sizes, and whatever is not as by default."""

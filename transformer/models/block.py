@@ -57,7 +57,7 @@ class Block(mtf.Module):
         self.memory_attention = make_attention(mesh, a, False, "memory_attention", across=True)
         self.memory_dropout = mtf.layers.Dropout(a.dropout, name="memory_attention_dropout")
       self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
-      self.feed_forward = _feed_forward(mesh, a, mixed)
+      self.feed_forward = _feed_forward(mesh, a, mixed, causal)
       self.feed_forward_dropout = mtf.layers.Dropout(a.dropout, name="feed_forward_dropout")
 
   def __call__(self, x: mtf.Tensor, sight: Sight, training: bool = False,
@@ -165,10 +165,12 @@ class Block(mtf.Module):
     return x, reports[0] if reports else None
 
 
-def _feed_forward(mesh: mtf.Mesh, a: Architecture, mixed: bool) -> Any:
+def _feed_forward(mesh: mtf.Mesh, a: Architecture, mixed: bool, causal: bool) -> Any:
   settings: dict[str, Any] = {"activation": a.activation,
                               "output_initializer": into_stream("d_ff", a)}
   if mixed:
-    return a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
+    mixture = a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)
+    mixture.causal = causal
+    return mixture
   return mtf.layers.FeedForward(mesh, a.dim("d_model"), a.dim("d_ff"), use_bias=a.use_bias,
                                 **settings)

@@ -13,6 +13,7 @@ and `python -m meshtf export` writes one as a module.
 from __future__ import annotations
 
 import functools
+import numbers
 import time
 from collections.abc import Callable
 from typing import Any
@@ -70,6 +71,7 @@ class Run:
 
   Raises:
     DataError: the vocabulary is larger than the model knows, or a model takes other arrays.
+    ParseError: a number is out of its range.
   """
 
   def __init__(self, data: Data = gin.REQUIRED, mesh: mtf.Mesh = gin.REQUIRED,
@@ -81,6 +83,13 @@ class Run:
                save_beside: bool = False, deterministic: bool = False,
                profile: tuple[int, int] | None = None, skips: bool = False,
                peak_flops: float | None = None) -> None:
+    _check({"steps": (steps, 0), "batch": (batch, 1), "microbatches": (microbatches, 1),
+            "report_every": (report_every, 1), "save_every": (save_every, 1),
+            "evaluate_every": (evaluate_every, 0), "keep": (keep, 1), "keep_every": (keep_every, 0)},
+           profile)
+    if batch % microbatches:
+      raise mtf.ParseError(f"train.batch is {batch}, and train.microbatches is {microbatches}: it "
+                           "must divide the batch.")
     if deterministic:
       tf.config.experimental.enable_op_determinism()
     self.model = model(mesh)
@@ -115,17 +124,21 @@ class Run:
 
     Raises:
       CheckpointError: another process trains in this folder, or workers do not see it.
+      MeshtfError: a step cannot be planned; then nothing was read or written.
     """
+    forecast = self.explain()
+    if forecast.error is not None:
+      kind, _, message = forecast.error.partition(": ")
+      raise getattr(mtf, kind, mtf.PlanError)(message)
     with mtf.checkpoints.only_run(model_dir):
       mtf.checkpoints.check_shared(model_dir)
-      self._train(model_dir)
+      self._train(model_dir, forecast)
 
-  def _train(self, model_dir: str) -> None:
+  def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
     began, trainer = time.monotonic(), self.trainer
     evaluation = Evaluation(trainer.model, self.data, self.batch)
     trainer.restore(model_dir)
     first = trainer.steps_done
-    forecast = self.explain()
     reports.introduce(trainer.model, self.data, model_dir, first, self.steps, forecast)
     reports.write_config(model_dir)
     before = evaluation()
@@ -144,6 +157,16 @@ class Run:
     reports.write_config(model_dir)
     reports.summarize(self.data, evaluation, model_dir, (first, before),
                       (trainer.steps_done, after), time.monotonic() - began)
+
+
+def _check(least: dict[str, tuple[int, int]], profile: tuple[int, int] | None) -> None:
+  """Refuses numbers below the least that they may be. Raises ParseError."""
+  for name, (value, low) in least.items():
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < low:
+      raise mtf.ParseError(f"train.{name} is {value!r}: it is an integer, and at least {low}.")
+  if profile is not None and not 1 <= profile[0] <= profile[1]:
+    raise mtf.ParseError(f"train.profile is {profile!r}: it is the first step and the last one, "
+                         "counted from 1.")
 
 
 def check_fit(data: Data, model: Model) -> None:
