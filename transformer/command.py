@@ -106,13 +106,30 @@ def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = 
   Raises:
     ConfigError: an argument is no flag, or gin cannot read a setting.
   """
-  if len(argv) > 1:
-    raise ConfigError(f"{argv[1]!r} is not a flag: all settings are flags, such as "
-                      "--gin_file=lm_stdlib.gin.")
+  _refuse_arguments(argv)
   files, own = GIN_FILE.value, Path(model_dir or "", "config.gin")
   if model_dir is not None and flags.FLAGS[GIN_FILE.name].using_default_value and own.exists():
     files = [str(own)]
   configure(files, [*GIN_PARAM.value, *more], GIN_IMPORT.value)
+
+
+def refuse_gin(argv: Sequence[str]) -> None:
+  """Refuses settings of gin, in programs that have other flags for all, and what is no flag.
+
+  Raises:
+    ConfigError: there is one.
+  """
+  _refuse_arguments(argv)
+  for flag in (GIN_FILE, GIN_PARAM, GIN_IMPORT):
+    if not flags.FLAGS[flag.name].using_default_value:
+      raise ConfigError(f"--{flag.name}={flag.value[0]}: nothing that this program does is set by "
+                        "gin.\n  --help shows the flags that it has.")
+
+
+def _refuse_arguments(argv: Sequence[str]) -> None:
+  if len(argv) > 1:
+    raise ConfigError(f"{argv[1]!r} is not a flag: all settings are flags, such as "
+                      "--gin_file=lm_stdlib.gin.")
 
 
 def default_model_dir() -> str:

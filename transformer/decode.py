@@ -25,7 +25,7 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from transformer import command
-from transformer.data.writing import whole_file
+from transformer.data.writing import check_writable, whole_file
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.runs import metrics
 from transformer.runs.trained import Trained
@@ -64,6 +64,8 @@ def run(argv: Sequence[str], asked: Any) -> None:
   settings = {name: x for name in _SETTINGS if (x := getattr(asked, name)) is not None}
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    if asked.output:
+      check_writable(asked.output, "--output")
     command.connect_by_flags()
     trained, prompts = Trained.of(asked.model_dir), _prompts(asked.input)
     shown = _shown(asked.format, isinstance(trained.model, EncoderDecoder))

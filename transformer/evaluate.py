@@ -20,7 +20,7 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from transformer import command
-from transformer.data.writing import whole_file
+from transformer.data.writing import check_writable, whole_file
 from transformer.runs.evaluation import Evaluation
 from transformer.runs.trained import Trained
 from transformer.writing import answers
@@ -41,6 +41,8 @@ def main(argv: Sequence[str]) -> None:
   asked = flags.FLAGS
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    if asked.json:
+      check_writable(asked.json, "--json")
     command.connect_by_flags()
     trained = Trained.of(asked.model_dir)
     measured = Evaluation(trained.model, trained.data, asked.batch, number=asked.number)()

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from absl import flags
 
 from transformer import command
+from transformer.data.writing import check_writable
 from transformer.runs import training
 
 _JSON = flags.DEFINE_string("json", None, "A file for the plan as JSON.")
@@ -29,6 +30,9 @@ flags.adopt_module_key_flags(command)                  # so that --help shows th
 def main(argv: Sequence[str]) -> None:
   """Reads flags and configuration, and prints and saves the forecast of a step."""
   with command.leaving_plainly():
+    for flag in (_JSON, _HTML):
+      if flag.value is not None:
+        check_writable(flag.value, f"--{flag.name}")
     command.configure_by_flags(argv, 'Mesh.devices = "abstract"')
     forecast = training.Run().explain()
   for path, save in ((_JSON.value, forecast.save_json), (_HTML.value, forecast.save_html)):

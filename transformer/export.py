@@ -21,6 +21,7 @@ from absl import flags
 
 import meshtf as mtf
 from transformer import command
+from transformer.data.writing import check_writable
 from transformer.runs import training
 
 _FOLDER = flags.DEFINE_string("stablehlo", None, "The folder to write; one of an earlier export is "
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
   with command.leaving_plainly():
     if not _FOLDER.value:
       raise command.ConfigError("the folder to write is not named: --stablehlo=FOLDER.")
+    check_writable(_FOLDER.value, "--stablehlo", folder=True)
     exported = _run(argv, 'Mesh.devices = "abstract"').export()
     exported = dataclasses.replace(exported, values=_first_values(argv, exported))
   try:

@@ -25,6 +25,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from transformer import command
+from transformer.data.writing import check_writable
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.runs.trained import Trained
 from transformer.writing.texts import decoder_of
@@ -47,6 +48,7 @@ def main(argv: Sequence[str]) -> None:
   asked = flags.FLAGS
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    check_writable(asked.saved_model, "--saved_model", folder=True)
     trained = Trained.of(asked.model_dir)
     saved = export(trained, asked.batch, asked.length, asked.beams)
     try:

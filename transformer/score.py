@@ -21,7 +21,7 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from transformer import command
 from transformer.data import DataError
-from transformer.data.writing import whole_file
+from transformer.data.writing import check_writable, whole_file
 from transformer.runs.trained import Trained
 from transformer.writing.scoring import Scorer, Text
 
@@ -41,6 +41,8 @@ def main(argv: Sequence[str]) -> None:
   asked = flags.FLAGS
   with command.leaving_plainly():
     command.configure_by_flags(argv, model_dir=asked.model_dir)
+    if asked.output:
+      check_writable(asked.output, "--output")
     command.connect_by_flags()
     lines = _lines(asked.input)
     trained = Trained.of(asked.model_dir)

@@ -17,6 +17,7 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from transformer import command, data
 from transformer.data.tasks import tasks_of
+from transformer.data.writing import check_writable
 
 
 def define_flags() -> None:
@@ -33,6 +34,7 @@ def main(argv: Sequence[str]) -> None:
   asked = flags.FLAGS
   with command.leaving_plainly():
     command.configure_by_flags(argv)
+    check_writable(asked.output, "--output", folder=True)
     write(asked.task, asked.output, asked.seed, asked.rows_in_file)
 
 

@@ -18,7 +18,7 @@ from absl import app, flags
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
 from transformer import command, data
 from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
-from transformer.data.writing import whole_file
+from transformer.data.writing import check_writable, whole_file
 
 
 def define_flags() -> None:
@@ -33,9 +33,10 @@ def define_flags() -> None:
 
 def main(argv: Sequence[str]) -> None:
   """Trains the vocabulary of the flags and writes it."""
-  del argv
   asked = flags.FLAGS
   with command.leaving_plainly():
+    command.refuse_gin(argv)
+    check_writable(asked.output, "--output")
     train(asked.kind, asked.size, asked.input, asked.output, asked.lower_case)
 
 

@@ -20,6 +20,7 @@ from examples.bert import records, settings
 from transformer import command, data
 from transformer.data.preprocessors import SentencePairs, mask_tokens
 from transformer.data.sources import Example
+from transformer.data.writing import check_writable
 
 _OUTPUT = flags.DEFINE_string("output_file", None, "TFRecord files to write, by turns; with commas "
                               "between.")
@@ -47,10 +48,12 @@ def rows(documents: Sequence[Example], vocabulary: data.WordPieceVocabulary) -> 
 
 def main(argv: Sequence[str]) -> None:
   """Reads texts and writes rows."""
-  settings.refuse_arguments(argv)
   with command.leaving_plainly():
-    vocabulary = settings.vocabulary()
+    command.refuse_gin(argv)
     paths, outputs = settings.files(settings.INPUT.value), _OUTPUT.value.split(",")
+    for output in outputs:
+      check_writable(output, "--output_file")
+    vocabulary = settings.vocabulary()
     documents = records.documents(paths)
     print(f"{len(documents):,} documents, "
           f"{sum(text['text'].count(chr(10)) + 1 for text in documents):,} sentences, of "

@@ -22,7 +22,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is im
 from examples.bert import learning, settings, source_tasks
 from transformer import command, data
 from transformer.data.vocabularies import train_word_pieces
-from transformer.data.writing import whole_folder
+from transformer.data.writing import check_writable, whole_folder
 
 _OUTPUT = learning.OUTPUT
 for name in ("output_dir", "random_seed"):           # so that --help shows them
@@ -40,8 +40,15 @@ _HELD_OUT = 0.1            # of all files
 
 def main(argv: Sequence[str]) -> None:
   """Reads the library and writes the folder."""
-  settings.refuse_arguments(argv)
-  with command.leaving_plainly(), whole_folder(_OUTPUT.value) as folder:
+  with command.leaving_plainly():
+    command.refuse_gin(argv)
+    check_writable(_OUTPUT.value, "--output_dir", folder=True)
+    write()
+
+
+def write() -> None:
+  """Writes the folder of the flags."""
+  with whole_folder(_OUTPUT.value) as folder:
     source = data.documents(lambda: data.python_library(share=_HELD_OUT))
     train, held_out = ([text["text"] for text in side()] for side in (source.train,
                                                                       source.held_out))

@@ -18,6 +18,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is im
 import meshtf as mtf
 from transformer import command
 from transformer.convert import hugging_face, runs
+from transformer.data.writing import check_writable
 
 _FROM = flags.DEFINE_enum("from", None, ["hf"], "What --model_dir holds, if it is not ours.")
 _TO = flags.DEFINE_enum("to", None, ["hf"], "What --output will hold, if it is not ours.")
@@ -33,11 +34,12 @@ _VOCAB_MULTIPLE = flags.DEFINE_integer("vocab_multiple", 1, "--from: tokens are 
 
 def main(argv: Sequence[str]) -> None:
   """Reads a folder, and writes another."""
-  del argv
   if (_FROM.value is None) == (_TO.value is None):
     command.leave("Say either --from=hf or --to=hf.")
   mesh = mtf.Mesh("")
   with command.leaving_plainly():
+    command.refuse_gin(argv)
+    check_writable(_OUTPUT.value, "--output", folder=True)
     if _FROM.value:
       model = hugging_face.read_model(_MODEL_DIR.value, mesh, scanned=_SCANNED.value,
                                       vocab_multiple=_VOCAB_MULTIPLE.value)

@@ -24,6 +24,7 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer import configurables
 from transformer.data import Data, DataError, RawBytes
+from transformer.data.writing import check_folder
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 from transformer.runs import metrics, reports
@@ -34,6 +35,9 @@ from transformer.runs.watching import Watch
 from transformer.writing.decoding import sample
 
 __all__ = ["Run", "configurables", "train"]
+# What runs leave in their folders.
+FILES = ("run.lock", "step_*", "config.gin", "operative_config.gin", "metrics.*", "status.*",
+         "events.out.tfevents.*", "plugins")
 
 
 def train(model_dir: str, **settings: Any) -> None:
@@ -124,8 +128,10 @@ class Run:
 
     Raises:
       CheckpointError: another process trains in this folder, or workers do not see it.
-      MeshtfError: a step cannot be planned; then nothing was read or written.
+      DataError: the folder cannot be written, or is full of something else.
+      MeshtfError: a step cannot be planned. In both cases nothing was read or written.
     """
+    check_folder(model_dir, "model_dir", FILES)
     forecast = self.explain()
     if forecast.error is not None:
       kind, _, message = forecast.error.partition(": ")
