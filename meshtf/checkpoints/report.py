@@ -65,7 +65,7 @@ def inspect(folder: str) -> dict[str, Any]:
 def inspected(found: dict[str, Any]) -> str:
   """Returns what `inspect` found as tables."""
   tensors = found["tensors"]
-  extra = "  ".join(f"{name} {value}" for name, value in found["extra"].items())
+  extra = "  ".join(f"{name} {_short(value)}" for name, value in found["extra"].items())
   rows = [[t["name"], t["shape"], t["dtype"], f"{t['slices']:,}", f"{t['bytes']:,}"]
           for t in tensors]
   files = [[f["name"], f"{f['bytes']:,}", f["crc32"],
@@ -77,6 +77,11 @@ def inspected(found: dict[str, Any]) -> str:
       f"tensors     {len(tensors):,} of {sum(t['bytes'] for t in tensors):,} bytes", "",
       *_table(["name", "shape", "dtype", ">slices", ">bytes"], rows), "",
       *_table(["file", ">bytes", "crc32", ""], files)])
+
+
+def _short(value: Any) -> str:
+  """Returns a value beside a checkpoint; of one with parts, how many there are."""
+  return f"({len(value)} entries)" if isinstance(value, dict | list) else str(value)
 
 
 def compare(folder: str, other: str) -> dict[str, Any]:

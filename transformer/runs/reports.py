@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import gin
@@ -25,8 +25,18 @@ Scores = Mapping[str, float]
 
 
 def introduce(model: Model, data: Data, model_dir: str, step: int, steps: int,
-              forecast: mtf.Forecast) -> None:
-  """Prints what is about to learn from what, and where, and what a step will cost."""
+              forecast: mtf.Forecast, changed: Sequence[str] = ()) -> None:
+  """Prints what is about to learn from what, and where, and what a step will cost.
+
+  Args:
+    model: what learns.
+    data: what from.
+    model_dir: the folder of the run.
+    step: how many steps are done.
+    steps: how many there are to be.
+    forecast: of a step.
+    changed: a line for each setting that is not what it was when the run was saved.
+  """
   mesh, size = model.mesh, sum(math.prod(v.shape.sizes) for v in model.variables)
   print(f"data     {data}\n"
         f"model    {size:,} parameters in {len(model.variables)} variables; {model.architecture}\n"
@@ -34,9 +44,26 @@ def introduce(model: Model, data: Data, model_dir: str, step: int, steps: int,
         f"step     {cost(forecast)}\n"
         f"folder   {model_dir}, " + (f"going on from step {step}" if step else "a new run"),
         flush=True)
+  for line in changed:
+    print(f"changed  {line}", flush=True)
   if step >= steps:
-    print(f"All {steps} steps are done: there is nothing left to do but to look at the result.\n"
-          "To go on, ask for more steps; to begin again, take another model_dir.", flush=True)
+    print(finished(step, steps, bool(changed)), flush=True)
+
+
+def finished(step: int, steps: int, changed: bool, setting: str = "model_dir") -> str:
+  """Returns what is said of a run that has no steps left to do.
+
+  Args:
+    step: how many are done.
+    steps: how many were asked for.
+    changed: whether settings are not what they were.
+    setting: which one names the folder.
+  """
+  more = f" are done, and there were {step}" if step > steps else " are done"
+  nothing = ("What was changed has no effect: nothing is learned any more." if changed else
+             "There is nothing left to do but to look at the result.")
+  return (f"All {steps} steps{more}. {nothing}\n"
+          f"To go on, ask for more steps; to begin again, take another {setting}.")
 
 
 def cost(forecast: mtf.Forecast) -> str:

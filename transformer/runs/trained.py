@@ -17,6 +17,7 @@ import meshtf as mtf
 from transformer.data import Data
 from transformer.models.base import Model
 from transformer.runs import training
+from transformer.runs.records import check_vocabulary
 
 _MOST = 12        # lines of one kind of difference that are shown
 
@@ -33,7 +34,7 @@ class Trained(NamedTuple):
     """Returns what gin's settings of `train` make, with the variables of the latest checkpoint.
 
     Raises:
-      CheckpointError: there is none that is whole, or it is one of another model.
+      CheckpointError: there is none that is whole, or it is one of another model or vocabulary.
       DataError: the vocabulary is larger than the model knows, or data are for other models.
     """
     if mtf.latest_checkpoint(model_dir) is None:
@@ -42,6 +43,7 @@ class Trained(NamedTuple):
     run = training.Run()
     found = mtf.checkpoints.newest_whole(model_dir, lambda path: restore(path, run.model))
     assert found is not None
+    check_vocabulary(found.extra, run.data.vocabulary, found.path)
     return cls(run.model, run.data, found.step)
 
 

@@ -42,6 +42,8 @@ class Trainer:
     self.seed, self.microbatches = seed, microbatches
     self.examples_done = 0                    # where the data go on: kept by whoever gives batches
     self.reports: dict[str, Report] = {}      # what mixtures of experts told in the last step
+    self.record: dict[str, Any] = {}          # what shapes the run, to be saved with it: see records
+    self.restored: dict[str, Any] = {}        # what the checkpoint that was read has of that kind
 
     @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
     def training_step(batch: Batch, step: mtf.Tensor
@@ -117,7 +119,8 @@ class Trainer:
   def save(self, saver: mtf.checkpoints.Saver) -> None:
     """Saves all there is to go on with, or begins to."""
     saver.save(self.steps_done, self.variables, extra={
-        "steps_done": self.steps_done, "examples_done": self.examples_done, "seed": self.seed})
+        "steps_done": self.steps_done, "examples_done": self.examples_done, "seed": self.seed,
+        **self.record})
 
   def restore(self, folder: str | Path) -> bool:
     """Goes on from the latest checkpoint of a folder that is whole; returns whether there is one.
@@ -127,6 +130,7 @@ class Trainer:
     """
     found = mtf.checkpoints.restore_latest(str(folder), self.variables)
     if found is not None:
+      self.restored = found.extra
       self.steps_done, self.examples_done = found.step, found.extra.get("examples_done", 0)
       if found.extra.get("seed", self.seed) != self.seed:
         warnings.warn(f"{found.path} was saved with seed {found.extra['seed']}, and this run has "

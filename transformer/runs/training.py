@@ -27,7 +27,7 @@ from transformer.data import Data, DataError, RawBytes
 from transformer.data.writing import check_folder
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
-from transformer.runs import metrics, reports
+from transformer.runs import metrics, records, reports
 from transformer.runs.evaluation import Evaluation
 from transformer.runs.loop import Loop
 from transformer.runs.trainer import Trainer
@@ -101,6 +101,8 @@ class Run:
     self._trainer = functools.partial(Trainer, self.model, optimizer, seed, clip_norm, jit,
                                       microbatches, skips)
     self.data, self.batch, self.steps = data, batch, steps
+    self._shaping = {"train.batch": batch, "train.microbatches": microbatches, "train.seed": seed,
+                     "train.clip_norm": clip_norm, "train.skips": skips}
     self.settings: dict[str, Any] = {"report_every": report_every, "save_every": save_every,
                      "evaluate_every": evaluate_every, "profile": profile, "keep": keep,
                      "keep_every": keep_every, "save_beside": save_beside}
@@ -128,6 +130,7 @@ class Run:
 
     Raises:
       CheckpointError: another process trains in this folder, or workers do not see it.
+      CheckpointError: the run in the folder has another vocabulary.
       DataError: the folder cannot be written, or is full of something else.
       MeshtfError: a step cannot be planned. In both cases nothing was read or written.
     """
@@ -143,10 +146,15 @@ class Run:
   def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
     began, trainer = time.monotonic(), self.trainer
     evaluation = Evaluation(trainer.model, self.data, self.batch)
+    trainer.record = records.of_run(trainer, self.data, self._shaping)
     trainer.restore(model_dir)
+    records.check_vocabulary(trainer.restored, self.data.vocabulary, f"the run in {model_dir}")
     first = trainer.steps_done
-    reports.introduce(trainer.model, self.data, model_dir, first, self.steps, forecast)
-    reports.write_config(model_dir)
+    reports.introduce(trainer.model, self.data, model_dir, first, self.steps, forecast,
+                      records.differences(trainer.restored, trainer.record))
+    finished = trainer.restored and first >= self.steps
+    if not finished:                   # else what the folder says is what the run was trained with
+      reports.write_config(model_dir)
     before = evaluation()
     print(reports.beginning(before), flush=True)
     watch = Watch(model_dir, self.steps, forecast.flops() * trainer.model.mesh.size,
@@ -160,7 +168,8 @@ class Run:
       log.write(trainer.steps_done, **reports.held_out(after))
     if isinstance(trainer.model, LanguageModel) and isinstance(self.data.vocabulary, RawBytes):
       print(f"\n{sample(trainer.model, self.features()['tokens'].shape[1])}\n")
-    reports.write_config(model_dir)
+    if not finished:
+      reports.write_config(model_dir)
     reports.summarize(self.data, evaluation, model_dir, (first, before),
                       (trainer.steps_done, after), time.monotonic() - began)
 
