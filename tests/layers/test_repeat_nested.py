@@ -166,7 +166,8 @@ def test_first_values_are_those_of_a_layer_alone():
   mesh = mtf.Mesh("", seed=3)
 
   def make():
-    return mtf.layers.Dense(mesh, "d:64", "e:64", initializer=mtf.layers.initializers.glorot("d"))
+    glorot = mtf.layers.initializers.glorot("d")
+    return mtf.layers.Dense(mesh, "d:64", "e:64", kernel_initializer=glorot)
   net = mtf.layers.Repeat(lambda: mtf.layers.Repeat(make, "inner:4"), "outer:8")
   kernel = max(net.variables, key=lambda v: v.shape.size)
   assert kernel.shape.names[:2] == ("outer", "inner")
