@@ -45,17 +45,26 @@ class Case:
   variable_layout: str = ""
   optimizer_layout: str = ""
 
-  def build(self, size: Size, devices: str | None = None, dropout: float = 0.1
-            ) -> tuple[Any, tuple[Any, ...]]:
-    """Returns a training step that has not run, a mtf.function, and its arguments."""
+  def build(self, size: Size, devices: str | None = None, dropout: float = 0.1,
+            microbatches: int = 1, **settings: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Returns a training step that has not run, a mtf.function, and its arguments.
+
+    Args:
+      size: of the model.
+      devices: of the mesh.
+      dropout: the rate of dropout.
+      microbatches: how many parts of a batch are learned one after the other.
+      **settings: further fields of `Architecture`, such as scanned=True.
+    """
     mesh = mtf.Mesh(self.axes, self.layout, self.variable_layout, self.optimizer_layout,
                     devices=devices)
     model = LanguageModel(mesh, Architecture(size.vocab, size.d_model, size.d_ff, size.heads,
-                                             size.d_kv, size.blocks, dropout=dropout))
+                                             size.d_kv, size.blocks, dropout=dropout,
+                                             **settings))
     rows = np.random.default_rng(0).integers(0, size.vocab, (size.batch, size.length + 1), np.int32)
     tokens, targets = (np.ascontiguousarray(x) for x in (rows[:, :-1], rows[:, 1:]))
     batch = {"tokens": tokens, "targets": targets}
-    return Trainer(model)._step, (batch, np.int32(0))
+    return Trainer(model, microbatches=microbatches)._step, (batch, np.int32(0))
 
 
 _TENSOR = "heads:model; d_ff:model; vocab:model"

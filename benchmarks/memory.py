@@ -72,9 +72,17 @@ def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
   return most, then
 
 
-def measure(name: str, dropout: float, batch: int) -> tuple[dict[str, float], list[Tensor]]:
-  """Returns what a worker says of a layout, with the peak, and the tensors alive then."""
-  case = json.dumps({"name": name, "dropout": dropout, "batch": batch})
+def measure(name: str, dropout: float, batch: int, **settings: Any
+            ) -> tuple[dict[str, float], list[Tensor]]:
+  """Returns what a worker says of a layout, with the peak, and the tensors alive then.
+
+  Args:
+    name: of the layout.
+    dropout: the rate of dropout.
+    batch: the batch.
+    **settings: microbatches, and further fields of `Architecture`.
+  """
+  case = json.dumps({"name": name, "dropout": dropout, "batch": batch, "settings": settings})
   done = subprocess.run([sys.executable, "-m", "benchmarks.memory_worker", case], text=True,
                         capture_output=True, env=os.environ | ENVIRONMENT)
   if done.returncode:

@@ -123,7 +123,7 @@ def main() -> None:
   tf.config.threading.set_inter_op_parallelism_threads(2)
   compiled.Placed = Alone
   step, args = case.build(size, devices="separate:8" if case is not ONE else None,
-                          dropout=wanted["dropout"])
+                          dropout=wanted["dropout"], **wanted["settings"])
   memory, program = step.explain(*args).memory, step.lower(*args)
   for _ in range(2):
     step(*args)
