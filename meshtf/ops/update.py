@@ -7,6 +7,9 @@ where slots are cut otherwise than the variable, it changes the part of the vari
     op = AdamUpdate(w, m, v, 0.9, 0.999, 1e-8)
     apply_all(op, dw, rate)                                 # in place
     new = apply(PartUpdate(op), dw, rate, w.tensor())       # m and v in place; lies as they do
+
+A fused op takes one data type. Slots of a variable of half floats are float32, so the second form
+is the one for it: of its value in float32, and what comes out is rounded once.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Sample, Spec, Store
+from meshtf.names import dtype_name
+from meshtf.ops.reduce import wide
 
 
 class Finish(Op):
@@ -55,16 +60,30 @@ class Change(Op):
 class Update(Change):
   """Base of updates: inputs are a gradient with the variable's names, in its order, and scalars."""
 
+  @property
+  def dtype(self) -> str:
+    """What it computes in, and takes its inputs in: the data type of the slots."""
+    _, *slots = self.stores
+    return slots[0].spec.dtype if slots else wide(self.variable.spec.dtype)
+
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
-    want = self.variable.spec
-    if xs[0].shape != want.shape:
-      raise ShapeError(f"a gradient of {xs[0].shape!r} does not fit variable "
-                       f"{self.variable.name!r} of {want.shape!r}.")
-    for x in xs:
-      if x.dtype != want.dtype:
-        raise DTypeError(f"variable {self.variable.name!r} is {want.dtype}; an update of {x.dtype} "
-                         "needs mtf.cast.")
+    self.check(*xs)
+    for slot in self.stores[1:]:
+      if slot.spec.dtype != self.variable.spec.dtype:      # TensorFlow would end the process
+        raise DTypeError(f"variable {self.variable.name!r} is {self.variable.spec.dtype} and its "
+                         f"slot {slot.name!r} {slot.spec.dtype}: no update changes both in place.")
     return ()
+
+  def check(self, *xs: Spec) -> None:
+    """Refuses inputs of another shape or data type. Raises ShapeError or DTypeError."""
+    shape = self.variable.spec.shape
+    if xs[0].shape != shape:
+      raise ShapeError(f"a gradient of {xs[0].shape!r} does not fit variable "
+                       f"{self.variable.name!r} of {shape!r}.")
+    for x in xs:
+      if x.dtype != self.dtype:
+        raise DTypeError(f"the update of variable {self.variable.name!r} is computed in "
+                         f"{self.dtype}; an input of {x.dtype} needs mtf.cast.")
 
   def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
     """Returns the next values of slices of the stores, from the present ones, for XLA."""
@@ -104,6 +123,11 @@ class DescentUpdate(Update):
   """Gradient descent: gradient and rate."""
 
   def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    held = dtype_name(slices[0].dtype)
+    if held != self.dtype:
+      new = tf.cast(slices[0], self.dtype) - xs[0] * xs[1]
+      slices[0].assign(tf.cast(new, held), read_value=False)
+      return
     tf.raw_ops.ResourceApplyGradientDescent(var=slices[0].handle, delta=xs[0], alpha=xs[1])
 
 
@@ -160,7 +184,10 @@ class PartUpdate(Op):
 
   def out(self, *xs: Spec) -> tuple[Spec, ...]:
     *others, value = xs
-    self.whole.out(*others)
+    self.whole.check(*others)
+    if value.dtype != self.whole.dtype:
+      raise DTypeError(f"the update of variable {self.whole.variable.name!r} is computed in "
+                       f"{self.whole.dtype}; its value in {value.dtype} needs mtf.cast.")
     return (value,)
 
   def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any]:

@@ -31,13 +31,13 @@ from meshtf.ops.unary import rsqrt, square
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
-from meshtf.optimizers.schedules import Rate
+from meshtf.optimizers.schedules import Rate, count
 from meshtf.runtime.variables import Variable
 
 
 def relative_step(step: Tensor) -> Tensor:
   """A schedule: the paper's rate, 0.01 at first and 1 / sqrt(t) from step 10,000 on."""
-  return minimum(rsqrt(cast(step, "float32") + 1.0), 1e-2)
+  return minimum(rsqrt(count(step) + 1.0), 1e-2)
 
 
 class Adafactor(Optimizer):
@@ -89,18 +89,18 @@ class Adafactor(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and the share of a mean of squares that a step replaces."""
-    t = cast(step, "float32") + 1.0
+    t = cast(step, rate.dtype) + 1.0
     if self.beta_2 is not None:
       return rate, (1.0 - self.beta_2) / bias_correction(self.beta_2, t)
     return rate, t ** -self.decay_power
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
-    """Updates a variable and its slots, in float32."""
+    """Updates a variable and its slots, in their data type."""
     rate, fresh = numbers
     with lying(variable.slot_layout):
-      grad = finished(cast(grad, "float32"))
-      value = cast(variable.tensor(), "float32")
+      grad = finished(cast(grad, rate.dtype))
+      value = cast(variable.tensor(), rate.dtype)
       change = grad * self._scale(variable.shape, square(grad) + self.epsilon_1, slots, fresh)
       change = change / maximum(self._rms(change) * (1 / self.clip_threshold), 1.0)
       scale = maximum(self._rms(value), self.epsilon_2) if self.multiply_by_parameter_scale else 1.0

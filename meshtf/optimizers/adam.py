@@ -16,7 +16,7 @@ from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.unary import exp, sqrt
 from meshtf.ops.update import AdamUpdate, Decay
-from meshtf.optimizers.optimizer import Optimizer, carry_out, usually_decays
+from meshtf.optimizers.optimizer import Optimizer, carry_out, is_half, usually_decays
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -42,14 +42,17 @@ class Adam(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, larger by as much as slots that began at zero are too small."""
-    t = cast(step, "float32") + 1.0
+    t = cast(step, rate.dtype) + 1.0
     return (rate * sqrt(bias_correction(self.beta_2, t)) / bias_correction(self.beta_1, t),)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Updates a variable and its slots."""
-    op = AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
-    carry_out(op, variable, grad, slots, *numbers)
+    carry_out(self.fused(variable, slots), variable, grad, slots, *numbers)
+
+  def fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
+    """Returns the update of a variable and its slots as one op."""
+    return AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
 
 
 class AdamW(Adam):
@@ -75,13 +78,25 @@ class AdamW(Adam):
     self.weight_decay = weight_decay
     self.decays = decays or usually_decays
 
+  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+    """Returns the rate as Adam has it, and the share that decays."""
+    return (*super().numbers(rate, step), rate * self.weight_decay)
+
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
-    """Takes away what decays."""
+    """Takes away what decays, but of half floats, which are rounded once for decay and update."""
     share = rate * self.weight_decay
     for variable in filter(self.decays, variables):
-      apply_all(Decay(variable), cast(share, variable.dtype))
+      if not is_half(variable):
+        apply_all(Decay(variable), share)
+
+  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
+             numbers: tuple[Tensor, ...]) -> None:
+    """Updates a variable and its slots."""
+    rate, share = numbers
+    decay = share if is_half(variable) and self.decays(variable) else None
+    carry_out(self.fused(variable, slots), variable, grad, slots, rate, decay)
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:
   """Returns 1 - beta**t: how much of a mean is there that began at zero, t updates ago."""
-  return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0)
+  return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0, t.dtype)

@@ -25,7 +25,7 @@ from meshtf.runtime.variables import Variable
 
 
 class LAMB(Optimizer):
-  """LAMB, for large batches: all in float32.
+  """LAMB, for large batches: all in float32, or in float64 for variables of that type.
 
   Args:
     variables: those that will be updated.
@@ -50,7 +50,7 @@ class LAMB(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and by how much slots that began at zero are too small."""
-    t = cast(step, "float32") + 1.0
+    t = cast(step, rate.dtype) + 1.0
     return rate, bias_correction(self.beta_1, t), bias_correction(self.beta_2, t)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
@@ -58,8 +58,8 @@ class LAMB(Optimizer):
     """Updates a variable and its slots."""
     rate, first, second = numbers
     with lying(variable.slot_layout):
-      grad = finished(cast(grad, "float32"))
-      value = cast(variable.tensor(), "float32")
+      grad = finished(cast(grad, rate.dtype))
+      value = cast(variable.tensor(), rate.dtype)
       m = mix(slots["m"], grad, 1 - self.beta_1)
       v = mix(slots["v"], square(grad), 1 - self.beta_2)
       change = (m / first) / (sqrt(v / second) + self.epsilon)

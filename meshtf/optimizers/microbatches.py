@@ -4,7 +4,8 @@
                                        "batch", microbatches=8)
 
 The parts run in one loop, whose body is traced once. Gradients of different parts are added where
-they are made; devices add up once, after the last part, unless their slots are cut (FSDP, ZeRO).
+they are made, half floats in float32; devices add up once, after the last part, unless their slots
+are cut (FSDP, ZeRO).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from meshtf.ops.microbatch import (
   in_microbatches,
   microbatch,
 )
+from meshtf.ops.pointwise import cast
+from meshtf.ops.reduce import wide
 
 
 def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[Any], inputs: Any,
@@ -50,6 +53,7 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
     loss = loss_of(inputs)
     return loss, gradients([loss], list(variables))
   reached: list[bool] = []
+  dtypes: list[str] = []              # of the loss and of the gradients
   later: list[Later] = []
 
   around = current()               # to random ops, parts of a batch are no iterations
@@ -62,7 +66,9 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
     made = gradients([loss], list(variables))
     later[:], reached[:] = found, [dx is not None for dx in made]
     collected = [x for entry in found for x in entry.tensors]
-    return None, (loss, collected, [dx for dx in made if dx is not None]), None
+    grads = [dx for dx in made if dx is not None]
+    dtypes[:] = [x.dtype for x in (loss, *grads)]
+    return None, (_widened(loss), collected, [_widened(dx) for dx in grads]), None
 
   parts = tf.nest.map_structure(lambda x: in_microbatches(x, dim, microbatches), inputs)
   mesh = tf.nest.flatten(parts)[0].mesh
@@ -70,6 +76,13 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
   _, sums, _ = scan_and_sum(part, None, (number, parts), MICROBATCH)
   loss, collected, grads = sums
   call_with_means(later, collected, microbatches)
-  left = (dx * (1.0 / microbatches) for dx in grads)
-  return loss * (1.0 / microbatches), [next(left) if there else None for there in reached]
+  loss, *left = (cast(x * (1.0 / microbatches), dtype)
+                 for x, dtype in zip((loss, *grads), dtypes, strict=True))
+  means = iter(left)
+  return loss, [next(means) if there else None for there in reached]
+
+
+def _widened(x: Tensor) -> Tensor:
+  """Returns half floats as float32: their sum over many microbatches would stop growing."""
+  return cast(x, wide(x.dtype))
 

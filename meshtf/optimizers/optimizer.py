@@ -12,6 +12,10 @@
 A slot is a variable of its own, with dimensions of its variable. It is cut as that one is, unless
 the mesh's `optimizer_layout` has more rules (ZeRO-1): then the gradient is scattered to where the
 slots lie, each position updates its slice, and the new value of the variable is gathered.
+
+Slots are float64 for variables of float64 and float32 for all others, and updates are computed in
+that type. A variable of bfloat16 or float16 is rounded once in each step. So it loses changes that
+are smaller than its rounding: train variables of float32, and let layers compute in bfloat16.
 """
 
 from __future__ import annotations
@@ -20,15 +24,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshtf.errors import LayoutError, PlanError, explain_error
+from meshtf.errors import DTypeError, LayoutError, PlanError, explain_error
 from meshtf.graph import Source, Tensor, apply, apply_all, context
-from meshtf.layers.initializers import Initializer, shared, zeros
+from meshtf.layers.initializers import Initializer, shared
+from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape
+from meshtf.names import Shape, is_complex
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.update import PartUpdate, Update
-from meshtf.optimizers.schedules import Rate
+from meshtf.optimizers.schedules import Rate, computed_in, scalar
 from meshtf.runtime.devices import devices_of
 from meshtf.runtime.variables import Variable
 
@@ -43,6 +48,7 @@ class Optimizer(Module):
     name: the first part of the names of the slots.
 
   Raises:
+    DTypeError: there are slots for a variable of complex numbers.
     LayoutError: the mesh's `optimizer_layout` cannot cut the slots of a variable.
     PlanError: two variables have one name.
   """
@@ -60,8 +66,9 @@ class Optimizer(Module):
       if shapes:
         _check_slots(type(self).__name__, variable)
     with self.scope():
-      first = _first_values(variables)
-      self.slots = {v.name: {slot: _slot(v, slot, shape, first) for slot, shape in shapes.items()}
+      zeros = {dtype: _zeros(variables, dtype) for dtype in set(map(slot_dtype, variables))}
+      self.slots = {v.name: {slot: _slot(v, slot, shape, zeros[slot_dtype(v)])
+                             for slot, shape in shapes.items()}
                     for v, shapes in zip(variables, slots)}
 
   def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
@@ -79,11 +86,14 @@ class Optimizer(Module):
     self.check_known(variables)
     _check_step(step)
     pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-    rate = self.rate_at(step)
-    self.prepare([v for _, v in pairs], rate)
-    numbers = self.numbers(rate, step)
-    for grad, variable in pairs:
-      self.update(variable, grad, self.slots[variable.name], numbers)
+    for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
+      own = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
+      with computed_in(dtype):
+        rate = cast(self.rate_at(step), dtype)
+        self.prepare([v for _, v in own], rate)
+        numbers = self.numbers(rate, step)
+      for grad, variable in own:
+        self.update(variable, grad, self.slots[variable.name], numbers)
 
   def check_known(self, variables: Sequence[Variable]) -> None:
     """Refuses variables that the optimizer was not made for. Raises PlanError."""
@@ -98,10 +108,13 @@ class Optimizer(Module):
     """Returns the learning rate at a step: a scalar."""
     if callable(self.learning_rate):
       return self.learning_rate(step)
-    return full(step.mesh, "", self.learning_rate)
+    return scalar(step.mesh, self.learning_rate)
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-    """Returns the scalars that all updates of a step take: the rate, unless there are more."""
+    """Returns the scalars that all updates of a step take: the rate, unless there are more.
+
+    They have the data type of the rate: float64 for variables of float64, else float32.
+    """
     return (rate,)
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
@@ -114,13 +127,40 @@ class Optimizer(Module):
 
 
 def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, Variable],
-              rate: Tensor) -> None:
-  """Updates a variable and its slots: in place if they lie alike, else where the slots lie."""
-  rate = cast(rate, grad.dtype)
-  if all(slot.placement == variable.placement for slot in slots.values()):
+              rate: Tensor, decay: Tensor | None = None) -> None:
+  """Updates a variable and its slots.
+
+  In place if they lie alike and have one data type, else in that of the slots and where they lie.
+
+  Args:
+    op: the update.
+    variable: it.
+    grad: its gradient.
+    slots: its slots.
+    rate: the learning rate.
+    decay: the share of a variable of half floats that is taken away before it is rounded.
+  """
+  if is_half(variable):
+    grad = cast(grad, op.dtype)
+  rate = cast(rate, op.dtype)
+  if all(slot.placement == variable.placement and slot.dtype == variable.dtype
+         for slot in slots.values()):
     apply_all(op, grad, rate)
     return
-  variable.assign(apply(PartUpdate(op), grad, rate, variable.tensor()))
+  value = cast(variable.tensor(), op.dtype)
+  if decay is not None:
+    value = value * (1.0 - decay)
+  variable.assign(cast(apply(PartUpdate(op), grad, rate, value), variable.dtype))
+
+
+def slot_dtype(variable: Variable) -> str:
+  """Returns the data type of a variable's slots, in which its updates are computed."""
+  return "float64" if variable.dtype == "float64" else "float32"
+
+
+def is_half(variable: Variable) -> bool:
+  """Returns whether a variable is of half floats, whose slots are wider than itself."""
+  return variable.dtype in ("bfloat16", "float16")
 
 
 def usually_decays(variable: Variable) -> bool:
@@ -139,17 +179,19 @@ def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
   return mixed
 
 
-def _first_values(variables: Sequence[Variable]) -> Initializer:
+def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
   """Returns what gives slots zeros: one tensor for all of a shape where each of several devices is
   to make its own of it, but on one device no tensor that would be in memory beside the slots."""
+  def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    return full(mesh, shape, 0.0, dtype)
   meshes = [v.mesh for v in variables[:1] if not v.mesh.abstract]
   return shared(zeros) if any(len(set(devices_of(mesh))) > 1 for mesh in meshes) else zeros
 
 
 def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Variable:
   with context(stage=variable.stage):
-    return Variable(variable.mesh, shape, first, name=f"{variable.name}/{slot}", trainable=False,
-                    layout=variable.slot_layout)
+    return Variable(variable.mesh, shape, first, name=f"{variable.name}/{slot}",
+                    dtype=slot_dtype(variable), trainable=False, layout=variable.slot_layout)
 
 
 def _check_step(step: Any) -> None:
@@ -160,7 +202,18 @@ def _check_step(step: Any) -> None:
 
 
 def _check_slots(optimizer: str, variable: Variable) -> None:
-  """Refuses a variable whose shape the rules for slots cannot cut. Raises LayoutError."""
+  """Refuses complex numbers, and a shape that the rules for slots cannot cut.
+
+  Raises:
+    DTypeError: the variable is complex.
+    LayoutError: its slots cannot be cut.
+  """
+  if is_complex(variable.dtype):
+    raise DTypeError(explain_error(
+        f"{optimizer} has no update for complex numbers: variable {variable.name!r} is "
+        f"{variable.dtype}.", **{"from": Source.here()},
+        way_out="Keep its real and its imaginary part as two variables, or take SGD without "
+                "momentum for it (see optimizers.ByName)."))
   mesh, layout = variable.mesh, variable.slot_layout
   for clash in mesh.place(variable.shape, layout)[1]:
     size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]

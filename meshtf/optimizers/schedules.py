@@ -12,12 +12,15 @@ program.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
+from meshtf.mesh import Mesh
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
@@ -25,6 +28,27 @@ from meshtf.ops.unary import cos, rsqrt
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]
 Rate: TypeAlias = float | Schedule
+_DTYPE = contextvars.ContextVar("dtype of rates", default="float32")
+
+
+@contextlib.contextmanager
+def computed_in(dtype: str) -> Iterator[None]:
+  """Lets the schedules of this module compute in float64, where the variables are of that type."""
+  before = _DTYPE.set(dtype)
+  try:
+    yield
+  finally:
+    _DTYPE.reset(before)
+
+
+def scalar(mesh: Mesh | None, value: float) -> Tensor:
+  """Returns a number in the data type of rates."""
+  return full(mesh, "", value, _DTYPE.get())
+
+
+def count(step: Tensor) -> Tensor:
+  """Returns a step in the data type of rates."""
+  return cast(step, _DTYPE.get())
 
 
 def warmup_cosine(peak: float, warmup_steps: int, total_steps: int, final: float = 0.0) -> Schedule:
@@ -34,7 +58,7 @@ def warmup_cosine(peak: float, warmup_steps: int, total_steps: int, final: float
   those after it have the final rate.
   """
   def rate(step: Tensor) -> Tensor:
-    done = (cast(step, "float32") - float(warmup_steps)) / float(max(total_steps - warmup_steps, 1))
+    done = (count(step) - float(warmup_steps)) / float(max(total_steps - warmup_steps, 1))
     falling = cos(minimum(maximum(done, 0.0), 1.0) * math.pi) * 0.5 + 0.5
     return _warmup(step, warmup_steps) * (falling * (peak - final) + final)
   return rate
@@ -43,8 +67,8 @@ def warmup_cosine(peak: float, warmup_steps: int, total_steps: int, final: float
 def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
   """Returns a rate that climbs in a line to `peak`, and falls as 1 / sqrt(step) from there."""
   def rate(step: Tensor) -> Tensor:
-    count = maximum(cast(step, "float32") + 1.0, float(max(warmup_steps, 1)))
-    return _warmup(step, warmup_steps) * rsqrt(count) * (peak * math.sqrt(max(warmup_steps, 1)))
+    t = maximum(count(step) + 1.0, float(max(warmup_steps, 1)))
+    return _warmup(step, warmup_steps) * rsqrt(t) * (peak * math.sqrt(max(warmup_steps, 1)))
   return rate
 
 
@@ -56,7 +80,7 @@ def linear_warmup(steps: int) -> Schedule:
 def linear_decay(total_steps: int, steps: int) -> Schedule:
   """Returns a factor that is 1, and falls in a line to 0 over the last of so many steps."""
   def rate(step: Tensor) -> Tensor:
-    left = (float(total_steps) - cast(step, "float32")) / float(max(steps, 1))
+    left = (float(total_steps) - count(step)) / float(max(steps, 1))
     return minimum(maximum(left, 0.0), 1.0)
   return rate
 
@@ -69,7 +93,7 @@ def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
   """Returns 1 / sqrt(max(step + 1, warmup_steps)): level at first, then falling."""
   def rate(step: Tensor) -> Tensor:
-    return rsqrt(maximum(cast(step, "float32") + 1.0, float(max(warmup_steps, 1))))
+    return rsqrt(maximum(count(step) + 1.0, float(max(warmup_steps, 1))))
   return rate
 
 
@@ -86,8 +110,8 @@ def slanted_triangular(peak: float, total_steps: int, cut_fraction: float = 0.1,
   cut = max(total_steps * cut_fraction, 1.0)
 
   def rate(step: Tensor) -> Tensor:
-    count = cast(step, "float32")
-    up, down = count / cut, (float(total_steps) - count) / max(total_steps - cut, 1.0)
+    t = count(step)
+    up, down = t / cut, (float(total_steps) - t) / max(total_steps - cut, 1.0)
     part = minimum(maximum(minimum(up, down), 0.0), 1.0)
     return (part * (ratio - 1.0) + 1.0) * (peak / ratio)
   return rate
@@ -99,9 +123,9 @@ def product(*factors: Rate) -> Schedule:
     raise PlanError("a product of rates has one factor at least.")
 
   def rate(step: Tensor) -> Tensor:
-    total = full(step.mesh, "", math.prod(f for f in factors if not callable(f)))
+    total = scalar(step.mesh, math.prod(f for f in factors if not callable(f)))
     for factor in factors:
-      total = total * factor(step) if callable(factor) else total
+      total = total * cast(factor(step), total.dtype) if callable(factor) else total
     return total
   return rate
 
@@ -112,4 +136,4 @@ def delayed(schedule: Schedule, steps: int) -> Schedule:
 
 
 def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
-  return minimum((cast(step, "float32") + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)
+  return minimum((count(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)
