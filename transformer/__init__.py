@@ -11,4 +11,5 @@ Commands: python -m transformer.train, .evaluate, .score, .decode, .export_model
 .tokenize, .vocabulary; explain and export belong to `python -m meshtf`.
 
     command, config_files, configurables     the flags they share, and gin
+    bindings, value_types                    what gin was given, where, and what cannot be meant
 """

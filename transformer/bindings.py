@@ -5,7 +5,7 @@
     check(statements)              # ConfigError: names the setting, its file and its line
 
 A setting that gin takes may still be wrong: a value of another type, and a macro or a scope that
-nothing refers to, such as `step = 4` for `steps = 4`. All of them are found before anything is made.
+nothing refers to, such as `step = 4` for `steps = 4`. They are found before anything is made.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ConfigError(ValueError):
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[config_parser.BindingStatement]]:
-  """Gives a list of all bindings that gin parses in the `with` block, and remembers their places."""
+  """Gives a list of the bindings that gin parses in the `with` block; remembers their places."""
   statements: list[config_parser.BindingStatement] = []
   before = config_parser.ConfigParser.parse_statement
 
@@ -201,7 +201,8 @@ def _short(selector: str) -> str:
 
 def with_near_misses(message: str) -> str:
   """Returns gin's message about a name that it does not know, and after it what may be meant."""
-  if found := re.search(r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", message):
+  if found := re.search(r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'",
+                        message):
     known = list(hints_of(gin_config._REGISTRY.get_match(found[1]).selector))
     return f"{message}\n  {_meant(found[2], found[1], known)}" if known else message
   if found := re.search(r"No configurable matching (?:reference )?'@?([\w./]+)", message):

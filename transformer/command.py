@@ -55,8 +55,8 @@ def configure(files: Sequence[str], params: Sequence[str], allowed: Sequence[str
       elsewhere should run nothing that its reader did not name.
 
   Raises:
-    ConfigError: gin cannot read a setting, a value is of another type than is wanted, nothing refers
-      to a name, or another module is imported; with the place.
+    ConfigError: gin cannot read a setting, a value is of another type than is wanted, nothing
+      refers to a name, or another module is imported; with the place.
   """
   gin.add_config_file_search_path(config_files.config_folder())
   verbosity = logging.get_verbosity()
@@ -95,22 +95,27 @@ def _imports_of(allowed: Sequence[str]) -> Iterator[None]:
     context.process_import = before
 
 
-def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = None) -> None:
+def configure_by_flags(argv: Sequence[str], *more: str, model_dir: str | None = None,
+                       files: Sequence[str] | None = None) -> None:
   """Gives gin the settings of the flags, and then some more.
 
   Args:
     argv: what is left of the command line.
     *more: settings.
     model_dir: the folder of a run, whose config.gin is taken if the flags name no file.
+    files: what is taken if the flags name none; None: what --gin_file stands at.
 
   Raises:
     ConfigError: an argument is no flag, or gin cannot read a setting.
   """
   _refuse_arguments(argv)
-  files, own = GIN_FILE.value, Path(model_dir or "", "config.gin")
-  if model_dir is not None and flags.FLAGS[GIN_FILE.name].using_default_value and own.exists():
-    files = [str(own)]
-  configure(files, [*GIN_PARAM.value, *more], GIN_IMPORT.value)
+  named, own = GIN_FILE.value, Path(model_dir or "", "config.gin")
+  if flags.FLAGS[GIN_FILE.name].using_default_value:
+    if model_dir is not None and own.exists():
+      named = [str(own)]
+    elif files is not None:
+      named = files
+  configure(named, [*GIN_PARAM.value, *more], GIN_IMPORT.value)
 
 
 def refuse_gin(argv: Sequence[str]) -> None:
@@ -145,7 +150,8 @@ def connect_by_flags() -> int:
   """
   if not CLUSTER.value:
     return 1
-  deterministic = gin.get_bindings("train").get("deterministic", False)
+  asked = gin.get_bindings("train", resolve_references=False)      # no data are made for this
+  deterministic = bindings.resolved(asked.get("deterministic", False))
   mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
   return len(CLUSTER.value.split(","))
 

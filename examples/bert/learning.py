@@ -1,7 +1,8 @@
 """What the three programs that train share: flags, how they start, learn, and measure.
 
+    learning.prepare(argv)                          # gin, and whether --output_dir can be written
     trainer = learning.trainer(model, steps, warmup)
-    learning.start(trainer)                         # --output_dir, or else --init_checkpoint
+    learning.start(trainer, examples, steps)        # --output_dir, or else --init_checkpoint
     learning.learn(trainer, examples, steps)
     numbers = Evaluation(model, examples, batch=8)()
 
@@ -11,17 +12,20 @@ A program that is started again goes on from the last checkpoint in --output_dir
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
 import meshtf as mtf
-from examples.bert import settings
+from examples.bert import configuring, settings
 from transformer import command, data
-from transformer.data.writing import whole_file
+from transformer.data.writing import check_folder, whole_file
 from transformer.models.base import Model
+from transformer.runs import records, reports, training
 from transformer.runs.loop import Loop
 from transformer.runs.metrics import Metrics
 from transformer.runs.trainer import Trainer
@@ -48,6 +52,26 @@ WARMUP = flags.DEFINE_float("warmup_proportion", 0.1, "The part of all steps in 
 ON_BAD = flags.DEFINE_enum("on_bad", "refuse", ["refuse", "skip"], "What becomes of examples that "
                            "are malformed.")
 JIT = flags.DEFINE_bool("jit", False, "Whether XLA compiles the local work.")
+FILES = (*training.FILES, "*results.t*", "*predictions.json", "null_odds.json")    # of programs
+_LOOP = {"keep": 2, "keep_every": 0, "save_beside": False, "profile": None}
+OVERLAPS = settings.OVERLAPS | {     # settings of gin that say the same as a flag
+    "train.batch": TRAIN_BATCH, "train.report_every": REPORT_EVERY, "train.save_every": SAVE_EVERY,
+    "train.jit": JIT}
+
+
+def prepare(argv: Sequence[str], **more: flags.FlagHolder[Any]) -> None:
+  """Reads gin's settings, and sees that --output_dir can be written.
+
+  Args:
+    argv: what is left of the command line.
+    **more: by names of gin's settings of `train`, flags that say the same.
+
+  Raises:
+    ConfigError: a setting is wrong.
+    DataError: the folder cannot be written, or is full of something else.
+  """
+  configuring.read(argv, OVERLAPS | {f"train.{name}": flag for name, flag in more.items()})
+  check_folder(OUTPUT.value, "--output_dir", FILES)
 
 
 class Given:
@@ -72,44 +96,90 @@ def steps_of(examples: int) -> tuple[int, int]:
 
 def trainer(model: Model, steps: int, warmup: int) -> Trainer:
   """Returns what takes steps: the rate climbs in a line, and falls in one to 0 at the last step;
-  gradients are clipped to a norm of 1; biases and norms do not decay."""
+  gradients are clipped to a norm of 1; biases and norms do not decay. Gin may say otherwise.
+
+  Raises:
+    ConfigError: a flag is given that the optimizer does not take, or a setting has no effect.
+  """
+  configuring.of_train(**_LOOP)        # that they are heeded is known before they are needed
+  own = configuring.of_train(clip_norm=1.0, microbatches=1, skips=False)
+  found = Trainer(model, optimizer_of(steps, warmup), seed=settings.SEED.value, jit=JIT.value,
+                  **own)
+  own |= {"batch": TRAIN_BATCH.value, "steps": steps, "warmup": warmup, "rate": RATE.value}
+  found.record = {f"train.{name}": value for name, value in own.items()}
+  return found
+
+
+def optimizer_of(steps: int, warmup: int) -> Callable[..., mtf.optimizers.Optimizer]:
+  """Returns what makes the optimizer of the flags, with what gin binds of it."""
   rate = mtf.optimizers.product(RATE.value, mtf.optimizers.linear_warmup(warmup),
                                 mtf.optimizers.linear_decay(steps, steps - warmup))
-  decays = mtf.optimizers.unless_named(settings.SMALL)
-
-  def optimizer(variables: Sequence[mtf.Variable]) -> mtf.optimizers.Optimizer:
-    kind = mtf.optimizers.AdamW if OPTIMIZER.value == "adamw" else mtf.optimizers.LAMB
-    return kind(variables, rate, weight_decay=DECAY.value, epsilon=1e-6, decays=decays)
-
-  return Trainer(model, optimizer, seed=settings.SEED.value, clip_norm=1.0, jit=JIT.value)
+  kind = configuring.configured(
+      mtf.optimizers.AdamW if OPTIMIZER.value == "adamw" else mtf.optimizers.LAMB)
+  if configuring.is_bound("train.optimizer"):
+    if configuring.given(OPTIMIZER):
+      configuring.overruled("train.optimizer", OPTIMIZER)
+    else:
+      kind = configuring.of_train(optimizer=None)["optimizer"]
+  name, settled = kind.__name__, {}
+  for parameter, value, flag in (
+      ("learning_rate", rate, RATE), ("weight_decay", DECAY.value, DECAY), ("epsilon", 1e-6, None),
+      ("decays", mtf.optimizers.unless_named(settings.SMALL), None)):
+    given = flag is not None and configuring.given(flag)
+    if parameter not in configuring.takes(name):
+      if given:
+        raise command.ConfigError(f"--{flag.name}={flag.value}: {name} takes no {parameter}.\n"
+                                  "  Leave it out, or take another optimizer.")
+    elif not configuring.is_bound(f"{name}.{parameter}"):
+      settled[parameter] = value
+    elif given:
+      configuring.overruled(f"{name}.{parameter}", flag)
+      settled[parameter] = value
+  return functools.partial(kind, **settled)
 
 
 def introduce(model: Model, examples: object) -> None:
-  """Prints what is about to learn from what, and where."""
+  """Prints what is about to learn from what, and where, and what gin says in vain.
+
+  Raises:
+    ConfigError: --gin_param has a setting without effect.
+  """
+  notes = configuring.refuse_unused()
   parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
   print(f"examples {examples}\nmodel    {parameters:,} parameters; {model.architecture}\n"
         f"mesh     {model.mesh!r}, layout {model.mesh.layout!r}", flush=True)
+  for line in notes:
+    print(f"gin      {line}", flush=True)
 
 
-def start(trainer: Trainer, part: str = "bert/") -> None:
+def start(trainer: Trainer, rows: data.TaskData | None = None, steps: int = 0,
+          part: str = "bert/") -> None:
   """Goes on from the last checkpoint in --output_dir; without one, reads --init_checkpoint.
 
   Args:
     trainer: whose model begins so.
+    rows: what is learned from; None: it is not told, nor is its vocabulary compared.
+    steps: how many there are to be in all.
     part: how the names of the variables begin that --init_checkpoint must have: those of the
       encoder have one path in all models. The others are drawn.
 
   Raises:
-    CheckpointError: a checkpoint is of another model.
+    CheckpointError: a checkpoint is of another model or vocabulary.
     DataError: --init_checkpoint is not there; or neither is, and nothing is to be learned.
   """
+  if rows is not None:
+    learned = f"{rows.task.name}, {len(rows.task.source.train()):,} examples to learn from"
+    trainer.record = records.of_run(trainer, rows, {"data": learned, **trainer.record})
   if trainer.restore(OUTPUT.value):
-    print(f"going on from step {trainer.steps_done} in {OUTPUT.value}", flush=True)
+    _going_on(trainer, rows, steps)
   elif INIT.value:
     found = mtf.latest_checkpoint(INIT.value)
     path = found[1] if found else INIT.value
     if not Path(path).is_dir():
       raise data.DataError(f"--init_checkpoint={path}: there is no such checkpoint.")
+    if rows is not None:
+      extra = mtf.checkpoints.Manifest.read(path).extra
+      records.check_vocabulary(extra, rows.vocabulary, f"--init_checkpoint={path}")
     shared = {v.name: v for v in trainer.model.variables if v.name.startswith(part)}
     mtf.restore_checkpoint(path, shared, partly=True)
     print(f"beginning with {len(shared)} of {len(trainer.model.variables)} variables, of {path}",
@@ -118,6 +188,21 @@ def start(trainer: Trainer, part: str = "bert/") -> None:
     raise data.DataError(f"there is no checkpoint in {OUTPUT.value}, and nothing was learned: a "
                          "model of random numbers is not worth measuring.\n  Give --do_train, or "
                          "--init_checkpoint.")
+
+
+def _going_on(trainer: Trainer, rows: data.TaskData | None, steps: int) -> None:
+  """Prints what was found in --output_dir, and which settings are others now."""
+  done, changed = trainer.steps_done, []
+  if rows is not None:
+    records.check_vocabulary(trainer.restored, rows.vocabulary, f"the run in {OUTPUT.value}")
+    changed = records.differences(trainer.restored, trainer.record)
+  if not TRAIN.value:
+    print(f"the model is that of step {done} in {OUTPUT.value}", flush=True)
+    return
+  for line in changed:
+    print(f"changed  {line}", flush=True)
+  print(reports.finished(done, steps, bool(changed), "output_dir") if done >= steps > 0 else
+        f"going on from step {done} in {OUTPUT.value}", flush=True)
 
 
 @contextlib.contextmanager
@@ -137,8 +222,9 @@ def learn(trainer: Trainer, examples: data.Data, steps: int) -> None:
     KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
     NumericsError: a loss is no finite number.
   """
+  own = configuring.of_train(**_LOOP)
   loop = Loop(trainer, examples, steps, TRAIN_BATCH.value, report_every=REPORT_EVERY.value,
-              save_every=SAVE_EVERY.value)
+              save_every=SAVE_EVERY.value, **own)
   with Metrics(OUTPUT.value, trainer.steps_done, say=lambda line: None) as log:
     loop.run(OUTPUT.value, log)
 

@@ -125,8 +125,8 @@ def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
 
 def main(argv: Sequence[str]) -> None:
   """Trains, measures, and tells."""
-  settings.refuse_arguments(argv)
   with learning.leaving_plainly():
+    learning.prepare(argv)
     vocabulary = settings.vocabulary()
     config, files = settings.config(vocabulary), read()
     rows = examples(files.train, files.dev, files, vocabulary)
@@ -135,7 +135,7 @@ def main(argv: Sequence[str]) -> None:
     trainer = learning.trainer(model, steps, warmup)
     learning.introduce(model, f"{len(files.train):,} to learn from, {len(files.dev):,} held out; "
                               f"classes {', '.join(files.classes)}")
-    learning.start(trainer)
+    learning.start(trainer, rows, steps)
     if learning.TRAIN.value:
       learning.learn(trainer, rows, steps)
     if learning.EVAL.value:
@@ -145,5 +145,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["data_dir", "bert_config_file", "vocab_file", "output_dir"])
+  flags.mark_flags_as_required(["data_dir", "vocab_file", "output_dir"])
   app.run(main)

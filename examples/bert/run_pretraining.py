@@ -90,15 +90,15 @@ def _nats(counts: collections.Counter[int], held_out: collections.Counter[int],
 
 def main(argv: Sequence[str]) -> None:
   """Trains, and measures."""
-  settings.refuse_arguments(argv)
   with learning.leaving_plainly():
+    learning.prepare(argv, steps=_STEPS)
     vocabulary = settings.vocabulary()
     config = settings.config(vocabulary)
     rows = examples(vocabulary, config.architecture.vocab)
     model = settings.build(Bert, config)
     trainer = learning.trainer(model, _STEPS.value, _WARMUP.value)
     learning.introduce(model, rows)
-    learning.start(trainer, part="")
+    learning.start(trainer, rows, _STEPS.value, part="")
     if learning.TRAIN.value:
       learning.learn(trainer, rows, _STEPS.value)
     if learning.EVAL.value:
@@ -106,5 +106,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["input_file", "bert_config_file", "vocab_file", "output_dir"])
+  flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
   app.run(main)

@@ -146,8 +146,8 @@ def evaluate(learned: Sequence[Question], questions: Sequence[Question], found: 
 
 def main(argv: Sequence[str]) -> None:
   """Trains, answers, and scores."""
-  settings.refuse_arguments(argv)
   with learning.leaving_plainly():
+    learning.prepare(argv)
     vocabulary = settings.vocabulary()
     config = settings.config(vocabulary)
     answering = learning.PREDICT.value or learning.EVAL.value
@@ -161,7 +161,7 @@ def main(argv: Sequence[str]) -> None:
     steps, warmup = learning.steps_of(len(learned.windows))
     trainer = learning.trainer(model, steps, warmup)
     learning.introduce(model, f"{learned} to learn from, {asked} to answer")
-    learning.start(trainer)
+    learning.start(trainer, rows, steps)
     if learning.TRAIN.value:
       learning.learn(trainer, rows, steps)
     if answering:
@@ -172,5 +172,5 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["bert_config_file", "vocab_file", "output_dir"])
+  flags.mark_flags_as_required(["vocab_file", "output_dir"])
   app.run(main)

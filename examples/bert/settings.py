@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from absl import app, flags
+import gin
+from absl import flags
 
 import meshtf as mtf
+from examples.bert import configuring
 from transformer import data
 from transformer.convert.settings import Settings
 from transformer.models.architecture import Architecture
@@ -42,21 +44,26 @@ LAYOUTS = flags.DEFINE_string("layout", None, "Which dimension is cut along whic
                               f'"{LAYOUT}", as far as the mesh has these axes.')
 DEVICES = flags.DEFINE_string("devices", None, 'As of mtf.Mesh: "logical:8", or names with commas '
                               "between; by default the GPUs, or one CPU for all positions.")
+OVERLAPS: dict[str, flags.FlagHolder[Any]] = {     # settings of gin that say the same as a flag
+    "Mesh.axes": MESH, "Mesh.layout": LAYOUTS, "Mesh.devices": DEVICES, "Mesh.seed": SEED,
+    "train.seed": SEED, "WordPieceVocabulary.path": VOCAB, "WordPieceVocabulary.lower_case": LOWER}
 
 
-def devices() -> str | list[str] | None:
+def devices() -> str | Sequence[str] | None:
   """Returns what `mtf.Mesh` calls devices."""
-  text = DEVICES.value
-  return text.split(",") if text and text.startswith("/") else text
+  names = DEVICES.value
+  return names.split(",") if isinstance(names, str) and names.startswith("/") else names
 
 
 def mesh() -> mtf.Mesh:
-  """Returns the mesh of the flags."""
+  """Returns the mesh of the flags, with what gin binds besides."""
   axes, layout = MESH.value, LAYOUTS.value
   if layout is None:
     there = {axis.partition(":")[0].strip() for axis in axes.split(";")}
     layout = ";".join(rule for rule in LAYOUT.split("; ") if rule.partition(":")[2] in there)
-  return mtf.Mesh(axes, layout, devices=devices(), seed=SEED.value)
+  found: mtf.Mesh = configuring.configured(mtf.Mesh)(axes, layout, devices=devices(),
+                                                     seed=SEED.value)
+  return found
 
 
 def vocabulary() -> data.WordPieceVocabulary:
@@ -87,14 +94,18 @@ def config(words: data.WordPieceVocabulary) -> Config:
   Raises:
     DataError: the file cannot be read, or the vocabulary or the length of rows does not fit.
   """
-  whole = read_config(CONFIG.value)
-  found = whole.architecture
+  if CONFIG.value is None and not gin.get_bindings("bert_architecture"):
+    raise data.DataError("nothing says how large the model is.\n  Name a file with its sizes by "
+                         "--bert_config_file, or bind bert_architecture by --gin_file or "
+                         "--gin_param.")
+  whole = read_config(CONFIG.value) if CONFIG.value else Config(bert_architecture(), 0.02)
+  found, source = whole.architecture, CONFIG.value or "bert_architecture of gin"
   if words.size > found.vocab:
-    raise data.DataError(f"{words.path} has {words.size:,} pieces, and {CONFIG.value} has room for "
+    raise data.DataError(f"{words.path} has {words.size:,} pieces, and {source} has room for "
                          f"{found.vocab:,}.\n  Take the vocabulary that the model is for, or raise "
                          "vocab_size.")
   if LENGTH.value > found.max_length:
-    raise data.DataError(f"--max_seq_length={LENGTH.value}, and {CONFIG.value} has "
+    raise data.DataError(f"--max_seq_length={LENGTH.value}, and {source} has "
                          f"{found.max_length} positions.\n  Take shorter rows, or raise "
                          "max_position_embeddings.")
   return whole
@@ -122,17 +133,25 @@ def read_config(path: str) -> Config:
 
 
 def _config(config: Settings) -> Config:
-  width, heads = config["hidden_size"], config["num_attention_heads"]
-  if width % heads:
-    raise data.DataError(f"hidden_size {width} cannot be dealt out to {heads} heads alike.")
   dropout = config.get("hidden_dropout_prob", 0.1)
   config.require(attention_probs_dropout_prob=dropout)
-  sizes = bert_architecture(
-      vocab=config["vocab_size"], d_model=width, heads=heads, d_kv=width // heads,
-      d_ff=config["intermediate_size"], blocks=config["num_hidden_layers"],
-      activation=config.activation("hidden_act"), dropout=dropout,
-      max_length=config["max_position_embeddings"], token_types=config.get("type_vocab_size", 2))
-  return Config(sizes, config.get("initializer_range", 0.02))
+  sizes = {
+      "vocab": config["vocab_size"], "d_model": config["hidden_size"],
+      "heads": config["num_attention_heads"], "d_ff": config["intermediate_size"],
+      "blocks": config["num_hidden_layers"], "activation": config.activation("hidden_act"),
+      "dropout": dropout, "max_length": config["max_position_embeddings"],
+      "token_types": config.get("type_vocab_size", 2)}
+  of_gin = gin.get_bindings("bert_architecture")
+  width, heads = (of_gin.get(name, sizes[name]) for name in ("d_model", "heads"))
+  if width % heads and "d_kv" not in of_gin:
+    raise data.DataError(f"hidden_size {width} cannot be dealt out to {heads} heads alike.")
+  sizes["d_kv"] = width // heads
+  for name in sizes.keys() & of_gin.keys():
+    if sizes[name] != of_gin[name]:
+      configuring.note(f"bert_architecture.{name} = {of_gin[name]!r} wins over {sizes[name]!r} of "
+                       f"{CONFIG.value}")
+  architecture = bert_architecture(**{k: v for k, v in sizes.items() if k not in of_gin})
+  return Config(architecture, config.get("initializer_range", 0.02))
 
 
 def files(patterns: str) -> list[Path]:
@@ -144,9 +163,3 @@ def files(patterns: str) -> list[Path]:
       raise data.DataError(f"there is no file {pattern!r}.")
     found += [Path(path) for path in paths if not path.endswith(".idx")]
   return found
-
-
-def refuse_arguments(argv: Sequence[str]) -> None:
-  """Ends the program if something on the command line is no flag."""
-  if len(argv) > 1:
-    raise app.UsageError(f"{argv[1]!r} is not a flag.")

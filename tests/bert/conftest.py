@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 
+import gin
 import pytest
 from absl import flags
 from absl.testing import flagsaver
@@ -17,6 +18,14 @@ PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 SIZES = {"vocab_size": 40, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
          "intermediate_size": 16, "hidden_act": "gelu", "hidden_dropout_prob": 0.0,
          "attention_probs_dropout_prob": 0.0, "max_position_embeddings": 32, "type_vocab_size": 2}
+
+
+@pytest.fixture(autouse=True)
+def clean_gin():
+  """No settings of gin before a test, and none after it."""
+  gin.clear_config()
+  yield
+  gin.clear_config()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Places that cannot be written are told before any work is done, with the setting and a way out."""
+"""Places that cannot be written are refused before any work is done, with the setting's name."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_folder_of_something_else(tmp_path):
 @pytest.mark.parametrize("kind, says", [
     ("file", "is no folder"), ("below a file", "is no folder"), ("occupied", "holds no run, but x"),
     ("read only", "Read-only file system")])
-def test_training_refuses_its_folder_before_anything_runs(tmp_path, capsys, monkeypatch, kind, says):
+def test_training_refuses_its_folder_at_the_start(tmp_path, capsys, monkeypatch, kind, says):
   params = small(tmp_path)
   place = {"below a file": tmp_path / "it" / "run"}.get(kind, tmp_path / "it")
   if kind in ("file", "below a file"):

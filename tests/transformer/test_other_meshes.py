@@ -1,4 +1,4 @@
-"""Runs on meshes that lack axes which layouts name: all that uses a run works there as elsewhere."""
+"""Runs on meshes that lack axes which layouts name: all that uses a run works there, too."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def test_a_model_is_used_with_its_own_vocabulary_only(tmp_path, monkeypatch):
   assert Trained.of(str(tmp_path / "run")).step == 1
   other = pieces(tmp_path, "b.txt", [*PIECES[:5], *reversed(PIECES[5:])])
   monkeypatch.setattr(data.TaskData, "vocabulary", other)
-  with pytest.raises(mtf.CheckpointError, match="step_00000001 was trained with another vocabulary"):
+  with pytest.raises(mtf.CheckpointError, match="step_00000001 was trained with another voc"):
     Trained.of(str(tmp_path / "run"))
 
 

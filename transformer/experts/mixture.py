@@ -150,8 +150,8 @@ class MixtureOfExperts(mtf.Module):
           "where depends on later ones.\n  To write texts, let tokens choose: switch or top_k.")
     if routing.choices is None and self.causal:
       raise mtf.PlanError(
-          "experts choose among tokens (expert_choice) in a decoder: which token goes where depends "
-          "on later tokens, those that it is to predict.\n  Let tokens choose: "
+          "experts choose among tokens (expert_choice) in a decoder: which token goes where "
+          "depends on later tokens, those that it is to predict.\n  Let tokens choose: "
           "MixtureOfExperts.gating = @top_k, @switch or @top_2; only encoders can take this one.")
     y = self._through_experts(grouped, routing)
     y = mtf.transpose(mtf.reshape(y, [x.shape.dim(n) for n in order]), x.shape.names)

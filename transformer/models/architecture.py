@@ -26,8 +26,8 @@ _KINDS = {
     "dtype": ("float32", "bfloat16"),
 }
 _AT_LEAST = {                     # integers; those that may be None are listed below
-    **dict.fromkeys(("vocab", "d_model", "d_ff", "heads", "d_kv", "blocks", "kv_heads", "max_length",
-                     "buckets", "max_distance", "vocab_multiple", "embedding_size",
+    **dict.fromkeys(("vocab", "d_model", "d_ff", "heads", "d_kv", "blocks", "kv_heads",
+                     "max_length", "buckets", "max_distance", "vocab_multiple", "embedding_size",
                      "block_length"), 1),
     "token_types": 0, "moe_every": 0}
 _MAY_BE_NONE = ("kv_heads", "embedding_size")
@@ -142,8 +142,9 @@ class Architecture:
                              f"{high:g}, and below.")
     if self.moe_every > self.blocks:
       raise mtf.ParseError(
-          f"Architecture.moe_every is {self.moe_every}, and there are {self.blocks} blocks: none of "
-          f"them would have a mixture of experts.\n  Take 1 to {self.blocks}, or 0 for none.")
+          f"Architecture.moe_every is {self.moe_every}, and there are {self.blocks} blocks: none "
+          "of them would have a mixture of experts.\n"
+          f"  Take 1 to {self.blocks}, or 0 for none.")
 
   def __repr__(self) -> str:
     """The sizes, and whatever is not as by default."""

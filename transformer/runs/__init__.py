@@ -6,5 +6,6 @@
     metrics, reports, watching      what is told on the way, and at the end
     interrupts   Ctrl-C between two steps
     reading      batches, by the hosts that learn from them
+    records      what shaped a run, saved with its checkpoints, and compared when it goes on
     trained      a model as a run left it, without its optimizer
 """

@@ -1,4 +1,4 @@
-"""What shaped a run, saved with its checkpoints: the vocabulary, and all settings that change numbers.
+"""What shaped a run, saved with its checkpoints: its vocabulary, and what its numbers depend on.
 
     record = of_run(trainer, data, {"train.batch": 16})
     trainer.record = record                            # goes into each checkpoint
@@ -24,7 +24,8 @@ from transformer.runs.trainer import Trainer
 
 VOCABULARY, SETTINGS = "vocabulary", "settings"
 # Of these, numbers do not depend, or they are taken from the objects themselves.
-_LEFT_OUT = ("Architecture", "bert_architecture", "train", "Mesh", "Evaluation", "sample", "Decoder")
+_LEFT_OUT = ("Architecture", "bert_architecture", "train", "Mesh", "Evaluation", "sample",
+             "Decoder")
 _PLAIN = (bool, int, float, str, type(None))
 _NO_VOCABULARY = "none"       # of data without texts
 
@@ -35,18 +36,19 @@ def of_run(trainer: Trainer, data: Data, more: Mapping[str, Any]) -> dict[str, A
   Args:
     trainer: with a model and an optimizer.
     data: what is learned from.
-    more: further settings, by the names that people give them.
+    more: further settings, by the names that people give them; with "data", if data are not to be
+      asked what they are, for which they read all.
   """
   model, optimizer = trainer.model, trainer.optimizer
   settings = {"model": type(model).__name__, "optimizer": type(optimizer).__name__,
-              "data": str(data), "rows": _shapes(data)}
+              "rows": _shapes(data)}
   for field in dataclasses.fields(model.architecture):
     settings[f"Architecture.{field.name}"] = getattr(model.architecture, field.name)
   for name, value in vars(optimizer).items():
     if isinstance(value, _PLAIN) and name != "name":
       settings[f"{type(optimizer).__name__}.{name}"] = value
   settings |= _of_gin()
-  settings |= more
+  settings |= more if "data" in more else {"data": str(data), **more}
   return {VOCABULARY: data.vocabulary.fingerprint(),
           SETTINGS: {name: _shown(value) for name, value in settings.items()}}
 

@@ -42,8 +42,8 @@ class Trainer:
     self.seed, self.microbatches = seed, microbatches
     self.examples_done = 0                    # where the data go on: kept by whoever gives batches
     self.reports: dict[str, Report] = {}      # what mixtures of experts told in the last step
-    self.record: dict[str, Any] = {}          # what shapes the run, to be saved with it: see records
-    self.restored: dict[str, Any] = {}        # what the checkpoint that was read has of that kind
+    self.record: dict[str, Any] = {}          # what shapes the run, saved with it: see `records`
+    self.restored: dict[str, Any] = {}        # what was saved with the checkpoint that was read
 
     @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
     def training_step(batch: Batch, step: mtf.Tensor

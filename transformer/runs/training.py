@@ -89,8 +89,8 @@ class Run:
                peak_flops: float | None = None) -> None:
     _check({"steps": (steps, 0), "batch": (batch, 1), "microbatches": (microbatches, 1),
             "report_every": (report_every, 1), "save_every": (save_every, 1),
-            "evaluate_every": (evaluate_every, 0), "keep": (keep, 1), "keep_every": (keep_every, 0)},
-           profile)
+            "evaluate_every": (evaluate_every, 0), "keep": (keep, 1),
+            "keep_every": (keep_every, 0)}, profile)
     if batch % microbatches:
       raise mtf.ParseError(f"train.batch is {batch}, and train.microbatches is {microbatches}: it "
                            "must divide the batch.")
