@@ -52,6 +52,8 @@ WARMUP = flags.DEFINE_float("warmup_proportion", 0.1, "The part of all steps in 
 ON_BAD = flags.DEFINE_enum("on_bad", "refuse", ["refuse", "skip"], "What becomes of examples that "
                            "are malformed.")
 JIT = flags.DEFINE_bool("jit", False, "Whether XLA compiles the local work.")
+for name in ("gin_file", "gin_param", "gin_import"):           # so that --help shows them
+  flags.declare_key_flag(name)
 FILES = (*training.FILES, "*results.t*", "*predictions.json", "null_odds.json")    # of programs
 _LOOP = {"keep": 2, "keep_every": 0, "save_beside": False, "profile": None}
 OVERLAPS = settings.OVERLAPS | {     # settings of gin that say the same as a flag
@@ -105,8 +107,9 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
   own = configuring.of_train(clip_norm=1.0, microbatches=1, skips=False)
   found = Trainer(model, optimizer_of(steps, warmup), seed=settings.SEED.value, jit=JIT.value,
                   **own)
-  own |= {"batch": TRAIN_BATCH.value, "steps": steps, "warmup": warmup, "rate": RATE.value}
-  found.record = {f"train.{name}": value for name, value in own.items()}
+  found.record = {f"train.{name}": value for name, value in own.items()} | {
+      "steps": steps, "steps of the climb": warmup, "--learning_rate": RATE.value,
+      "--train_batch_size": TRAIN_BATCH.value}
   return found
 
 

@@ -36,11 +36,10 @@ def no_steps(monkeypatch):
   monkeypatch.setattr(Loop, "run", lambda *_: None)
 
 
-def classify_by(folder, params=(), files=(), left_out=(), **more):
-  """Runs the classifier; of the flags that tests give, some are left out."""
-  with_defaults = {name: None for name in left_out}
-  classify(folder, gin_param=list(params), **({"gin_file": list(files)} if files else {}), **more,
-           **with_defaults)
+def classify_by(folder, params=(), files=(), **more):
+  """Runs the classifier with settings of gin; of the flags, those that are None are not given."""
+  named = {"gin_file": list(files)} if files else {}
+  classify(folder, gin_param=list(params), **named, **more)
 
 
 @pytest.fixture(autouse=True)
