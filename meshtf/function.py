@@ -44,13 +44,14 @@ from meshtf.graph.apply import set_eager_executor
 from meshtf.mesh import Mesh
 from meshtf.runtime.arguments import Call, leaf_names
 from meshtf.runtime.beats import beat
-from meshtf.runtime.compiled import Compiled, held_tensor
-from meshtf.runtime.eager import Eager
+from meshtf.runtime.compiled import held_tensor
+from meshtf.runtime.eager import EAGER
 from meshtf.runtime.spmd import Export, refusal
 from meshtf.runtime.spmd import export as export_program
+from meshtf.runtime.traces import Trace
 
 Runtime: TypeAlias = Literal["placed", "spmd"]
-set_eager_executor(Eager())
+set_eager_executor(EAGER)
 
 
 def function(fn: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, jit: bool = False,
@@ -138,7 +139,7 @@ class Function:
     if runtime not in get_args(Runtime):
       raise PlanError(f"there is no runtime {runtime!r}.\n  Take one of {get_args(Runtime)}.")
     self._signature, self.name = inspect.signature(fn), getattr(fn, "__name__", repr(fn))
-    self._compiled: dict[Any, tuple[Compiled, Any]] = {}
+    self._compiled: dict[Any, tuple[Trace, Any]] = {}
     functools.update_wrapper(self, fn)
     unknown = set(names) - set(self._signature.parameters)
     if unknown:
@@ -153,12 +154,12 @@ class Function:
       return self._fn(*args, **kwargs)
     call = self._bind(args, kwargs)
     beat(f"{'runs' if call.key in self._compiled else 'traces'} {self.name}")
-    compiled, structure = self._get(call)
-    results = iter(compiled(call.flat))
+    trace, structure = self._get(call)
+    results = iter(trace.call(call.flat, call.tensors))
     beat(f"ran {self.name}")
     return tf.nest.map_structure(lambda y: next(results) if y is _RESULT else y, structure)
 
-  def lower(self, *args: Any, **kwargs: Any) -> Compiled:
+  def lower(self, *args: Any, **kwargs: Any) -> Trace:
     """Returns the planned program for these arguments, without running it."""
     return self._get(self._bind(args, kwargs))[0]
 
@@ -202,7 +203,7 @@ class Function:
     """The number of programs made so far."""
     return len(self._compiled)
 
-  def _get(self, call: Call) -> tuple[Compiled, Any]:
+  def _get(self, call: Call) -> tuple[Trace, Any]:
     if call.key not in self._compiled:
       self._compiled[call.key] = self._trace(call)
     return self._compiled[call.key]
@@ -221,16 +222,16 @@ class Function:
     call.key = (*call.key, current().region)
     return call
 
-  def _trace(self, call: Call) -> tuple[Compiled, Any]:
+  def _trace(self, call: Call) -> tuple[Trace, Any]:
     graph = Graph(call.mesh)
     results, structure = self._record(graph, call)
     if graph.mesh is None:
       raise self._no_mesh()
     if self._runtime == "spmd":
       raise refusal(graph.mesh)
-    compiled = Compiled(graph.nodes, results, call.stores, graph.mesh, self._jit)
+    trace = Trace(self.name, graph, graph.nodes, results, call.stores, self._jit)
     warn_of_unmatched_rules(graph.mesh, any(n.op.effect == "write" for n in graph.nodes))
-    return compiled, structure
+    return trace, structure
 
   def _record(self, graph: Graph, call: Call) -> tuple[list[Tensor], Any]:
     """Records the function; returns its tensors, and the structure in which they belong."""

@@ -122,6 +122,7 @@ def newest_whole(directory: str, read: Callable[[str], dict[str, Any]]) -> Resto
 def _load(prefix: str, manifest: Manifest, named: Sequence[tuple[str, Variable]]) -> None:
   hosts: dict[str, list[_Read]] = defaultdict(list)
   for name, variable in named:
+    variable.written()
     here: dict[str, dict[Box, list[tf.Variable]]] = defaultdict(lambda: defaultdict(list))
     for region, holders in variable.holders():
       for slice_ in holders:

@@ -51,6 +51,16 @@ def current() -> Context:
 
 
 @contextlib.contextmanager
+def nothing_in_force() -> Iterator[None]:
+  """Takes all out of force, for a `with` block."""
+  before, _local.context = _local.context, Context()
+  try:
+    yield
+  finally:
+    _local.context = before
+
+
+@contextlib.contextmanager
 def context(**changes: Any) -> Iterator[Context]:
   """Changes what is in force, for a `with` block."""
   before = _local.context

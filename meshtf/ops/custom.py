@@ -105,7 +105,8 @@ def _captures(ys: Sequence[Tensor], inputs: Sequence[Tensor], since: int) -> tup
       if op.effect is None or op.stores[0] not in given:
         found.append(x)
     elif not op.stops_gradient:
-      stack.extend(x.node.inputs)
+      called = not x.node.inputs and x.node.rule is not None     # a function, in eager mode
+      stack.extend(x.node.rule.inputs if called else x.node.inputs)
   return tuple(found)
 
 

@@ -17,6 +17,7 @@ import tensorflow as tf
 from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Spec, Tensor, apply
 from meshtf.mesh import Mesh
+from meshtf.names import has_gradient
 from meshtf.ops.state import Read
 from meshtf.runtime.stores import ArrayStore, SlicesStore, as_array, distinct, named_shape
 
@@ -34,6 +35,7 @@ class Call:
     self.key: tuple[Any, ...] = ()
     self.stores: list[Any] = []
     self.flat: list[Any] = []
+    self.tensors: list[Tensor] = []       # of the arguments: those that can have gradients
     self._makers: dict[str, Callable[[], Any]] = {}
 
   def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
@@ -106,6 +108,8 @@ class Call:
     different, pattern = distinct(leaf.held.values)
     store = SlicesStore(own, leaf.spec, leaf.mesh, leaf.held.placement, pattern)
     self._add(store, (name, leaf.spec, leaf.held.placement, pattern, leaf.mesh), different)
+    if has_gradient(leaf.dtype):
+      self.tensors.append(leaf)
     return lambda: apply(Read(store), mesh=store.mesh)
 
   def _add(self, store: Any, key: tuple[Any, ...], tensors: list[Any]) -> None:

@@ -130,7 +130,6 @@ def _passing_over() -> Iterator[None]:
 def held_tensor(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
   """Returns an eager tensor that no op made: the result of a function."""
   node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
-  tensor = Tensor(node, 0, spec)
-  node.outputs = (tensor,)
+  tensor = Tensor(node, 0, spec)       # to which the node does not refer: it goes when it is unused
   tensor.held = held
   return tensor

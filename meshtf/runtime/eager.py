@@ -1,6 +1,6 @@
 """Eager mode: each op is planned and run at once, so that tensors have values to look at.
 
-    set_eager_executor(Eager())       # done once, by meshtf.function
+    set_eager_executor(EAGER)         # done once, by meshtf.function
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 from meshtf.errors import MeshError, explain_error
 from meshtf.graph import OPERATORS, Held, Node, Op, Tensor, current
 from meshtf.mesh import Mesh, Placement
+from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
 from meshtf.runtime.numbers import check_numbers
 from meshtf.runtime.placed import Placed
@@ -34,8 +35,20 @@ class Eager:
     values = [[]] * len(program.results) if node.mesh.abstract else _run(program)
     for y, value, slices in zip(node.outputs, program.results, values):
       y.held = Held(value.placement, slices)
+    if node.op.effect == "write":
+      for store in node.op.stores:
+        store.written()
     if current().checked:
       check_numbers(node)
+    if node.group is None and _ends_gradients(node):
+      node.inputs = ()               # no longer of use, and perhaps large
+
+
+EAGER = Eager()
+
+
+def _ends_gradients(node: Node) -> bool:
+  return node.op.stops_gradient or not any(has_gradient(y.dtype) for y in node.outputs)
 
 
 def bring(tensor: Tensor, placement: Placement) -> list[Any]:

@@ -34,6 +34,7 @@ from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.cells import Cell, make_cells
+from meshtf.runtime.changes import Writes
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
@@ -80,6 +81,7 @@ class Variable(Operators, Untracked):
                  what="variable")
     self.placement: Placement = mesh.place(self.spec.shape, self.layout, self.stage)[0]
     self._cells = self._make_cells(initializer)
+    self.writers = [Writes()]      # who writes it, and when: the first is all but functions
 
   @property
   def name(self) -> str:
@@ -154,6 +156,7 @@ class Variable(Operators, Untracked):
 
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""
+    self.written()
     for part, held in self.holders():
       for slice_ in held:
         slice_.assign(read_region(part))
@@ -167,6 +170,10 @@ class Variable(Operators, Untracked):
     self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
     if whole is not None:
       self._cells = self._keep(pieces_of(whole, self.spec, self.placement, self.mesh))
+
+  def written(self) -> None:
+    """Says that it was given another value, for gradients that are taken later."""
+    self.writers[0].happen()
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
     return region(self.shape, self.placement, key, self.mesh)
