@@ -74,6 +74,10 @@ class LayoutWarning(UserWarning):
   """A layout that is legal but most likely not what was meant."""
 
 
+class TraceWarning(UserWarning):
+  """A function is traced again and again, where one trace would do."""
+
+
 class CheckpointWarning(UserWarning):
   """A checkpoint is damaged, or could not be written, and the work goes on without it."""
 

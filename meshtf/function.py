@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import tensorflow as tf
 
 from meshtf.errors import (
-  LayoutError,
-  LayoutWarning,
   MeshError,
   MeshtfError,
   PlanError,
@@ -31,7 +28,6 @@ from meshtf.errors import (
 from meshtf.forecast import Forecast, forecast
 from meshtf.graph import (
   Graph,
-  Held,
   Node,
   Store,
   Tensor,
@@ -41,11 +37,13 @@ from meshtf.graph import (
   executing,
 )
 from meshtf.graph.apply import set_eager_executor
+from meshtf.graph.context import OUT_OF_FORCE, TRACED_FOR, is_traceable
 from meshtf.mesh import Mesh
-from meshtf.runtime.arguments import Call, leaf_names
+from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces, warn_of_unmatched_rules
+from meshtf.runtime.arguments import Call, Entry, leaf_names
 from meshtf.runtime.beats import beat
-from meshtf.runtime.compiled import held_tensor
-from meshtf.runtime.eager import EAGER
+from meshtf.runtime.compiled import on_another_mesh
+from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.spmd import Export, refusal
 from meshtf.runtime.spmd import export as export_program
 from meshtf.runtime.traces import Trace
@@ -139,6 +137,7 @@ class Function:
     if runtime not in get_args(Runtime):
       raise PlanError(f"there is no runtime {runtime!r}.\n  Take one of {get_args(Runtime)}.")
     self._signature, self.name = inspect.signature(fn), getattr(fn, "__name__", repr(fn))
+    self._warned = False         # of many traces
     self._compiled: dict[Any, tuple[Trace, Any]] = {}
     functools.update_wrapper(self, fn)
     unknown = set(names) - set(self._signature.parameters)
@@ -151,7 +150,10 @@ class Function:
 
   def __call__(self, *args: Any, **kwargs: Any) -> Any:
     if isinstance(current_executor(), Graph):          # within another function: its part
-      return self._fn(*args, **kwargs)
+      return self._in_place(args, kwargs)
+    if not is_traceable(current()):
+      with context(**OUT_OF_FORCE):
+        return self._in_place(args, kwargs)
     call = self._bind(args, kwargs)
     beat(f"{'runs' if call.key in self._compiled else 'traces'} {self.name}")
     trace, structure = self._get(call)
@@ -189,7 +191,7 @@ class Function:
 
   def record_on(self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recorded:
     """Returns what a call records, as if all that it uses lay on another mesh."""
-    there = functools.partial(_elsewhere, mesh=mesh)
+    there = functools.partial(on_another_mesh, mesh=mesh)
     args, kwargs = tf.nest.map_structure(there, (args, kwargs))
     with context(mesh=mesh):
       call = self._bind(args, kwargs, runs=False)
@@ -203,23 +205,47 @@ class Function:
     """The number of programs made so far."""
     return len(self._compiled)
 
-  def _get(self, call: Call) -> tuple[Trace, Any]:
-    if call.key not in self._compiled:
-      self._compiled[call.key] = self._trace(call)
-    return self._compiled[call.key]
+  def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Makes the ops of the function where it is called."""
+    call, executor = self._bind(args, kwargs, in_place=True), current_executor()
+    with executing(executor if isinstance(executor, Graph) else InPlace(call.mesh)):
+      return self._run(call)
 
-  def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], runs: bool = True) -> Call:
+  def _get(self, call: Call) -> tuple[Trace, Any]:
+    if not is_traceable(current()):
+      return self._trace(call)                # to be looked at alone
+    key, path = call.key, current().path
+    found = self._compiled.get(key)
+    if found is not None and found[0].path not in (None, path):
+      key = (*key, Entry("", "path", (path,)))         # it draws other random numbers there
+      found = self._compiled.get(key)
+    if found is None:
+      found = self._compiled[key] = self._trace(call)
+      self._warn_of_many_traces(key)
+    return found
+
+  def _warn_of_many_traces(self, key: tuple[Entry, ...]) -> None:
+    """Warns once; each object whose method it is may have traces of its own."""
+    same = [k for k in self._compiled if k[:1] == key[:1] or key[0].argument != "self"]
+    if len(same) >= MANY_TRACES and not self._warned:
+      self._warned = True
+      warn_of_many_traces(self.name, same)
+
+  def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any], runs: bool = True,
+            in_place: bool = False) -> Call:
     bound = self._signature.bind(*args, **kwargs)
     bound.apply_defaults()
-    call = Call(current().mesh or self._mesh, runs)
+    around = current()
+    mesh = around.mesh or self._mesh or (current_executor().mesh if in_place else None)
+    call = Call(mesh, runs, in_place)
     for name, value in bound.arguments.items():
       if name in self._names:
         call.add_array(name, value, self._names[name])
       else:
         call.add_structure(name, value)
-    for depth, index in enumerate(current().iterations):       # of Python's own loops around
+    for depth, index in enumerate(() if in_place else around.iterations):    # of loops in Python
       call.add_array(f"{_ITERATION}{depth}", index, "")
-    call.key = (*call.key, current().region)
+    call.key += tuple(Entry("", name, (getattr(around, name),)) for name in TRACED_FOR)
     return call
 
   def _trace(self, call: Call) -> tuple[Trace, Any]:
@@ -235,17 +261,20 @@ class Function:
 
   def _record(self, graph: Graph, call: Call) -> tuple[list[Tensor], Any]:
     """Records the function; returns its tensors, and the structure in which they belong."""
-    with executing(graph), context(seeds=None, path=(), primals=(), group=None, after=None):
-      arguments = call.arguments()
-      iterations = [arguments.pop(name) for name in [*arguments] if name.startswith(_ITERATION)]
-      bound = self._signature.bind_partial()
-      bound.arguments.update(arguments)
-      with context(iterations=tuple(iterations)):
-        returned = self._fn(*bound.args, **bound.kwargs)
+    with executing(graph), context(**OUT_OF_FORCE):
+      returned = self._run(call)
       flat = tf.nest.flatten(returned)
       results = [self._result(y) for y in flat if hasattr(y, "spec")]     # variables are read here
     marks = [_RESULT if hasattr(y, "spec") else y for y in flat]
     return results, tf.nest.pack_sequence_as(returned, marks)
+
+  def _run(self, call: Call) -> Any:
+    arguments = call.arguments()
+    passed = tuple(arguments.pop(name) for name in [*arguments] if name.startswith(_ITERATION))
+    bound = self._signature.bind_partial()
+    bound.arguments.update(arguments)
+    with context(iterations=passed or current().iterations):
+      return self._fn(*bound.args, **bound.kwargs)
 
   def _no_mesh(self) -> MeshError:
     return MeshError(explain_error(
@@ -270,30 +299,3 @@ def _result_names(structure: Any) -> list[str]:
   root = "" if named else "output" if tf.nest.is_nested(structure) else "output_0"
   names = leaf_names(root, structure)
   return [n for n, y in zip(names, tf.nest.flatten(structure), strict=True) if y is _RESULT]
-
-
-def _elsewhere(x: Any, mesh: Mesh) -> Any:
-  """Returns what stands for an argument on another mesh."""
-  if not isinstance(x, Tensor):
-    return x
-  return held_tensor(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)
-
-
-def warn_of_unmatched_rules(mesh: Mesh, writes: bool) -> None:
-  """Warns of layout rules whose dimension no program had so far. Raises LayoutError if strict.
-
-  A program that writes nothing is perhaps but a small part of what the layout is for: of such a one
-  only rules are told that look like misspellings.
-  """
-  for name, close in mesh.unmatched_rules().items():
-    if name in mesh.warned_rules or not (writes or close):
-      continue
-    text = explain_error(
-        f'the layout has a rule for dimension "{name}", which the program never has.',
-        layout=mesh.layout, dimensions=", ".join(sorted(mesh.seen_dims)),
-        way_out=(f"Did you mean {close}?" if close
-                 else "Delete the rule, or look for a misspelling."))
-    if mesh.strict:
-      raise LayoutError(text)
-    mesh.warned_rules.add(name)
-    warnings.warn(text, LayoutWarning, stacklevel=5)

@@ -29,12 +29,31 @@ class Context:
   after: Any = None                      # nodes made here must not run before this tensor is there
   instead: Any = None                    # by tensor: the same, computed again, to take in its place
   stage: int | None = None               # the stage of a pipeline; None: where the inputs are
-  part: Any = None                       # (dim, microbatches, number) of the microbatch made here
+  part: Any = None                       # the microbatch made here: `ops/batch_dims.py`
   later: Any = None                      # where `once_per_batch` keeps what is to be called
   stack: tuple[Any, ...] = ()            # dimensions that variables made here get in front
   mesh: Any = None                       # where all that is made lies; None: where its inputs do
   checked: bool = False                  # whether eager ops must make finite numbers
   rows: Any = None                       # by id of a variable: the row of it that is its value here
+
+
+# A function that is called outside of functions is recorded without these:
+OUT_OF_FORCE: dict[str, Any] = {
+    "seeds": None, "seeded": None, "primals": (), "group": None, "after": None,
+    "instead": None, "stack": None}
+# It has a trace for each of these; for each path only if it draws random numbers:
+TRACED_FOR = ("region", "stage", "mesh")
+# A trace gets these as arguments:
+PASSED = ("iterations",)
+# Whatever else is in force would become a part of its trace, though it changes from call to call:
+# a microbatch, the layer of a Repeat. There it runs op by op.
+_RUN_IN_PLACE = [(field.name, field.default) for field in dataclasses.fields(Context)
+                 if field.name not in (*OUT_OF_FORCE, *TRACED_FOR, *PASSED, "path")]
+
+
+def is_traceable(around: Context) -> bool:
+  """Returns whether a function that is called here can run as a trace."""
+  return all(getattr(around, name) is default for name, default in _RUN_IN_PLACE)
 
 
 class _Local(threading.local):

@@ -14,7 +14,7 @@ stay in the cache, which takes less time than TensorFlow's ops one by one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import tensorflow as tf
 from meshtf.graph import At
 
 _PACKET = 16      # floats in the widest vector register
+_EMPTY: Mapping[str, tuple[int, int, Any]] = {}
 _BLOCK = 1 << 16  # elements of which a few arrays stay in a core's cache
 
 
@@ -34,15 +35,20 @@ def random_key(seeds: Sequence[Any]) -> Any:
   return _avalanche(key)
 
 
-def index_words(at: At, names: Sequence[str], key: Any, part: tuple[str, int] | None = None,
-                first: Any = None) -> tuple[list[Any], list[Any]]:
+def index_words(at: At, names: Sequence[str], key: Any,
+                places: Mapping[str, tuple[int, int, Any]] = _EMPTY) -> tuple[list[Any], list[Any]]:
   """Returns the two words of each index of each dimension: two lists of 1-D tensors or, for a key
   that is a NumPy array, of arrays.
 
-  With `part`, (dim, n): dim has every n-th row alone of what is the whole, from row `first` on.
+  Args:
+    at: where it runs.
+    names: of the dimensions.
+    key: see `random_key`.
+    places: (count, inner, number) of dimensions that have but some of the indices of the whole: of
+      each `count` blocks of `inner` of them one, the block `number`.
   """
   sizes = [at.size(n) for n in names] or [1]
-  rows = [_rows(at, n, d, part, first) for d, n in enumerate(names)] or [_one_row()]
+  rows = [_rows(at, n, d, places.get(n)) for d, n in enumerate(names)] or [_one_row()]
   salt = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
   if isinstance(key, np.ndarray):
     words = _avalanche(_avalanche(np.concatenate(rows) + key) + key[::-1] + salt)
@@ -110,14 +116,17 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
   return tf.reshape(y[:size], shape)
 
 
-def _rows(at: At, name: str, d: int, part: tuple[str, int] | None, first: Any) -> Any:
+def _rows(at: At, name: str, d: int, place: tuple[int, int, Any] | None) -> Any:
   """Returns the global indices of one dimension, far from those of the others."""
   eager = tf.executing_eagerly()
   rows = np.arange(at.size(name), dtype=np.int32) if eager else tf.range(at.size(name))
   if at.parts(name) > 1:
     rows = rows + (at.offset(name).numpy() if eager else at.offset(name))
-  if part is not None and part[0] == name:
-    rows = rows * part[1] + (first.numpy() if eager else first)
+  if place is not None:
+    count, inner, number = place
+    number = number.numpy() if eager else number
+    rows = (rows // inner * count + number) * inner + rows % inner if inner > 1 else (
+        rows * count + number)
   return _unsigned(rows) + _number(0x9E3779B9 * d)
 
 

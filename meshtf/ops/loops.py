@@ -31,6 +31,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.loop import stacked, unused_name
 from meshtf.names import Dimension
+from meshtf.ops.batch_dims import index_in_batch
 from meshtf.ops.nests import (
   ITERATION,
   filled,
@@ -113,7 +114,7 @@ def _record(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
   made: list[Any] = []
 
   def record(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
-    with iteration(turn):
+    with iteration(index_in_batch(dim, turn)):
       new, *made[:] = body(packed(state, given[:len(states)]), packed(rows, given[len(states):]))
     made.insert(0, next_carry(state, new, specs))
     return [t for part in made for t in tensors_of(part, "result")]
@@ -152,7 +153,7 @@ def _unrolled(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, r
   specs = [x.spec for x in tensors_of(state, "state")]
   with alternatives() as another:
     for i in reversed(order) if reverse else order:
-      with another(), iteration(i):
+      with another(), iteration(index_in_batch(dim, i)):
         new, more, stacks[i] = body(state, packed(rows, [xs[i] for xs in walked]))
       state = next_carry(state, new, specs)
       sums.append(more)

@@ -15,9 +15,12 @@ from typing import Any, NamedTuple
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Context, Source, Tensor, context, current
+from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
+from meshtf.ops.batch_dims import Batches, Digits, Strided
 from meshtf.ops.control import stop_gradient
 from meshtf.ops.reshape import merge, require_dim, split_dim
+from meshtf.ops.state import number as numbered
 
 MICROBATCH = "microbatch"       # the dimension of the parts
 
@@ -81,24 +84,52 @@ def call_with_means(later: Sequence[Later], sums: Iterable[Tensor], microbatches
 
 
 @contextlib.contextmanager
-def microbatch(dim: str, microbatches: int, number: Any) -> Iterator[None]:
+def microbatch(dim: str, microbatches: int, number: Any,
+               known: dict[tuple[str, int], Digits] | None = None) -> Iterator[None]:
   """Says that `dim` has the rows number, number + microbatches, ... of a batch.
 
-  Random ops count rows so, whatever parts a batch is cut into.
+  Random ops count rows so, whatever parts a batch is cut into, also where the batch has another
+  name, is merged with another dimension, or was split and merged again.
+
+  Args:
+    dim: the dimension.
+    microbatches: how many there are.
+    number: of this one: an int, or a scalar int32 tensor.
+    known: what is known of dimensions that were made of it, of an earlier use of this microbatch.
   """
-  with context(part=(dim, microbatches, number)):
+  around = current().part or Batches({}, {})
+  with context(part=around.within(dim, microbatches, number, {} if known is None else known)):
     yield
 
 
 def microbatches_of(dim: str) -> int:
   """Returns how many microbatches rows of `dim` are parted into where this is called, mostly 1."""
   part = current().part
-  return part[1] if part is not None and part[0] == dim else 1
+  return part.microbatches[dim].count if part is not None and dim in part.microbatches else 1
 
 
-def part_of(shape: Shape) -> tuple[tuple[str, int] | None, tuple[Tensor, ...]]:
-  """Returns (dim, microbatches) and the number of the microbatch, where a shape has its rows."""
+class Places(NamedTuple):
+  """Where the elements of a shape lie in the whole batch, for random ops."""
+
+  strided: tuple[Strided, ...]         # dimensions with a place
+  numbers: tuple[Tensor, ...]          # of the microbatches, one for each of them
+  seeds: tuple[Tensor, ...]            # more of them, for dimensions without a place
+
+
+def places_of(mesh: Mesh | None, shape: Shape) -> Places:
+  """Returns where elements lie. A shape without rows of the batch is the same in each microbatch.
+
+  Raises:
+    PlanError: the name of a dimension has two meanings.
+  """
   part = current().part
-  if part is None or part[0] not in shape:
-    return None, ()
-  return part[:2], (part[2],)
+  if part is None:
+    return Places((), (), ())
+
+  def tensor(n: Any) -> Tensor:
+    return n if isinstance(n, Tensor) else numbered(mesh, n, "int32")
+  dims = [dim for dim in shape if part.is_of_batch(dim)]
+  places = [(part.place(dim), dim) for dim in dims]
+  strided = [(place, part.number_of(dim)) for place, dim in places if place is not None]
+  return Places(tuple(place for place, _ in strided), tuple(tensor(n) for _, n in strided),
+                tuple(map(tensor, part.numbers if len(strided) < len(dims) else [])))

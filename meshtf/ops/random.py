@@ -22,11 +22,12 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Names, Shape, ShapeLike, dtype_name, is_floating, is_integer, names_of
 from meshtf.ops.arithmetic import add, multiply
+from meshtf.ops.batch_dims import Strided
 from meshtf.ops.bits import index_words, mix_high, of_elements, random_key
 from meshtf.ops.broadcasting import align, wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.distributions import DISTRIBUTIONS
-from meshtf.ops.microbatch import part_of
+from meshtf.ops.microbatch import places_of
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.seeds import Seed, seeds_of
@@ -45,7 +46,7 @@ class Random(Op):
   dtype: str
   scale: float = 1.0
   shift: float = 0.0
-  part: tuple[str, int] | None = None      # of a microbatch; its number is the last input
+  places: tuple[Strided, ...] = ()      # in a batch; the last inputs are microbatches' numbers
 
   outlined = True
   samples = (
@@ -58,15 +59,17 @@ class Random(Op):
       Sample(("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0), ("int",), gradient=False),
       Sample(("truncated", Shape("b:4;d:6"), "float32"), ("int",), gradient=False),
       Sample(("gumbel", Shape("b:3;d:8"), "float32"), ("int",), gradient=False),
-      Sample(("uniform", Shape("b:4;d:6"), "float32", 1.0, 0.0, ("b", 3)), ("int", "int"),
-             gradient=False))
+      Sample(("uniform", Shape("b:4;d:6"), "float32", 1.0, 0.0, (Strided("b", 3, 1),)),
+             ("int", "int"), gradient=False),
+      Sample(("uniform", Shape("t:8;b:4"), "float32", 1.0, 0.0,
+              (Strided("t", 3, 2), Strided("b", 2, 1))), ("int", "int", "int"), gradient=False))
 
   def out(self, *seeds: Spec) -> tuple[Spec, ...]:
     return (Spec(self.shape, self.dtype),)
 
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
     y = of_elements(DISTRIBUTIONS[self.kind](self.dtype, self.scale, self.shift),
-                    _words(at, self.shape, self.part, seeds), at.outputs[0].sizes)
+                    _words(at, self.shape, self.places, seeds), at.outputs[0].sizes)
     return (tf.cast(y, self.dtype),)
 
   def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
@@ -76,9 +79,10 @@ class Random(Op):
     return 12 * self.shape.size
 
 
-def _words(at: At, shape: Shape, part: tuple[str, int] | None, seeds: Sequence[Any]) -> Any:
-  *seeds, first = seeds if part is not None else (*seeds, None)
-  return index_words(at, shape.names, random_key(seeds), part, first)
+def _words(at: At, shape: Shape, places: Sequence[Strided], inputs: Sequence[Any]) -> Any:
+  number = len(inputs) - len(places)
+  given = {p.dim: (p.count, p.inner, first) for p, first in zip(places, inputs[number:])}
+  return index_words(at, shape.names, random_key(inputs[:number]), given)
 
 
 class DropoutMask(Op):
@@ -86,13 +90,15 @@ class DropoutMask(Op):
 
   rate: float
   shape: Shape
-  part: tuple[str, int] | None = None      # of a microbatch; its number is the last input
+  places: tuple[Strided, ...] = ()      # in a batch; the last inputs are microbatches' numbers
 
   outlined = True
   samples = (Sample((0.4, Shape("b:4;d:6")), ("int",), gradient=False),
              Sample((0.5, Shape("d:5;b:3")), ("int", "int"), gradient=False),
              Sample((0.1, Shape("b:8;c:2;d:3")), ("int",), gradient=False),
-             Sample((0.4, Shape("b:4;d:6"), ("b", 2)), ("int", "int"), gradient=False))
+             Sample((0.4, Shape("b:4;d:6"), (Strided("b", 2, 1),)), ("int", "int"), gradient=False),
+             Sample((0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),)), ("int", "int"),
+                    gradient=False))
 
   def out(self, *seeds: Spec) -> tuple[Spec, ...]:
     return (Spec(self.shape, "bool"),)
@@ -100,7 +106,7 @@ class DropoutMask(Op):
   def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
     dropped = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
     kept = of_elements(lambda a, b: mix_high(a, b) >= dropped,
-                       _words(at, self.shape, self.part, seeds), at.outputs[0].sizes)
+                       _words(at, self.shape, self.places, seeds), at.outputs[0].sizes)
     return (kept,)
 
   def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
@@ -133,9 +139,9 @@ class Dropout(Op):
 
 def _draw(mesh: Mesh | None, kind: str, shape: ShapeLike, dtype: Any, scale: float, shift: float,
           seed: Seed, name: str) -> Tensor:
-  part, number = part_of(Shape(shape))
-  return apply(Random(kind, Shape(shape), dtype, scale, shift, part),
-               *seeds_of(mesh, seed, name), *number, mesh=mesh)
+  places = places_of(mesh, Shape(shape))
+  return apply(Random(kind, Shape(shape), dtype, scale, shift, places.strided),
+               *seeds_of(mesh, seed, name), *places.seeds, *places.numbers, mesh=mesh)
 
 
 def random_uniform(mesh: Mesh | None, shape: ShapeLike, minval: float = 0, maxval: float = 1,
@@ -225,7 +231,7 @@ def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), na
   require_floating(x.spec, "dropout")
   require_dim(x.shape, *names_of(broadcast, x.shape))
   shape = x.shape.without(*names_of(broadcast, x.shape))
-  part, number = part_of(shape)
-  mask = apply(DropoutMask(float(rate), shape, part), *seeds_of(x.mesh, seed, name), *number,
-               mesh=x.mesh)
+  places = places_of(x.mesh, shape)
+  mask = apply(DropoutMask(float(rate), shape, places.strided), *seeds_of(x.mesh, seed, name),
+               *places.seeds, *places.numbers, mesh=x.mesh)
   return apply(Dropout(1 / (1 - rate)), x, mask)

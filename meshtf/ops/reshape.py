@@ -22,6 +22,7 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error, near_misses
 from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
+from meshtf.ops.batch_dims import note_renamed, note_reshaped
 
 
 def single_dim(dim: ShapeLike) -> Dimension:
@@ -163,6 +164,7 @@ def rename(x: Tensor, old: Names | Mapping[str, str], new: Names | None = None) 
     pairs = tuple(zip(before, after))
   require_dim(x.shape, *(a for a, _ in pairs))
   pairs = tuple((a, b) for a, b in pairs if a != b)
+  note_renamed(x.shape, dict(pairs))
   return apply(Rename(pairs), x) if pairs else x
 
 
@@ -180,8 +182,10 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
   rest = [n for n in x.shape.names if n not in names]
   at = sum(n in rest for n in x.shape.names[:x.shape.index(names[0])])
   x = transpose(x, (*rest[:at], *names, *rest[at:]))
-  size = x.shape.only(names).size
-  return reshape(x, [*list(x.shape)[:at], Dimension(new, size), *list(x.shape)[at + len(names):]])
+  dims = list(x.shape)
+  merged = Dimension(new, x.shape.only(names).size)
+  return _reshape(x, [*dims[:at], merged, *dims[at + len(names):]], dims[at:at + len(names)],
+                  [merged])
 
 
 def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
@@ -197,7 +201,8 @@ def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
         f'dimension "{dim}" of size {x.shape[dim]} cannot be split into {parts!r}, which has '
         f"{parts.size} elements.", tensor=repr(x.shape)))
   at = x.shape.index(dim)
-  return reshape(x, [*list(x.shape)[:at], *parts, *list(x.shape)[at + 1:]])
+  return _reshape(x, [*list(x.shape)[:at], *parts, *list(x.shape)[at + 1:]], [x.shape.dim(dim)],
+                  list(parts))
 
 
 def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
@@ -206,10 +211,18 @@ def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
   Raises:
     ShapeError: the shapes have different numbers of elements.
   """
-  new = Shape(shape)
-  if new.sizes == x.shape.sizes:
-    return rename(x, dict(zip(x.shape.names, new.names)))
-  return apply(Reshape(x.shape, new), x)
+  return _reshape(x, shape, list(x.shape), list(Shape(shape)))
+
+
+def _reshape(x: Tensor, shape: ShapeLike, old: Sequence[Dimension], new: Sequence[Dimension]
+             ) -> Tensor:
+  """Returns x as another shape, where some dimensions become others, and the rest stays."""
+  wanted = Shape(shape)
+  if wanted.sizes == x.shape.sizes:
+    return rename(x, dict(zip(x.shape.names, wanted.names)))
+  y = apply(Reshape(x.shape, wanted), x)
+  note_reshaped(old, new)
+  return y
 
 
 def transpose(x: Tensor, dims: Names) -> Tensor:

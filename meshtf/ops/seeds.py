@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
-from meshtf.ops.state import full, number
+from meshtf.ops.state import full, number, path_number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 
@@ -68,7 +68,7 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
     values = _in_force(path)
   else:
     values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
-  salt = number(mesh, _checked(zlib.crc32(path.encode())), "int32")
+  salt = path_number(mesh, _checked(zlib.crc32(path.encode())))
   return [salt, *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values),
           *(i if isinstance(i, Tensor) else number(mesh, i, "int32") for i in current().iterations)]
 

@@ -106,6 +106,15 @@ class NumberStore:
     raise NotImplementedError
 
 
+class PathNumber(NumberStore):
+  """A number that was made of the path of names in force, as the salt of a random op is."""
+
+
+def path_number(mesh: Mesh | None, value: int) -> Tensor:
+  """Returns an int32 scalar that was made of the path in force: see `number`."""
+  return apply(Read(PathNumber(value, "int32", mesh)), mesh=mesh)
+
+
 def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
   """Returns a scalar that is an input of the program: another value is no other op."""
   return apply(Read(NumberStore(value, dtype, mesh)), mesh=mesh)

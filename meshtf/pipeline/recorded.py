@@ -49,6 +49,7 @@ class Cells:
                others: Any) -> None:
     self.pipe, self.loss_of, self.others = pipe, loss_of, others
     self.mesh = tf.nest.flatten(example)[0].mesh
+    self.known: dict[Any, Any] = {}          # of dimensions that were made of the microbatch
     self.bodies: list[Body] = []
     self.outputs: list[tuple[Tensor, ...]] = []      # of each body: what the next one takes
     self.later: list[list[Later]] = []               # of each cell: what is to be called in the end
@@ -117,12 +118,12 @@ class Cells:
 
     def run(number: Tensor, *xs: Tensor) -> Sequence[Tensor]:
       def cell(*xs: Tensor) -> Any:
-        y = pipe.run_cell(k, number, tf.nest.pack_sequence_as(example, list(xs[:len(flat)])))
-        if last:
-          with stage(pipe.stage_of(k)):
-            rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat):]))
-            y = self._scalar(self.loss_of(*((y, *rest))))  # type: ignore[misc]
-        return y
+        given = tf.nest.pack_sequence_as(example, list(xs[:len(flat)]))
+        if not last:
+          return pipe.run_cell(k, number, given, self.known)
+        rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat):]))
+        with stage(pipe.stage_of(k)):
+          return self._scalar(pipe.run_cell(k, number, given, self.known, self.loss_of, rest))
       with collecting() as later:
         made.append((recompute(cell) if pipe.recompute else cell)(*xs))
       self.later.append(later)

@@ -152,8 +152,7 @@ class GPipe(Module):
     """
     parts = self._parts((x, (*others, self._weights(x)) if self.pad else others))
     if not isinstance(current_executor(), Graph):
-      ys = self._eagerly([part for part, _ in parts])
-      losses = [loss_of(y, *rest) for y, (_, rest) in zip(ys, parts)]
+      losses = self._eagerly([part for part, _ in parts], loss_of, [rest for _, rest in parts])
       return add_n(losses) * (1.0 / self.microbatches)
     cells = Cells(self, parts[0][0], loss_of, parts[0][1])
     flat = [tf.nest.flatten(part) for part in parts]
@@ -167,24 +166,38 @@ class GPipe(Module):
                                zip(found, tf.nest.flatten([tensors, captured]), strict=True)]
     return run(flat, captures)
 
-  def _eagerly(self, parts: Sequence[Any]) -> list[Any]:
-    """Returns what the layers make of all microbatches, in eager mode."""
+  def _eagerly(self, parts: Sequence[Any], loss_of: Callable[..., Tensor] | None = None,
+               others: Sequence[Any] = ()) -> list[Any]:
+    """Returns what the layers, and the loss, make of all microbatches, in eager mode."""
     ys, collected = [], []
+    last = len(self.cells) - 1
     for number, x in enumerate(parts):
+      known: Any = {}
       with context(seeded=set()), collecting() as later:     # it draws for rows of its own
-        for k in range(len(self.cells)):
-          x = self.run_cell(k, number, x)
-      ys.append(x)
+        for k in range(last):
+          x = self.run_cell(k, number, x, known)
+        rest = () if loss_of is None else others[number]
+        ys.append(self.run_cell(last, number, x, known, loss_of, rest))
       collected.append([t for entry in later for t in entry.tensors])
     call_with_means(later, [add_n(list(ts)) for ts in zip(*collected)], self.microbatches)
     return ys
 
-  def run_cell(self, cell: int, number: Any, x: Any) -> Any:
-    """Returns what the layers of a cell make of a microbatch, whose number may be a tensor."""
-    with stage(self.stage_of(cell)), microbatch(self.dim, self.microbatches, number):
+  def run_cell(self, cell: int, number: Any, x: Any, known: dict[Any, Any],
+               loss_of: Callable[..., Tensor] | None = None, others: Sequence[Any] = ()) -> Any:
+    """Returns what the layers of a cell make of a microbatch.
+
+    Args:
+      cell: its number.
+      number: of the microbatch: an int, or a tensor.
+      x: what the first layer takes.
+      known: what cells know of dimensions that were made of the microbatch: see `microbatch`.
+      loss_of: makes a loss of the result.
+      others: what it takes besides.
+    """
+    with stage(self.stage_of(cell)), microbatch(self.dim, self.microbatches, number, known):
       for layer in self.cells[cell]:
         x = layer(x)
-    return x
+      return x if loss_of is None else loss_of(x, *others)
 
   def _parts(self, x: Any) -> list[Any]:
     """Returns the microbatches: rows m, m + M, ... of each tensor, so that none moves."""

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,17 +22,26 @@ from meshtf.ops.state import Read
 from meshtf.runtime.stores import ArrayStore, SlicesStore, as_array, distinct, named_shape
 
 
+class Entry(NamedTuple):
+  """What a trace was made for, of one argument; "" stands for what is in force."""
+
+  argument: str
+  kind: str                   # "value", "shape", "structure", or the name of a field of a `Context`
+  facts: tuple[Any, ...]      # which: first the one that people read
+
+
 class Call:
   """A key for the cache, stores to record with, tensors to run with.
 
   Args:
     mesh: where the function runs, if that is known.
     runs: whether there will be a run; else arrays are asked for shape and data type alone.
+    in_place: whether its ops are made where it is called; it gets the tensors themselves.
   """
 
-  def __init__(self, mesh: Mesh | None, runs: bool = True) -> None:
-    self.mesh, self.runs = mesh, runs
-    self.key: tuple[Any, ...] = ()
+  def __init__(self, mesh: Mesh | None, runs: bool = True, in_place: bool = False) -> None:
+    self.mesh, self.runs, self.in_place = mesh, runs, in_place
+    self.key: tuple[Entry, ...] = ()
     self.stores: list[Any] = []
     self.flat: list[Any] = []
     self.tensors: list[Tensor] = []       # of the arguments: those that can have gradients
@@ -63,8 +72,8 @@ class Call:
     known = not self.runs and hasattr(value, "shape") and hasattr(value, "dtype")
     array = value if known else as_array(value)
     spec = Spec(named_shape(array, dims, source), tf.as_dtype(array.dtype).name)
-    store = ArrayStore(name, spec, self.mesh, source)
-    self._add(store, (name, spec), [array])
+    store = ArrayStore(name, spec, self.mesh, source, array if self.in_place else None)
+    self._add(store, Entry(name, "shape", tuple(spec)), [array])
     if self.mesh is not None:
       _ = store.placement                   # refuses what the layout cannot hold
     return lambda: apply(Read(store), mesh=store.mesh)
@@ -78,7 +87,7 @@ class Call:
     names = leaf_names(name, value)
     makers = [self._leaf(name, leaf, own) for leaf, own in zip(leaves, names, strict=True)]
     if len(leaves) != 1 or leaves[0] is not value:
-      self.key += (name, repr(tf.nest.map_structure(lambda x: 0, value)))
+      self.key += (Entry(name, "structure", (repr(tf.nest.map_structure(lambda x: 0, value)),)),)
     return lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
 
   def arguments(self) -> dict[str, Any]:
@@ -92,7 +101,10 @@ class Call:
           f"argument {name!r} is an array without named dimensions.", array=list(leaf.shape),
           way_out=f'Name them: @mtf.function({name}="batch;...").'))
     if not isinstance(leaf, Tensor):
-      self.key += (name, _static(leaf), type(leaf))
+      self.key += (Entry(name, "value", (_static(leaf), type(leaf))),)
+      return lambda: leaf
+    if self.in_place:
+      self.mesh = self.mesh or leaf.mesh
       return lambda: leaf
     if leaf.held is None:
       raise PlanError(explain_error(
@@ -103,18 +115,23 @@ class Call:
           "the arguments of one function lie on two meshes.", argument=name,
           meshes=f"{self.mesh!r} and {leaf.mesh!r}",
           way_out="Make all of them on one Mesh object."))
-    assert leaf.mesh is not None
     self.mesh = leaf.mesh
+    return self._passed(name, leaf, own)
+
+  def _passed(self, name: str, leaf: Tensor, own: str) -> Callable[[], Any]:
+    """Adds a tensor that is passed to a trace."""
+    assert leaf.mesh is not None and leaf.held is not None
     different, pattern = distinct(leaf.held.values)
     store = SlicesStore(own, leaf.spec, leaf.mesh, leaf.held.placement, pattern)
-    self._add(store, (name, leaf.spec, leaf.held.placement, pattern, leaf.mesh), different)
+    facts = (*leaf.spec, leaf.held.placement, pattern, leaf.mesh)
+    self._add(store, Entry(name, "shape", facts), different)
     if has_gradient(leaf.dtype):
       self.tensors.append(leaf)
     return lambda: apply(Read(store), mesh=store.mesh)
 
-  def _add(self, store: Any, key: tuple[Any, ...], tensors: list[Any]) -> None:
+  def _add(self, store: Any, entry: Entry, tensors: list[Any]) -> None:
     self.stores.append(store)
-    self.key += key
+    self.key += (entry,)
     self.flat += tensors
 
 

@@ -133,3 +133,10 @@ def held_tensor(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
   tensor = Tensor(node, 0, spec)       # to which the node does not refer: it goes when it is unused
   tensor.held = held
   return tensor
+
+
+def on_another_mesh(x: Any, mesh: Mesh) -> Any:
+  """Returns what stands for an argument, a tensor or anything, on another mesh."""
+  if not isinstance(x, Tensor):
+    return x
+  return held_tensor(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)

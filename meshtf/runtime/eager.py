@@ -47,6 +47,18 @@ class Eager:
 EAGER = Eager()
 
 
+class InPlace(Eager):
+  """Runs the ops of a function one by one, on its mesh."""
+
+  def __init__(self, mesh: Mesh | None) -> None:
+    self.mesh, self.around = mesh, EAGER
+
+  def run(self, node: Node) -> None:
+    """Runs a node, which gradients find outside of the function as well."""
+    super().run(node)
+    node.owner = EAGER
+
+
 def _ends_gradients(node: Node) -> bool:
   return node.op.stops_gradient or not any(has_gradient(y.dtype) for y in node.outputs)
 

@@ -16,12 +16,12 @@ from typing import Any
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Graph, Node, Source, Tensor, apply, executing
-from meshtf.graph.context import Context, nothing_in_force
+from meshtf.graph.context import Context, current, nothing_in_force
 from meshtf.graph.gradients import gradients_within
 from meshtf.mesh import Layout
 from meshtf.names import has_gradient
 from meshtf.ops.reshape import transpose
-from meshtf.ops.state import Read
+from meshtf.ops.state import PathNumber, Read
 from meshtf.partition import Load
 from meshtf.runtime.changes import Writes, changed_since, now
 from meshtf.runtime.compiled import Compiled
@@ -42,6 +42,8 @@ class Trace(Compiled):
     stores: the arguments, in order.
     jit: whether XLA compiles the segments.
     stand_ins: by reads of variables: what stands for them outside of the function.
+
+  Its `path` is that under which random ops drew their numbers; None: there are none.
   """
 
   def __init__(self, name: str, graph: Graph, nodes: Sequence[Node], results: Sequence[Tensor],
@@ -52,6 +54,7 @@ class Trace(Compiled):
     self.name, self.graph, self.nodes, self.results = name, graph, list(nodes), list(results)
     self.stand_ins = {} if stand_ins is None else stand_ins
     self.writes = _writes(nodes)
+    self.path = current().path if any(map(_draws, nodes)) else None
     self.variables = [step.store for step in self.program.steps
                       if isinstance(step, Load) and _is_variable(step.store)]
     reads = {n.op.stores[0]: n.outputs[0] for n in nodes if n.op.effect == "read"}
@@ -209,6 +212,10 @@ def _writes(nodes: Iterable[Node]) -> Writes | None:
   for store in dict.fromkeys(stores):
     store.writers.append(writes)  # type: ignore[attr-defined]
   return writes
+
+
+def _draws(node: Node) -> bool:
+  return node.op.effect == "read" and isinstance(node.op.stores[0], PathNumber)
 
 
 def _is_variable(store: Any) -> bool:
