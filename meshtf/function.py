@@ -37,10 +37,10 @@ from meshtf.graph import (
   executing,
 )
 from meshtf.graph.apply import set_eager_executor
-from meshtf.graph.context import OUT_OF_FORCE, TRACED_FOR, is_traceable
+from meshtf.graph.context import OUT_OF_FORCE, is_traceable
 from meshtf.mesh import Mesh
 from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces, warn_of_unmatched_rules
-from meshtf.runtime.arguments import Call, Entry, leaf_names
+from meshtf.runtime.arguments import Call, Entry, leaf_names, traced_for
 from meshtf.runtime.beats import beat
 from meshtf.runtime.compiled import on_another_mesh
 from meshtf.runtime.eager import EAGER, InPlace
@@ -245,7 +245,7 @@ class Function:
         call.add_structure(name, value)
     for depth, index in enumerate(() if in_place else around.iterations):    # of loops in Python
       call.add_array(f"{_ITERATION}{depth}", index, "")
-    call.key += tuple(Entry("", name, (getattr(around, name),)) for name in TRACED_FOR)
+    call.key += traced_for(around)
     return call
 
   def _trace(self, call: Call) -> tuple[Trace, Any]:

@@ -40,15 +40,15 @@ class Context:
 # A function that is called outside of functions is recorded without these:
 OUT_OF_FORCE: dict[str, Any] = {
     "seeds": None, "seeded": None, "primals": (), "group": None, "after": None,
-    "instead": None, "stack": None}
+    "instead": None, "stack": ()}
 # It has a trace for each of these; for each path only if it draws random numbers:
-TRACED_FOR = ("region", "stage", "mesh")
+_TRACED_FOR = ("region", "stage", "mesh", "path")
 # A trace gets these as arguments:
-PASSED = ("iterations",)
+_PASSED = ("iterations",)
 # Whatever else is in force would become a part of its trace, though it changes from call to call:
 # a microbatch, the layer of a Repeat. There it runs op by op.
 _RUN_IN_PLACE = [(field.name, field.default) for field in dataclasses.fields(Context)
-                 if field.name not in (*OUT_OF_FORCE, *TRACED_FOR, *PASSED, "path")]
+                 if field.name not in (*OUT_OF_FORCE, *_TRACED_FOR, *_PASSED)]
 
 
 def is_traceable(around: Context) -> bool:

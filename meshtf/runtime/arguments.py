@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import MeshError, PlanError, explain_error
-from meshtf.graph import Spec, Tensor, apply
+from meshtf.graph import Context, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
 from meshtf.ops.state import Read
@@ -28,6 +28,14 @@ class Entry(NamedTuple):
   argument: str
   kind: str                   # "value", "shape", "structure", or the name of a field of a `Context`
   facts: tuple[Any, ...]      # which: first the one that people read
+
+
+def traced_for(around: Context) -> tuple[Entry, ...]:
+  """Returns what of all that is in force makes a trace of its own."""
+  region = Entry("", "region", (around.region,))
+  if around.stage is None and around.mesh is None:
+    return (region,)
+  return region, Entry("", "stage", (around.stage,)), Entry("", "mesh", (around.mesh,))
 
 
 class Call:

@@ -22,7 +22,7 @@ class Block(mtf.Module):
       self.dropout = mtf.layers.Dropout(rate, name="dropout")
 
   def __call__(self, x, scale=1.0):
-    return x + self.dropout(self.ff(self.norm(x))) * scale
+    return x + self.dropout(self.ff(self.norm(x)), training=True) * scale
 
 
 def repeated(layout, variable_layout, seed, rate=0.0, recomputed=False):

@@ -34,7 +34,7 @@ class Layer(mtf.Module):
 
   def __call__(self, pair):
     x, first = pair
-    return x + self.dropout(self.ff(self.norm(x))), first
+    return x + self.dropout(self.ff(self.norm(x)), training=True), first
 
 
 def last(pair):
