@@ -19,12 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import tensorflow as tf
 
-from meshtf.errors import (
-  MeshError,
-  MeshtfError,
-  PlanError,
-  explain_error,
-)
+from meshtf.errors import MeshError, MeshtfError, PlanError, explain_error
 from meshtf.forecast import Forecast, forecast
 from meshtf.graph import (
   Graph,
