@@ -55,7 +55,9 @@ class Reversible(Module):
     return run(x1, x2, *self.trainable_variables)
 
   def _back(self, y1: Tensor, y2: Tensor, kwargs: dict[str, Any]) -> Rule:
-    forward, variables = current(), self.trainable_variables
+    forward = current()
+    rows = forward.rows or {}                  # of layers in a Repeat
+    variables = [rows.get(id(v), v) for v in self.trainable_variables]
 
     def rule(d1: Tensor, d2: Tensor) -> list[Any]:
       totals: list[Any] = [None] * len(variables)
@@ -64,7 +66,7 @@ class Reversible(Module):
         # Cut off from the way it came: else its history would count for the variables, too.
         seen = stop_gradient(seen)
         with context(path=forward.path, seeds=forward.seeds, seeded=set(),
-                     iterations=forward.iterations):
+                     iterations=forward.iterations, rows=forward.rows):
           made = f(seen, **kwargs)
         dx, *more = gradients([made], [seen, *variables], [d2])
         totals = [b if a is None else a if b is None else a + b for a, b in zip(totals, more)]

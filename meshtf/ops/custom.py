@@ -20,6 +20,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
   OPERATORS,
+  Context,
   Op,
   Rule,
   Sample,
@@ -84,7 +85,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     ys = [apply(Result(), y) for y in tf.nest.flatten(made[0])]
     inputs = tuple(x for x in flat if isinstance(x, Tensor))
     rule = Rule(inputs, _captures(ys, inputs, since), tuple(ys), beside,
-                functools.partial(_cotangents, made[1], inputs, ys, source, current().iterations))
+                functools.partial(_cotangents, made[1], inputs, ys, source, current()))
     for y in ys:
       y.node.rule = rule
     return tf.nest.pack_sequence_as(made[0], ys)
@@ -111,11 +112,14 @@ def _captures(ys: Sequence[Tensor], inputs: Sequence[Tensor], since: int) -> tup
 
 
 def _cotangents(rule: Callable[..., Any], inputs: Sequence[Tensor], ys: Sequence[Tensor],
-                source: Source, iterations: tuple[Any, ...], dys: Sequence[Any]) -> list[Any]:
-  """Calls the user's rule, in its function's iterations; holds it to what it must return."""
+                source: Source, forward: Context, dys: Sequence[Any]) -> list[Any]:
+  """Calls the user's rule, in its function's iterations of loops and layers of a Repeat.
+
+  It is held to what it must return.
+  """
   full = [OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
           for y, dy in zip(ys, dys, strict=True)]
-  with context(iterations=iterations):
+  with context(iterations=forward.iterations, rows=forward.rows):
     dxs = rule(*full)
   dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
   if len(dxs) != len(inputs):

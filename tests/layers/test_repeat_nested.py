@@ -172,3 +172,41 @@ def test_first_values_are_those_of_a_layer_alone():
   kernel = max(net.variables, key=lambda v: v.shape.size)
   assert kernel.shape.names[:2] == ("outer", "inner")
   np.testing.assert_allclose(kernel.numpy().std(), 1 / 8, rtol=0.02)
+
+
+class Noisy(mtf.Module):
+  """tanh(x * w) with dropout."""
+
+  def __init__(self, mesh, name):
+    super().__init__(name)
+    with self.scope():
+      self.w = mtf.Variable(mesh, "d:8", mtf.layers.initializers.normal(1.0), name="w")
+
+  def __call__(self, x):
+    return mtf.dropout(mtf.tanh(x * self.w), 0.5)
+
+
+@pytest.mark.parametrize("layout", ["", "batch:x;d:y"])
+def test_reversible_layers_are_repeated(layout, seed):
+  """Their gradient calls the layers again, with the weights and the masks of the iteration."""
+  mesh = mtf.Mesh("x:2;y:2", layout=layout, seed=3)
+  net = mtf.layers.Repeat(lambda: mtf.layers.Reversible([Noisy(mesh, "f"), Noisy(mesh, "g")]),
+                          "layers:3")
+  x = mtf.import_tensor(mesh, numbers(seed), "batch;d")
+
+  def run(x, reversible):
+    def both(layer, streams, _):
+      a, b = streams
+      if reversible:
+        return layer(a, b), None
+      for f in layer.functions:
+        a, b = b, a + f(b)
+      return (a, b), None
+    with mtf.seed(9):
+      (a, b), _ = net.each(both, (x, x * 2.0))
+    loss = mtf.reduce_sum(mtf.sin(a)) + mtf.reduce_sum(b * b)
+    return [loss, *mtf.gradients([loss], [x, *net.variables])]
+  want = [y.numpy() for y in run(x, False)]
+  for call in (run, mtf.function(run)):
+    for y, number in zip(call(x, True), want, strict=True):
+      np.testing.assert_allclose(y.numpy(), number, 1e-4, 1e-5)
