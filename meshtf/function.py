@@ -64,7 +64,8 @@ def function(fn: Callable[..., Any] | None = None, *, mesh: Mesh | None = None, 
 
   Returns:
     A callable that takes Tensors, the named arrays and Python values, in any nesting, and returns
-    Tensors. Python values are part of the program: another value, another trace.
+    Tensors. Python values are part of the program: another value, another trace. Results have
+    gradients outside, unless the function writes variables.
   """
   if fn is None:
     return lambda f: Function(f, mesh, jit, names, runtime)

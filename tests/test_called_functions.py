@@ -188,6 +188,14 @@ def test_an_optimizer_outside_of_functions(mesh):
     np.testing.assert_allclose(trained(wrap), want, 1e-4, 1e-6)
 
 
+def test_a_result_may_be_a_target_and_be_returned_twice(mesh):
+  x = mtf.import_tensor(mesh, numbers(4), "d")
+  y, again, same_x = mtf.function(lambda x: (x * 3.0, x * 3.0, x), mesh=mesh)(x)
+  z = y * y + again * same_x
+  same(mtf.gradients([z], [y, x]), [2 * y.numpy(), (18 + 6) * x.numpy()])
+  same(mtf.gradients([y, same_x], [x], [mtf.ones(mesh, "d:4") * 2.0, None]), [np.full(4, 7.0)])
+
+
 def test_what_prints_prints_once(mesh, capfd):
   v = variable(mesh, "d:2", 3.0)
   f = mtf.function(lambda: mtf.print(v * v, "told"), mesh=mesh)

@@ -165,3 +165,37 @@ def test_eager_pipelines_drop_what_recorded_ones_do(seed):
   for run in (piped, mtf.function(piped)):
     for y, expected in zip(run(x), want, strict=True):
       np.testing.assert_allclose(y.numpy(), expected.numpy(), 1e-5, 1e-6)
+
+
+def test_numbers_are_checked_inside_of_functions(mesh):
+  v = mtf.Variable(mesh, "d:4", mtf.layers.initializers.ones, "v")
+  f = mtf.function(lambda x: mtf.log(x * v) + 1.0, mesh=mesh)
+  x = mtf.ones(mesh, "d:4") * -1.0
+  assert np.isnan(f(x).numpy()).all()
+  with mtf.checked_numbers():
+    with pytest.raises(mtf.NumericsError, match=r"log made NaN(.|\n)*test_functions_in_context"):
+      f(x)
+    (dv,) = mtf.gradients([f(x * -2.0)], [v])
+  np.testing.assert_allclose(dv.numpy(), np.ones(4), 1e-6)
+
+
+def test_a_path_of_modules_counts_where_random_numbers_are_drawn(mesh):
+  @mtf.function(mesh=mesh)
+  def drop(x):
+    with mtf.seed(3):
+      return mtf.dropout(x, 0.5)
+
+  plain = mtf.function(lambda x: x * 2.0, mesh=mesh)
+
+  def masks(x):
+    found = [drop(x)]
+    for name in ("one", "other", "one"):
+      with mtf.scope(name):
+        found.append(drop(plain(x)))
+    return found
+  x = mtf.ones(mesh, "batch:8;d:4")
+  eager, recorded = ([y.numpy() for y in run(x)] for run in (masks, mtf.function(masks)))
+  for y, expected in zip(eager, recorded, strict=True):
+    np.testing.assert_array_equal(y, expected)
+  assert (eager[1] == eager[3]).all() and (eager[1] != eager[2]).any()
+  assert plain.traces == 1 and drop.traces == 3

@@ -28,6 +28,9 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
               grad_ys: Sequence[Tensor | None] | None = None) -> list[Tensor | None]:
   """Returns the gradient of sum(ys) to each x: a Tensor or a Variable; None if unconnected.
 
+  Outside of functions it goes through functions that were called, unless they write variables.
+  Inside of a function, tensors from outside are constants.
+
   Args:
     ys: tensors of floats, or of complex numbers.
     xs: tensors or variables.
@@ -35,7 +38,8 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
 
   Raises:
     ShapeError: a cotangent has other dimensions than its y.
-    PlanError: an op on the way has no gradient, or a y is of integers or truth values.
+    PlanError: an op on the way has no gradient, or a y is of integers or truth values; or a called
+      function on the way writes variables, or needs one that was written since.
   """
   return gradients_within(None, ys, xs, [None] * len(ys) if grad_ys is None else grad_ys)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
@@ -42,18 +42,18 @@ _TWO_MEANINGS: Digits = (Digit("", 0),)
 
 
 class Microbatch(NamedTuple):
-  """Rows number, number + count, ... of a batch."""
+  """Rows number, number + microbatches, ... of a batch."""
 
-  count: int
+  microbatches: int
   number: Any                   # an int, or a scalar int32 tensor
   placed: bool = True           # whether a row's place in the batch is known
 
 
 class Strided(NamedTuple):
-  """Index i of `dim` is ((i // inner) * count + number) * inner + i % inner in the batch."""
+  """Index i of `dim` is (i // inner * microbatches + number) * inner + i % inner in the batch."""
 
   dim: str
-  count: int
+  microbatches: int
   inner: int
 
 
@@ -76,8 +76,10 @@ class Batches:
   def note(self, dim: Dimension, digits: Digits) -> None:
     """Remembers what a dimension is made of."""
     key = dim.name, dim.size
-    digits = _joined(digits)
-    if self.known.setdefault(key, digits) != digits:
+    if _TWO_MEANINGS[0] in digits:
+      if key not in self.known and dim.name not in self.microbatches:
+        self.known[key] = _TWO_MEANINGS
+    elif self.known.setdefault(key, _joined(digits)) != _joined(digits):
       self.known[key] = _TWO_MEANINGS
 
   def within(self, dim: str, count: int, number: Any, known: dict[tuple[str, int], Digits]
@@ -85,8 +87,8 @@ class Batches:
     """Returns the microbatches in force within one more."""
     outer = self.microbatches.get(dim)
     if outer is not None:                  # a part of a part
-      number = number * outer.count + outer.number
-      count, placed = count * outer.count, outer.placed
+      number = number * outer.microbatches + outer.number
+      count, placed = count * outer.microbatches, outer.placed
     else:
       placed = not any(name == dim and any(d.batch is not None for d in digits)
                        for (name, _), digits in self.known.items())
@@ -110,7 +112,7 @@ class Batches:
     batch = self.microbatches.get(digits[rows[0]].batch or "")
     if batch is None or not batch.placed:
       return None
-    return Strided(dim.name, batch.count, math.prod(d.size for d in digits[rows[0] + 1:]))
+    return Strided(dim.name, batch.microbatches, math.prod(d.size for d in digits[rows[0] + 1:]))
 
   def is_of_batch(self, dim: Dimension) -> bool:
     """Returns whether a dimension has rows of a microbatch."""
@@ -119,6 +121,13 @@ class Batches:
   def number_of(self, dim: Dimension) -> Any:
     """Returns the number of the microbatch whose rows a dimension has."""
     return next(self.microbatches[d.batch].number for d in self.digits(dim) if d.batch is not None)
+
+  def count(self, name: str) -> int:
+    """Returns how many microbatches have rows of a dimension of this name: 1 if it is another."""
+    if name in self.microbatches:
+      return self.microbatches[name].microbatches
+    found = [d.batch for (known, _), digits in self.known.items() for d in digits if known == name]
+    return max((self.microbatches[b].microbatches for b in found if b), default=1)
 
   @property
   def numbers(self) -> list[Any]:
@@ -129,21 +138,27 @@ class Batches:
 def note_renamed(shape: Shape, pairs: Mapping[str, str]) -> None:
   """Notes that dimensions of a shape got other names."""
   part = current().part
-  if part is not None:
-    found = [(shape.dim(old), new) for old, new in pairs.items()]
-    for dim, new, digits in [(dim, new, part.digits(dim)) for dim, new in found]:
-      part.note(Dimension(new, dim.size), digits)
+  if part is not None and not _of_ops_alone((*pairs, *pairs.values())):
+    found = [(Dimension(new, shape[old]), part.digits(shape.dim(old)))
+             for old, new in pairs.items()]
+    for dim, digits in found:
+      part.note(dim, digits)
 
 
 def note_reshaped(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
   """Notes that dimensions became others, in row-major order."""
   part = current().part
-  if part is None:
+  if part is None or _of_ops_alone(d.name for d in (*old, *new)):
     return
   digits = [d for dim in old for d in part.digits(dim)]
   for dim, found in zip(new, _shared_out(digits, [d.size for d in new])):
     if dim not in old or part.digits(dim) != found:
       part.note(dim, found)
+
+
+def _of_ops_alone(names: Iterable[str]) -> bool:
+  """Returns whether ops split a dimension for a while: with names that no user has."""
+  return any(name.startswith(".") for name in names)
 
 
 def index_in_batch(dim: Dimension, index: Any) -> Any:
@@ -153,17 +168,19 @@ def index_in_batch(dim: Dimension, index: Any) -> Any:
     return index
   place = part.place(dim)
   if place is not None and place.inner == 1:
-    return index * place.count + part.number_of(dim)
+    return index * place.microbatches + part.number_of(dim)
   if place is not None:
-    row = (index // place.inner) * place.count + part.number_of(dim)
+    row = (index // place.inner) * place.microbatches + part.number_of(dim)
     return row * place.inner + index % place.inner
   for batch in part.microbatches.values():
-    index = index * batch.count + batch.number
+    index = index * batch.microbatches + batch.number
   return index
 
 
 def _shared_out(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
   """Returns the digits of dimensions of these sizes, that have these digits together."""
+  if _TWO_MEANINGS[0] in digits:
+    return [_TWO_MEANINGS] * len(sizes)
   left = deque(d for d in digits if d.size > 1 or d.batch is not None)
   found = []
   for k, size in enumerate(sizes):

@@ -105,7 +105,7 @@ def microbatch(dim: str, microbatches: int, number: Any,
 def microbatches_of(dim: str) -> int:
   """Returns how many microbatches rows of `dim` are parted into where this is called, mostly 1."""
   part = current().part
-  return part.microbatches[dim].count if part is not None and dim in part.microbatches else 1
+  return 1 if part is None else part.count(dim)
 
 
 class Places(NamedTuple):

@@ -81,7 +81,7 @@ class Random(Op):
 
 def _words(at: At, shape: Shape, places: Sequence[Strided], inputs: Sequence[Any]) -> Any:
   number = len(inputs) - len(places)
-  given = {p.dim: (p.count, p.inner, first) for p, first in zip(places, inputs[number:])}
+  given = {p.dim: (p.microbatches, p.inner, first) for p, first in zip(places, inputs[number:])}
   return index_words(at, shape.names, random_key(inputs[:number]), given)
 
 

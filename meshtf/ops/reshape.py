@@ -182,10 +182,9 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
   rest = [n for n in x.shape.names if n not in names]
   at = sum(n in rest for n in x.shape.names[:x.shape.index(names[0])])
   x = transpose(x, (*rest[:at], *names, *rest[at:]))
-  dims = list(x.shape)
+  every, end = list(x.shape), at + len(names)
   merged = Dimension(new, x.shape.only(names).size)
-  return _reshape(x, [*dims[:at], merged, *dims[at + len(names):]], dims[at:at + len(names)],
-                  [merged])
+  return _reshape(x, [*every[:at], merged, *every[end:]], every[at:end], [merged])
 
 
 def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:

@@ -73,7 +73,8 @@ class Optimizer(Module):
 
   def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
             step: Tensor) -> None:
-    """Updates variables from their gradients; one whose gradient is None stays as it is.
+    """Updates variables from their gradients; one whose gradient is None stays as it is, since the
+    loss does not depend on it.
 
     Args:
       grads: a gradient for each variable.

@@ -12,6 +12,7 @@ from meshtf.graph import OPERATORS, Held, Node, Op, Tensor, current
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
+from meshtf.runtime.changes import written
 from meshtf.runtime.numbers import check_numbers
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import run_directly
@@ -37,7 +38,7 @@ class Eager:
       y.held = Held(value.placement, slices)
     if node.op.effect == "write":
       for store in node.op.stores:
-        store.written()
+        written(store)
     if current().checked:
       check_numbers(node)
     if node.group is None and _ends_gradients(node):

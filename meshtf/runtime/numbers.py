@@ -4,7 +4,8 @@
       loss = model.loss(batch, training=True)            # outside of a mtf.function
       mtf.gradients([loss], model.trainable_variables)
 
-An infinity that an op makes of no floats, such as a mask, is meant; NaN never is.
+A mtf.function that is called within runs op by op as well. An infinity that an op makes of no
+floats, such as a mask, is meant; NaN never is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from meshtf.names import is_floating
 
 @contextlib.contextmanager
 def checked_numbers() -> Iterator[None]:
-  """Looks at all that ops outside of functions make.
+  """Looks at all that ops make, outside of functions and in those that are called.
 
   Raises:
     NumericsError: an op made a number that is not finite of finite ones; with its line.

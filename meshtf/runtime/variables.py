@@ -34,7 +34,7 @@ from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.cells import Cell, make_cells
-from meshtf.runtime.changes import Writes
+from meshtf.runtime.changes import Writes, written
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
@@ -173,7 +173,7 @@ class Variable(Operators, Untracked):
 
   def written(self) -> None:
     """Says that it was given another value, for gradients that are taken later."""
-    self.writers[0].happen()
+    written(self)
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
     return region(self.shape, self.placement, key, self.mesh)

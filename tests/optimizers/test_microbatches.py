@@ -84,10 +84,11 @@ def test_how_many_microbatches_there_are_is_known_within():
   mesh, seen = mtf.Mesh(""), []
 
   def loss_of(x):
-    seen.append((mtf.microbatches_of("batch"), mtf.microbatches_of("length")))
+    x = mtf.rename(x, "batch", "rows")
+    seen.append(tuple(map(mtf.microbatches_of, ("batch", "rows", "length"))))
     return mtf.reduce_mean(x)
 
   x = mtf.import_tensor(mesh, np.ones((4, 2), "float32"), "batch;length")
   mtf.function(lambda x: mtf.optimizers.accumulate_gradients(loss_of, [], x, "batch", 2)[0],
                mesh=mesh)(x)
-  assert set(seen) == {(2, 1)} and mtf.microbatches_of("batch") == 1
+  assert set(seen) == {(2, 2, 1)} and mtf.microbatches_of("batch") == 1
