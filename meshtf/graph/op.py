@@ -126,6 +126,10 @@ class At(Protocol):
   def product_kernels(self) -> ProductKernels | None:
     """What multiplies matrices here; None: nothing that `ops/products.py` knows."""
 
+  @property
+  def kernels_refuse(self) -> bool:
+    """Whether TensorFlow's kernels refuse numbers of elements that are too large: on CPUs."""
+
   def size(self, factor: str) -> int:
     """Returns the rows of this slice."""
 

@@ -22,8 +22,9 @@ from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.ops.arithmetic import add, floormod, less, subtract
 from meshtf.ops.broadcasting import align, same_dtype
 from meshtf.ops.choosing import cast, clip, where
-from meshtf.ops.indexing import gather
+from meshtf.ops.indexing import gather_some
 from meshtf.ops.indexing import range as rows_of
+from meshtf.ops.numbering import Outside
 from meshtf.ops.reshape import rename, require_dim, reshape, single_dim, transpose
 from meshtf.ops.state import zeros_like
 
@@ -68,7 +69,7 @@ class UpdateRows(Op):
     dx = apply(self, dy, begin, zeros_like(rows))
     numbers = add(begin, rows_of(x.mesh, rows.shape.dim(self.rows)))
     inside = where(less(numbers, x.shape[self.dim]), numbers, -1)
-    drows = gather(dy, inside, self.dim, zero_negative=True)
+    drows = gather_some(dy, inside, self.dim, "zeros")
     return [dx, None, transpose(drows, rows.shape.names)]
 
 
@@ -168,11 +169,11 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
   rows = subtract(rows_of(x.mesh, Dimension("." + dim, size)), by)
   if wrap:
     return _gathered(x, dim, floormod(rows, size), dim)
-  return _gathered(x, dim, where(less(rows, size), rows, -1), dim, zero_negative=True)
+  return _gathered(x, dim, rows, dim, "zeros")
 
 
-def _gathered(x: Tensor, dim: str, rows: Tensor, new: str, **how: Any) -> Tensor:
-  y = rename(gather(x, rows, dim, **how), {"." + dim: new})
+def _gathered(x: Tensor, dim: str, rows: Tensor, new: str, outside: Outside = "trusted") -> Tensor:
+  y = rename(gather_some(x, rows, dim, outside), {"." + dim: new})
   return transpose(y, [new if n == dim else n for n in x.shape.names])
 
 

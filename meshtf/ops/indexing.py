@@ -7,23 +7,24 @@
 
 Names that table and ids share are batch dimensions. Rows may be cut: each device then serves the
 rows that it holds and gives zeros for the others, so that neither a whole table nor a one-hot
-tensor is ever made. The gradient of gather is segment_sum, and the other way round.
+tensor is ever made. The gradient of gather is segment_sum, and the other way round. Numbers that
+are none of the table's are refused, under every layout (`meshtf.ops.numbering`); one_hot, like
+TensorFlow's, has nothing but zeros for them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
+from meshtf.graph import At, Op, Role, Sample, Source, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike, dtype_name, is_integer, names_of
 from meshtf.ops.broadcasting import widen
 from meshtf.ops.choosing import cast
+from meshtf.ops.numbering import Outside, indices, into_segments, marked, own, refusing
 from meshtf.ops.reshape import arrange, rename, require_dim, single_dim, transpose
 
 
@@ -31,13 +32,13 @@ class Gather(Op):
   """table [*batch, dim, *rest], ids [*batch, *places] -> [*batch, *places, *rest]."""
 
   dim: str
-  zero_negative: bool = False
+  outside: Outside = "error"
   linear = "each"              # in the table, that is; numbers are no sums
   samples = (Sample(("v",), ("v:8;d:4", "int b:4")),
-             Sample(("v", True), ("d:3;v:8", "int b:4;c:2")),
+             Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
              Sample(("v",), ("g:4;v:8;d:2", "int g:4;c:2")),
-             Sample(("v",), ("v:8", "int b:4"), 8),
-             Sample(("v", True), ("v:7;g:2", "int c:3;g:2")),
+             Sample(("v", "trusted"), ("v:8", "int b:4"), 8),
+             Sample(("v", "zeros"), ("v:7;g:2", "int c:3;g:2")),
              Sample(("v",), ("int g:2;v:8", "int g:2")))
 
   def out(self, table: Spec, ids: Spec) -> tuple[Spec, ...]:
@@ -50,9 +51,11 @@ class Gather(Op):
     return Role.SUM if factor == self.dim else Role.MAP
 
   def local(self, at: At, table: Any, ids: Any) -> tuple[Any, ...]:
-    mine = None
-    if self.zero_negative or at.parts(self.dim) > 1:
-      ids, mine = _own(at, self.dim, ids)
+    given, mine, sure = ids, None, self.outside in ("error", "trusted")
+    if at.parts(self.dim) > 1 or not sure or not at.kernels_refuse:
+      ids = refusing(at, self.dim, ids, self.outside)
+    if at.parts(self.dim) > 1 or not sure:
+      ids, mine = own(at, self.dim, ids)
       ids = tf.where(mine, ids, 0)
     (have, places), out = at.inputs, at.outputs[0].names
     batch = [n for n in places.names if n in have]
@@ -60,16 +63,16 @@ class Gather(Op):
     rest = [n for n in have.names if n not in places]
     i = rest.index(self.dim)
     y = tf.gather(arrange(table, have.names, batch + rest),
-                  _indices(arrange(ids, places.names, batch + others)),
+                  indices(arrange(ids, places.names, batch + others)),
                   axis=len(batch) + i, batch_dims=len(batch))
     y = arrange(y, [*batch, *rest[:i], *others, *rest[i + 1:]], out)
     if mine is not None:
       mine = tf.reshape(mine, [*places.sizes, *[1] * (len(out) - len(places))])
       y = tf.where(mine, y, tf.zeros([], y.dtype))
-    return (y,)
+    return (marked(at, self.dim, y, given, self.outside),)
 
   def gradient(self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor) -> list[Tensor | None]:
-    return [apply(SegmentSum(self.dim, table.shape), dy, ids), None]
+    return [apply(SegmentSum(self.dim, table.shape, self.outside), dy, ids), None]
 
 
 class SegmentSum(Op):
@@ -77,11 +80,13 @@ class SegmentSum(Op):
 
   dim: str
   like: Shape
+  outside: Outside = "negative"
   linear = "each"
   samples = (Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
              Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
              Sample(("v", Shape("g:4;v:8;d:2")), ("g:4;c:2;d:2", "int g:4;c:2")),
-             Sample(("v", Shape("v:7;g:2")), ("c:3;g:2", "int c:3;g:2")),
+             Sample(("v", Shape("v:7;g:2"), "error"), ("c:3;g:2", "int c:3;g:2")),
+             Sample(("v", Shape("v:8"), "zeros"), ("b:4", "int b:4")),
              Sample(("v", Shape("g:2;v:8")), ("int g:2;c:6", "int c:6;g:2")),
              Sample(("v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4))
 
@@ -93,11 +98,13 @@ class SegmentSum(Op):
     return Role.MAP if factor in self.like else Role.SUM
 
   def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
-    sums = into_segments(tf.math.unsorted_segment_sum, at, self.dim, widen(x), ids)
+    sums = into_segments(tf.math.unsorted_segment_sum, at, self.dim, widen(x), ids,
+                         self.outside)
     return (tf.cast(sums, x.dtype),)           # else half floats stop counting at 256
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> list[Tensor | None]:
-    return [transpose(gather(dy, ids, self.dim, zero_negative=True), x.shape), None]
+    outside: Outside = "zeros" if self.outside == "zeros" else "negative"
+    return [transpose(apply(Gather(self.dim, outside), dy, ids), x.shape), None]
 
   def flops(self, x: Spec, ids: Spec) -> int:
     return x.shape.size
@@ -122,7 +129,7 @@ class OneHot(Op):
       ids = tf.cast(ids, tf.int64) - tf.cast(at.offset(self.dim.name), tf.int64)
     # TensorFlow's own 1 and 0 do not convert to bool.
     on = (True, False) if self.dtype == "bool" else (None, None)
-    return (tf.one_hot(_indices(ids), at.size(self.dim.name), *on, dtype=tf.as_dtype(self.dtype)),)
+    return (tf.one_hot(indices(ids), at.size(self.dim.name), *on, dtype=tf.as_dtype(self.dtype)),)
 
   def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> list[Tensor | None]:
     return [None]
@@ -150,29 +157,6 @@ class Range(Op):
     return []
 
 
-def into_segments(kernel: Callable[..., Any], at: At, dim: str, x: Any, ids: Any) -> Any:
-  """Returns what an unsorted segment kernel makes of x[*batch, *places, *rest] and its numbers
-  ids[*batch, *places], for the rows of `dim` of this slice; negatives go nowhere."""
-  (have, places), out = at.inputs, at.outputs[0]
-  batch = [n for n in places.names if n in out]
-  others = [n for n in places.names if n not in out]
-  rest = [n for n in out.names if n not in batch and n != dim]
-  rows = at.size(dim)
-  order = batch + others
-  ids = arrange(ids, places.names, order)
-  groups = math.prod(out[n] for n in batch)
-  if batch or at.parts(dim) > 1:
-    ids, mine = _own(at, dim, ids)
-    if batch:          # row i of group g is segment g * rows + i
-      first = tf.range(0, groups * rows, rows, dtype=ids.dtype)
-      ids += tf.reshape(first, [places[n] if n in batch else 1 for n in order])
-    ids = tf.where(mine, ids, -1)
-  y = kernel(arrange(x, have.names, order + rest), _indices(ids), groups * rows)
-  if batch:
-    y = tf.reshape(y, [*[out[n] for n in batch], rows, *[out[n] for n in rest]])
-  return arrange(y, [*batch, dim, *rest], out.names)
-
-
 def check_segments(what: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
   """Refuses what cannot be put into rows of `like` by number. Raises ShapeError or DTypeError."""
   _check_ids(ids, dim)
@@ -194,20 +178,6 @@ def segments_like(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names) -> tuple
                            *x.shape.without(*ids.shape.names)])
 
 
-def _indices(ids: Any) -> Any:
-  """Returns ids in a type that TensorFlow's kernels take as indices."""
-  return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
-
-
-def _own(at: At, dim: str, ids: Any) -> tuple[Any, Any]:
-  """Returns ids counted from this slice's first row, and which of them are rows of this slice."""
-  # In int64: TensorFlow computes int32 on the host, even for a GPU.
-  ids = tf.cast(ids, tf.int64)
-  if at.parts(dim) > 1:
-    ids -= tf.cast(at.offset(dim), tf.int64)
-  return ids, (ids >= 0) & (ids < at.size(dim))
-
-
 def _check_ids(ids: Spec, dim: str) -> None:
   if not is_integer(ids.dtype):
     raise DTypeError(explain_error(f"rows are numbered by integers, not by {ids.dtype}.",
@@ -224,31 +194,48 @@ def _check_sizes(shape: Shape, ids: Shape) -> None:
       raise ShapeError(f'dimension "{dim.name}" has two sizes: {shape!r} and {ids!r}.')
 
 
-def gather(table: Any, ids: Tensor, dim: str, zero_negative: bool = False) -> Tensor:
+def gather(table: Any, ids: Tensor, dim: str, zero_negative: bool = False,
+           out_of_range: Literal["error", "zeros"] = "error") -> Tensor:
   """Returns the rows of `dim` that ids number: [*ids, *(table without dim and names of ids)].
 
-  Names that both have are batch dimensions. Numbers must be below the size of `dim`.
+  Names that both have are batch dimensions. A number that is not in [0, size of `dim`) is an error
+  of TensorFlow, InvalidArgumentError, when the program runs: it names the op, the line and the
+  number. XLA knows no errors: there the result is NaN, or the least integer, for such a number.
 
   Args:
     table: any tensor with `dim`.
     ids: integers.
     dim: the name that is looked up.
     zero_negative: whether negative numbers give zeros, instead of being errors.
+    out_of_range: "zeros" gives zeros for all numbers that are not in range.
 
   Raises:
     ShapeError: the table lacks `dim`, ids have it, or a shared name has two sizes.
     DTypeError: ids are no integers.
+    PlanError: `out_of_range` is neither "error" nor "zeros".
   """
+  if out_of_range not in ("error", "zeros"):
+    raise PlanError(explain_error(
+        f'a number out of range is an "error" or gives "zeros", not {out_of_range!r}.',
+        **{"from": Source.here()}, way_out='Write out_of_range="zeros".'))
+  outside: Outside = "negative" if zero_negative else "error"
+  return gather_some(table, ids, dim, "zeros" if out_of_range == "zeros" else outside)
+
+
+def gather_some(table: Any, ids: Tensor, dim: str, outside: Outside) -> Tensor:
+  """Returns what `gather` does; what it makes of numbers outside: see `meshtf.ops.numbering`."""
   if table.dtype == "bool":         # rows of other slices are added as zeros: bool has no sum
-    return cast(gather(cast(table, "int8"), ids, dim, zero_negative), "bool")
-  return apply(Gather(dim, zero_negative), table, ids)
+    return cast(gather_some(cast(table, "int8"), ids, dim, outside), "bool")
+  return apply(Gather(dim, outside), table, ids)
 
 
-def take_along(x: Tensor, ids: Tensor, dim: str) -> Tensor:
+def take_along(x: Tensor, ids: Tensor, dim: str,
+               out_of_range: Literal["error", "zeros"] = "error") -> Tensor:
   """Returns the elements of x that ids number along `dim`, each in its own row: take_along_axis.
 
   In the result `dim` has the size that it has in ids; dimensions are in the order of x, then those
   that ids alone have. It undoes what gave ids: `take_along(x, argsort(x, "d"), "d")` is sorted.
+  Numbers out of range are errors, or give zeros, as in `gather`.
 
   Raises:
     ShapeError: x or ids lack `dim`, or another name has two sizes.
@@ -256,13 +243,14 @@ def take_along(x: Tensor, ids: Tensor, dim: str) -> Tensor:
   """
   require_dim(ids.shape, dim)
   places = "." + dim
-  y = rename(gather(x, rename(ids, {dim: places}), dim), {places: dim})
+  y = rename(gather(x, rename(ids, {dim: places}), dim, out_of_range=out_of_range), {places: dim})
   return transpose(y, [*x.shape.names, *(n for n in ids.shape.names if n not in x.shape)])
 
 
 def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
   """Returns sums of x by number: row i of the new `dim` adds up where ids are i; negatives nowhere.
 
+  A number that is too large is refused, as by `gather`; under XLA it goes nowhere.
   The dimensions of ids are summed, but for those in `batch`; the result is
   [*batch, dim, *(x without names of ids)].
 
@@ -275,6 +263,8 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
 def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
   """Returns [*ids, dim] with 1 where `dim`'s row is the number, else 0; one_hot(ids, "vocab:256").
+
+  A number that is not in range has nothing but zeros, as in TensorFlow.
 
   Raises:
     ShapeError: ids have `dim` already.

@@ -25,7 +25,8 @@ from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import add, multiply, subtract
 from meshtf.ops.broadcasting import wide, widen
 from meshtf.ops.choosing import cast, where
-from meshtf.ops.indexing import gather
+from meshtf.ops.indexing import gather_some
+from meshtf.ops.numbering import after, refusals
 from meshtf.ops.reduce import (
   log_sum_exp,
   powers_below_top,
@@ -96,10 +97,10 @@ class CrossEntropy(_OfClasses):
     else:
       lse, picked = log_sum_exp(at.told[0], [0]), tf.reduce_sum(at.told[1], 0)
       powers, top = at.kept
+    lse = after(refusals(at, self.dim, labels, "negative"), lse)
     loss = lse - picked
-    if self.z_loss:
-      loss = loss + self.z_loss * tf.square(lse)
-    loss = _counted(loss, _labels(labels, at.inputs[1], at.outputs[0]), at.whole(self.dim))
+    loss = loss + self.z_loss * tf.square(lse) if self.z_loss else loss
+    loss = _counted(loss, _labels(labels, at.inputs[1], at.outputs[0]), at, self.dim)
     return loss, lse, powers * expand(tf.exp(top - lse), at.axis(0, self.dim))
 
   def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
@@ -130,7 +131,7 @@ class CrossEntropyGrad(_OfClasses):
   def local(self, at: At, dloss: Any, p: Any, labels: Any, lse: Any) -> tuple[Any, ...]:
     axis = at.axis(1, self.dim)
     labels = _labels(labels, at.inputs[2], at.inputs[0])
-    dloss = tf.where(labels < 0, tf.zeros([], dloss.dtype), dloss)
+    dloss = _counted(dloss, labels, at, self.dim)
     scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
     dx = p * expand(scale, axis)
     if self.smoothing:
@@ -147,7 +148,7 @@ class CrossEntropyGrad(_OfClasses):
     counted = where(labels >= 0, dloss, 0.0)
     slope = add(multiply(lse, 2 * self.z_loss), 1.0)
     total = reduce_sum(multiply(dz, p), self.dim)
-    picked = gather(dz, labels, self.dim, zero_negative=True)
+    picked = gather_some(dz, labels, self.dim, "zeros")
     if self.smoothing:
       mean = where(labels >= 0, reduce_mean(dz, self.dim), 0.0)
       picked = add(multiply(picked, 1 - self.smoothing), multiply(mean, self.smoothing))
@@ -190,10 +191,13 @@ def _picked(logits: Any, own: Any, axis: int) -> Any:
   return tf.reduce_sum(tf.where(hot, widen(logits), tf.zeros([], widen(logits).dtype)), axis)
 
 
-def _counted(loss: Any, labels: Any, classes: int) -> Any:
-  """Returns the loss, 0 where the label is negative and NaN where there is no such class."""
+def _counted(loss: Any, labels: Any, at: At, dim: str) -> Any:
+  """Returns the loss, or its cotangent, 0 where the label is negative; under XLA, which does not
+  refuse labels, NaN where there is no such class."""
   loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
-  return tf.where(labels < classes, loss, tf.constant(math.nan, loss.dtype))
+  if not at.compiled:
+    return loss
+  return tf.where(labels < at.whole(dim), loss, tf.constant(math.nan, loss.dtype))
 
 
 def _subtract_at(x: Any, own: Any, amount: Any, at: At) -> Any:
@@ -215,7 +219,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, dim: str, z_loss: float = 0.0,
                   label_smoothing: float = 0.0) -> Tensor:
   """Returns the negative log-likelihood of labels: the logits' shape without `dim`.
 
-  A negative label counts for nothing: loss 0, gradient 0. One that is too large gives NaN.
+  A negative label counts for nothing: loss 0, gradient 0. One that is too large is refused when the
+  program runs, as by `gather`; under XLA loss and gradient are NaN there.
 
   Args:
     logits: floats; half floats are computed in, and give, float32.

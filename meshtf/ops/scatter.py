@@ -4,9 +4,10 @@
     y = mtf.scatter(rows, ids, "slots:8")                    # [batch d], [batch] -> [slots d]
     cache = mtf.scatter_update(cache, ids, rows, "slots")    # y's rows there, else those of cache
 
-Negative numbers put a row nowhere; others must be below the number of rows. Of rows that go to one
-place scatter and scatter_update take the last, under every layout. Where the rows are cut, each
-device fills its own; where what is put there is cut, the devices' results meet as maxima or sums.
+Negative numbers put a row nowhere; one that is not below the number of rows is refused under every
+layout, as by gather, but under XLA goes nowhere. Of rows that go to one place scatter and
+scatter_update take the last, under every layout. Where the rows are cut, each device fills its own;
+where what is put there is cut, the devices' results meet as maxima or sums.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import (
   SegmentSum,
   check_segments,
-  gather,
-  into_segments,
+  gather_some,
   segment_sum,
   segments_like,
 )
 from meshtf.ops.indexing import range as rows_of
+from meshtf.ops.numbering import into_segments
 from meshtf.ops.reduce import broadcast
 from meshtf.ops.reshape import merge, require_dim, reshape, transpose
 from meshtf.ops.state import ones
@@ -57,7 +58,7 @@ class SegmentExtreme(Op):
     return Role.MAP if factor in self.like else Role(self.kind)
 
   def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
-    y = into_segments(_KERNELS[self.kind], at, self.dim, x, ids)
+    y = into_segments(_KERNELS[self.kind], at, self.dim, x, ids, "negative")
     if y.dtype.is_floating:      # of nothing, and of infinities, the kernels give a finite number
       end, least = (-np.inf, y <= y.dtype.min) if self.kind == "max" else (np.inf, y >= y.dtype.max)
       y = tf.where(least, tf.constant(end, y.dtype), y)
@@ -65,9 +66,9 @@ class SegmentExtreme(Op):
 
   def gradient(self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor) -> list[Tensor | None]:
     def back(rows: Tensor) -> Tensor:
-      return transpose(gather(rows, ids, self.dim, zero_negative=True), x.shape)
+      return transpose(gather_some(rows, ids, self.dim, "zeros"), x.shape)
     chosen = equal(x, back(y))                      # all that are equal share, as in TensorFlow
-    number = apply(SegmentSum(self.dim, self.like), cast(chosen, x.dtype), ids)
+    number = apply(SegmentSum(self.dim, self.like, "zeros"), cast(chosen, x.dtype), ids)
     return [where(chosen, back(divide(dy, maximum(number, 1.0))), 0.0), None]
 
   def flops(self, x: Spec, ids: Spec) -> int:
@@ -143,7 +144,7 @@ def _scattered(updates: Tensor, ids: Tensor, dim: str, like: Shape) -> tuple[Ten
   numbers = broadcast(rows_of(ids.mesh, place), ids.shape)
   batch = like.only(ids.shape.names)
   winner = apply(SegmentExtreme("max", dim, batch + like.dim(dim)), numbers, ids)
-  return transpose(gather(updates, winner, place.name, zero_negative=True), like), winner
+  return transpose(gather_some(updates, winner, place.name, "zeros"), like), winner
 
 
 _PLACES = ".places"

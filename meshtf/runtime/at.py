@@ -19,7 +19,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
-from meshtf.runtime.devices import devices_of
+from meshtf.runtime.devices import devices_of, only_cpus
 from meshtf.runtime.processor import product_kernels
 from meshtf.runtime.tf_private import optimization_barrier
 
@@ -66,6 +66,11 @@ class Here:
     if self.compiled or self._anywhere:
       return None
     return product_kernels(devices_of(self._mesh))
+
+  @property
+  def kernels_refuse(self) -> bool:
+    """Whether TensorFlow's kernels refuse numbers of elements that are too large."""
+    return not self.compiled and not self._anywhere and only_cpus(devices_of(self._mesh))
 
   def inside(self, coords: Mapping[str, Any]) -> Here:
     """Returns the same place with other tensors for its coordinates."""

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import tensorflow as tf
+
 from meshtf.errors import MeshError, explain_error
 from meshtf.graph import OPERATORS, Held, Node, Op, Tensor, current
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
 from meshtf.runtime.changes import written
+from meshtf.runtime.failures import with_line
 from meshtf.runtime.numbers import check_numbers
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import run_directly
@@ -33,7 +36,7 @@ class Eager:
       raise MeshError(explain_error("an op outside of a function has no mesh.",
                                     **{"from": node.source}, way_out="Pass the mesh."))
     program = build([node], node.outputs, node.mesh, finish=False)
-    values = [[]] * len(program.results) if node.mesh.abstract else _run(program)
+    values = [[]] * len(program.results) if node.mesh.abstract else _run_node(program, node)
     for y, value, slices in zip(node.outputs, program.results, values):
       y.held = Held(value.placement, slices)
     if node.op.effect == "write":
@@ -62,6 +65,16 @@ class InPlace(Eager):
 
 def _ends_gradients(node: Node) -> bool:
   return node.op.stops_gradient or not any(has_gradient(y.dtype) for y in node.outputs)
+
+
+def _run_node(program: Program, node: Node) -> list[list[Any]]:
+  """Runs a node; what bad values lead to tells its line."""
+  try:
+    return _run(program)
+  except tf.errors.InvalidArgumentError as error:
+    if "\n  from " in error.message:            # what a loop's body has told already
+      raise
+    raise with_line(node, error) from None
 
 
 def bring(tensor: Tensor, placement: Placement) -> list[Any]:

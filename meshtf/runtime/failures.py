@@ -59,7 +59,7 @@ def explained(error: tf.errors.OpError, mesh: Mesh, segments: Sequence[Segment],
     _Again(mesh, segments, _one_by_one).run(results)
   except _Failed as failed:
     if failed.node is not None and failed.problem is not None:
-      return _with_line(failed.node, failed.problem)
+      return with_line(failed.node, failed.problem)
   except Exception:                  # whatever else goes wrong now is not what the user asks about
     pass
   return error
@@ -78,7 +78,8 @@ def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
   return call
 
 
-def _with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
+def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
+  """Returns an error of TensorFlow with the op that failed, and the line that called it."""
   what = re.sub(r"\{\{.*?\}\} ?| \[Op:.*", "", problem.message, flags=re.DOTALL).strip()
   text = explain_error(f"{node.op.title} failed: {what}",
                        inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
