@@ -68,7 +68,7 @@ from meshtf.ops.unary import (abs, acos, angle, asin, atan, ceil, cos, cosh, dig
                               softplus, sqrt, square, tan, tanh)
 from meshtf.runtime.datasets import untuned
 from meshtf.runtime.devices import logical_devices
-from meshtf.runtime.numbers import checked_numbers
+from meshtf.runtime.numerics import check_numerics
 from meshtf.runtime.slices import HostReader
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.stores import constant, import_tensor

@@ -172,7 +172,7 @@ def test_numbers_are_checked_inside_of_functions(mesh):
   f = mtf.function(lambda x: mtf.log(x * v) + 1.0, mesh=mesh)
   x = mtf.ones(mesh, "d:4") * -1.0
   assert np.isnan(f(x).numpy()).all()
-  with mtf.checked_numbers():
+  with mtf.check_numerics():
     with pytest.raises(mtf.NumericsError, match=r"log made NaN(.|\n)*test_functions_in_context"):
       f(x)
     (dv,) = mtf.gradients([f(x * -2.0)], [v])

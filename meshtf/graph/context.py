@@ -43,12 +43,12 @@ OUT_OF_FORCE: dict[str, Any] = {
     "instead": None, "stack": ()}
 # It has a trace for each of these; for each path only if it draws random numbers:
 _TRACED_FOR = ("region", "stage", "mesh", "path")
-# A trace gets these as arguments:
-_PASSED = ("iterations",)
+# A trace gets the numbers of iterations as arguments, and its numbers are checked while it runs:
+_NOT_IN_TRACES = ("iterations", "checked")
 # Whatever else is in force would become a part of its trace, though it changes from call to call:
 # a microbatch, the layer of a Repeat. There it runs op by op.
 _RUN_IN_PLACE = [(field.name, field.default) for field in dataclasses.fields(Context)
-                 if field.name not in (*OUT_OF_FORCE, *_TRACED_FOR, *_PASSED)]
+                 if field.name not in (*OUT_OF_FORCE, *_TRACED_FOR, *_NOT_IN_TRACES)]
 
 
 def is_traceable(around: Context) -> bool:

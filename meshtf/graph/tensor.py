@@ -68,7 +68,7 @@ class Node:
   """One application of an op."""
 
   __slots__ = ("op", "inputs", "outputs", "mesh", "region", "source", "primals", "group", "after",
-               "stage", "owner", "serial", "rule")
+               "stage", "owner", "serial", "rule", "path")
 
   def __init__(self, op: Op, inputs: tuple[Tensor, ...], mesh: Mesh | None, source: Source,
                around: Context, owner: object) -> None:
@@ -83,6 +83,7 @@ class Node:
     self.after: Tensor | None = around.after            # does not run before this tensor is there
     self.stage = around.stage         # of a pipeline; None: where the inputs are
     self.owner = owner          # the executor that ran it
+    self.path = self.primals[-1].node.path if self.primals else around.path      # of modules
     self.serial = next(_serial)
     self.rule: Any = None       # a gradient of a user's own, in place of the op's
 

@@ -15,13 +15,14 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Held, Node, Source, Spec, Tensor
-from meshtf.graph.context import Context
+from meshtf.graph.context import Context, current
 from meshtf.graph.op import Op
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
 from meshtf.runtime.calls import CPU_CONFIG, PLAIN_CONFIG
 from meshtf.runtime.devices import devices_of, only_cpus
 from meshtf.runtime.failures import explained
+from meshtf.runtime.numerics import Checked
 from meshtf.runtime.placed import Placed, arrange
 from meshtf.runtime.quick_ops import quick_ops
 from meshtf.runtime.segments import Tracer
@@ -54,6 +55,9 @@ class Compiled:
 
   def __call__(self, flat: Sequence[Any]) -> list[Tensor]:
     """Runs the program on the arguments' tensors and returns the results."""
+    if current().checked:
+      self._fill(flat)
+      return self._held(Checked(self.mesh, self.segments).run(self.program.results))
     if self.function is None:
       with _passing_over():
         self.function = self._traced([tf.TensorSpec(x.shape, x.dtype) for x in flat])
@@ -102,12 +106,16 @@ class Compiled:
       store.fill(left)
 
   def _wrap(self, ys: list[Any]) -> list[Tensor]:
-    results = []
-    for spec, pattern, value in zip(self.specs, self.patterns, self.program.results):
-      slices = [None if k < 0 else ys[k] for k in pattern]
+    values = []
+    for pattern in self.patterns:
+      values.append([None if k < 0 else ys[k] for k in pattern])
       del ys[:max(pattern) + 1]
-      results.append(held_tensor(spec, Held(value.placement, slices), self.mesh))
-    return results
+    return self._held(values)
+
+  def _held(self, values: Sequence[list[Any]]) -> list[Tensor]:
+    """Returns tensors that hold these slices."""
+    return [held_tensor(spec, Held(value.placement, slices), self.mesh)
+            for spec, value, slices in zip(self.specs, self.program.results, values, strict=True)]
 
 
 @contextlib.contextmanager

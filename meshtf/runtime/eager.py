@@ -16,7 +16,7 @@ from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
 from meshtf.runtime.changes import written
 from meshtf.runtime.failures import with_line
-from meshtf.runtime.numbers import check_numbers
+from meshtf.runtime.numerics import Checked
 from meshtf.runtime.placed import Placed
 from meshtf.runtime.segments import run_directly
 
@@ -42,8 +42,6 @@ class Eager:
     if node.op.effect == "write":
       for store in node.op.stores:
         written(store)
-    if current().checked:
-      check_numbers(node)
     if node.group is None and _ends_gradients(node):
       node.inputs = ()               # no longer of use, and perhaps large
 
@@ -92,7 +90,10 @@ def export(tensor: Tensor) -> Any:
 
 
 def _run(program: Program) -> list[list[Any]]:
-  return Placed(program.mesh, schedule(program), run_directly).run(program.results)
+  segments = schedule(program)
+  if current().checked:
+    return Checked(program.mesh, segments).run(program.results)
+  return Placed(program.mesh, segments, run_directly).run(program.results)
 
 
 OPERATORS["export"] = export

@@ -115,7 +115,7 @@ class Tracer:
 def in_line(make_caller: Callable[[Segment, Mesh], Caller]) -> Callable[[Segment, Mesh], Caller]:
   """Returns what makes callers for a place that one device passes, as the body of a loop: ops stand
   there themselves. A call costs a turn 0.1 ms, and holds its arguments, so that none is reused."""
-  return make_caller if getattr(make_caller, "jit", False) else run_directly
+  return run_directly if isinstance(make_caller, Tracer) and not make_caller.jit else make_caller
 
 
 def _run(segment: Segment, mesh: Mesh, coords: Coordinates, values: Flat, jit: bool = False,

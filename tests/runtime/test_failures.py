@@ -60,3 +60,18 @@ def test_an_error_that_does_not_come_again_stays_as_it_is():
   with refuses(tf.errors.InvalidArgumentError, "out of luck"):
     step(np.zeros(4, "float32"))
   np.testing.assert_array_equal(step(np.ones(4, "float32")).numpy(), np.ones(4))
+
+
+@pytest.mark.parametrize("shape", ["", "x:2"])
+def test_the_line_of_an_op_that_fails_in_a_loop(shape):
+  mesh = mtf.Mesh(shape, layout="batch:x")
+  table = mtf.Variable(mesh, "rows:10;d:4", ones, "table")
+
+  @mtf.function(mesh=mesh, ids="batch")
+  def total(ids):
+    def body(carry, number):
+      return carry + mtf.cast(mtf.reduce_sum(mtf.gather(table, carry, "rows")), "int32"), None
+    return mtf.scan(body, ids, length=4)[0]
+  with refuses(tf.errors.InvalidArgumentError, "gather failed", r"test_failures\.py:\d+") as error:
+    total(np.array([1, 2], "int32"))
+  assert "mtf.gather(table, carry" in line_of(str(error.value), __file__)

@@ -112,7 +112,7 @@ def test_two_programs_learn_what_one_does(tmp_path):
 def test_ops_of_finite_numbers_are_let_pass():
   mesh = mtf.Mesh("x:2", "d:x")
   x = mtf.import_tensor(mesh, np.array([1.0, 0.0], "float32"), "d")
-  with mtf.checked_numbers():
+  with mtf.check_numerics():
     y = mtf.exp(x) + mtf.where(x > 0, 0.0, -np.inf)            # infinity that was meant
     assert np.isneginf(y.numpy()[1])
     with pytest.raises(mtf.NumericsError, match="log made infinity, 1 of 1(.|\n)*from 0 to 1"):

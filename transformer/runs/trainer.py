@@ -100,7 +100,7 @@ class Trainer:
     """
     mesh, names = self.model.mesh, self.model.features
     held = {name: mtf.import_tensor(mesh, np.asarray(x), names[name]) for name, x in batch.items()}
-    with mtf.checked_numbers():
+    with mtf.check_numerics():
       self._gradients(held, mtf.import_tensor(mesh, np.int32(step), ""))
 
   def explain(self, batch: Mapping[str, Any]) -> mtf.Forecast:
