@@ -22,12 +22,13 @@ from typing import Any
 
 from gin import config as gin_config
 from gin import config_parser
+from gin.config import ConfigurableReference
 
 import meshtf as mtf
 from transformer import value_types
 
 Key = tuple[str, str, str]         # scope, full name of the configurable, parameter
-_MACRO, _REFERENCE = "gin.macro", gin_config.ConfigurableReference
+_MACRO = "gin.macro"
 _MISSPELT = 0.75                   # from here on difflib takes a name for another one misspelt
 _OF_A_RUN = "config.gin"           # what gin wrote itself: all that was bound, used or not
 _places: dict[Key, config_parser.Location] = {}
@@ -128,11 +129,11 @@ def _refuse_unused(what: str, as_in: str, name: str, known: Iterable[str],
         + (f"Did you mean {', '.join(close)}? " if close else "") + "Else leave it out.")
 
 
-def _references(values: Any) -> Iterator[_REFERENCE]:
+def _references(values: Any) -> Iterator[ConfigurableReference]:
   return gin_config.iterate_references(values)
 
 
-def _scopes(reference: _REFERENCE) -> Iterator[str]:
+def _scopes(reference: ConfigurableReference) -> Iterator[str]:
   """Yields a reference's scope, and the scopes that hold it: a/b/ is within a/, too."""
   scopes = reference.scopes
   if reference.configurable.selector == _MACRO:
@@ -159,7 +160,7 @@ def _check_type(one: config_parser.BindingStatement) -> None:
 
 def _of_macro(value: Any) -> str:
   """Returns where a macro is bound that a value consists of, or ""."""
-  if not isinstance(value, _REFERENCE) or value.configurable.selector != _MACRO:
+  if not isinstance(value, ConfigurableReference) or value.configurable.selector != _MACRO:
     return ""
   return place_of((*value.config_key, "value"))
 
@@ -188,7 +189,7 @@ def _takes_fields(selector: str) -> bool:
 
 def resolved(value: Any) -> Any:
   """Returns a value with what macros stand for in their places."""
-  if isinstance(value, _REFERENCE) and value.configurable.selector == _MACRO:
+  if isinstance(value, ConfigurableReference) and value.configurable.selector == _MACRO:
     return resolved(gin_config._CONFIG.get(value.config_key, {}).get("value", value))
   if isinstance(value, (list, tuple)):
     return type(value)(map(resolved, value))

@@ -137,7 +137,7 @@ class Architecture:
                              f"{least}.")
     for name, low, high in (("dropout", 0.0, 1.0), ("epsilon", 0.0, 1.0)):
       value = getattr(self, name)
-      if not isinstance(value, numbers.Real) or not low <= value < high:
+      if not isinstance(value, numbers.Real) or not low <= float(value) < high:
         raise mtf.ParseError(f"Architecture.{name} is {value!r}: it is a number from {low:g} up to "
                              f"{high:g}, and below.")
     if self.moe_every > self.blocks:

@@ -40,7 +40,7 @@ def of_run(trainer: Trainer, data: Data, more: Mapping[str, Any]) -> dict[str, A
       asked what they are, for which they read all.
   """
   model, optimizer = trainer.model, trainer.optimizer
-  settings = {"model": type(model).__name__, "optimizer": type(optimizer).__name__,
+  settings: dict[str, Any] = {"model": type(model).__name__, "optimizer": type(optimizer).__name__,
               "rows": _shapes(data)}
   for field in dataclasses.fields(model.architecture):
     settings[f"Architecture.{field.name}"] = getattr(model.architecture, field.name)
@@ -84,7 +84,7 @@ def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[
 
 def _of_gin() -> dict[str, Any]:
   """Returns the settings that gin gave to what was made so far, and the defaults of that."""
-  found = {}
+  found: dict[str, Any] = {}
   for (scope, selector), parameters in gin_config._OPERATIVE_CONFIG.items():
     short = selector if selector.startswith("gin.") else selector.rpartition(".")[2]
     if not short.startswith("gin.") and (scope or short not in _LEFT_OUT):
