@@ -98,7 +98,7 @@ def test_the_folder_must_be_named(call):
 def test_a_folder_that_cannot_be_written_is_told(call, tmp_path):
   (tmp_path / "file").touch()
   code, out, err = call(str(tmp_path / "file" / "step"))
-  assert (code, out) == (1, "") and "cannot write" in err
+  assert (code, out) == (1, "") and "cannot be written" in err
 
 
 def test_what_is_no_flag_is_refused(call, tmp_path):

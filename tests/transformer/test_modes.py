@@ -77,7 +77,7 @@ def test_commands_of_a_trained_model(run, tmp_path):
       ({"input": str(texts), "model_dir": str(tmp_path / "none")}, "there is no"),
       ({"input": str(tmp_path / "none")}, "cannot read"),
       ({"input": str(texts), "length": 4}, "text 1 has 8 tokens, and there is room for 4"),
-      ({"input": str(texts), "output": str(tmp_path / "file" / "x")}, "cannot write")]:
+      ({"input": str(texts), "output": str(tmp_path / "file" / "x")}, "cannot be written")]:
     code, out, err = run(score, **settings)
     assert code == 1 and complaint in err and out == ""
   code, _, err = run(evaluate, "Architecture.d_ff = 48")
