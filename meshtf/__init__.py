@@ -11,9 +11,23 @@ from meshtf.checkpoints import latest as latest_checkpoint
 from meshtf.checkpoints import restore as restore_checkpoint
 from meshtf.checkpoints import save as save_checkpoint
 from meshtf.cluster import connect, connected, lost_workers
-from meshtf.errors import (CheckpointError, ClusterError, DTypeError, LayoutError, LayoutWarning,
-                           MeshError, MeshtfError, NumericsError, ParseError, PlanError, ShapeError,
-                           TraceWarning, explain_error, near_misses)
+from meshtf.errors import (
+  ArgumentError,
+  CheckpointError,
+  ClusterError,
+  DTypeError,
+  LayoutError,
+  LayoutWarning,
+  MeshError,
+  MeshtfError,
+  NumericsError,
+  ParseError,
+  PlanError,
+  ShapeError,
+  TraceWarning,
+  explain_error,
+  near_misses,
+)
 from meshtf.forecast import Forecast
 from meshtf.function import explain, export, function
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, Window, apply, apply_all, gradients

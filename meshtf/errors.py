@@ -34,6 +34,10 @@ class DTypeError(MeshtfError, TypeError):
   """Data types that clash, or that an op does not take."""
 
 
+class ArgumentError(MeshtfError, TypeError):
+  """An argument of a type, or a value of a setting, that a function does not take."""
+
+
 class LayoutError(MeshtfError, ValueError):
   """A layout that cannot hold a tensor: two names on one axis, a size that does not divide."""
 
@@ -85,16 +89,25 @@ class CheckpointWarning(UserWarning):
 def explain_error(headline: str, way_out: object = "", **facts: object) -> str:
   """Returns a message: a headline, one aligned line for each fact, and the way out."""
   width = max([8, *(len(name) + 1 for name in facts)])
-  lines = [headline]
+  lines = [str(headline)]
   for name, fact in facts.items():
     first, *rest = str(fact).split("\n")
     lines.append(f"  {name.replace('_', ' '):<{width}} {first}")
     lines.extend(" " * (width + 3) + line for line in rest)
-  if way_out:
+  if str(way_out):
     lines.append(f"  {way_out}")
   return "\n".join(lines)
 
 
+def _is_iterable(x: object) -> bool:
+  return isinstance(x, Iterable) and not hasattr(x, "dtype")      # no tensors, no arrays
+
+
 def near_misses(name: str, known: Iterable[str]) -> str:
   """Returns known names that resemble `name`, as "a, b", or an empty string."""
-  return ", ".join(difflib.get_close_matches(name, sorted(known), n=3, cutoff=0.5))
+  if not isinstance(name, str) or isinstance(known, str) or not _is_iterable(known):
+    raise ArgumentError(explain_error(
+        f"near misses of a string are found among strings, not of {type(name).__name__} among "
+        f"{type(known).__name__}.", way_out='Write near_misses("bach", ["batch"]).'))
+  strings = sorted(word for word in known if isinstance(word, str))
+  return ", ".join(difflib.get_close_matches(name, strings, n=3, cutoff=0.5))

@@ -32,8 +32,10 @@ from meshtf.graph import (
   executing,
 )
 from meshtf.graph.apply import set_eager_executor
+from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import OUT_OF_FORCE, is_traceable
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import as_bool, as_callable, as_choice
 from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces, warn_of_unmatched_rules
 from meshtf.runtime.arguments import Call, Entry, leaf_names, traced_for
 from meshtf.runtime.beats import beat
@@ -128,10 +130,10 @@ class Function:
 
   def __init__(self, fn: Callable[..., Any], mesh: Mesh | None, jit: bool,
                names: dict[str, str | Mapping[str, str]], runtime: Runtime = "placed") -> None:
-    self._fn, self._mesh, self._jit, self._names = fn, mesh, jit, names
-    self._runtime = runtime
-    if runtime not in get_args(Runtime):
-      raise PlanError(f"there is no runtime {runtime!r}.\n  Take one of {get_args(Runtime)}.")
+    self._fn, self._mesh, self._jit = as_callable("fn", fn), mesh, as_bool("jit", jit)
+    self._names, self._runtime = names, as_choice("runtime", runtime, get_args(Runtime))
+    if mesh is not None:
+      as_mesh("mesh", mesh)
     self._signature, self.name = inspect.signature(fn), getattr(fn, "__name__", repr(fn))
     self._warned = False         # of many traces
     self._compiled: dict[Any, tuple[Trace, Any]] = {}

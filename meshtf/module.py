@@ -20,6 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import context, current
+from meshtf.names.arguments import as_text
 from meshtf.runtime.tracking import tracking_error
 from meshtf.runtime.variables import Variable
 
@@ -27,6 +28,7 @@ from meshtf.runtime.variables import Variable
 @contextlib.contextmanager
 def scope(name: str) -> Iterator[None]:
   """Adds a name to the path of the variables and random ops made inside."""
+  as_text("name", name)
   with context(path=(*current().path, name)):
     yield
 
@@ -35,6 +37,8 @@ class Module(tf.Module):
   """A tf.Module whose variables are mtf Variables; its name is in the path of what it makes."""
 
   def __init__(self, name: str | None = None) -> None:
+    if name is not None:
+      as_text("name", name)
     super().__init__(name=None)
     self.path = (*current().path, name or type(self).__name__.lower())
 

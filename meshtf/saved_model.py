@@ -22,6 +22,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.function import as_function
 from meshtf.graph import Node, Spec, Store
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import as_text
 from meshtf.partition import Load, Program, build, walk
 from meshtf.runtime.alone import Alone, whole_of
 from meshtf.runtime.folders import written_whole
@@ -96,6 +97,7 @@ class SavedModel:
 
   def add(self, signature: str, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedModel:
     """Adds a call fn(*args, **kwargs) under a name, and returns the model; see above."""
+    as_text("signature", signature)
     function, args = as_function(fn, args)
     mesh = Mesh("")
     recorded = function.record_on(mesh, args, kwargs)

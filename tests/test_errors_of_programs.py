@@ -77,7 +77,7 @@ def test_an_initializer_of_another_shape(mesh, shape, dtype, gave):
     lambda m, array: array + mtf.ones(m, "d:4"),
     lambda m, array: mtf.einsum([array, mtf.ones(m, "d:4")], "d")])
 def test_ops_take_no_arrays(mesh, make):
-  with refuses(mtf.PlanError, "tensors and variables of meshtf, not ndarray", HERE,
+  with refuses(mtf.ArgumentError, "a tensor or variable of meshtf, not a ndarray", HERE,
                r'mtf\.import_tensor\(mesh, array, "batch;d_model"\)'):
     make(mesh, np.ones(4, "float32"))
 

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 
 from meshtf.errors import CheckpointError
+from meshtf.names.arguments import as_path
 
 FILE = "run.lock"
 
@@ -29,6 +30,7 @@ def only_run(directory: str) -> Iterator[None]:
   Raises:
     CheckpointError: another process holds it; says which.
   """
+  directory = as_path("directory", directory)
   os.makedirs(directory, exist_ok=True)
   file = os.open(os.path.join(directory, FILE), os.O_RDWR | os.O_CREAT, 0o644)
   try:

@@ -23,6 +23,7 @@ from typing import Any
 from meshtf.checkpoints.boxes import Box, read_spec, whole
 from meshtf.errors import DamageError
 from meshtf.names import Shape
+from meshtf.names.arguments import as_path, as_sequence, as_text, refuse
 
 FILE = "manifest.json"
 PREFIX = "variables"        # of TensorFlow's files
@@ -91,6 +92,9 @@ class Manifest:
 
   def write(self, folder: str) -> None:
     """Writes it into a folder."""
+    folder = as_path("folder", folder)
+    if not os.path.isdir(folder):
+      refuse("folder", folder, "a folder that is there")
     fields = {"format": _FORMAT, **dataclasses.asdict(self)}
     lines = (f" {json.dumps(key)}: {json.dumps(value)},\n" for key, value in fields.items())
     body = ("{\n" + "".join(lines)).encode()
@@ -100,6 +104,7 @@ class Manifest:
   @classmethod
   def read(cls, folder: str) -> Manifest:
     """Returns the manifest of a checkpoint. Raises DamageError: it is absent or was changed."""
+    folder = as_path("folder", folder)
     path = os.path.join(folder, FILE)
     try:
       with open(path, "rb") as file:
@@ -122,6 +127,9 @@ class Manifest:
 
   def check_sizes(self, folder: str, files: Iterable[str] | None = None) -> None:
     """Sees that all files, or some, are there, of their sizes. Raises DamageError."""
+    folder = as_path("folder", folder)
+    if files is not None:
+      files = [as_text("files", name) for name in as_sequence("files", files, "names of files")]
     for name in self.files if files is None else files:
       try:
         size = os.path.getsize(os.path.join(folder, name))
@@ -133,6 +141,7 @@ class Manifest:
 
   def check_index(self, folder: str) -> None:
     """Reads TensorFlow's index and compares its sum. Raises DamageError."""
+    folder = as_path("folder", folder)
     try:
       found = Sum.of(os.path.join(folder, INDEX))
     except OSError as error:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from meshtf.checkpoints.arguments import check_variables
 from meshtf.checkpoints.boxes import Box, inside, numbers, overlap, runs, spec, whole
 from meshtf.checkpoints.checking import check
 from meshtf.checkpoints.fitting import check_fit, renamed
@@ -32,6 +33,8 @@ from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
 from meshtf.checkpoints.steps import newest_first, warn_of
 from meshtf.checkpoints.writing import PIECE, host_of
 from meshtf.errors import DamageError
+from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
+from meshtf.runtime.changes import written
 from meshtf.runtime.variables import Variable
 
 _UNREADABLE = (tf.errors.DataLossError, tf.errors.NotFoundError, tf.errors.OutOfRangeError,
@@ -70,6 +73,11 @@ def restore(path: str, variables: Mapping[str, Variable], partly: bool = False,
     CheckpointError: names or shapes differ; no variable was changed.
     DamageError: a file is not as it was written; some variables may have been read.
   """
+  path = as_path("path", path)
+  check_variables(variables)
+  as_bool("partly", partly)
+  if renames is not None:
+    as_mapping("renames", renames, 'names by first parts of names, such as {"encoder": "bert"}')
   manifest = Manifest.read(path)
   manifest.check_sizes(path)
   manifest.check_index(path)
@@ -94,6 +102,8 @@ def restore_latest(directory: str, variables: Mapping[str, Variable], partly: bo
     CheckpointError: names or shapes differ.
     DamageError: there are checkpoints, but none is whole.
   """
+  check_variables(variables)
+  as_bool("partly", partly)
   return newest_whole(directory, lambda path: restore(path, variables, partly, renames))
 
 
@@ -107,6 +117,7 @@ def newest_whole(directory: str, read: Callable[[str], dict[str, Any]]) -> Resto
   Raises:
     DamageError: there are checkpoints, but none is whole.
   """
+  as_callable("read", read)
   damage = None
   for step, path, _ in newest_first(directory):
     try:
@@ -122,7 +133,7 @@ def newest_whole(directory: str, read: Callable[[str], dict[str, Any]]) -> Resto
 def _load(prefix: str, manifest: Manifest, named: Sequence[tuple[str, Variable]]) -> None:
   hosts: dict[str, list[_Read]] = defaultdict(list)
   for name, variable in named:
-    variable.written()
+    written(variable)
     here: dict[str, dict[Box, list[tf.Variable]]] = defaultdict(lambda: defaultdict(list))
     for region, holders in variable.holders():
       for slice_ in holders:

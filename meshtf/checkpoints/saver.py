@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from meshtf.checkpoints.arguments import check_numbers
 from meshtf.checkpoints.steps import all_steps, sweep
 from meshtf.checkpoints.writing import pieces, write
 from meshtf.errors import CheckpointWarning, WriteError
+from meshtf.names.arguments import as_bool, as_path
 from meshtf.runtime.variables import Variable
 
 
@@ -39,6 +41,9 @@ class Saver:
 
   def __init__(self, directory: str, keep: int = 2, keep_every: int = 0,
                asynchronous: bool = False) -> None:
+    directory = as_path("directory", directory)
+    check_numbers(0, keep, keep_every, None)
+    as_bool("asynchronous", asynchronous)
     self.directory, self.keep, self.keep_every = directory, keep, keep_every
     self.asynchronous = asynchronous
     self._thread: threading.Thread | None = None
@@ -65,6 +70,7 @@ class Saver:
       variables: what is saved, under which names.
       extra: what JSON can hold, to be saved with them.
     """
+    check_numbers(step, self.keep, self.keep_every, extra)
     self.wait()
     self._lost = ""
     parts = pieces(variables, snapshot=self.asynchronous)

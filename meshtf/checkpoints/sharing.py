@@ -11,6 +11,7 @@ import tempfile
 import tensorflow as tf
 
 from meshtf.errors import CheckpointError, explain_error
+from meshtf.names.arguments import as_path
 from meshtf.runtime.devices import host_cpu, host_of, worker_devices
 
 
@@ -20,6 +21,7 @@ def check_shared(directory: str) -> None:
   Raises:
     CheckpointError: some do not see in it what this process puts there; says which.
   """
+  directory = as_path("directory", directory)
   hosts = dict.fromkeys(map(host_cpu, worker_devices()))
   if not hosts:
     return

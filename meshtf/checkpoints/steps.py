@@ -17,6 +17,7 @@ from collections.abc import Iterator
 
 from meshtf.checkpoints.manifest import Manifest
 from meshtf.errors import CheckpointWarning, DamageError
+from meshtf.names.arguments import as_path
 
 _FOLDER = re.compile(r"step_(\d{8,})")
 _UNFINISHED = re.compile(r"step_\d{8,}\.tmp-\d+")
@@ -34,6 +35,7 @@ def temporary(path: str) -> str:
 
 def all_steps(directory: str) -> list[tuple[int, str]]:
   """Returns steps and paths of a folder's checkpoints, the newest last."""
+  directory = as_path("directory", directory)
   names = os.listdir(directory) if os.path.isdir(directory) else []
   found = ((_FOLDER.fullmatch(name), name) for name in names)
   return sorted((int(m[1]), os.path.join(directory, name)) for m, name in found if m)

@@ -22,11 +22,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.checkpoints.arguments import check_numbers, check_variables
 from meshtf.checkpoints.boxes import Box, cut, inside, numbers, spans, spec, whole
 from meshtf.checkpoints.checking import data_file
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.steps import path_of, prune, replace, temporary
 from meshtf.errors import WriteError
+from meshtf.names.arguments import as_path
 from meshtf.runtime.beats import beat
 from meshtf.runtime.variables import Variable
 
@@ -75,12 +77,15 @@ def save(directory: str, step: int, variables: Mapping[str, Variable],
   Raises:
     WriteError: it could not be written; nothing of it is left, and those before are there.
   """
+  directory = as_path("directory", directory)
+  check_numbers(step, keep, keep_every, extra)
   return write(directory, step, variables, pieces(variables), extra, keep, keep_every)
 
 
 def write(directory: str, step: int, variables: Mapping[str, Variable], parts: list[Piece],
           extra: Mapping[str, Any] | None, keep: int, keep_every: int) -> str:
   """Writes pieces of variables as a checkpoint, as `save` does; takes them out of the list."""
+  step = int(step)                   # NumPy's are nothing that JSON can hold
   path = path_of(directory, step)
   unfinished = temporary(path)
   try:
@@ -113,6 +118,7 @@ def pieces(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Pi
       Where devices see the host's memory nothing is copied yet: what is changed before it is
       written is copied then.
   """
+  check_variables(variables)
   load: dict[str, int] = defaultdict(int)
   found: list[Piece] = []
   for name, variable in variables.items():

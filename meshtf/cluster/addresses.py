@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from meshtf.errors import ParseError
+from meshtf.names.arguments import as_text
 
 LOOPBACK = "127.0.0.1"
 ANY = "0.0.0.0"
@@ -35,6 +36,7 @@ class Address(NamedTuple):
 
 def parse_cluster(text: str) -> list[Address]:
   """Returns the workers of "host:port,host:port". Raises ParseError."""
+  as_text("cluster", text, 'workers, such as "host1:4000,host2:4000"')
   found = []
   for part in (part.strip() for part in text.split(",")):
     host, _, port = part.rpartition(":")

@@ -27,6 +27,7 @@ from meshtf.cluster.addresses import Address, free_ports, own_address, parse_clu
 from meshtf.cluster.door import Drive, ask
 from meshtf.cluster.hearing import hear_only
 from meshtf.errors import ClusterError, explain_error
+from meshtf.names.arguments import check_bools, check_floats
 from meshtf.runtime.beats import VARIABLE
 from meshtf.runtime.devices import worker_devices
 
@@ -50,6 +51,8 @@ def connect(cluster: str, wait: float = 60.0, timeout: float = 60.0, determinist
     ParseError: the text names no workers.
     ClusterError: a worker does not answer, is taken, or has another TensorFlow.
   """
+  check_floats(wait=wait, timeout=timeout)
+  check_bools(deterministic=deterministic)
   if _held:
     raise ClusterError(f"this process drives {', '.join(map(str, _held))} already.\n"
                        "  Connect once, at the top of the program.")

@@ -19,6 +19,7 @@ from meshtf.decoding.sequences import Sequences, Step, check_free, refuse_number
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names.arguments import as_float
 from meshtf.ops.arithmetic import (
   add,
   divide,
@@ -77,6 +78,7 @@ def beam_search(step: Step, prompt: Tensor, beam: ShapeLike, state: Any = None,
     ShapeError, DTypeError: prompt, state or logits are not as said, or `end` is no id.
     PlanError: a negative alpha, or a state of another nesting.
   """
+  alpha = as_float("alpha", alpha)
   refuse_number(alpha >= 0, "alpha is at least 0", alpha)
   texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
   search = _Search(texts, single_dim(beam), alpha)

@@ -16,6 +16,7 @@ from typing import Any
 from meshtf.decoding.sequences import Sequences, Step, refuse_number
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
+from meshtf.names.arguments import as_float, as_int
 from meshtf.ops.arithmetic import (
   add,
   divide,
@@ -100,7 +101,14 @@ def sample(step: Step, prompt: Tensor, state: Any = None, end: int | Sequence[in
 
 def _checked(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
   """Returns the temperature as a number or a tensor."""
-  temperature = temperature.tensor() if hasattr(temperature, "tensor") else temperature
+  if top_k is not None:
+    as_int("top_k", top_k)
+  if top_p is not None:
+    as_float("top_p", top_p)
+  if hasattr(temperature, "tensor"):
+    temperature = temperature.tensor()
+  elif not isinstance(temperature, Tensor):
+    temperature = as_float("temperature", temperature, "a number or a tensor")
   refuse_number(isinstance(temperature, Tensor) or temperature >= 0, "a temperature is at least 0",
                 temperature)
   refuse_number(top_k is None or top_k >= 1, "top_k is at least 1", top_k,

@@ -15,6 +15,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Tensor
 from meshtf.names import Shape, is_floating, is_integer
+from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.arithmetic import equal, less, logical_or, minimum
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.dynamic import dynamic_update
@@ -31,12 +32,16 @@ class Sequences:
 
   def __init__(self, step: Step, prompt: Tensor, state: Any, end: int | Sequence[int] | None,
                vocab: str, length: str, vocab_size: int | None, until: Any) -> None:
+    as_callable("step", step, "a function of (position, ids, state)")
+    vocab, length = as_dim("vocab", vocab), as_dim("length", length)
+    if vocab_size is not None:
+      as_int("vocab_size", vocab_size)
     _check_prompt(prompt, vocab, length)
     self.step, self.vocab, self.length, self.vocab_size = step, vocab, length, vocab_size
     self.prompt = cast(prompt, "int32")
     self.batch = prompt.shape.without(length)
     self.last = _last(prompt.shape[length], until)
-    self.ends = () if end is None else tuple(end) if isinstance(end, Sequence) else (end,)
+    self.ends = _ends(end)
     self.filler = max(self.ends[0], 0) if self.ends else 0
     self.filled = where(less(self.prompt, 0), self.filler, self.prompt)
     self.nest = state
@@ -127,6 +132,12 @@ def _check_prompt(prompt: Tensor, vocab: str, length: str) -> None:
   check_free(prompt.shape, vocab, "the dimension of logits")
 
 
+def _ends(end: Any) -> tuple[int, ...]:
+  """Returns the ids that end a sequence. Raises ArgumentError."""
+  ends = () if end is None else end if isinstance(end, (list, tuple)) else (end,)
+  return tuple(as_int("end", e) for e in ends)
+
+
 def _last(positions: int, until: Any) -> Any:
   """Returns the position at which a loop ends: a number, or a tensor if `until` is one."""
   if until is None:
@@ -135,6 +146,7 @@ def _last(positions: int, until: Any) -> Any:
     if until.shape.names or until.dtype != "int32":
       raise _refusal(ShapeError, "until is a number or a scalar of int32.", until=until)
     return minimum(until, positions) - 1
+  as_int("until", until)
   refuse_number(1 <= until <= positions, f"until is a number of 1 to {positions} positions", until)
   return until - 1
 
@@ -161,7 +173,12 @@ def _flat(nest: Any) -> list[Any]:
 
 def _leaves(nest: Any) -> list[Tensor]:
   """Returns the tensors of a nest, which may hold None, too; variables are read."""
-  return [x.tensor() if hasattr(x, "tensor") else x for x in _flat(nest) if x is not None]
+  leaves = [x.tensor() if hasattr(x, "tensor") else x for x in _flat(nest) if x is not None]
+  for x in leaves:
+    if not isinstance(x, Tensor):
+      raise _refusal(PlanError, f"a state is made of tensors, not of {type(x).__name__}.",
+                     way_out='Make it one: mtf.full(mesh, "", value, dtype).')
+  return leaves
 
 
 def _packed(nest: Any, leaves: Sequence[Tensor]) -> Any:

@@ -14,6 +14,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from meshtf.names.arguments import as_choice, as_text
+
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
 FREE = ("slice", "drop")      # moves in which nobody receives anything
@@ -136,17 +138,28 @@ class Facts:
   def bytes_moved(self, kind: str | None = None, axis: str | None = None,
                   phase: Phase | None = None) -> float:
     """Returns the bytes that one position receives, of some moves or of all."""
+    for name, text in (("kind", kind), ("axis", axis)):
+      if text is not None:
+        as_text(name, text)
+    _check_phase(phase)
     return sum(m.total for m in self.moves if kind in (None, m.kind) and axis in (None, m.axis)
                and phase in (None, m.phase))
 
   def flops(self, phase: Phase | None = None) -> float:
     """Returns the floating-point operations of one position."""
+    _check_phase(phase)
     return sum(op.total for op in self.ops if phase in (None, op.phase))
 
   def repeated_flops(self, phase: Phase | None = None) -> float:
     """Returns those of them that another position does as well: 3/4 of what four do alike."""
+    _check_phase(phase)
     return sum(op.total * (1 - 1 / op.repeated) for op in self.ops if phase in (None, op.phase))
 
   def as_dict(self) -> dict[str, Any]:
     """Returns all of it as plain data, as it is saved."""
     return dataclasses.asdict(self)
+
+
+def _check_phase(phase: object) -> None:
+  if phase is not None:
+    as_choice("phase", phase, PHASES)

@@ -14,6 +14,7 @@ from pathlib import Path
 from meshtf.forecast.facts import Facts
 from meshtf.forecast.page import page
 from meshtf.forecast.table import as_json, table
+from meshtf.names.arguments import as_path
 
 
 class Forecast(Facts):
@@ -33,6 +34,7 @@ class Forecast(Facts):
 
 def _write(path: str | Path, text: str) -> None:
   """Writes a file under another name, and then renames it: it is there as a whole or not at all."""
+  path = as_path("path", path)
   unfinished = Path(f"{path}.tmp-{os.getpid()}")
   unfinished.parent.mkdir(parents=True, exist_ok=True)
   unfinished.write_text(text, encoding="utf-8")

@@ -14,12 +14,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from meshtf.errors import MeshtfError, PlanError, explain_error
+from meshtf.errors import MeshtfError, explain_error
+from meshtf.graph.arguments import as_mesh, refuse_tensor
 from meshtf.graph.check import check_layout, check_stage, common_mesh
 from meshtf.graph.context import current
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import refuse
 
 
 class Executor(Protocol):
@@ -77,12 +79,17 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
     ShapeError, DTypeError: the op refuses its inputs.
     LayoutError: the layout cannot hold an output.
   """
+  if not isinstance(op, Op):
+    refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
   executor, around = current_executor(), current()
   found = executor.find(op) if op.effect == "read" else None
   if found is not None:
     return found.outputs
   source = around.primals[-1].node.source if around.primals else Source.here()
-  tensors = tuple(_as_tensor(x, source) for x in inputs)
+  if mesh is not None and not isinstance(mesh, Mesh):
+    as_mesh("mesh", mesh)
+  tensors = tuple(x if isinstance(x, Tensor) else _as_tensor(x, op, i)
+                  for i, x in enumerate(inputs))
   if around.instead is not None:
     tensors = tuple(around.instead.get(x, x) for x in tensors)
   mesh = around.mesh or common_mesh(tensors, mesh or executor.mesh, source)
@@ -99,14 +106,13 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
   return node.outputs
 
 
-def _as_tensor(x: Any, source: Source) -> Tensor:
-  if isinstance(x, Tensor):
-    return x
+def _as_tensor(x: Any, op: Op, i: int) -> Tensor:
+  """Returns input i of an op as a tensor. Raises ArgumentError, by the name that `out` has."""
   if hasattr(x, "tensor"):
     return x.tensor()
-  raise PlanError(explain_error(
-      f"an op takes tensors and variables of meshtf, not {type(x).__name__}.", **{"from": source},
-      way_out='Give an array its names first: mtf.import_tensor(mesh, array, "batch;d_model").'))
+  code = type(op).out.__code__
+  names = code.co_varnames[1:code.co_argcount]
+  return refuse_tensor(names[i] if i < len(names) else "x", x)
 
 
 def _out(op: Op, inputs: tuple[Tensor, ...], source: Source) -> tuple[Spec, ...]:

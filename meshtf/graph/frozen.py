@@ -15,8 +15,10 @@ import contextlib
 import dataclasses
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
+
+from meshtf.names.arguments import as_bool, as_float, as_int, as_text
 
 if sys.version_info >= (3, 11):
   from typing import dataclass_transform
@@ -28,6 +30,17 @@ else:
 _made: set[type] = set()
 _modules: dict[type, Any] = {}      # of each class, whose names its annotations use
 _making = threading.Lock()
+
+
+def _as_value(name: str, value: Any) -> Any:
+  return value if isinstance(value, bool) else as_float(name, value)     # of a tensor of bool
+
+
+# What is checked of attributes: those of plain types, as annotations name these.
+_plain: dict[type, tuple[tuple[str, str], ...]] = {}
+_TYPES = {"str": str, "int": int, "float": float, "bool": bool}
+_CONVERT: dict[str, Callable[[str, Any], Any]] = {
+    "str": as_text, "int": as_int, "float": _as_value, "bool": as_bool}
 
 
 @dataclass_transform(frozen_default=True)
@@ -45,6 +58,15 @@ class Frozen:
         _make(cls)
     return super().__new__(cls)
 
+  def __post_init__(self) -> None:
+    """Refuses what is no string, integer, number or truth value where a field says so; NumPy's
+    become Python's."""
+    attributes = self.__dict__
+    for name, kind in _plain[type(self)]:
+      value = attributes[name]
+      if type(value) is not _TYPES[kind]:
+        object.__setattr__(self, name, _CONVERT[kind](name, value))
+
 
 def _make(cls: type) -> None:
   """Makes a class and its bases dataclasses, bases first, whose fields it inherits."""
@@ -53,6 +75,8 @@ def _make(cls: type) -> None:
       if "__dataclass_fields__" not in vars(base):
         with _present(base):
           dataclasses.dataclass(frozen=True)(base)
+      fields: Any = dataclasses.fields(base)      # type: ignore[arg-type]
+      _plain[base] = tuple((f.name, f.type) for f in fields if f.type in _CONVERT)
       _made.add(base)
 
 

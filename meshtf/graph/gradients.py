@@ -17,11 +17,13 @@ from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all, current_executor
+from meshtf.graph.arguments import as_tensor, as_tensors, as_variables
 from meshtf.graph.context import context
 from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.names import has_gradient
+from meshtf.names import Source, has_gradient
+from meshtf.names.arguments import as_sequence
 
 
 def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
@@ -41,7 +43,21 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
     PlanError: an op on the way has no gradient, or a y is of integers or truth values; or a called
       function on the way writes variables, or needs one that was written since.
   """
+  ys, xs = as_tensors("ys", ys), as_variables("xs", xs)
+  if grad_ys is not None:
+    grad_ys = _cotangents(ys, grad_ys)
   return gradients_within(None, ys, xs, [None] * len(ys) if grad_ys is None else grad_ys)
+
+
+def _cotangents(ys: Sequence[Tensor], grad_ys: Any) -> list[Tensor | None]:
+  """Returns the cotangents that a user gave. Raises ArgumentError, PlanError."""
+  found = [None if dy is None else as_tensor("grad_ys", dy)
+           for dy in as_sequence("grad_ys", grad_ys, "a list of tensors")]
+  if len(found) != len(ys):
+    raise PlanError(explain_error(
+        f"there are {len(ys)} tensors, and {len(found)} cotangents.", **{"from": Source.here()},
+        way_out="Give one for each of ys, None where it is ones."))
+  return found
 
 
 def gradients_within(nodes: Collection[Node] | None, ys: Sequence[Tensor], xs: Sequence[Any],

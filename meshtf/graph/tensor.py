@@ -10,8 +10,6 @@ A recorded tensor is a promise; an eager one also holds a value on each position
 from __future__ import annotations
 
 import itertools
-import os
-import sys
 from typing import Any, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
@@ -19,44 +17,9 @@ from meshtf.graph.context import Context
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.mesh import Layout, Mesh, Placement
-from meshtf.names import Shape
+from meshtf.names import Shape, Source
 
-_PACKAGE = __name__.partition(".")[0]
 _serial = itertools.count()
-_NAMES = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide",
-          "floordiv": "floordiv", "mod": "floormod", "pow": "pow", "and": "logical_and",
-          "or": "logical_or", "xor": "logical_xor", "lt": "less", "le": "less_equal",
-          "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal",
-          "neg": "negative", "abs": "abs", "invert": "logical_not"}
-_OPERATORS = {f"__{r}{k}__": v for k, v in _NAMES.items() for r in ("", "r")}
-
-
-def _package(frame: Any) -> str:
-  return frame.f_globals.get("__name__", "").partition(".")[0]
-
-
-class Source(NamedTuple):
-  """Where a node was made: the function of meshtf that was called, and the line that called it."""
-
-  function: str
-  file: str
-  line: int
-
-  def __str__(self) -> str:
-    near = os.path.relpath(self.file)
-    return f"mtf.{self.function}, {self.file if near.startswith('..') else near}:{self.line}"
-
-  @staticmethod
-  def here() -> Source:
-    """Returns the innermost line outside of meshtf."""
-    frame, function = sys._getframe(1), ""
-    while frame.f_back and _package(frame) in (_PACKAGE, "tensorflow"):
-      function = frame.f_code.co_name if _package(frame) == _PACKAGE else function
-      if function in ("__init__", "__call__"):
-        function = type(frame.f_locals.get("self")).__name__
-      function = _OPERATORS.get(function, function)         # x + y is mtf.add
-      frame = frame.f_back
-    return Source(function, frame.f_code.co_filename, frame.f_lineno)
 
 
 def next_serial() -> int:

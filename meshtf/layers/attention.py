@@ -17,12 +17,14 @@ name of the heads:
 from __future__ import annotations
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.dot_product import dot_product_attention
 from meshtf.layers.heads import Cache, Heads
 from meshtf.layers.initializers import Initializer
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike
+from meshtf.names.arguments import check_bools, check_record
 
 
 class MultiHeadAttention(Heads):
@@ -71,12 +73,15 @@ class MultiHeadAttention(Heads):
       training: whether attention weights are dropped.
       extra_logit: the score of one more row of zeros.
     """
+    x = as_tensor("x", x)
+    check_bools(training=training)
     q = self.turned(self.by_head(self.query, x), angles)
     cache = self.remembered(x, memory, angles)
     return self._look(x, q, cache, bias, training, extra_logit)
 
   def remembered(self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None) -> Cache:
     """Returns keys and values of what `__call__` is given."""
+    check_tensors(x=x)
     if isinstance(memory, Cache):
       return memory
     return self.remember(x if memory is None else memory, angles)
@@ -87,6 +92,8 @@ class MultiHeadAttention(Heads):
 
     So a decoder looks at its encoder, step by step: x may be one position, [batch model_dim].
     """
+    check_tensors(x=x)
+    check_record(Cache, cache=cache)
     return self._look(x, self.by_head(self.query, x), cache, bias, False, extra_logit)
 
   def _look(self, x: Tensor, q: Tensor, cache: Cache, bias: Tensor | None, training: bool,

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.graph import Tensor, context, current, gradients
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.statistics import rms
 from meshtf.module import Module
+from meshtf.names.arguments import as_callable, as_sequence, check_floats
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.control import stop_gradient
@@ -36,6 +38,9 @@ class Reversible(Module):
   """
 
   def __init__(self, functions: Sequence[Callable[..., Tensor]], name: str = "reversible") -> None:
+    functions = as_sequence("functions", functions, "a list of functions")
+    for f in functions:
+      as_callable("functions", f)
     super().__init__(name)
     self.functions = list(functions)
 
@@ -47,6 +52,7 @@ class Reversible(Module):
       x2: the stream that the first function sees.
       kwargs: for all functions, such as training=True.
     """
+    x1, x2 = as_tensor("x1", x1), as_tensor("x2", x2)
     @custom_gradient
     def run(y1: Tensor, y2: Tensor, *variables: Tensor) -> tuple[tuple[Tensor, Tensor], Rule]:
       for f in self.functions:
@@ -83,6 +89,8 @@ def clip_gradient(x: Tensor, limit: float) -> Tensor:
     x: floats.
     limit: the greatest root mean square, over all dimensions.
   """
+  check_tensors(x=x)
+  check_floats(limit=limit)
   def rule(dy: Tensor) -> list[Tensor]:
     return [dy * cast(limit / maximum(rms(cast(dy, wide(dy.dtype))), limit), dy.dtype)]
   return custom_gradient(lambda x: (x, rule))(x)

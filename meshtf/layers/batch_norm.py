@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor
 from meshtf.layers.initializers import ones, zeros
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.names.arguments import check_bools, check_floats
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.microbatch import once_per_batch
@@ -41,6 +43,7 @@ class BatchNorm(Module):
 
   def __init__(self, mesh: Mesh, dims: ShapeLike, momentum: float = 0.99, epsilon: float = 1e-3,
                name: str = "batch_norm") -> None:
+    check_floats(momentum=momentum, epsilon=epsilon)
     super().__init__(name)
     self.dims, self.momentum, self.epsilon = Shape(dims), momentum, epsilon
     with self.scope():
@@ -55,6 +58,8 @@ class BatchNorm(Module):
     Raises:
       ShapeError: x lacks one of `dims`, or has no other name.
     """
+    x = as_tensor("x", x)
+    check_bools(training=training)
     require_dim(x.shape, *self.dims.names)
     others = x.shape.without(*self.dims.names)
     y = cast(x, wide(x.dtype))

@@ -23,12 +23,14 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor
 from meshtf.layers.attention import MultiHeadAttention
 from meshtf.layers.dot_product import dot_product_attention
 from meshtf.layers.heads import Cache
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, ShapeLike
+from meshtf.names.arguments import check_bools, check_callables, check_floats
 from meshtf.ops.control import recompute
 from meshtf.ops.loops import scan
 from meshtf.ops.reshape import merge, require_dim, single_dim, split_dim, transpose
@@ -58,6 +60,10 @@ def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, block: ShapeLike,
   Raises:
     ShapeError: the queries lack the dimension, or blocks do not divide it.
   """
+  q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+  if scale is not None:
+    check_floats(scale=scale)
+  check_callables(bias_of=bias_of, dropout=dropout)
   some = single_dim(block)
   require_dim(q.shape, some.name)
   size = q.shape[some.name]
@@ -117,6 +123,8 @@ class BlockwiseAttention(MultiHeadAttention):
       angles: rotary positions, by which queries and keys are turned.
       training: whether attention weights are dropped.
     """
+    x = as_tensor("x", x)
+    check_bools(training=training)
     q = self.turned(self.by_head(self.query, x), angles)
     cache = self.remembered(x, memory, angles)
     y = blockwise_attention(q, *cache, self.block, bias_of, rows, self.memory_dim,

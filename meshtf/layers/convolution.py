@@ -15,11 +15,13 @@ import math
 from collections.abc import Mapping
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
 from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names.arguments import check_bools, check_ints
 from meshtf.ops.convolution import conv, conv_transpose, separable_conv
 from meshtf.ops.sliding import Padding, PerDim, by_dim
 from meshtf.runtime.variables import Variable
@@ -47,12 +49,14 @@ class Conv(Module):
                padding: PerDim[Padding] = "same", dilation: PerDim[int] = 1,
                groups: ShapeLike = "", use_bias: bool = True,
                kernel_initializer: Initializer | None = None, name: str = "conv") -> None:
+    check_bools(use_bias=use_bias)
     super().__init__(name)
     self.window, taps = _taps(window)
+    _check_windows(self.window, stride, padding, dilation)
     self.stride, self.padding, self.dilation = stride, padding, dilation
     self.groups = Shape(groups)
     summed = taps + Shape(reduced_dims)
-    first = kernel_initializer or self._initializer(summed)
+    first = self._initializer(summed) if kernel_initializer is None else kernel_initializer
     with self.scope():
       self.kernel = Variable(mesh, taps + self.groups + reduced_dims + new_dims, first,
                              name="kernel")
@@ -63,6 +67,7 @@ class Conv(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
+    check_tensors(x=x)
     y = conv(x, in_type_of(x, self.kernel), self.window, self.stride, self.padding, self.dilation,
              self.groups.names)
     return y if self.bias is None else y + in_type_of(x, self.bias)
@@ -82,6 +87,7 @@ class ConvTranspose(Conv):
 
   def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims]; so many `rows`, where several would do."""
+    check_tensors(x=x)
     y = conv_transpose(x, in_type_of(x, self.kernel), self.window, self.stride, self.padding,
                        self.dilation, self.groups.names, rows)
     return y if self.bias is None else y + in_type_of(x, self.bias)
@@ -107,8 +113,11 @@ class SeparableConv(Module):
                stride: PerDim[int] = 1, padding: PerDim[Padding] = "same",
                dilation: PerDim[int] = 1, multiplier: int = 1, use_bias: bool = True,
                name: str = "separable_conv") -> None:
+    check_bools(use_bias=use_bias)
+    check_ints(multiplier=multiplier)
     super().__init__(name)
     self.window, taps = _taps(window)
+    _check_windows(self.window, stride, padding, dilation)
     self.stride, self.padding, self.dilation = stride, padding, dilation
     channels = Shape(reduced_dims) + Dimension("multiplier", multiplier)
     names = ";".join(channels.names)
@@ -122,9 +131,18 @@ class SeparableConv(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
+    check_tensors(x=x)
     kernels = in_type_of(x, self.depthwise), in_type_of(x, self.pointwise)
     y = separable_conv(x, *kernels, self.window, self.stride, self.padding, self.dilation)
     return y if self.bias is None else y + in_type_of(x, self.bias)
+
+
+def _check_windows(window: Mapping[str, str], stride: PerDim[int], padding: PerDim[Padding],
+                   dilation: PerDim[int]) -> None:
+  """Refuses what is no stride, padding or dilation. Raises ArgumentError, ShapeError."""
+  by_dim(stride, window, 1, "stride")
+  by_dim(padding, window, "same", "padding")
+  by_dim(dilation, window, 1, "dilation")
 
 
 def _taps(window: ShapeLike) -> tuple[dict[str, str], Shape]:

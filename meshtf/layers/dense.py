@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
 from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.names.arguments import check_bools
 from meshtf.ops.einsum import einsum
 from meshtf.runtime.variables import Variable
 
@@ -38,11 +40,14 @@ class Dense(Module):
   def __init__(self, mesh: Mesh, reduced_dims: ShapeLike, new_dims: ShapeLike,
                use_bias: bool = True, kernel_initializer: Initializer | None = None,
                expert_dims: ShapeLike = "", name: str = "dense") -> None:
+    check_bools(use_bias=use_bias)
     super().__init__(name)
     self.reduced_dims, self.new_dims = Shape(reduced_dims), Shape(new_dims)
     self.expert_dims = Shape(expert_dims)
-    first = kernel_initializer or variance_scaling(";".join(self.reduced_dims.names),
-                                                   expert_dims=";".join(self.expert_dims.names))
+    first = kernel_initializer
+    if first is None:
+      first = variance_scaling(";".join(self.reduced_dims.names),
+                               expert_dims=";".join(self.expert_dims.names))
     with self.scope():
       self.kernel = Variable(mesh, self.expert_dims + self.reduced_dims + self.new_dims, first,
                              name="kernel")
@@ -51,7 +56,8 @@ class Dense(Module):
 
   def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims]; the names in another `order` if given."""
+    check_tensors(x=x)
     kept = x.shape.without(*self.reduced_dims.names)
     names = (kept + self.expert_dims.without(*kept.names) + self.new_dims).names
-    y = einsum([x, in_type_of(x, self.kernel)], order or names)
+    y = einsum([x, in_type_of(x, self.kernel)], names if order is None else order)
     return y if self.bias is None else y + in_type_of(x, self.bias)

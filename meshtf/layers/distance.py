@@ -14,10 +14,12 @@ import math
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, normal
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
+from meshtf.names.arguments import check_bools, check_ints
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
@@ -50,6 +52,8 @@ class RelativeBias(Module):
   def __init__(self, mesh: Mesh, heads_dim: ShapeLike, buckets: int = 32, max_distance: int = 128,
                both_ways: bool = False, initializer: Initializer | None = None,
                name: str = "relative_bias") -> None:
+    check_ints(buckets=buckets, max_distance=max_distance)
+    check_bools(both_ways=both_ways)
     super().__init__(name)
     self.each_way = buckets // 2 if both_ways else buckets
     if self.each_way < 2 or max_distance <= self.each_way // 2:
@@ -58,14 +62,17 @@ class RelativeBias(Module):
     self.max_distance, self.both_ways = max_distance, both_ways
     with self.scope():
       self.table = Variable(mesh, Shape([(_BUCKETS, buckets)]) + heads_dim,
-                            initializer or normal(buckets ** -0.5), name="table")
+                            normal(buckets ** -0.5) if initializer is None else initializer,
+                            name="table")
 
   def __call__(self, positions: Tensor, memory_positions: Tensor) -> Tensor:
     """Returns [..., length, memory_length, heads] for positions of these names."""
+    check_tensors(positions=positions, memory_positions=memory_positions)
     return gather(self.table, self.buckets(positions - memory_positions), _BUCKETS)
 
   def buckets(self, behind: Tensor) -> Tensor:
     """Returns the bucket of memory that is so many positions behind, or ahead if negative."""
+    check_tensors(behind=behind)
     distance = abs(behind) if self.both_ways else maximum(behind, 0)
     single = self.each_way // 2
     grown = log(cast(maximum(distance, 1), "float32") * (1.0 / single))
@@ -91,6 +98,7 @@ def distance_slopes(positions: Tensor, memory_positions: Tensor, heads_dim: Shap
   Returns:
     [length memory_length heads].
   """
+  check_tensors(positions=positions, memory_positions=memory_positions)
   heads = Shape(heads_dim)
   below = 2 ** int(math.log2(heads.size))
   first, *others = heads

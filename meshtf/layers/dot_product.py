@@ -14,11 +14,13 @@ from collections.abc import Callable
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.precision import in_type_of
 from meshtf.names import Names, names_of
+from meshtf.names.arguments import check_callables, check_floats, check_ints
 from meshtf.ops.einsum import einsum
 from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import require_dim, split_dim
+from meshtf.ops.reshape import require_dim, split_dim, tensor_along
 from meshtf.ops.softmax import softmax
 
 
@@ -41,7 +43,13 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, memory_dim: str = "me
     scale: default: 1 / sqrt(size of key_dim).
     dropout: what attention weights pass through.
   """
-  keys = names_of(key_dim, q.shape, k.shape)
+  q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+  if scale is not None:
+    check_floats(scale=scale)
+  check_callables(dropout=dropout)
+  if bias is not None:
+    check_tensors(bias=bias)
+  keys = names_of(key_dim, q.shape, k.shape, what="key_dim")
   require_dim(q.shape, *keys)
   scale = 1.0 / math.sqrt(q.shape.only(keys).size) if scale is None else scale
   seen = q.shape.without(*keys)
@@ -64,6 +72,8 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
   Raises:
     ShapeError: x lacks `dim`, or the factor does not divide it.
   """
+  x, dim = tensor_along(x, dim)
+  check_ints(factor=factor)
   require_dim(x.shape, dim)
   if factor < 1 or x.shape[dim] % factor:
     raise ShapeError(f"{x.shape.dim(dim)!r} cannot be parted into rows of {factor}.")

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
-from meshtf.names import names_of
+from meshtf.names import Shape, names_of
+from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
@@ -31,11 +33,15 @@ class Dropout(Module):
   """
 
   def __init__(self, rate: float, broadcast: str = "", name: str = "dropout") -> None:
+    check_floats(rate=rate)
     super().__init__(name)
+    names_of(broadcast, Shape(""), what="broadcast")
     self.rate, self.broadcast = rate, broadcast
 
   def __call__(self, x: Tensor, training: bool = False) -> Tensor:
     """Returns x with elements dropped, if `training`."""
+    check_tensors(x=x)
+    check_bools(training=training)
     return dropout(x, self.rate, broadcast=self.broadcast) if training and self.rate else x
 
 
@@ -55,15 +61,20 @@ class AnnealedDropout(Module):
 
   def __init__(self, rate: float, start_step: int, end_step: int, broadcast: str = "",
                name: str = "annealed_dropout") -> None:
+    check_floats(rate=rate)
+    check_ints(start_step=start_step, end_step=end_step)
     super().__init__(name)
     if not 0 <= rate < 1 or start_step >= end_step:
       raise PlanError(f"a dropout rate is at least 0 and below 1, not {rate}, and it falls from a "
                       f"step to a later one, not from {start_step} to {end_step}.")
+    names_of(broadcast, Shape(""), what="broadcast")
     self.rate, self.broadcast = rate, broadcast
     self.start_step, self.end_step = start_step, end_step
 
   def __call__(self, x: Tensor, step: Tensor, training: bool = False) -> Tensor:
     """Returns x with elements dropped, if `training`, at a step: a scalar int32 tensor."""
+    check_tensors(x=x, step=step)
+    check_bools(training=training)
     if not training or not self.rate:
       return x
     require_dim(x.shape, *names_of(self.broadcast, x.shape))
@@ -83,6 +94,8 @@ def multiplicative_jitter(x: Tensor, epsilon: float = 1e-2, name: str = "jitter"
     epsilon: 0 gives x itself.
     name: tells two random ops of one module apart.
   """
+  x = as_tensor("x", x)
+  check_floats(epsilon=epsilon)
   if not epsilon:
     return x
   return x * random_uniform(x.mesh, x.shape, 1 - epsilon, 1 + epsilon, x.dtype, name=name)
@@ -90,4 +103,6 @@ def multiplicative_jitter(x: Tensor, epsilon: float = 1e-2, name: str = "jitter"
 
 def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
   """Returns x with normal noise of this standard deviation added; 0 gives x itself."""
+  x = as_tensor("x", x)
+  check_floats(stddev=stddev)
   return x + random_normal(x.mesh, x.shape, 0.0, stddev, x.dtype, name=name) if stddev else x

@@ -17,11 +17,13 @@ import math
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import Initializer, normal
 from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
+from meshtf.names.arguments import check_floats
 from meshtf.ops.choosing import cast
 from meshtf.ops.einsum import einsum
 from meshtf.ops.indexing import gather
@@ -50,18 +52,22 @@ class Embedding(Module):
                dtype: str | None = None, name: str = "embedding") -> None:
     super().__init__(name)
     self.vocab_dim, self.output_dim, self.dtype = Shape(vocab_dim), Shape(output_dim), dtype
+    if dtype is not None:
+      dtype_name(dtype)
     with self.scope():
       self.table = Variable(mesh, Shape(expert_dims) + self.vocab_dim + self.output_dim,
-                            initializer or normal(), name="table")
+                            normal() if initializer is None else initializer, name="table")
 
   def __call__(self, ids: Tensor) -> Tensor:
     """Returns [..., expert_dims, output_dim] for integers ids[...], which may have expert_dims."""
+    check_tensors(ids=ids)
     rows = gather(self.table, ids, self.vocab_dim.names[0])
     # Rows are cast, not the table: what ids that come often send back is added up in float32.
     return cast(rows, self.dtype or rows.dtype)
 
   def attend(self, x: Tensor) -> Tensor:
     """Returns the product of x[..., output_dim] with every row: [..., expert_dims, vocab_dim]."""
+    check_tensors(x=x)
     shape = x.shape + self.table.shape.without(*x.shape.names)
     return einsum([x, in_type_of(x, self.table)], shape.without(*self.output_dim.names))
 
@@ -80,6 +86,8 @@ def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest:
   Raises:
     ShapeError: `dim` is odd, or too small for two different waves.
   """
+  positions = as_tensor("positions", positions)
+  check_floats(shortest=shortest, longest=longest)
   name, size = single_dim(dim).name, single_dim(dim).size
   if size % 2 or size < 4:
     raise ShapeError(f"sinusoids come in pairs, two at least: {name}:{size} must be even.")

@@ -19,12 +19,14 @@ from typing import TypeAlias
 
 from meshtf.errors import ParseError, ShapeError, near_misses
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import check_tensors
 from meshtf.layers.dense import Dense
 from meshtf.layers.dropout import Dropout
 from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import ShapeLike
+from meshtf.names.arguments import as_callable, as_sequence, check_bools
 from meshtf.ops import pointwise
 
 Activation: TypeAlias = str | Callable[[Tensor], Tensor]
@@ -70,6 +72,7 @@ class DenseProduct(Module):
                activations: Sequence[Activation] = ("silu", "linear"), use_bias: bool = True,
                kernel_initializer: Initializer | None = None, expert_dims: ShapeLike = "",
                name: str = "dense_product") -> None:
+    activations = as_sequence("activations", activations, "a list of activations")
     super().__init__(name)
     if not activations:
       raise ShapeError("a product of dense layers has one factor at least: name its activation.")
@@ -81,6 +84,7 @@ class DenseProduct(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims]."""
+    check_tensors(x=x)
     first, *others = (f(dense(x)) for f, dense in zip(self.activations, self.factors))
     for other in others:
       first = first * other
@@ -122,12 +126,14 @@ class FeedForward(Module):
 
   def __call__(self, x: Tensor, training: bool = False) -> Tensor:
     """Returns [..., model_dim] for x of the same shape."""
+    check_tensors(x=x)
+    check_bools(training=training)
     return self.wo(self.dropout(self.wi(x), training))
 
 
 def _function(activation: Activation) -> Callable[[Tensor], Tensor]:
   if not isinstance(activation, str):
-    return activation
+    return as_callable("activation", activation, "a function of a tensor, or the name of one")
   if activation not in _FUNCTIONS:
     close = near_misses(activation, [*_FUNCTIONS, *_GATED])
     raise ParseError(f"there is no activation {activation!r}."

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import check_tensors
 from meshtf.layers.dense import Dense
 from meshtf.layers.dot_product import dot_product_attention
 from meshtf.layers.dropout import Dropout
@@ -24,6 +25,7 @@ from meshtf.layers.rotary import Angles, rotate
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, names_of
+from meshtf.names.arguments import as_dim, check_floats, check_ints, check_record
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.dynamic import dynamic_update
 from meshtf.ops.indexing import gather, take_along
@@ -73,8 +75,11 @@ class Heads(Module):
                memory_heads_dim: ShapeLike | None, length_dims: Names, memory_dim: str,
                use_bias: bool, output_initializer: Initializer | None, dropout: tuple[float, str],
                scale: float | None, name: str) -> None:
+    if scale is not None:
+      check_floats(scale=scale)
     super().__init__(name)
-    self.length_dims, self.memory_dim, self.scale = names_of(length_dims), memory_dim, scale
+    self.length_dims, self.scale = names_of(length_dims, what="length_dims"), scale
+    self.memory_dim = as_dim("memory_dim", memory_dim)
     self.heads, self.key_dim = Shape(heads_dim) + key_dim, Shape(key_dim)
     shared = Shape(heads_dim if memory_heads_dim is None else memory_heads_dim)
     if not set(shared) <= set(self.heads):
@@ -91,6 +96,8 @@ class Heads(Module):
 
   def empty_cache(self, x: Tensor, positions: int) -> Cache:
     """Returns a cache of zeros for so many positions, for steps of the shape and type of x."""
+    check_tensors(x=x)
+    check_ints(positions=positions)
     shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
     shape = shape + self.memory_heads.without(*self.key_dim.names)
     shape = shape + [(self.memory_dim, positions)] + self.key_dim
@@ -98,6 +105,7 @@ class Heads(Module):
 
   def remember(self, memory: Tensor, angles: Angles | None = None) -> Cache:
     """Returns keys and values of memory [batch length model_dim], such as an encoder's output."""
+    check_tensors(memory=memory)
     k = self.turned(self.by_head(self.key, memory), angles)
     v = self.by_head(self.value, memory)
     return Cache(*(rename(y, self.length_dims, [self.memory_dim]) for y in (k, v)))
@@ -111,6 +119,9 @@ class Heads(Module):
       last: the number of the last position: int32, a scalar or [batch].
       column: of the step of this position.
     """
+    check_record(Cache, cache=cache, read=read)
+    check_tensors(last=last)
+    check_ints(column=column)
     rows = cache.keys.shape.dim(self.memory_dim)
     age = (column - range_(last.mesh, rows)) % rows.size
     place = maximum(last - age, 0)             # what has no place is older than any position
@@ -131,6 +142,8 @@ class Heads(Module):
       angles: rotary positions of all positions that come.
       bias: added to the scores, which are [batch heads memory_length]: of each row of the cache.
     """
+    check_record(Cache, cache=cache)
+    check_tensors(x=x)
     return self.step_at(x, cache, self.moment(cache, position, angles, bias))
 
   def moment(self, cache: Cache, position: Tensor, angles: Angles | None = None,
@@ -144,6 +157,12 @@ class Heads(Module):
         by one in a step, one number says where in the cache all write; so nothing is copied. None:
         the position.
     """
+    check_record(Cache, cache=cache)
+    check_tensors(position=position, column=position if column is None else column)
+    if angles is not None:
+      check_record(Angles, angles=angles)
+    if bias is not None:
+      check_tensors(bias=bias)
     rows = cache.keys.shape.dim(self.memory_dim)
     column = position if column is None else column
     age = (column - range_(position.mesh, rows)) % rows.size    # of what a row holds, in positions
@@ -154,6 +173,9 @@ class Heads(Module):
 
   def step_at(self, x: Tensor, cache: Cache, moment: Moment) -> tuple[Tensor, Cache]:
     """Returns what `step` does, from what one layer's `moment` made for all of them."""
+    check_tensors(x=x)
+    check_record(Cache, cache=cache)
+    check_record(Moment, moment=moment)
     q, k, v = self.project(x, moment.angles)
     cache = Cache(*(dynamic_update(old, self.memory_dim, moment.row, new)
                     for old, new in zip(cache, (k, v))))
@@ -163,15 +185,19 @@ class Heads(Module):
 
   def remembers(self, age: Tensor, position: Tensor) -> Tensor:
     """Returns whether what was written `age` steps before this position is seen by it."""
+    check_tensors(age=age, position=position)
     return age <= position
 
   def project(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
     """Returns queries, keys and values of x; the first two are turned by rotary positions."""
+    check_tensors(x=x)
     q, k, v = (self.by_head(dense, x) for dense in (self.query, self.key, self.value))
     return self.turned(q, angles), self.turned(k, angles), v
 
   def by_head(self, dense: Dense, x: Tensor) -> Tensor:
     """Returns [batch heads length key]: products of one head's positions need no transpose then."""
+    check_tensors(x=x)
+    check_record(Dense, dense=dense)
     length = x.shape.only(self.length_dims).names
     rest = x.shape.without(*length, *dense.reduced_dims.names).names
     heads = dense.new_dims.without(*self.key_dim.names).names
@@ -179,4 +205,5 @@ class Heads(Module):
 
   def turned(self, x: Tensor, angles: Angles | None) -> Tensor:
     """Returns queries or keys turned by rotary positions, if there are any."""
+    check_tensors(x=x)
     return x if angles is None else rotate(x, self.key_dim.names[0], angles)

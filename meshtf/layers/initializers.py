@@ -10,16 +10,19 @@ run repeats, and no value depends on the order in which variables are made or on
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from meshtf.graph import Tensor, current
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, names_of
+from meshtf.names.arguments import as_choice, as_text, check_floats
 from meshtf.ops.random import random_normal, random_uniform, truncated_normal
 from meshtf.ops.state import full
+from meshtf.runtime.initial_values import INITIALIZERS, Initializer, as_initializer
 
-Initializer: TypeAlias = Callable[[Mesh, Shape, str], Tensor]
+__all__ = ["Initializer", "constant", "glorot", "he", "lecun", "normal", "ones", "shared",
+           "truncated", "uniform", "variance_scaling", "zeros"]
+
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution: TypeAlias = Literal["normal", "truncated_normal", "uniform"]
 
@@ -29,17 +32,20 @@ _TRUNCATED_STDDEV = 0.87962566103423978
 
 def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
   """An initializer that gives zeros."""
+  as_text("name", name)
   return full(mesh, shape, 0.0)
 
 
 def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
   """An initializer that gives ones."""
+  as_text("name", name)
   return full(mesh, shape, 1.0)
 
 
 def shared(initializer: Initializer) -> Initializer:
   """Returns an initializer that gives variables of one shape one tensor, where devices see one
   memory: TensorFlow copies it for the first of them that changes."""
+  initializer = as_initializer(initializer)
   made: dict[Shape, Tensor] = {}
 
   def first(mesh: Mesh, shape: Shape, name: str) -> Tensor:
@@ -53,11 +59,13 @@ def shared(initializer: Initializer) -> Initializer:
 
 def constant(value: float) -> Initializer:
   """Returns an initializer that gives one value."""
+  check_floats(value=value)
   return lambda mesh, shape, name: full(mesh, shape, value)
 
 
 def normal(stddev: float = 1.0) -> Initializer:
   """Returns an initializer that draws from a normal distribution around zero."""
+  check_floats(stddev=stddev)
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     return random_normal(mesh, shape, stddev=stddev, seed=mesh.seed, name=name)
   return draw
@@ -69,6 +77,7 @@ def truncated(stddev: float = 1.0) -> Initializer:
   Args:
     stddev: the standard deviation of what comes out, after truncation.
   """
+  check_floats(stddev=stddev)
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     return truncated_normal(mesh, shape, stddev=stddev / _TRUNCATED_STDDEV, seed=mesh.seed,
                             name=name)
@@ -77,6 +86,7 @@ def truncated(stddev: float = 1.0) -> Initializer:
 
 def uniform(limit: float = 1.0) -> Initializer:
   """Returns an initializer that draws evenly from -limit to limit."""
+  check_floats(limit=limit)
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
     return random_uniform(mesh, shape, -limit, limit, seed=mesh.seed, name=name)
   return draw
@@ -94,8 +104,15 @@ def variance_scaling(reduced_dims: str, scale: float = 1.0, mode: Mode = "fan_in
     expert_dims: names that count in neither fan, since each of their rows is a kernel of its own.
       Dimensions of repeated layers (`Repeat`) never count.
   """
+  check_floats(scale=scale)
+  as_choice("mode", mode, get_args(Mode))
+  as_choice("distribution", distribution, get_args(Distribution))
+  names_of(reduced_dims, Shape(""), what="reduced_dims")
+  names_of(expert_dims, Shape(""), what="expert_dims")
+
   def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    stddev = math.sqrt(scale / _fan(shape, reduced_dims, expert_dims, mode))
+    summed, experts = names_of(reduced_dims, shape), names_of(expert_dims, shape)
+    stddev = math.sqrt(scale / _fan(shape, summed, experts, mode))
     if distribution == "uniform":
       return uniform(math.sqrt(3.0) * stddev)(mesh, shape, name)
     return (normal if distribution == "normal" else truncated)(stddev)(mesh, shape, name)
@@ -120,8 +137,12 @@ def lecun(reduced_dims: str, distribution: Distribution = "truncated_normal",
   return variance_scaling(reduced_dims, 1.0, "fan_in", distribution, expert_dims)
 
 
-def _fan(shape: Shape, reduced_dims: str, expert_dims: str, mode: Mode) -> float:
-  kernel = shape.without(*names_of(expert_dims, shape), *(d.name for d in current().stack))
-  fan_in = kernel.only(names_of(reduced_dims, shape)).size
-  fan_out = kernel.without(*names_of(reduced_dims, shape)).size
+def _fan(shape: Shape, summed: tuple[str, ...], experts: tuple[str, ...], mode: Mode) -> float:
+  kernel = shape.without(*experts, *(d.name for d in current().stack))
+  fan_in = kernel.only(summed).size
+  fan_out = kernel.without(*summed).size
   return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[mode]
+
+
+INITIALIZERS.update(zeros=zeros, ones=ones, normal=normal(), truncated=truncated(),
+                    uniform=uniform())

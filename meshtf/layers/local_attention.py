@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.dot_product import dot_product_attention
 from meshtf.layers.heads import Cache, Heads
 from meshtf.layers.initializers import Initializer
@@ -25,6 +26,7 @@ from meshtf.layers.masks import mask_bias
 from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike
+from meshtf.names.arguments import check_bools, check_record
 from meshtf.ops.arithmetic import logical_and
 from meshtf.ops.halo import halo_exchange
 from meshtf.ops.indexing import range as range_
@@ -144,6 +146,10 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, blocks: ShapeLike, key_dim:
   Raises:
     ShapeError: a dimension is not there, blocks do not divide it, or a radius is none.
   """
+  q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+  check_bools(causal=causal)
+  if segments is not None:
+    check_tensors(segments=segments)
   reach = {d.name: d.size for d in Shape(radius)}
   require_dim(q.shape, *Shape(blocks).names)
   require_dim(Shape(blocks), *reach)
@@ -187,6 +193,7 @@ class LocalAttention(Heads):
                output_initializer: Initializer | None = None,
                memory_heads_dim: ShapeLike | None = None, dropout_broadcast: str = "",
                scale: float | None = None, name: str = "attention") -> None:
+    check_bools(causal=causal)
     names = Shape(blocks).names
     super().__init__(mesh, model_dim, heads_dim, key_dim, memory_heads_dim, names,
                      "_".join([*names, "memory"]), use_bias, output_initializer,
@@ -207,9 +214,12 @@ class LocalAttention(Heads):
       extra_logit: the score of one more row of zeros.
       cache: keys and values of x, if `remember` made them already.
     """
+    x = as_tensor("x", x)
+    check_bools(training=training)
     if cache is None:
       projected = self.project(x, angles)
     else:
+      check_record(Cache, cache=cache)
       k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
       projected = self.turned(self.by_head(self.query, x), angles), k, v
     y = local_attention(*projected, self.blocks, self.key_dim, self.radius,
@@ -223,6 +233,7 @@ class LocalAttention(Heads):
     Raises:
       ShapeError: steps of what is not causal, or has several dimensions of positions.
     """
+    check_tensors(x=x)
     if len(self.blocks) > 1 or not self.causal:
       raise ShapeError(f"steps are for causal attention along one dimension, not {self.blocks!r}.")
     size = 2 * self.blocks.size if not self.radius else self.radius.size + 1
@@ -230,6 +241,7 @@ class LocalAttention(Heads):
 
   def remembers(self, age: Tensor, position: Tensor) -> Tensor:
     """Returns whether what was written `age` steps before this position is seen by it."""
+    check_tensors(age=age, position=position)
     if self.radius:
       near = age <= self.radius.size
     else:

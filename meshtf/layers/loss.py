@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.ops.arithmetic import maximum, squared_difference
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.loss import cross_entropy
@@ -57,10 +58,12 @@ def mean_squared_error(predictions: Tensor, targets: Tensor, weights: Tensor | N
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
   """Returns 1 where a label is not 0, the number of padding, and else 0."""
+  check_tensors(labels=labels)
   return cast(labels != 0, dtype)
 
 
 def _alike(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+  check_tensors(x=x, targets=targets)
   if set(x.shape) != set(targets.shape):
     raise ShapeError(explain_error(
         f"targets of {targets.shape!r} do not fit {x.shape!r}.",
@@ -73,6 +76,6 @@ def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
   """Returns the mean of losses; a weight counts once for each loss that it is for."""
   if weights is None:
     return reduce_mean(losses)
-  weights = cast(weights, losses.dtype)
+  weights = cast(as_tensor("weights", weights), losses.dtype)
   times = losses.shape.without(*weights.shape.names).size
   return reduce_sum(losses * weights) / maximum(reduce_sum(weights) * float(times), 1e-9)

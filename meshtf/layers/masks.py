@@ -13,8 +13,10 @@ of named tensors: mtf.range(mesh, "length:128") - mtf.range(mesh, "memory_length
 from __future__ import annotations
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import check_tensors
 from meshtf.mesh import Mesh
-from meshtf.names import ShapeLike
+from meshtf.names import ShapeLike, dtype_name
+from meshtf.names.arguments import check_ints
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reshape import rename
@@ -35,6 +37,7 @@ def causal_mask(mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike,
     stride: how many positions one row of the memory is made of (see `compress_mean`): it is seen
       when the last of them is not ahead.
   """
+  check_ints(stride=stride)
   last = range_(mesh, memory_dim, "int32")
   if stride > 1:
     last = last * stride + (stride - 1)
@@ -44,6 +47,7 @@ def causal_mask(mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike,
 def padding_mask(ids: Tensor, length_dim: str = "length", memory_dim: str = "memory_length"
                  ) -> Tensor:
   """Returns whether ids[batch length_dim] are not 0, the number of padding: [batch memory_dim]."""
+  check_tensors(ids=ids)
   return rename(ids != 0, length_dim, memory_dim)
 
 
@@ -57,12 +61,14 @@ def segment_mask(segments: Tensor, memory_segments: Tensor | None = None,
     length_dim: the name of positions.
     memory_dim: the name that they get where they are looked at.
   """
+  check_tensors(segments=segments)
   memory = segments if memory_segments is None else memory_segments
   return segments == rename(memory, length_dim, memory_dim)
 
 
 def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:
   """Returns what is added to scores: 0 where a position is visible, else very negative."""
+  dtype = dtype_name(dtype)
   return cast(where(visible, 0.0, _FORBIDDEN.get(dtype, _MOST_FORBIDDEN)), dtype)
 
 

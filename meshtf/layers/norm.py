@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import ones, zeros
 from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, names_of
+from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.normalize import normalize_layer, normalize_rms
@@ -40,14 +42,17 @@ class LayerNorm(Module):
 
   def __init__(self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6, use_bias: bool = True,
                name: str = "layer_norm") -> None:
+    check_floats(epsilon=epsilon)
+    check_bools(use_bias=use_bias)
     super().__init__(name)
-    (self.dim,), self.epsilon = Shape(dim).names, epsilon
+    self.dim, self.epsilon = single_dim(dim).name, epsilon
     with self.scope():
       self.scale = Variable(mesh, dim, ones, name="scale")
       self.bias = Variable(mesh, dim, zeros, name="bias") if use_bias else None
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, normalized over `dim`."""
+    check_tensors(x=x)
     y = normalize_layer(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
     return y if self.bias is None else y + in_type_of(x, self.bias)
 
@@ -64,13 +69,15 @@ class RMSNorm(Module):
 
   def __init__(self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6,
                name: str = "rms_norm") -> None:
+    check_floats(epsilon=epsilon)
     super().__init__(name)
-    (self.dim,), self.epsilon = Shape(dim).names, epsilon
+    self.dim, self.epsilon = single_dim(dim).name, epsilon
     with self.scope():
       self.scale = Variable(mesh, dim, ones, name="scale")
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, divided by its root mean square over `dim`, times the scale."""
+    check_tensors(x=x)
     return normalize_rms(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
 
 
@@ -93,10 +100,13 @@ class GroupNorm(Module):
 
   def __init__(self, mesh: Mesh, channel_dim: ShapeLike, groups: int, over: Names = "",
                epsilon: float = 1e-6, name: str = "group_norm") -> None:
+    check_ints(groups=groups)
+    check_floats(epsilon=epsilon)
     super().__init__(name)
     dim = single_dim(channel_dim)
     if groups < 1 or dim.size % groups:
       raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
+    names_of(over, Shape(""), what="over")
     self.dim, self.over, self.epsilon = dim, over, epsilon
     self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
     with self.scope():
@@ -105,6 +115,7 @@ class GroupNorm(Module):
 
   def __call__(self, x: Tensor) -> Tensor:
     """Returns x, normalized over `over` and the channels of each group."""
+    x = as_tensor("x", x)
     y = cast(split_dim(x, self.dim.name, self.parts), wide(x.dtype))
     dims = (*names_of(self.over, x.shape), "in_group")
     y = y - reduce_mean(y, dims)

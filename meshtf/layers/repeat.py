@@ -14,8 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from meshtf.graph import Tensor, context, current
+from meshtf.graph.arguments import check_nest
 from meshtf.module import Module
 from meshtf.names import ShapeLike
+from meshtf.names.arguments import as_callable, check_bools
 from meshtf.ops.control import recompute
 from meshtf.ops.loops import scan
 from meshtf.ops.reshape import single_dim
@@ -37,6 +39,8 @@ class Repeat(Module):
 
   def __init__(self, make: Callable[[], Module], dim: ShapeLike, recomputed: bool = False,
                name: str | None = None) -> None:
+    as_callable("make", make)
+    check_bools(recomputed=recomputed)
     super().__init__(name)
     self.dim, self.recomputed = single_dim(dim), recomputed
     with self.scope(), context(stack=(*current().stack, self.dim)):
@@ -60,6 +64,8 @@ class Repeat(Module):
       x: what goes into the first layer: tensors, in any nesting.
       rows: tensors with the dimension of the layers, in any nesting: each layer gets one row.
     """
+    check_nest("x", x, missing=False)
+    as_callable("fn", fn)
     # Modules that were made elsewhere have no dimension of these layers: all layers share them.
     variables = [v for v in self.layer.variables if any(d is self.dim for d in v.stack)]
 

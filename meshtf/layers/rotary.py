@@ -15,11 +15,13 @@ from typing import NamedTuple
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor
 from meshtf.layers.precision import in_type_of
-from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names import Dimension, ShapeLike
+from meshtf.names.arguments import check_floats, check_record
 from meshtf.ops.choosing import cast
 from meshtf.ops.indexing import range as range_
-from meshtf.ops.reshape import transpose
+from meshtf.ops.reshape import single_dim, tensor_along, transpose
 from meshtf.ops.shifting import roll
 from meshtf.ops.slicing import concat
 from meshtf.ops.unary import cos, exp, sin
@@ -45,7 +47,9 @@ def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.
   Raises:
     ShapeError: the size of a head is odd.
   """
-  ((name, size),) = ((d.name, d.size) for d in Shape(key_dim))
+  positions = as_tensor("positions", positions)
+  check_floats(longest=longest)
+  name, size = single_dim(key_dim).name, single_dim(key_dim).size
   if size % 2:
     raise ShapeError(f"rotary positions turn pairs: {name}:{size} must have an even size.")
   half = Dimension(name, size // 2)
@@ -57,5 +61,7 @@ def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
   """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
+  x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
+  check_record(Angles, angles=angles)
   swapped = roll(x, key_dim, x.shape[key_dim] // 2)
   return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)

@@ -7,7 +7,9 @@
 from __future__ import annotations
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.names import Names, names_of
+from meshtf.names.arguments import check_floats
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
@@ -18,6 +20,7 @@ from meshtf.ops.unary import rsqrt, sqrt, square
 
 def rms(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the root of the mean of squares over `dims`, by default all: x without `dims`."""
+  check_tensors(x=x)
   return cast(sqrt(reduce_mean(square(cast(x, wide(x.dtype))), dims)), x.dtype)
 
 
@@ -32,6 +35,8 @@ def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Te
     dims: the names of the observations, which both have.
     epsilon: the least sum of squares; what does not vary has the correlation 0.
   """
+  x, y = as_tensor("x", x), as_tensor("y", y)
+  check_floats(epsilon=epsilon)
   dtype = x.dtype
   x, y = (_normalized(cast(t, wide(t.dtype)), dims, epsilon) for t in (x, y))
   shape = (x.shape + y.shape.without(*x.shape.names)).without(*names_of(dims, x.shape, y.shape))

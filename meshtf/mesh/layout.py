@@ -23,7 +23,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TypeAlias, Union
 
 from meshtf.errors import ParseError, explain_error
-from meshtf.names import parse_pairs
+from meshtf.names import Source, parse_pairs
+from meshtf.names.arguments import as_dim, described
 
 LayoutLike: TypeAlias = Union["Layout", str, Mapping[str, str], Iterable[tuple[str, str]]]
 
@@ -45,7 +46,7 @@ class Layout:
 
   def axes(self, name: str) -> tuple[str, ...]:
     """Returns the axes that cut dimension `name`: most often none or one."""
-    return self._rules.get(name, ())
+    return self._rules.get(as_dim("name", name), ())
 
   def items(self) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Returns the rules as (dimension name, axes)."""
@@ -100,8 +101,8 @@ def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
     rules = parse_pairs(rules, what="layout")
   try:
     pairs = list(rules.items() if isinstance(rules, Mapping) else rules)
-    return [(name, tuple(axis for axis in value.split("+") if axis)) for name, value in pairs]
+    return [(name + "", tuple(axis for axis in value.split("+") if axis)) for name, value in pairs]
   except (TypeError, ValueError, AttributeError):
     raise ParseError(explain_error(
-        f"a layout is not made of {rules!r}.",
+        f"a layout is not made of {described(rules)}.", **{"from": Source.here()},
         way_out='Write it as "batch:data; d_ff:model", or as {"batch": "data"}.')) from None

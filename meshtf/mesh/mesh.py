@@ -17,8 +17,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from absl import logging
 
@@ -26,8 +26,10 @@ from meshtf.errors import MeshError, ParseError, explain_error, near_misses
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.state import At, Placement, Split, State, Whole
 from meshtf.names import Shape, parse_pairs
+from meshtf.names.arguments import as_bool, as_choice, as_int, as_sequence, as_text, refuse
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
+AxesLike: TypeAlias = str | Mapping[str, int] | Iterable[tuple[str, int]]
 EVERYWHERE = Layout()      # no changes: the rules of the mesh
 
 
@@ -44,7 +46,8 @@ class Mesh:
   """A grid of positions with named axes; compared by identity.
 
   Args:
-    axes: names and sizes, such as "data:4;model:2"; "" is a mesh of one position.
+    axes: names and sizes, such as "data:4;model:2", or pairs, or a dict; "" is a mesh of one
+      position.
     layout: which dimension is cut along which axis, for all tensors but variables.
     variable_layout: further rules for variables and what belongs to them (FSDP, ZeRO-3).
     optimizer_layout: further rules for what optimizers keep beside the variables (ZeRO-1).
@@ -67,7 +70,7 @@ class Mesh:
     ParseError: a string cannot be read, or a rule names several axes.
   """
 
-  def __init__(self, axes: str, layout: LayoutLike = (), variable_layout: LayoutLike = (),
+  def __init__(self, axes: AxesLike, layout: LayoutLike = (), variable_layout: LayoutLike = (),
                optimizer_layout: LayoutLike = (), keep_gathered: bool = False,
                devices: str | Sequence[str] | None = None,
                within_host: str | Sequence[str] = (), stages: str = "stage",
@@ -78,12 +81,13 @@ class Mesh:
     self._optimizer_rules = Layout.changes(optimizer_layout)
     self._layouts: dict[tuple[Layout, str], Layout] = {}
     self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
-    self.keep_gathered, self.bucket_bytes = keep_gathered, bucket_bytes
-    self.devices = devices
-    self.within_host = (within_host,) if isinstance(within_host, str) else tuple(within_host)
-    self.stages = stages
-    self.strict = strict
-    self.seed = seed
+    self.keep_gathered = as_bool("keep_gathered", keep_gathered)
+    self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
+    self.devices = _devices(devices)
+    self.within_host = _strings("within_host", within_host, "an axis, or several")
+    self.stages = as_text("stages", stages, "the name of an axis")
+    self.strict = as_bool("strict", strict)
+    self.seed = as_int("seed", seed)
     self.notes: list[str] = []          # what is legal but worth knowing; explain prints them
     self.seen_dims: set[str] = set()    # names met so far, to find rules that never matched
     self.warned_rules: set[str] = set()
@@ -106,6 +110,8 @@ class Mesh:
 
   def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
     """Returns the positions that differ only along `axes`, in the order of their coordinates."""
+    for axis in axes:
+      as_choice("axes", axis, self.axes)
     if axes not in self._groups:
       along = [self.axis_index[a] for a in axes]
       groups: dict[tuple[int, ...], list[int]] = {}
@@ -117,6 +123,9 @@ class Mesh:
 
   def layout_in(self, region: Layout = EVERYWHERE, what: What = "tensor") -> Layout:
     """Returns the rules for what lies in a region whose changes of the layout are `region`."""
+    if not isinstance(region, Layout):
+      refuse("region", region, "changes of a layout", 'Write Layout.changes("heads:; d:model").')
+    as_choice("what", what, get_args(What))
     key = region, what
     if key not in self._layouts:
       self._check_rules(region)
@@ -143,6 +152,8 @@ class Mesh:
 
   def exchanges(self, first: str, second: str) -> list[tuple[int, int]]:
     """Returns (source, target) of all positions, where two axes of one size change places."""
+    as_choice("first", first, self.axes)
+    as_choice("second", second, self.axes)
     size = self.axes[first]
     return [(group[k % size * size + k // size], target) for group in self.groups(first, second)
             for k, target in enumerate(group)]
@@ -156,6 +167,12 @@ class Mesh:
             ) -> tuple[Placement, tuple[Clash, ...]]:
     """Returns where a layout (by default the mesh's) puts a shape, and what it could not cut."""
     layout = self.layout if layout is None else layout
+    if not isinstance(shape, Shape):
+      refuse("shape", shape, "a shape", 'Write mtf.Shape("batch:8;d_model:512").')
+    if not isinstance(layout, Layout):
+      refuse("layout", layout, "a layout", 'Write mtf.Layout("batch:data").')
+    if stage is not None:
+      as_int("stage", stage)
     states: dict[str, State] = dict.fromkeys(self.axes, Whole)
     if stage is not None and self.axes.get(self.stages, 1) > 1:
       states[self.stages] = At(stage)
@@ -175,12 +192,14 @@ class Mesh:
 
   def has(self, placement: Placement) -> list[bool]:
     """Returns for each position whether it holds a tensor at all."""
+    if not isinstance(placement, tuple) or len(placement) != len(self.axes):
+      refuse("placement", placement, "a state for each axis of the mesh")
     return [all(not isinstance(s, At) or s.coordinate == c for s, c in zip(placement, coord))
             for coord in self.coords]
 
   def note(self, text: str) -> None:
     """Keeps a remark about this mesh, once."""
-    if text not in self.notes:
+    if as_text("text", text) not in self.notes:
       self.notes.append(text)
       logging.info("%s", text)
 
@@ -229,17 +248,46 @@ class Mesh:
     return ";".join(f"{name}:{size}" for name, size in self.axes.items()) or "(one position)"
 
 
-def _axes(text: str) -> dict[str, int]:
+def _strings(name: str, given: str | Sequence[str], takes: str) -> tuple[str, ...]:
+  if isinstance(given, str):
+    return (given,)
+  return tuple(as_text(name, text, takes) for text in as_sequence(name, given, takes))
+
+
+def _devices(given: str | Sequence[str] | None) -> str | Sequence[str] | None:
+  if given is None or isinstance(given, str):
+    return given
+  takes = 'None, "logical:8", "separate:8", "abstract", or a list of names of devices'
+  names = as_sequence("devices", given, takes)
+  for name in names:
+    as_text("devices", name, takes)
+  return names
+
+
+def _axes(given: AxesLike) -> dict[str, int]:
   axes: dict[str, int] = {}
-  for name, size in parse_pairs(text, what="mesh"):
+  for name, size in _pairs(given):
     if name in axes:
-      raise ParseError(f"axis {name!r} stands twice in the mesh {text!r}.\n  Rename one.")
-    axes[name] = _size(name, size, text)
+      raise ParseError(f"axis {name!r} stands twice in the mesh {given!r}.\n  Rename one.")
+    axes[name] = _size(name, size, given)
   return axes
 
 
-def _size(name: str, size: str, text: str) -> int:
+def _pairs(given: AxesLike) -> list[tuple[str, Any]]:
+  """Returns names and sizes of axes. Raises ParseError, ArgumentError."""
+  if isinstance(given, str):
+    return parse_pairs(given, what="mesh")
+  axes = given.items() if isinstance(given, Mapping) else given
+  if isinstance(axes, Iterable) and not hasattr(axes, "dtype"):
+    pairs = list(axes)
+    if all(isinstance(p, (tuple, list)) and len(p) == 2 and isinstance(p[0], str) for p in pairs):
+      return parse_pairs(";".join(f"{name}:{size}" for name, size in pairs), what="mesh")
+  return refuse("axes", given, "names and sizes",
+                'Write them as "data:4;model:2", as [("data", 4), ("model", 2)], or as a dict.')
+
+
+def _size(name: str, size: str, given: object) -> int:
   if not size.isdigit() or int(size) < 1:
     raise ParseError(f"the size of mesh axis {name!r} must be a positive integer, not {size!r}, "
-                     f"in {text!r}.")
+                     f"in {given!r}.")
   return int(size)

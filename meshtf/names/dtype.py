@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
-from meshtf.errors import DTypeError
+from meshtf.errors import DTypeError, explain_error
+from meshtf.names.arguments import described
+from meshtf.names.source import Source
 
 _BYTES = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4,
           "int64": 8, "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
@@ -23,10 +25,12 @@ def dtype_name(dtype: object) -> str:
   elif isinstance(dtype, type) and dtype in _PYTHON:
     name = _PYTHON[dtype]
   else:
-    name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or repr(dtype)
+    told = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+    name = told if isinstance(told, str) else described(dtype)
   if name not in _BYTES:
     raise DTypeError(
-        f"{name!r} is not a data type that meshtf knows; it knows {', '.join(_BYTES)}.")
+        explain_error(f"{name!r} is not a data type that meshtf knows; it knows "
+                      f"{', '.join(_BYTES)}.", **{"from": Source.here()}))
   return name
 
 

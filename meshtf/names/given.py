@@ -13,21 +13,25 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from meshtf.errors import ShapeError, explain_error
+from meshtf.names.arguments import as_dim, as_sequence
 from meshtf.names.dimension import Dimension
 from meshtf.names.parse import parse_pairs
 from meshtf.names.shape import Shape
 
+_NAMES = 'names of dimensions, such as "batch;d_model"'
 Names: TypeAlias = str | Shape | Dimension | Iterable[str | Dimension]
 
 
-def names_of(dims: Names, *shapes: Shape) -> tuple[str, ...]:
+def names_of(dims: Names, *shapes: Shape, what: str = "dims") -> tuple[str, ...]:
   """Returns the names in "a;b", in a shape, or in a list of names or dimensions.
 
   Args:
     dims: what the caller gave.
     shapes: those of the tensors that the names are about.
+    what: the name of the caller's argument.
 
   Raises:
+    ArgumentError: these are no names.
     ShapeError: a name comes with another size than in one of the shapes, or, in a string, with a
       size where there are no shapes to hold it against.
     ParseError: a string cannot be read.
@@ -39,8 +43,9 @@ def names_of(dims: Names, *shapes: Shape) -> tuple[str, ...]:
       raise ShapeError(f"names alone are wanted here, without sizes: "
                        f"{';'.join(name for name, _ in pairs)!r} instead of {dims!r}.")
   else:
-    given = (dims,) if isinstance(dims, Dimension) else dims
-    pairs = [(d.name, d.size) if isinstance(d, Dimension) else (d, None) for d in given]
+    given = (dims,) if isinstance(dims, Dimension) else as_sequence(what, dims, _NAMES)
+    pairs = [(d.name, d.size) if isinstance(d, Dimension) else (as_dim(what, d), None)
+             for d in given]
   for name, size in pairs:
     check_size(name, size, dims, *shapes)
   return tuple(name for name, _ in pairs)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 
-from meshtf.errors import ParseError
+from meshtf.errors import ArgumentError, ParseError, explain_error
+from meshtf.names.arguments import described
+from meshtf.names.source import Source
 
 _WORD = re.compile(r"[^;,.\s]+")
 _PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")
@@ -24,6 +26,10 @@ def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, st
   Raises:
     ParseError: a word is no pair; the message points at it with a caret.
   """
+  if not isinstance(text, str):
+    raise ArgumentError(explain_error(
+        f"a {what} is written as a string, not as {described(text)}.", **{"from": Source.here()},
+        way_out=f"Write it as {_example(what)!r}."))
   text = re.sub(r"\s*:\s*", ":", text.strip())
   pairs = []
   pattern = _CHANGE if what == "change of layout" else _PAIR
@@ -36,7 +42,10 @@ def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, st
 
 
 def _point_at(text: str, start: int, length: int, what: str) -> str:
+  return (f"a {what} is written as pairs of name:value, such as {_example(what)!r}; this cannot be "
+          f"read, from {Source.here()}:\n  {text}\n  {' ' * start}{'^' * length}")
+
+
+def _example(what: str) -> str:
   examples = {"shape": "batch:8;d_model:512", "mesh": "data:4;model:2", "window": "h:k_h;w:k_w"}
-  example = examples.get(what, "batch:data;d_ff:model")
-  return (f"a {what} is written as pairs of name:value, such as {example!r}; this cannot be read:\n"
-          f"  {text}\n  {' ' * start}{'^' * length}")
+  return examples.get(what, "batch:data;d_ff:model")

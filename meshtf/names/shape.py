@@ -12,14 +12,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
-from meshtf.errors import ShapeError
+from meshtf.errors import ArgumentError, ShapeError, explain_error
+from meshtf.names.arguments import (
+  as_dim,
+  as_int,
+  as_mapping,
+  as_sequence,
+  described,
+  refuse,
+)
 from meshtf.names.dimension import Dimension
 from meshtf.names.parse import parse_pairs
+from meshtf.names.source import Source
 
 ShapeLike: TypeAlias = Union["Shape", str, Dimension, Iterable[Dimension],
                              Iterable[tuple[str, int]]]
+
+
+_NAMES = "names of dimensions, such as [\"d\"]"
 
 
 class Shape:
@@ -52,13 +64,15 @@ class Shape:
     return math.prod(self._sizes.values())
 
   def __getitem__(self, name: str) -> int:
-    if name not in self._sizes:
-      raise ShapeError(f"there is no dimension {name!r} in {self!r}.")
-    return self._sizes[name]
+    try:
+      return self._sizes[name]
+    except (KeyError, TypeError):
+      as_dim("name", name, self)
+      raise ShapeError(f"there is no dimension {name!r} in {self!r}.") from None
 
   def get(self, name: str, default: int = 1) -> int:
     """Returns the size of `name`, or `default` where the shape lacks it."""
-    return self._sizes.get(name, default)
+    return self._sizes.get(as_dim("name", name, self), as_int("default", default))
 
   def index(self, name: str) -> int:
     """Returns the position of `name`."""
@@ -71,15 +85,18 @@ class Shape:
 
   def without(self, *names: str) -> Shape:
     """Returns the shape without these names (which need not be there)."""
+    for name in names:
+      as_dim("names", name, self)
     return Shape(d for d in self._dims if d.name not in names)
 
   def only(self, names: Iterable[str]) -> Shape:
     """Returns the dimensions with these names, in this shape's order."""
-    keep = set(names)
+    keep = {as_dim("names", name, self) for name in as_sequence("names", names, _NAMES)}
     return Shape(d for d in self._dims if d.name in keep)
 
   def rename(self, names: Mapping[str, str]) -> Shape:
     """Returns the shape with names replaced, all at once."""
+    as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
     return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
 
   def resize(self, name: str, size: int) -> Shape:
@@ -94,6 +111,8 @@ class Shape:
     """
     out = self
     for other in others:
+      if not isinstance(other, Shape):
+        refuse("others", other, "shapes")
       kept = [n for n in other.names if n in out._sizes]
       longer = other if tuple(kept) == out.names else out
       shorter = out if longer is other else other
@@ -101,7 +120,7 @@ class Shape:
     return out
 
   def __contains__(self, name: object) -> bool:
-    return name in self._sizes
+    return isinstance(name, str) and name in self._sizes
 
   def __iter__(self) -> Iterator[Dimension]:
     return iter(self._dims)
@@ -129,7 +148,20 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
     return (dims,)
   if isinstance(dims, str):
     return tuple(_parsed(name, size, dims) for name, size in parse_pairs(dims, what="shape"))
-  return tuple(d if isinstance(d, Dimension) else Dimension(*d) for d in dims)
+  try:
+    return tuple(d if isinstance(d, Dimension) else _pair(d) for d in iter(dims))
+  except ShapeError:
+    raise
+  except (TypeError, ValueError):
+    raise ArgumentError(explain_error(
+        f"a shape is not made of {described(dims)}.", **{"from": Source.here()},
+        way_out='Write it as "batch:8;d_model:512", as dimensions, or as pairs of name and size.'
+        )) from None
+
+
+def _pair(pair: Any) -> Dimension:
+  name, size = pair
+  return Dimension(name, size)
 
 
 def _parsed(name: str, size: str, text: str) -> Dimension:

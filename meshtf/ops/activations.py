@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.names.arguments import as_bool
 from meshtf.ops.elementwise import Unary
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.unary import square
@@ -81,6 +82,7 @@ def squared_relu(x: Any) -> Tensor:
 
 def gelu(x: Any, approximate: bool = True) -> Tensor:
   """Returns x times the normal distribution function of x, by tanh or exactly."""
+  as_bool("approximate", approximate)
   return apply(Unary("gelu" if approximate else "gelu_exact"), x)
 
 

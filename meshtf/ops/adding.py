@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.names.arguments import as_sequence
 from meshtf.ops.broadcasting import align, onto, same_dtype, wide
 
 
@@ -55,6 +56,7 @@ def add_n(xs: Sequence[Any]) -> Tensor:
     ShapeError: their dimensions differ, or there is no tensor.
     DTypeError: their data types differ, or are bool.
   """
+  xs = as_sequence("xs", xs, "a list of tensors")
   if not xs:
     raise ShapeError("add_n of no tensors: nothing tells the shape of the sum.")
   return xs[0] if len(xs) == 1 and isinstance(xs[0], Tensor) else apply(AddN(), *xs)

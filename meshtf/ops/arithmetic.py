@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshtf.graph import OPERATORS, Tensor
+from meshtf.graph.arguments import as_tensor
 from meshtf.ops.broadcasting import is_scalar, plain
 from meshtf.ops.choosing import clip
 from meshtf.ops.scalar import combine
@@ -67,6 +68,7 @@ def logaddexp(x: Any, y: Any) -> Tensor:
 
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
   """Returns both, with a tensor in place of a number."""
+  x, y = (v if is_scalar(v) else as_tensor(name, v) for name, v in (("x", x), ("y", y)))
   if is_scalar(x) == is_scalar(y):
     return x, y
   given = y if is_scalar(x) else x

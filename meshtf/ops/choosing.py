@@ -14,7 +14,9 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
+from meshtf.names.arguments import as_float
 from meshtf.ops.broadcasting import (
   align,
   check_scalar,
@@ -174,11 +176,13 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
 
 def cast(x: Any, dtype: Any) -> Tensor:
   """Returns x as another data type."""
+  x = as_tensor("x", x)
   new = dtype_name(dtype)
   return x if isinstance(x, Tensor) and x.dtype == new else apply(Cast(x.dtype, new), x)
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
   """Returns x, but not below `low` and not above `high`; None is no bound."""
-  low, high = (None if v is None else plain(v) for v in (low, high))
+  low, high = (None if v is None else as_float(name, v)
+               for name, v in (("low", low), ("high", high)))
   return apply(Clip(low, high), x)

@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
 from meshtf.ops.broadcasting import align, is_scalar, join, onto, same_dtype
 from meshtf.ops.choosing import cast
@@ -98,6 +99,7 @@ def complex(re: Any, im: Any) -> Tensor:
   Raises:
     DTypeError: the parts are neither both float32 nor both float64.
   """
+  re, im = (v if is_scalar(v) else as_tensor(name, v) for name, v in (("re", re), ("im", im)))
   if is_scalar(re) and is_scalar(im):
     raise DTypeError("complex of two numbers: one of them must be a tensor.")
   if is_scalar(re) or is_scalar(im):
@@ -118,4 +120,5 @@ def imag(x: Any) -> Tensor:
 
 def conj(x: Any) -> Any:
   """Returns the conjugate; numbers that are not complex are their own."""
+  x = as_tensor("x", x)
   return apply(Conj(), x) if is_complex(x.dtype) else x

@@ -12,8 +12,10 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import OPERATORS, Op, Role, Sample, Spec, Tensor, apply, apply_all, context
+from meshtf.graph.arguments import as_tensors
 from meshtf.graph.record import Group
 from meshtf.names import Names, Shape, dtype_name, has_gradient, names_of
+from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools
 from meshtf.ops.slicewise_check import check_names, check_slices
 
 
@@ -150,9 +152,15 @@ def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: Any = None,
     ShapeError: `cut` has a name that no input has, or that an output lacks.
     PlanError: along a name of `cut`, results differ from those of all at once.
   """
+  as_callable("fn", fn)
+  check_bools(check=check)
+  xs = as_tensors("xs", xs)
+  if not isinstance(cut, str):
+    cut = [as_dim("cut", name) for name in as_sequence("cut", cut, "names of dimensions")]
   several = isinstance(shapes, list)
   shape_list = shapes if several else [xs[0].shape if shapes is None else shapes]
-  dtype_list = dtypes if isinstance(dtypes, list) else [dtypes or xs[0].dtype] * len(shape_list)
+  dtype = xs[0].dtype if dtypes is None else dtypes
+  dtype_list = dtypes if isinstance(dtypes, list) else [dtype] * len(shape_list)
   outs = tuple(Spec(Shape(s), dtype_name(d)) for s, d in zip(shape_list, dtype_list, strict=True))
   specs = [Spec(x.shape, x.dtype) for x in xs]
   names = names_of(cut, *(x.shape for x in (*specs, *outs)))
@@ -168,6 +176,7 @@ def recompute(fn: Callable[..., Any]) -> Callable[..., Any]:
 
   Random ops inside repeat the same numbers.
   """
+  as_callable("fn", fn)
   @functools.wraps(fn)
   def wrapped(*args: Any, **kwargs: Any) -> Any:
     with context(group=Group()):

@@ -14,6 +14,7 @@ from typing import Any
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Spec
 from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
+from meshtf.names.arguments import as_mapping
 from meshtf.ops.conv_kernels import Kernels
 from meshtf.ops.reduce import require_floating
 from meshtf.ops.reshape import require_dim
@@ -112,12 +113,14 @@ def read_window(window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups
   Raises:
     ShapeError: names are missing or clash.
   """
+  if not isinstance(window, str):
+    as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
   pairs = parse_pairs(window, what="window") if isinstance(window, str) else list(window.items())
   taps = dict(pairs)
   require_dim(x, *taps)
   require_dim(kernel, *taps.values())
   for shape in (x, kernel):
-    require_dim(shape, *names_of(groups, shape))
+    require_dim(shape, *names_of(groups, shape, what="groups"))
   if not 1 <= len(taps) <= MOST_DIMS or len(set(taps.values())) < len(pairs):
     raise ShapeError(f"windows slide over 1 to {MOST_DIMS} names, each with a name of the kernel "
                      f"of its own, not {window!r}.")

@@ -21,7 +21,9 @@ from typing import Any
 
 from meshtf.errors import ShapeError
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, names_of, parse_pairs
+from meshtf.names.arguments import as_mapping
 from meshtf.ops.conv_geometry import Geometry, exchanged, pack, read_window, resized, unpack
 from meshtf.ops.einsum import einsum
 from meshtf.ops.sliding import Padding, PerDim, by_dim, own_rows, slides, transposed_rows
@@ -187,6 +189,7 @@ def conv(x: Tensor, kernel: Any, window: Mapping[str, str] | str, stride: PerDim
     ShapeError: names are missing or clash, or no window fits.
     DTypeError: x is not of floats, or the kernel is of another data type.
   """
+  x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
   taps = read_window(window, x.shape, kernel.shape, groups)
   geometry, names = _convolution(x.shape, kernel.shape, taps, stride, padding, dilation, groups)
   return apply(Conv(geometry, names), x, kernel)
@@ -213,9 +216,12 @@ def conv_transpose(x: Tensor, kernel: Any, window: Mapping[str, str] | str,
     ShapeError: names are missing or clash, or a convolution of `rows` does not give such an x.
     DTypeError: x is not of floats, or the kernel is of another data type.
   """
+  x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
   taps = read_window(window, x.shape, kernel.shape, groups)
   sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
   result = dict(transposed_rows(x.shape, sizes, stride, padding, dilation))
+  if rows is not None:
+    as_mapping("rows", rows, 'numbers by name, such as {"h": 8}')
   result |= {} if rows is None else by_dim(rows, {dim: result[dim] for dim in rows if dim in taps},
                                            0, "rows")
   how = slides(Shape(result.items()), sizes, stride, padding, dilation)
@@ -249,6 +255,8 @@ def separable_conv(x: Tensor, depthwise: Any, pointwise: Any, window: Mapping[st
     ShapeError: names are missing or clash, or no window fits.
     DTypeError: x is not of floats, or a kernel is of another data type.
   """
+  x, depthwise = as_tensor("x", x), as_tensor("depthwise", depthwise)
+  pointwise = as_tensor("pointwise", pointwise)
   groups = [n for n in depthwise.shape.names if n in x.shape]
   y = conv(x, depthwise, window, stride, padding, dilation, groups)
   reduced = [n for n in pointwise.shape.names if n in y.shape]

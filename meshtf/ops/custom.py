@@ -34,6 +34,7 @@ from meshtf.graph import (
   next_serial,
 )
 from meshtf.names import has_gradient
+from meshtf.names.arguments import as_callable
 from meshtf.ops.state import transpose_like
 
 
@@ -70,6 +71,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
       tensor or variable, of which the gradient is asked, that is not among its arguments.
     ShapeError, DTypeError: a cotangent is not like its argument.
   """
+  as_callable("fn", fn)
   @functools.wraps(fn)
   def wrapped(*args: Any, **kwargs: Any) -> Any:
     source = Source.here()

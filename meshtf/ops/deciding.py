@@ -29,6 +29,7 @@ from meshtf.graph import (
   record_body,
 )
 from meshtf.graph.loop import no_gradient_of_while
+from meshtf.names.arguments import as_callable
 from meshtf.ops.nests import (
   ITERATION,
   next_carry,
@@ -58,6 +59,7 @@ def while_loop(test: Callable[..., Tensor], body: Callable[..., Any], state: Any
       scalar of bool.
     PlanError: test or body write to a variable, or the mesh is not known yet.
   """
+  test, body = as_callable("test", test), as_callable("body", body)
   specs = [x.spec for x in tensors_of(state, "state")]
   if not isinstance(current_executor(), Graph):
     last = _while(test, body, state, specs)
@@ -127,6 +129,7 @@ def cond(predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any
     ShapeError, DTypeError: the two return different things, or the predicate is no scalar of bool.
     PlanError: one of them writes to a variable, or the mesh is not known yet.
   """
+  then, otherwise = as_callable("then", then), as_callable("otherwise", otherwise)
   truth = _truth(predicate)
   if not isinstance(current_executor(), Graph):
     return then() if bool(truth) else otherwise()

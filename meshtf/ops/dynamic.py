@@ -18,14 +18,16 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
+from meshtf.names.arguments import as_bool
 from meshtf.ops.arithmetic import add, floormod, less, subtract
 from meshtf.ops.broadcasting import align, same_dtype
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.indexing import gather_some
 from meshtf.ops.indexing import range as rows_of
 from meshtf.ops.numbering import Outside
-from meshtf.ops.reshape import rename, require_dim, reshape, single_dim, transpose
+from meshtf.ops.reshape import rename, require_dim, reshape, single_dim, tensor_along, transpose
 from meshtf.ops.state import zeros_like
 
 
@@ -109,6 +111,7 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
     ShapeError: x lacks `dim` or a name of `begin`, or has fewer rows.
     DTypeError: `begin` is no integer.
   """
+  x, dim = tensor_along(x, dim)
   new = Dimension(dim, rows) if isinstance(rows, int) else single_dim(rows)
   begin = _in_range(x, dim, begin, new.size)
   return _gathered(x, dim, add(begin, rows_of(x.mesh, Dimension("." + dim, new.size))), new.name)
@@ -130,7 +133,8 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
     ShapeError: x lacks `dim` or a name of `begin`, or `rows` do not fit.
     DTypeError: `begin` is no integer, or data types differ.
   """
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
+  rows = as_tensor("rows", rows)
   rest = x.shape.without(dim)
   new = [d for d in rows.shape if d not in set(rest)]
   if len(new) > 1 or not set(rest) <= set(rows.shape):
@@ -165,6 +169,8 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
     ShapeError: x lacks `dim` or a name of `by`.
     DTypeError: `by` is no integer.
   """
+  x, dim = tensor_along(x, dim)
+  as_bool("wrap", wrap)
   by, size = _place(x, dim, by), x.shape[dim]
   rows = subtract(rows_of(x.mesh, Dimension("." + dim, size)), by)
   if wrap:
@@ -186,6 +192,7 @@ def _in_range(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
 
 
 def _place(x: Tensor, dim: str, place: Tensor) -> Tensor:
+  place = as_tensor("begin", place)
   require_dim(x.shape, dim)
   if not is_integer(place.dtype):
     raise DTypeError(explain_error(f"a row's number is an integer, not {place.dtype}.",

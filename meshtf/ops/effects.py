@@ -18,7 +18,9 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Op, Spec, Tensor, apply_all
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
+from meshtf.names.arguments import as_text
 
 _METADATA = tf.compat.v1.SummaryMetadata(        # what TensorBoard knows a scalar by
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
@@ -78,7 +80,8 @@ def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
     message: what stands before it.
     summarize: how many first and last rows of each dimension are printed; -1: all.
   """
-  x = x if isinstance(x, Tensor) else x.tensor()
+  x = as_tensor("x", x)
+  as_text("message", message)
   apply_all(Print(f"{message} {x.dtype} {x.shape!r}".lstrip(), summarize), x)
   return x
 
@@ -99,7 +102,7 @@ def scalar_summary(name: str, x: Any, step: Any) -> Tensor:
     ShapeError: x or the step is no scalar.
     DTypeError: x is complex.
   """
-  x = x if isinstance(x, Tensor) else x.tensor()
+  x = as_tensor("x", x)
   if isinstance(step, int):
     apply_all(ScalarSummary(name, step), x)
   else:

@@ -15,7 +15,9 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, near_misses
 from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, names_of
+from meshtf.names.arguments import as_sequence
 from meshtf.ops.broadcasting import widen
 from meshtf.ops.complex import conj
 from meshtf.ops.contract import contract
@@ -91,11 +93,14 @@ def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
     ShapeError: inputs are joined by a name of two sizes, or the output has a name of its own.
     DTypeError: the inputs have different data types.
   """
-  return apply(Einsum(names_of(output_shape, *(x.shape for x in xs))), *xs)
+  xs = as_sequence("xs", xs, "a list of tensors")
+  shapes = [as_tensor("xs", x).shape for x in xs]
+  return apply(Einsum(names_of(output_shape, *shapes, what="output_shape")), *xs)
 
 
 def matmul(x: Any, y: Any) -> Tensor:
   """Returns the product summed over the one name that both have: [a, k], [k, b] -> [a, b]."""
+  x, y = as_tensor("x", x), as_tensor("y", y)
   joint = [n for n in x.shape.names if n in y.shape]
   if len(joint) != 1:
     raise ShapeError(f"matmul sums over the one name that both have; {x.shape!r} and {y.shape!r} "

@@ -20,8 +20,9 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
-from meshtf.names import Names, complex_dtype, is_complex, names_of, real_dtype
+from meshtf.graph import At, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
+from meshtf.names import Names, Shape, complex_dtype, is_complex, names_of, real_dtype
 from meshtf.ops.arithmetic import equal, logical_or, multiply
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import range as numbered
@@ -145,6 +146,7 @@ def fft(x: Tensor, dims: Names) -> Tensor:
     ShapeError: x lacks one of them.
     DTypeError: x is not of complex numbers.
   """
+  x = as_tensor("x", x)
   for dim in names_of(dims, x.shape):
     x = apply(FFT(dim), x)
   return x
@@ -152,6 +154,7 @@ def fft(x: Tensor, dims: Names) -> Tensor:
 
 def ifft(x: Tensor, dims: Names) -> Tensor:
   """Returns the inverse of `fft`. Raises what it does."""
+  x = as_tensor("x", x)
   for dim in names_of(dims, x.shape):
     x = apply(FFT(dim, True), x)
   return x
@@ -169,7 +172,8 @@ def rfft(x: Tensor, dims: Names) -> Tensor:
     DTypeError: x is not of float32 or float64.
     LayoutError: the layout cannot cut the rows that remain.
   """
-  *others, last = names_of(dims, x.shape)
+  x = as_tensor("x", x)
+  *others, last = _several(dims, x.shape)
   return fft(apply(RFFT(last), x), others)
 
 
@@ -185,7 +189,18 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
     ShapeError: x lacks one of the dimensions, or the size does not fit.
     DTypeError: x is not of complex numbers.
   """
-  *others, last = names_of(dims, x.shape)
+  x = as_tensor("x", x)
+  *others, last = _several(dims, x.shape)
   require_dim(x.shape, last)
   x = ifft(x, others)
   return apply(IRFFT(last, 2 * x.shape[last] - 2 if size is None else size), x)
+
+
+def _several(dims: Names, shape: Shape) -> tuple[str, ...]:
+  """Returns one name or more. Raises ShapeError where there is none."""
+  names = names_of(dims, shape)
+  if not names:
+    raise ShapeError(explain_error(
+        "a Fourier transform of real numbers is along one dimension at least.",
+        **{"from": Source.here()}, way_out='Name it, as in mtf.rfft(x, "length").'))
+  return names

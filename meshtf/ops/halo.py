@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
-from meshtf.ops.reshape import require_dim
+from meshtf.names.arguments import as_bool, as_int
+from meshtf.ops.reshape import tensor_along
 from meshtf.ops.shifting import roll, shift
 from meshtf.ops.slicing import concat, slice
 
@@ -31,7 +32,10 @@ def halo_exchange(x: Tensor, blocks: str, rows: str, before: int, after: int, wr
   Raises:
     ShapeError: x lacks a name, or a number of rows is negative.
   """
-  require_dim(x.shape, blocks, rows)
+  x, blocks = tensor_along(x, blocks, dim_name="blocks")
+  x, rows = tensor_along(x, rows, dim_name="rows")
+  before, after = as_int("before", before), as_int("after", after)
+  as_bool("wrap", wrap)
   if before < 0 or after < 0:
     raise ShapeError(f"halo_exchange takes rows to add, not {before} and {after}.")
   size, move = x.shape[rows], roll if wrap else shift

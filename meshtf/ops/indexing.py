@@ -18,14 +18,16 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike, dtype_name, is_integer, names_of
+from meshtf.names.arguments import as_choice, check_bools
 from meshtf.ops.broadcasting import widen
 from meshtf.ops.choosing import cast
 from meshtf.ops.numbering import Outside, indices, into_segments, marked, own, refusing
-from meshtf.ops.reshape import arrange, rename, require_dim, single_dim, transpose
+from meshtf.ops.reshape import arrange, rename, require_dim, single_dim, tensor_along, transpose
 
 
 class Gather(Op):
@@ -172,7 +174,8 @@ def check_segments(what: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None
 
 def segments_like(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names) -> tuple[str, Shape]:
   """Returns the name of the new rows, and the shape [*batch, dim, *(x without names of ids)]."""
-  rows, kept = single_dim(dim), names_of(batch, ids.shape, x.shape)
+  x, ids = as_tensor("x", x), as_tensor("ids", ids)
+  rows, kept = single_dim(dim), names_of(batch, ids.shape, x.shape, what="batch")
   require_dim(ids.shape, *kept)
   return rows.name, Shape([*(ids.shape.dim(n) for n in kept), rows,
                            *x.shape.without(*ids.shape.names)])
@@ -214,16 +217,15 @@ def gather(table: Any, ids: Tensor, dim: str, zero_negative: bool = False,
     DTypeError: ids are no integers.
     PlanError: `out_of_range` is neither "error" nor "zeros".
   """
-  if out_of_range not in ("error", "zeros"):
-    raise PlanError(explain_error(
-        f'a number out of range is an "error" or gives "zeros", not {out_of_range!r}.',
-        **{"from": Source.here()}, way_out='Write out_of_range="zeros".'))
+  check_bools(zero_negative=zero_negative)
+  as_choice("out_of_range", out_of_range, ("error", "zeros"))
   outside: Outside = "negative" if zero_negative else "error"
   return gather_some(table, ids, dim, "zeros" if out_of_range == "zeros" else outside)
 
 
 def gather_some(table: Any, ids: Tensor, dim: str, outside: Outside) -> Tensor:
   """Returns what `gather` does; what it makes of numbers outside: see `meshtf.ops.numbering`."""
+  table, dim = tensor_along(table, dim, "table")
   if table.dtype == "bool":         # rows of other slices are added as zeros: bool has no sum
     return cast(gather_some(cast(table, "int8"), ids, dim, outside), "bool")
   return apply(Gather(dim, outside), table, ids)
@@ -241,7 +243,8 @@ def take_along(x: Tensor, ids: Tensor, dim: str,
     ShapeError: x or ids lack `dim`, or another name has two sizes.
     DTypeError: ids are no integers.
   """
-  require_dim(ids.shape, dim)
+  ids, dim = tensor_along(ids, dim, "ids")
+  x = as_tensor("x", x)
   places = "." + dim
   y = rename(gather(x, rename(ids, {dim: places}), dim, out_of_range=out_of_range), {places: dim})
   return transpose(y, [*x.shape.names, *(n for n in ids.shape.names if n not in x.shape)])

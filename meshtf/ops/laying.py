@@ -12,14 +12,15 @@ laid out so is laid out likewise.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
 from meshtf.errors import LayoutError, ShapeError, explain_error, near_misses
 from meshtf.graph import Op, Sample, Source, Spec, Tensor, apply, context, current
+from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Layout, LayoutLike
+from meshtf.names.arguments import as_dim, as_int
 
 
 def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
@@ -47,7 +48,7 @@ def stage(number: int) -> AbstractContextManager[Any]:
   Raises:
     MeshError: an op or a variable inside meets a mesh with fewer stages.
   """
-  return context(stage=operator.index(number))
+  return context(stage=as_int("number", number))
 
 
 class Lay(Op):
@@ -75,6 +76,7 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
     ShapeError: x lacks a dimension of `layout`.
     LayoutError: two dimensions go to one axis, or a size does not divide.
   """
+  x = as_tensor("x", x)
   rules = _checked(layout, tensor=repr(x.shape))
   _check_names(x, (name for name, _ in rules.items()))
   return _lay(x, Layout.changes("*:").then(rules))
@@ -94,6 +96,8 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
     ShapeError: x has no such dimension.
     LayoutError: `axis` is no name, or the size does not divide.
   """
+  x = as_tensor("x", x)
+  dim = as_dim("dim", dim, x.shape)
   if not isinstance(axis, str):
     raise LayoutError(explain_error(
         f"mtf.split cuts a dimension along an axis of the mesh; {axis!r} is no name of one.",

@@ -31,6 +31,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.loop import stacked, unused_name
 from meshtf.names import Dimension
+from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.batch_dims import index_in_batch
 from meshtf.ops.nests import (
   ITERATION,
@@ -69,6 +70,7 @@ def scan(body: Callable[..., tuple[Any, Any]], state: Any, rows: Any = None, dim
       it is brought back); rows lack `dim`, or have different numbers of it.
     PlanError: the body writes to a variable, or the mesh is not known yet.
   """
+  as_callable("body", body)
   def turn(state: Any, row: Any) -> tuple[Any, Any, Any]:
     new, stack = _pair(body(state, row))
     return new, None, stack
@@ -85,13 +87,15 @@ def scan_and_sum(body: Callable[..., tuple[Any, Any, Any]], state: Any, rows: An
   all turns: devices reduce a sum once, after the loop, and not in each turn, as they would a state.
   Arguments and errors are those of `scan`.
   """
+  as_callable("body", body)
+  dim = as_dim("dim", dim)
   walked = Dimension(dim, _length(rows, dim, length))
   run = _recorded if isinstance(current_executor(), Graph) else _unrolled
-  return run(body, state, rows, walked, reverse)
+  return run(body, state, rows, walked, as_bool("reverse", reverse))
 
 
 def _length(rows: Any, dim: str, length: int | None) -> int:
-  sizes = {} if length is None else {length: "length"}
+  sizes = {} if length is None else {as_int("length", length, least=0): "length"}
   for x in tensors_of(rows, "rows"):
     if dim not in x.shape:
       raise ShapeError(explain_error(f'rows of a scan lack "{dim}", which it walks along.',

@@ -20,7 +20,9 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Shape, is_floating, is_integer
+from meshtf.names.arguments import as_float
 from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import add, multiply, subtract
 from meshtf.ops.broadcasting import wide, widen
@@ -35,7 +37,7 @@ from meshtf.ops.reduce import (
   reduce_sum,
   require_floating,
 )
-from meshtf.ops.reshape import arrange, require_dim, transpose
+from meshtf.ops.reshape import arrange, require_dim, tensor_along, transpose
 from meshtf.ops.shaping import expand, reshape
 from meshtf.ops.softmax import SoftmaxGrad
 from meshtf.ops.unary import square
@@ -236,6 +238,10 @@ def cross_entropy(logits: Tensor, labels: Tensor, dim: str, z_loss: float = 0.0,
     DTypeError: logits are not floats.
     PlanError: `label_smoothing` is not in [0, 1).
   """
+  logits, dim = tensor_along(logits, dim, "logits")
+  labels = as_tensor("labels", labels)
+  z_loss = as_float("z_loss", z_loss)
+  label_smoothing = as_float("label_smoothing", label_smoothing)
   if not 0 <= label_smoothing < 1:
     raise PlanError(f"label_smoothing is a share, at least 0 and below 1, not {label_smoothing}.")
   if is_floating(labels.dtype):

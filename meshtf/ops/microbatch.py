@@ -15,8 +15,10 @@ from typing import Any, NamedTuple
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Context, Source, Tensor, context, current
+from meshtf.graph.arguments import as_tensors
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
+from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.batch_dims import Batches, Digits, Strided
 from meshtf.ops.control import stop_gradient
 from meshtf.ops.reshape import merge, require_dim, split_dim
@@ -31,6 +33,7 @@ def in_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
   Raises:
     ShapeError: x lacks `dim`, or `number` does not divide it.
   """
+  number = as_int("microbatches", number)
   require_dim(x.shape, dim)
   size = x.shape[dim]
   if number < 1 or size % number:
@@ -52,6 +55,8 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
   Where the batch comes in microbatches (a pipeline, gradient accumulation), fn is called once for
   all of them, with the means of the tensors over them.
   """
+  as_callable("fn", fn)
+  tensors = tuple(as_tensors("tensors", tensors))
   later = current().later
   if later is None:
     fn(*tensors)
@@ -104,6 +109,7 @@ def microbatch(dim: str, microbatches: int, number: Any,
 
 def microbatches_of(dim: str) -> int:
   """Returns how many microbatches rows of `dim` are parted into where this is called, mostly 1."""
+  dim = as_dim("dim", dim)
   part = current().part
   return 1 if part is None else part.count(dim)
 

@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, is_complex, is_floating, names_of
 from meshtf.ops.arithmetic import equal, squared_difference
 from meshtf.ops.broadcasting import align, require_order, wide, widen
@@ -99,6 +100,7 @@ def _others(x: Any, axis: int) -> Any:
 
 def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the product over `dims`, by default all; its gradient is right where factors are 0."""
+  x = as_tensor("x", x)
   for dim in x.shape.names if dims is None else names_of(dims, x.shape):
     x = apply(Prod(dim), x)
   return x
@@ -122,6 +124,7 @@ def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
 
 def _in_wide(x: Tensor, function: str) -> Tensor:
   """Returns x in the type of statistics, in which squares neither overflow nor are rounded."""
+  x = as_tensor("x", x)
   require_order(x.dtype, function)
   return cast(x, wide(x.dtype) if is_floating(x.dtype) else "float32")
 

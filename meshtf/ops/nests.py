@@ -85,13 +85,14 @@ def require_same_spec(old: Spec, new: Spec, what: str) -> None:
 
 def require_alike_nests(old: Any, new: Any, what: str) -> None:
   """Refuses another nesting; a list may stand for a tuple. Raises PlanError."""
-  if not _alike(old, new):
-    raise PlanError(explain_error(f"{what}: {_outline(old)} is not {_outline(new)}.",
+  if not alike(old, new):
+    raise PlanError(explain_error(f"{what}: {outline(old)} is not {outline(new)}.",
                                   **{"from": Source.here()},
                                   way_out="Return the same nesting of tensors."))
 
 
-def _alike(old: Any, new: Any) -> bool:
+def alike(old: Any, new: Any) -> bool:
+  """Returns whether two nestings are the same; a list may stand for a tuple."""
   try:
     tf.nest.assert_same_structure(old, new, check_types=False)
   except (TypeError, ValueError):
@@ -99,5 +100,6 @@ def _alike(old: Any, new: Any) -> bool:
   return all((x is None) == (y is None) for x, y in zip(tf.nest.flatten(old), tf.nest.flatten(new)))
 
 
-def _outline(nest: Any) -> str:
+def outline(nest: Any) -> str:
+  """Returns a nesting in words, with a star for each tensor."""
   return repr(tf.nest.map_structure(lambda x: None if x is None else "*", nest))

@@ -15,11 +15,12 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.names.arguments import as_float
 from meshtf.ops.arithmetic import add, divide, multiply
 from meshtf.ops.broadcasting import wide, widen
 from meshtf.ops.choosing import cast
 from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating
-from meshtf.ops.reshape import require_dim
+from meshtf.ops.reshape import require_dim, tensor_along
 from meshtf.ops.shaping import expand, squeeze
 from meshtf.ops.unary import negative
 
@@ -156,9 +157,13 @@ def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     ShapeError: x lacks `dim`.
     DTypeError: x is not of floats.
   """
+  x, dim = tensor_along(x, dim)
+  epsilon = as_float("epsilon", epsilon)
   return apply_all(Normalize(dim, float(epsilon), True), x)[0]
 
 
 def normalize_rms(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
   """Returns x over its root mean square along `dim`. Raises what `normalize_layer` does."""
+  x, dim = tensor_along(x, dim)
+  epsilon = as_float("epsilon", epsilon)
   return apply_all(Normalize(dim, float(epsilon), False), x)[0]

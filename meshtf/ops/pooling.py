@@ -15,6 +15,7 @@ from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.ops.arithmetic import divide, maximum, minimum, multiply, subtract
 from meshtf.ops.broadcasting import wide
@@ -233,6 +234,7 @@ def max_pool(x: Tensor, window: ShapeLike, stride: PerDim[int] | None = None,
     ShapeError: x lacks a name, or no window fits.
     DTypeError: x is not of floats.
   """
+  x = as_tensor("x", x)
   return apply(MaxPool(_over(x.shape, window, stride, padding)), x)
 
 
@@ -242,6 +244,7 @@ def avg_pool(x: Tensor, window: ShapeLike, stride: PerDim[int] | None = None,
 
   Arguments and errors are those of `max_pool`.
   """
+  x = as_tensor("x", x)
   over = _over(x.shape, window, stride, padding)
   y = apply(AvgPool(over), x)
   for slide in over:

@@ -19,17 +19,19 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import Names, Shape, ShapeLike, dtype_name, is_floating, is_integer, names_of
+from meshtf.names.arguments import as_float, as_text
 from meshtf.ops.arithmetic import add, multiply
 from meshtf.ops.batch_dims import Strided
 from meshtf.ops.bits import index_words, mix_high, of_elements, random_key
-from meshtf.ops.broadcasting import align, wide
+from meshtf.ops.broadcasting import align, check_scalar, is_scalar, wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.distributions import DISTRIBUTIONS
 from meshtf.ops.microbatch import places_of
 from meshtf.ops.reduce import require_floating
-from meshtf.ops.reshape import require_dim
+from meshtf.ops.reshape import require_dim, tensor_along
 from meshtf.ops.seeds import Seed, seeds_of
 from meshtf.ops.select import argmax
 
@@ -139,6 +141,7 @@ class Dropout(Op):
 
 def _draw(mesh: Mesh | None, kind: str, shape: ShapeLike, dtype: Any, scale: float, shift: float,
           seed: Seed, name: str) -> Tensor:
+  as_text("name", name)
   places = places_of(mesh, Shape(shape))
   return apply(Random(kind, Shape(shape), dtype, scale, shift, places.strided),
                *seeds_of(mesh, seed, name), *places.seeds, *places.numbers, mesh=mesh)
@@ -162,10 +165,13 @@ def random_uniform(mesh: Mesh | None, shape: ShapeLike, minval: float = 0, maxva
     PlanError: no seed, or two ops of one name under one seed.
     DTypeError: bool or complex numbers, or an empty range of integers.
   """
+  minval, maxval = as_float("minval", minval), as_float("maxval", maxval)
   dtype = dtype_name(dtype)
   if is_integer(dtype):
     if not 0 < maxval - minval <= 2**32:
       raise DTypeError(f"there are no integers in [{minval}, {maxval}), or more than 2**32.")
+    check_scalar(minval, dtype)
+    check_scalar(maxval - 1, dtype)
     return _draw(mesh, "integers", shape, dtype, maxval - minval, minval, seed, name)
   if not is_floating(dtype):
     raise DTypeError(f"random_uniform makes floats or integers, not {dtype}.")
@@ -175,6 +181,7 @@ def random_uniform(mesh: Mesh | None, shape: ShapeLike, minval: float = 0, maxva
 def random_normal(mesh: Mesh | None, shape: ShapeLike, mean: float = 0.0, stddev: float = 1.0,
                   dtype: Any = "float32", seed: Seed = None, name: str = "random_normal") -> Tensor:
   """Returns normal numbers; arguments and errors as in `random_uniform`."""
+  mean, stddev = as_float("mean", mean), as_float("stddev", stddev)
   return _draw(mesh, "normal", shape, _floating(dtype), stddev, mean, seed, name)
 
 
@@ -182,6 +189,7 @@ def truncated_normal(mesh: Mesh | None, shape: ShapeLike, mean: float = 0.0, std
                      dtype: Any = "float32", seed: Seed = None, name: str = "truncated_normal"
                      ) -> Tensor:
   """Returns normal numbers within two standard deviations; otherwise as `random_normal`."""
+  mean, stddev = as_float("mean", mean), as_float("stddev", stddev)
   return _draw(mesh, "truncated", shape, _floating(dtype), stddev, mean, seed, name)
 
 
@@ -203,7 +211,9 @@ def categorical(logits: Tensor, dim: str, temperature: Any = 1.0, seed: Seed = N
     seed: as in `random_uniform`.
     name: as in `random_uniform`.
   """
-  require_dim(logits.shape, dim)
+  logits, dim = tensor_along(logits, dim, "logits")
+  if not is_scalar(temperature):
+    temperature = as_tensor("temperature", temperature)
   noise = _draw(logits.mesh, "gumbel", logits.shape, "float32", 1.0, 0.0, seed, name)
   noise = cast(multiply(noise, temperature), wide(logits.dtype))
   return argmax(add(cast(logits, wide(logits.dtype)), noise), dim)
@@ -224,12 +234,14 @@ def dropout(x: Tensor, rate: float, seed: Seed = None, broadcast: Names = (), na
     PlanError: a rate that is none, no seed, or two ops of one name under one seed.
     ShapeError: x lacks a name of `broadcast`.
   """
+  x = as_tensor("x", x)
+  rate = as_float("rate", rate)
   if not 0 <= rate < 1:
     raise PlanError(f"a dropout rate is at least 0 and below 1, not {rate}.")
   if rate == 0:
     return x
   require_floating(x.spec, "dropout")
-  require_dim(x.shape, *names_of(broadcast, x.shape))
+  require_dim(x.shape, *names_of(broadcast, x.shape, what="broadcast"))
   shape = x.shape.without(*names_of(broadcast, x.shape))
   places = places_of(x.mesh, shape)
   mask = apply(DropoutMask(float(rate), shape, places.strided), *seeds_of(x.mesh, seed, name),

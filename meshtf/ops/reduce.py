@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, ShapeLike, has_gradient, is_floating, names_of
 from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, subtract
 from meshtf.ops.broadcasting import align, is_scalar, onto, require_order, wide, widen
@@ -188,6 +189,7 @@ def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
 
 def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
   """Returns the mean over `dims`, by default all; of integers and truth values as float32."""
+  x = as_tensor("x", x)
   return _reduce("mean", x if has_gradient(x.dtype) else cast(x, "float32"), dims)
 
 
@@ -223,6 +225,7 @@ def reduce_logsumexp(x: Tensor, dims: Names | None = None, extra_logit: Any = No
   Raises:
     ShapeError: x lacks a name of `dims` or of `extra_logit`, or both of these have it.
   """
+  x = as_tensor("x", x)
   names = _names(x, dims)
   # Its gradient is exp(x - y), for which a y in half floats is too coarse.
   y = cast(apply(LogSumExp(names), cast(x, wide(x.dtype))), x.dtype)
@@ -234,6 +237,8 @@ def reduce_logsumexp(x: Tensor, dims: Names | None = None, extra_logit: Any = No
 
 def require_extra(rows: Shape, extra_logit: Any) -> None:
   """Refuses an extra logit that has names besides those of the rows. Raises ShapeError."""
+  if not is_scalar(extra_logit):
+    extra_logit = as_tensor("extra_logit", extra_logit)
   names = () if is_scalar(extra_logit) else extra_logit.shape.names
   wrong = [n for n in names if n not in rows]
   if wrong:
@@ -249,6 +254,7 @@ def broadcast(x: Any, shape: ShapeLike) -> Tensor:
   Raises:
     ShapeError: `shape` lacks a dimension of x, or has it with another size.
   """
+  x = as_tensor("x", x)
   shape = Shape(shape)
   return x if isinstance(x, Tensor) and x.shape == shape else apply(Broadcast(shape), x)
 
@@ -258,4 +264,5 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 
 
 def _names(x: Tensor, dims: Names | None) -> tuple[str, ...]:
+  x = as_tensor("x", x)
   return x.shape.names if dims is None else names_of(dims, x.shape)

@@ -20,8 +20,10 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error, near_misses
-from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
+from meshtf.names.arguments import as_dim
 from meshtf.ops.batch_dims import note_renamed, note_reshaped
 
 
@@ -36,10 +38,33 @@ def single_dim(dim: ShapeLike) -> Dimension:
 def require_dim(shape: Shape, *names: str) -> None:
   """Refuses names that a shape lacks. Raises ShapeError."""
   for name in names:
+    as_dim("dim", name, shape)
     if name not in shape:
-      close = near_misses(name.partition(":")[0], shape.names)
-      raise ShapeError(f'there is no dimension "{name}" in {shape!r}.'
-                       + (f" Did you mean {close}?" if close else ""))
+      raise ShapeError(_absent(name, shape))
+
+
+def _absent(name: str, shape: Shape) -> str:
+  close = near_misses(name.partition(":")[0], shape.names)
+  return (f'there is no dimension "{name}" in {shape!r}.'
+          + (f" Did you mean {close}?" if close else ""))
+
+
+def tensor_along(x: Any, dim: Any, name: str = "x", dim_name: str = "dim") -> tuple[Tensor, str]:
+  """Returns a tensor and the name of one of its dimensions, of what a public function was given.
+
+  Raises:
+    ArgumentError: x is no tensor, or `dim` neither a name nor a dimension.
+    ShapeError: x has no such dimension, or another size of it.
+  """
+  x = as_tensor(name, x)
+  found = as_dim(dim_name, dim, x.shape)
+  if found not in x.shape:
+    raise ShapeError(explain_error(_absent(found, x.shape), **{"from": Source.here()}))
+  if isinstance(dim, Dimension) and x.shape[found] != dim.size:
+    raise ShapeError(explain_error(
+        f"there is no dimension {dim!r} in {x.shape!r}.", **{"from": Source.here()},
+        way_out=f'Take its size there, or its name alone: "{found}".'))
+  return x, found
 
 
 def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
@@ -154,10 +179,12 @@ def rename(x: Tensor, old: Names | Mapping[str, str], new: Names | None = None) 
   Raises:
     ShapeError: x lacks a name, or a name would stand twice.
   """
+  x = as_tensor("x", x)
   if isinstance(old, Mapping):
-    pairs = tuple(old.items())
+    pairs = tuple((as_dim("old", a), as_dim("new", b)) for a, b in old.items())
   else:
-    before, after = names_of(old, x.shape), names_of(() if new is None else new, x.shape.only(()))
+    before = names_of(old, x.shape, what="old")
+    after = names_of(() if new is None else new, x.shape.only(()), what="new")
     if len(before) != len(after):
       raise ShapeError(f"rename needs a new name for each old one, not {after!r} for {before!r}.")
     names_of(() if new is None else new, Shape((b, x.shape.get(a)) for a, b in zip(before, after)))
@@ -174,6 +201,8 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
   Raises:
     ShapeError: x lacks a name, or `new` is another dimension of x.
   """
+  x = as_tensor("x", x)
+  new = as_dim("new", new)
   names = names_of(dims, x.shape)
   require_dim(x.shape, *names)
   new = name_of(new, x.shape.only(names).size)
@@ -193,7 +222,7 @@ def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
   Raises:
     ShapeError: x lacks `dim`, or the sizes do not multiply to its size.
   """
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
   parts = Shape(shape)
   if parts.size != x.shape[dim]:
     raise ShapeError(explain_error(
@@ -210,6 +239,7 @@ def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
   Raises:
     ShapeError: the shapes have different numbers of elements.
   """
+  x = as_tensor("x", x)
   return _reshape(x, shape, list(x.shape), list(Shape(shape)))
 
 
@@ -230,6 +260,7 @@ def transpose(x: Tensor, dims: Names) -> Tensor:
   Raises:
     ShapeError: `dims` are not the names of x.
   """
+  x = as_tensor("x", x)
   names = names_of(dims, x.shape)
   return x if names == x.shape.names else apply(Transpose(names), x)
 

@@ -20,12 +20,14 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_floating, is_integer
+from meshtf.names.arguments import as_bool, as_dim
 from meshtf.ops.arithmetic import equal, multiply, subtract
 from meshtf.ops.broadcasting import join, same_dtype, wide, widen
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.reduce import broadcast, log_sum_exp, require_floating
-from meshtf.ops.reshape import require_dim
+from meshtf.ops.reshape import require_dim, tensor_along
 from meshtf.ops.running import NEUTRAL, running, running_linear
 from meshtf.ops.shifting import shift
 from meshtf.ops.unary import exp, logical_not
@@ -221,6 +223,7 @@ def cumsum(x: Tensor, dim: str, exclusive: bool = False, reverse: bool = False) 
     ShapeError: x lacks `dim`.
     DTypeError: x is bool.
   """
+  x, dim = tensor_along(x, dim)
   return apply(Cumsum(dim, exclusive, reverse), x)
 
 
@@ -269,11 +272,14 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
     ShapeError: neither has `dim`, or sizes clash.
     DTypeError: their data types differ, or are not floating.
   """
+  a, b, dim = as_tensor("a", a), as_tensor("b", b), as_dim("dim", dim)
   shape = join(a.shape, b.shape)
   return apply(LinearRecurrence(dim, reverse), broadcast(a, shape), broadcast(b, shape))
 
 
 def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Tensor:
+  x, dim = tensor_along(x, dim)
+  as_bool("exclusive", exclusive)
   # The gradient of a log-sum-exp is exp(x - y), for which a y in half floats is too coarse.
   dtype = wide(x.dtype) if kind == "logsumexp" else x.dtype
   y = cast(apply(Scan(kind, dim, reverse), cast(x, dtype)), x.dtype)

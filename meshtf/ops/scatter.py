@@ -19,6 +19,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike
 from meshtf.ops.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.broadcasting import wide
@@ -91,6 +92,7 @@ def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
   """Returns means of floats by number, 0 where there are none: see `segment_sum`."""
+  x, ids = as_tensor("x", x), as_tensor("ids", ids)
   dtype = wide(x.dtype)                   # half floats count to 256 only
   number = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
   mean = divide(segment_sum(cast(x, dtype), ids, dim, batch), maximum(number, 1.0))
@@ -106,6 +108,7 @@ def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> 
     ShapeError: updates lack a name of ids, or have `dim`.
     DTypeError: ids are no integers.
   """
+  updates, ids = as_tensor("updates", updates), as_tensor("ids", ids)
   return _scattered(updates, ids, *segments_like(updates, ids, dim, batch))[0]
 
 
@@ -122,6 +125,7 @@ def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
     ShapeError: the shapes do not fit.
     DTypeError: ids are no integers, or the types of x and updates differ.
   """
+  x, ids, updates = as_tensor("x", x), as_tensor("ids", ids), as_tensor("updates", updates)
   _check_updates(x, ids, updates, dim)
   return add(x, apply(SegmentSum(dim, x.shape), updates, ids))
 
@@ -131,6 +135,7 @@ def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
 
   Arguments and errors are those of `scatter_add`.
   """
+  x, ids, updates = as_tensor("x", x), as_tensor("ids", ids), as_tensor("updates", updates)
   _check_updates(x, ids, updates, dim)
   rows, winner = _scattered(updates, ids, dim, x.shape)
   return transpose(where(greater_equal(winner, 0), rows, x), x.shape)

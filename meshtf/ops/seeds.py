@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import as_text
 from meshtf.ops.state import full, number, path_number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
@@ -63,6 +64,7 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
 
   Path and iterations are inputs like the seeds, so that ops of one shape are equal and traced once.
   """
+  as_text("name", name)
   path = "/".join((*current().path, name))
   if seed is None:
     values = _in_force(path)

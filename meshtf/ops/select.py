@@ -19,9 +19,10 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import Dimension, ShapeLike, is_floating
+from meshtf.names.arguments import as_int
 from meshtf.ops.arithmetic import subtract
 from meshtf.ops.indexing import SegmentSum
-from meshtf.ops.reshape import arrange, require_dim, reshape, single_dim
+from meshtf.ops.reshape import arrange, require_dim, reshape, single_dim, tensor_along
 from meshtf.ops.slicing import slice as slice_rows
 from meshtf.ops.unary import negative
 
@@ -147,6 +148,7 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
     ShapeError: x lacks `dim`, has fewer rows, or has a dimension named as k.
     DTypeError: x is bool.
   """
+  x, dim = tensor_along(x, dim)
   values, indices = apply_all(TopK(dim, single_dim(k)), x)
   return values, indices
 
@@ -158,11 +160,13 @@ def argmax(x: Tensor, dim: str) -> Tensor:
     ShapeError: x lacks `dim`.
     DTypeError: x is bool.
   """
+  x, dim = tensor_along(x, dim)
   return apply(ArgMax(dim), x)
 
 
 def argmin(x: Tensor, dim: str) -> Tensor:
   """Returns the index of the smallest along `dim`, the lowest among equals: see `argmax`."""
+  x, dim = tensor_along(x, dim)
   _check(x.spec, dim)
   return argmax(_flipped(x), dim)
 
@@ -188,6 +192,8 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
     ShapeError: x lacks `dim`, or n is out of range.
     DTypeError: x is bool.
   """
+  x, dim = tensor_along(x, dim)
+  n = as_int("n", n)
   _check(x.spec, dim)
   if not 0 <= n < x.shape[dim]:
     raise ShapeError(explain_error(
@@ -198,6 +204,7 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
 
 def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
   """Returns the element along `dim` than which n are smaller: see `nth_largest`."""
+  x, dim = tensor_along(x, dim)
   _check(x.spec, dim)
   return _flipped(nth_largest(_flipped(x), dim, n))
 

@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
-from meshtf.ops.broadcasting import check_scalar, plain
-from meshtf.ops.reshape import require_dim
+from meshtf.names.arguments import as_number
+from meshtf.ops.broadcasting import check_scalar
+from meshtf.ops.reshape import require_dim, tensor_along
 
 _LARGE = 2**16       # elements: TensorFlow's kernel wakes other threads for fewer, too
 
@@ -106,10 +107,11 @@ def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
     ShapeError: x lacks `dim`, or `by` is no whole number.
     DTypeError: `fill` is no value of x's data type.
   """
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
   rows, size = _number_of_rows(by), x.shape[dim]
-  fill = bool(fill) if x.dtype == "bool" and fill in (0, 1) else plain(fill)
-  return apply(Shift(dim, max(-size, min(rows, size)), fill), x) if rows else x
+  value: Any = as_number("fill", fill)
+  value = bool(value) if x.dtype == "bool" and value in (0, 1) else value
+  return apply(Shift(dim, max(-size, min(rows, size)), value), x) if rows else x
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:
@@ -123,6 +125,6 @@ def roll(x: Tensor, dim: str, by: int) -> Tensor:
   Raises:
     ShapeError: x lacks `dim`, or `by` is no whole number.
   """
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
   rows = _number_of_rows(by) % max(x.shape[dim], 1)
   return apply(Roll(dim, rows), x) if rows else x

@@ -21,7 +21,8 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply, apply_all
 from meshtf.names import is_floating
-from meshtf.ops.reshape import arrange, require_dim, transpose
+from meshtf.names.arguments import as_dim, as_int, as_sequence
+from meshtf.ops.reshape import arrange, require_dim, tensor_along, transpose
 from meshtf.ops.stacking import fill_gaps, require_alike
 
 __all__ = ["chunk", "concat", "pad", "slice"]
@@ -183,6 +184,8 @@ def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
   Raises:
     ShapeError: x lacks `dim`, or some of the rows.
   """
+  x, dim = tensor_along(x, dim)
+  begin, size = as_int("begin", begin), as_int("size", size)
   return x if (begin, size) == (0, x.shape.get(dim, -1)) else apply(Slice(dim, begin, size), x)
 
 
@@ -193,7 +196,8 @@ def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Ten
     ShapeError: x lacks `dim`, or a number of rows is negative.
     DTypeError: `value` is a fraction, and x is not floating.
   """
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
+  before, after = as_int("before", before), as_int("after", after)
   return apply(Pad(dim, before, after, value), x) if before or after else x
 
 
@@ -204,10 +208,11 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
     ShapeError: there are no tensors, or they differ in more than the size of `dim`.
     DTypeError: their data types differ.
   """
+  xs = as_sequence("xs", xs, "a list of tensors")
   if not xs:
     raise ShapeError("concat takes at least one tensor.")
-  for x in xs:
-    require_dim(x.shape, dim)
+  xs = [tensor_along(x, dim, "xs")[0] for x in xs]
+  dim = as_dim("dim", dim)
   return apply(Concat(dim, tuple(x.shape[dim] for x in xs)), *xs) if len(xs) > 1 else xs[0]
 
 
@@ -217,9 +222,10 @@ def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]
   Raises:
     ShapeError: x lacks `dim`, or the pieces do not make it up.
   """
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
   if isinstance(sizes, int):
     if sizes < 1 or x.shape[dim] % sizes:
       raise ShapeError(f"{x.shape.dim(dim)!r} cannot be cut into {sizes} equal pieces.")
     sizes = [x.shape[dim] // sizes] * sizes
+  sizes = [as_int("sizes", size) for size in as_sequence("sizes", sizes, "a number, or sizes")]
   return (x,) if list(sizes) == [x.shape[dim]] else apply_all(Chunk(dim, tuple(sizes)), x)

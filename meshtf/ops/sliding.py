@@ -20,6 +20,7 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Window
 from meshtf.names import Shape
+from meshtf.names.arguments import as_int, refuse
 from meshtf.ops.reshape import require_dim
 
 MOST_DIMS = 3      # that windows slide over: TensorFlow has no kernels for more
@@ -115,7 +116,7 @@ def transposed_rows(shape: Shape, taps: Mapping[str, int], stride: PerDim[int],
     if paddings[dim] in ("same", "causal"):
       yield dim, rows * strides[dim]
     else:
-      around = 0 if paddings[dim] == "valid" else sum(paddings[dim])
+      around = sum(_around(paddings[dim], 1, 1, 1, dim))
       yield dim, (rows - 1) * strides[dim] + (taps[dim] - 1) * dilations[dim] + 1 - around
 
 
@@ -146,12 +147,22 @@ def own_rows(at: At, x: Any, axis: int, slide: Slide) -> Any:
 
 def by_dim(value: Any, dims: Mapping[str, Any], default: Any, what: str) -> dict[str, Any]:
   """Returns a value for each dimension. Raises ShapeError where one is given for another name."""
+  convert = _as_padding if what == "padding" else as_int
   if not isinstance(value, Mapping):
-    return dict.fromkeys(dims, value)
+    return dict.fromkeys(dims, convert(what, value))
   for name in value:
     if name not in dims:
       raise ShapeError(f'the {what} names "{name}", which is not one of {", ".join(dims)}.')
-  return {dim: value.get(dim, default) for dim in dims}
+  return {dim: convert(what, value.get(dim, default)) for dim in dims}
+
+
+def _as_padding(name: str, value: Any) -> Padding:
+  """Returns a padding. Raises ArgumentError."""
+  if isinstance(value, (tuple, list)) and len(value) == 2:
+    return (as_int(name, value[0]), as_int(name, value[1]))
+  if not isinstance(value, str) or value not in ("same", "valid", "causal"):
+    refuse(name, value, '"same", "valid", "causal" or rows (before, after)', error=ShapeError)
+  return value       # type: ignore[return-value]
 
 
 def _slide(dim: str, rows: int, taps: int, stride: int, padding: Padding, dilation: int) -> Slide:

@@ -22,7 +22,7 @@ from meshtf.ops.broadcasting import is_scalar, wide, widen
 from meshtf.ops.choosing import cast
 from meshtf.ops.control import stop_gradient
 from meshtf.ops.reduce import reduce_max, reduce_sum, require_extra, require_floating
-from meshtf.ops.reshape import require_dim
+from meshtf.ops.reshape import require_dim, tensor_along
 from meshtf.ops.unary import exp, log, negative
 
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
@@ -185,6 +185,7 @@ def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
     ShapeError: x lacks `dim`, or the extra logit has it.
     DTypeError: x is not of floats.
   """
+  x, dim = tensor_along(x, dim)
   if extra_logit is None:
     return apply(Softmax(dim), x)
   below, total = _with_extra(x, dim, extra_logit)
@@ -193,6 +194,7 @@ def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
 
 def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
   """Returns the logarithm of softmax(x) along `dim`. Takes and raises what `softmax` does."""
+  x, dim = tensor_along(x, dim)
   if extra_logit is None:
     return apply(LogSoftmax(dim), x)
   below, total = _with_extra(x, dim, extra_logit)

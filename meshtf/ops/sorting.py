@@ -21,9 +21,10 @@ import math
 
 from meshtf.graph import Tensor, apply_all, current
 from meshtf.mesh import Split
+from meshtf.names.arguments import as_bool
 from meshtf.ops.merging import merge_sorted
 from meshtf.ops.ordering import Sort
-from meshtf.ops.reshape import require_dim
+from meshtf.ops.reshape import tensor_along
 
 
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
@@ -52,7 +53,8 @@ def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
 
 
 def _sorted(x: Tensor, dim: str, descending: bool) -> tuple[Tensor, ...]:
-  require_dim(x.shape, dim)
+  x, dim = tensor_along(x, dim)
+  as_bool("descending", descending)
   slices = _slices_to_merge(x, dim)
   return (merge_sorted(x, dim, slices, descending) if slices > 1
           else apply_all(Sort(dim, descending), x))

@@ -16,8 +16,10 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Shape, name_of
-from meshtf.ops.reshape import arrange, require_dim, transpose
+from meshtf.names.arguments import as_dim, as_int
+from meshtf.ops.reshape import arrange, require_dim, tensor_along, transpose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,6 +103,8 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
     ShapeError: there are no tensors, their dimensions differ, or they have `dim` already.
     DTypeError: their data types differ.
   """
+  xs = as_tensors("xs", xs)
+  dim, axis = as_dim("dim", dim), as_int("axis", axis)
   if not xs:
     raise ShapeError("stack takes at least one tensor.")
   return apply(Stack(name_of(dim, len(xs)), axis % (len(xs[0].shape) + 1)), *xs)
@@ -112,4 +116,5 @@ def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
   Raises:
     ShapeError: x lacks `dim`.
   """
+  x, dim = tensor_along(x, dim)
   return apply_all(Unstack(dim), x)

@@ -13,8 +13,11 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import OPERATORS, Op, Sample, Spec, Store, Tensor, apply
+from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names.arguments import as_number
+from meshtf.ops.broadcasting import check_scalar
 
 Number = bool | int | float | complex
 
@@ -122,8 +125,10 @@ def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
 
 def full(mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32") -> Tensor:
   """Returns a tensor of one number."""
-  name = dtype_name(dtype)
-  return apply(Fill(Shape(shape), bool(value) if name == "bool" else value, name), mesh=mesh)
+  name, value = dtype_name(dtype), as_number("value", value)
+  value = bool(value) if name == "bool" else value
+  check_scalar(value, name)
+  return apply(Fill(Shape(shape), value, name), mesh=mesh)
 
 
 def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
@@ -138,11 +143,13 @@ def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tens
 
 def zeros_like(x: Tensor) -> Tensor:
   """Returns zeros with the shape and data type of x."""
+  x = as_tensor("x", x)
   return zeros(x.mesh, x.shape, x.dtype)
 
 
 def ones_like(x: Tensor) -> Tensor:
   """Returns ones with the shape and data type of x."""
+  x = as_tensor("x", x)
   return ones(x.mesh, x.shape, x.dtype)
 
 

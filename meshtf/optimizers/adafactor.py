@@ -22,14 +22,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.layers.statistics import rms
 from meshtf.names import Names, Shape, names_of
+from meshtf.names.arguments import (
+  check_bools,
+  check_callables,
+  check_floats,
+  check_ints,
+  check_record,
+)
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.unary import rsqrt, square
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
+from meshtf.optimizers.optimizer import Optimizer, check_slots, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate, count
 from meshtf.runtime.variables import Variable
@@ -37,6 +45,7 @@ from meshtf.runtime.variables import Variable
 
 def relative_step(step: Tensor) -> Tensor:
   """A schedule: the paper's rate, 0.01 at first and 1 / sqrt(t) from step 10,000 on."""
+  check_tensors(step=step)
   return minimum(rsqrt(count(step) + 1.0), 1e-2)
 
 
@@ -74,7 +83,14 @@ class Adafactor(Optimizer):
                beta_2: float | None = None, stacked_dims: Names = "",
                weight_decay: float = 0.0, decays: Callable[[Variable], bool] | None = None,
                name: str = "adafactor") -> None:
-    slots, stacked = [], names_of(stacked_dims)
+    variables = as_variables("variables", variables, "variables")
+    check_floats(beta_1=beta_1, decay_power=decay_power, clip_threshold=clip_threshold,
+                 epsilon_1=epsilon_1, epsilon_2=epsilon_2, weight_decay=weight_decay,
+                 beta_2=0.0 if beta_2 is None else beta_2)
+    check_ints(min_dim_size_to_factor=min_dim_size_to_factor)
+    check_bools(multiply_by_parameter_scale=multiply_by_parameter_scale)
+    check_callables(decays=decays)
+    slots, stacked = [], names_of(stacked_dims, what="stacked_dims")
     for shape in (v.shape for v in variables):
       two = factored_dims(shape.without(*stacked), min_dim_size_to_factor)
       moments = ({"row": shape.without(two[1]), "column": shape.without(two[0])} if two
@@ -89,6 +105,7 @@ class Adafactor(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and the share of a mean of squares that a step replaces."""
+    check_tensors(rate=rate, step=step)
     t = cast(step, rate.dtype) + 1.0
     if self.beta_2 is not None:
       return rate, (1.0 - self.beta_2) / bias_correction(self.beta_2, t)
@@ -97,6 +114,9 @@ class Adafactor(Optimizer):
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Updates a variable and its slots, in their data type."""
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad)
+    check_slots(slots, numbers)
     rate, fresh = numbers
     with lying(variable.slot_layout):
       grad = finished(cast(grad, rate.dtype))

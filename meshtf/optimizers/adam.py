@@ -12,11 +12,13 @@ import math
 from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor, apply_all
+from meshtf.graph.arguments import as_variables, check_tensors
+from meshtf.names.arguments import check_callables, check_floats, check_record
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.unary import exp, sqrt
 from meshtf.ops.update import AdamUpdate, Decay
-from meshtf.optimizers.optimizer import Optimizer, carry_out, is_half, usually_decays
+from meshtf.optimizers.optimizer import Optimizer, carry_out, check_slots, is_half, usually_decays
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -36,21 +38,27 @@ class Adam(Optimizer):
   def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
                beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
                name: str = "adam") -> None:
+    variables = as_variables("variables", variables, "variables")
+    check_floats(beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
     super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
                      name)
     self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, larger by as much as slots that began at zero are too small."""
+    check_tensors(rate=rate, step=step)
     t = cast(step, rate.dtype) + 1.0
     return (rate * sqrt(bias_correction(self.beta_2, t)) / bias_correction(self.beta_1, t),)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Updates a variable and its slots."""
-    carry_out(self.fused(variable, slots), variable, grad, slots, *numbers)
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad)
+    check_slots(slots, numbers)
+    carry_out(self._fused(variable, slots), variable, grad, slots, *numbers)
 
-  def fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
+  def _fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
     """Returns the update of a variable and its slots as one op."""
     return AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
 
@@ -74,6 +82,8 @@ class AdamW(Adam):
                weight_decay: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999,
                epsilon: float = 1e-8, decays: Callable[[Variable], bool] | None = None,
                name: str = "adam") -> None:
+    check_floats(weight_decay=weight_decay)
+    check_callables(decays=decays)
     super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
     self.weight_decay = weight_decay
     self.decays = decays or usually_decays
@@ -84,17 +94,22 @@ class AdamW(Adam):
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
     """Takes away what decays, but of half floats, which are rounded once for decay and update."""
+    as_variables("variables", variables)
+    check_tensors(rate=rate)
     share = rate * self.weight_decay
     for variable in filter(self.decays, variables):
       if not is_half(variable):
-        apply_all(Decay(variable), share)
+        apply_all(Decay(variable), share, mesh=variable.mesh)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Updates a variable and its slots."""
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad)
+    check_slots(slots, numbers)
     rate, share = numbers
     decay = share if is_half(variable) and self.decays(variable) else None
-    carry_out(self.fused(variable, slots), variable, grad, slots, rate, decay)
+    carry_out(self._fused(variable, slots), variable, grad, slots, rate, decay)
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:

@@ -13,10 +13,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Tensor
-from meshtf.optimizers.optimizer import Optimizer
+from meshtf.errors import ParseError, PlanError, explain_error
+from meshtf.graph import Source, Tensor
+from meshtf.graph.arguments import as_variables
+from meshtf.names.arguments import as_callable, as_sequence, as_text, refuse
+from meshtf.optimizers.optimizer import Optimizer, check_pairs
 from meshtf.runtime.variables import Variable
 
 Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]
@@ -24,12 +27,38 @@ Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]
 
 def named(pattern: str) -> Callable[[Variable], bool]:
   """Returns a test of variables, such as `decays`: whether their name has the pattern in it."""
+  pattern = as_pattern("pattern", pattern)
   return lambda variable: re.search(pattern, variable.name) is not None
 
 
 def unless_named(pattern: str) -> Callable[[Variable], bool]:
   """Returns a test of variables, such as `decays`: whether their name lacks the pattern."""
+  pattern = as_pattern("pattern", pattern)
   return lambda variable: re.search(pattern, variable.name) is None
+
+
+def as_pattern(name: str, pattern: Any) -> str:
+  """Returns a regular expression. Raises ArgumentError, ParseError."""
+  as_text(name, pattern, "a regular expression")
+  try:
+    re.compile(pattern)
+  except re.error as error:
+    raise ParseError(explain_error(
+        f"the regular expression {pattern!r} cannot be read: {error}.",
+        **{"from": Source.here()}, way_out="Write a backslash before a sign that is meant.")
+        ) from None
+  return pattern
+
+
+def _as_rules(rules: Any) -> list[Rule]:
+  takes = "pairs of a pattern and a function of variables"
+  found = list(as_sequence("rules", rules, takes))
+  for rule in found:
+    if not isinstance(rule, (tuple, list)) or len(rule) != 2:
+      refuse("rules", rule, takes)
+    as_pattern("rules", rule[0])
+    as_callable("rules", rule[1])
+  return found
 
 
 class ByName(Optimizer):
@@ -47,6 +76,8 @@ class ByName(Optimizer):
 
   def __init__(self, variables: Sequence[Variable], rules: Sequence[Rule], name: str = "by_name"
                ) -> None:
+    variables = as_variables("variables", variables, "variables")
+    rules = _as_rules(rules)
     super().__init__(variables, 0.0, [{} for _ in variables], name)
     groups = self._sorted(variables, [pattern for pattern, _ in rules])
     with self.scope():
@@ -57,6 +88,7 @@ class ByName(Optimizer):
   def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
             step: Tensor) -> None:
     """Updates variables, each by its own optimizer; arguments and errors as for any optimizer."""
+    grads, variables = check_pairs(grads, variables)
     self.check_known(variables)
     pairs = list(zip(grads, variables, strict=True))
     for i, optimizer in enumerate(self.optimizers):

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor
+from meshtf.names.arguments import as_float, as_sequence
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.pointwise import cast
@@ -25,6 +27,8 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
 
   Raises PlanError: all are None.
   """
+  tensors = [None if x is None else as_tensor("tensors", x)
+             for x in as_sequence("tensors", tensors, "a list of tensors")]
   dtype = "float64" if any(x is not None and x.dtype == "float64" for x in tensors) else "float32"
   squares = [cast(reduce_sum(square(cast(x, wide(x.dtype)))), dtype)
              for x in tensors if x is not None]
@@ -41,6 +45,10 @@ def clip_by_global_norm(grads: Sequence[Tensor | None], clip_norm: float | None
                         ) -> tuple[list[Tensor | None], Tensor]:
   """Returns the gradients, made shorter together so that their norm is at most `clip_norm`, and
   the norm that they had. Missing ones stay None; without a `clip_norm` all stay as they are."""
+  grads = [None if x is None else as_tensor("grads", x)
+           for x in as_sequence("grads", grads, "a list of gradients")]
+  if clip_norm is not None:
+    as_float("clip_norm", clip_norm)
   grads = [None if x is None else beside_slots(x) for x in grads]
   norm = global_norm(grads)
   if clip_norm is None:

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_variables, check_tensors
+from meshtf.names.arguments import check_callables, check_floats, check_record
 from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
+from meshtf.optimizers.optimizer import Optimizer, check_slots, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
@@ -43,6 +45,10 @@ class LAMB(Optimizer):
                weight_decay: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999,
                epsilon: float = 1e-6, decays: Callable[[Variable], bool] | None = None,
                name: str = "lamb") -> None:
+    variables = as_variables("variables", variables, "variables")
+    check_floats(beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
+    check_floats(weight_decay=weight_decay)
+    check_callables(decays=decays)
     super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
                      name)
     self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
@@ -50,12 +56,16 @@ class LAMB(Optimizer):
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
     """Returns the rate, and by how much slots that began at zero are too small."""
+    check_tensors(rate=rate, step=step)
     t = cast(step, rate.dtype) + 1.0
     return rate, bias_correction(self.beta_1, t), bias_correction(self.beta_2, t)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Updates a variable and its slots."""
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad)
+    check_slots(slots, numbers)
     rate, first, second = numbers
     with lying(variable.slot_layout):
       grad = finished(cast(grad, rate.dtype))

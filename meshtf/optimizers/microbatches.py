@@ -16,7 +16,9 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Tensor, context, current, gradients
+from meshtf.graph.arguments import as_variables, check_nest
 from meshtf.names import Dimension
+from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.indexing import range
 from meshtf.ops.loops import scan_and_sum
 from meshtf.ops.microbatch import (
@@ -49,6 +51,10 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
   Raises:
     ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
   """
+  as_callable("loss_of", loss_of)
+  variables = as_variables("variables", variables)
+  dim, microbatches = as_dim("dim", dim), as_int("microbatches", microbatches)
+  check_nest("inputs", inputs, missing=False)
   if microbatches == 1:
     loss = loss_of(inputs)
     return loss, gradients([loss], list(variables))

@@ -24,12 +24,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from meshtf.errors import DTypeError, LayoutError, PlanError, explain_error
+from meshtf.errors import DTypeError, LayoutError, PlanError, ShapeError, explain_error
 from meshtf.graph import Source, Tensor, apply, apply_all, context
+from meshtf.graph.arguments import as_tensor, as_tensors, as_variables, check_tensors
 from meshtf.layers.initializers import Initializer, shared
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, is_complex
+from meshtf.names.arguments import as_float, as_mapping, as_sequence, check_record, refuse
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.update import PartUpdate, Update
@@ -55,6 +57,10 @@ class Optimizer(Module):
 
   def __init__(self, variables: Sequence[Variable], learning_rate: Rate,
                slots: Sequence[Mapping[str, Shape]], name: str) -> None:
+    variables = as_variables("variables", variables)
+    if not callable(learning_rate):
+      as_float("learning_rate", learning_rate, "a number, or a function of the step")
+    slots = as_sequence("slots", slots, "a dict of shapes for each variable")
     super().__init__(name)
     self.learning_rate = learning_rate
     twice = [n for n, k in Counter(v.name for v in variables).items() if k > 1]
@@ -62,7 +68,10 @@ class Optimizer(Module):
       raise PlanError(explain_error(
           f"two variables are called {twice[0]!r}: slots and checkpoints go by name.",
           way_out="Give one of the modules around them another name=."))
+    if len(slots) != len(variables):
+      raise PlanError(f"there are {len(variables)} variables, and slots for {len(slots)}.")
     for variable, shapes in zip(variables, slots, strict=True):
+      as_mapping("slots", shapes, "shapes by the names of slots")
       if shapes:
         _check_slots(type(self).__name__, variable)
     with self.scope():
@@ -84,6 +93,7 @@ class Optimizer(Module):
     Raises:
       PlanError: a variable is not one that the optimizer was made for, or the step is no tensor.
     """
+    grads, variables = check_pairs(grads, variables)
     self.check_known(variables)
     _check_step(step)
     pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
@@ -98,6 +108,7 @@ class Optimizer(Module):
 
   def check_known(self, variables: Sequence[Variable]) -> None:
     """Refuses variables that the optimizer was not made for. Raises PlanError."""
+    variables = as_variables("variables", variables)
     for variable in variables:
       if variable.name not in self.slots:
         raise PlanError(explain_error(
@@ -107,6 +118,7 @@ class Optimizer(Module):
 
   def rate_at(self, step: Tensor) -> Tensor:
     """Returns the learning rate at a step: a scalar."""
+    check_tensors(step=step)
     if callable(self.learning_rate):
       return self.learning_rate(step)
     return scalar(step.mesh, self.learning_rate)
@@ -116,15 +128,38 @@ class Optimizer(Module):
 
     They have the data type of the rate: float64 for variables of float64, else float32.
     """
+    check_tensors(rate=rate, step=step)
     return (rate,)
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
     """Does what comes before the updates of a step: nothing, unless a subclass has more to do."""
+    as_variables("variables", variables)
+    check_tensors(rate=rate)
 
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Gives a variable and its slots their next values."""
     raise NotImplementedError
+
+
+def check_pairs(grads: Any, variables: Any) -> tuple[list[Tensor | None], list[Variable]]:
+  """Returns gradients and as many variables. Raises ArgumentError, PlanError."""
+  variables = as_variables("variables", variables, "variables")
+  found = [None if g is None else as_tensor("grads", g)
+           for g in as_sequence("grads", grads, "a list of gradients")]
+  if len(found) != len(variables):
+    raise PlanError(explain_error(
+        f"there are {len(found)} gradients for {len(variables)} variables.",
+        **{"from": Source.here()}, way_out="Give one for each variable, None where there is none."))
+  return found, variables
+
+
+def check_slots(slots: Any, numbers: Any) -> None:
+  """Refuses slots and scalars that `update` does not take. Raises ArgumentError."""
+  as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
+  if not isinstance(numbers, tuple):
+    refuse("numbers", numbers, "what optimizer.numbers(rate, step) returns")
+  as_tensors("numbers", numbers)
 
 
 def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, Variable],
@@ -141,17 +176,21 @@ def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, 
     rate: the learning rate.
     decay: the share of a variable of half floats that is taken away before it is rounded.
   """
+  check_record(Variable, variable=variable)
+  check_tensors(grad=grad, rate=rate)
+  as_mapping("slots", slots, "slots by name")
   if is_half(variable):
     grad = cast(grad, op.dtype)
   rate = cast(rate, op.dtype)
   if all(slot.placement == variable.placement and slot.dtype == variable.dtype
          for slot in slots.values()):
-    apply_all(op, grad, rate)
+    apply_all(op, grad, rate, mesh=variable.mesh)
     return
   value = cast(variable.tensor(), op.dtype)
   if decay is not None:
     value = value * (1.0 - decay)
-  variable.assign(cast(apply(PartUpdate(op), grad, rate, value), variable.dtype))
+  value = apply(PartUpdate(op), grad, rate, value, mesh=variable.mesh)
+  variable.assign(cast(value, variable.dtype))
 
 
 def slot_dtype(variable: Variable) -> str:
@@ -200,6 +239,10 @@ def _check_step(step: Any) -> None:
     raise PlanError(explain_error(
         f"an update takes its step as a tensor, not as {type(step).__name__} {step!r}.",
         way_out="Give the function an argument for it: @mtf.function(mesh=mesh, ..., step='')."))
+  if step.shape.names:
+    raise ShapeError(explain_error(
+        f"an update takes its step as one number, not as {step.shape!r}.",
+        **{"from": Source.here()}, way_out="Name no dimension of it: step=''."))
 
 
 def _check_slots(optimizer: str, variable: Variable) -> None:

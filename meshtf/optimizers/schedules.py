@@ -21,6 +21,7 @@ from typing import TypeAlias
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import as_callable, as_float, check_floats, check_ints
 from meshtf.ops.arithmetic import maximum, minimum
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
@@ -57,6 +58,8 @@ def warmup_cosine(peak: float, warmup_steps: int, total_steps: int, final: float
   Step s, counted from 0, has s + 1 parts in `warmup_steps` of the climb; step `total_steps` and
   those after it have the final rate.
   """
+  check_floats(peak=peak, final=final)
+  check_ints(warmup_steps=warmup_steps, total_steps=total_steps)
   def rate(step: Tensor) -> Tensor:
     done = (count(step) - float(warmup_steps)) / float(max(total_steps - warmup_steps, 1))
     falling = cos(minimum(maximum(done, 0.0), 1.0) * math.pi) * 0.5 + 0.5
@@ -66,6 +69,8 @@ def warmup_cosine(peak: float, warmup_steps: int, total_steps: int, final: float
 
 def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
   """Returns a rate that climbs in a line to `peak`, and falls as 1 / sqrt(step) from there."""
+  check_floats(peak=peak)
+  check_ints(warmup_steps=warmup_steps)
   def rate(step: Tensor) -> Tensor:
     t = maximum(count(step) + 1.0, float(max(warmup_steps, 1)))
     return _warmup(step, warmup_steps) * rsqrt(t) * (peak * math.sqrt(max(warmup_steps, 1)))
@@ -74,11 +79,13 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
 def linear_warmup(steps: int) -> Schedule:
   """Returns a factor that climbs in a line to 1: step s has s + 1 parts in `steps` of it."""
+  check_ints(steps=steps)
   return lambda step: _warmup(step, steps)
 
 
 def linear_decay(total_steps: int, steps: int) -> Schedule:
   """Returns a factor that is 1, and falls in a line to 0 over the last of so many steps."""
+  check_ints(total_steps=total_steps, steps=steps)
   def rate(step: Tensor) -> Tensor:
     left = (float(total_steps) - count(step)) / float(max(steps, 1))
     return minimum(maximum(left, 0.0), 1.0)
@@ -87,11 +94,13 @@ def linear_decay(total_steps: int, steps: int) -> Schedule:
 
 def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
   """Returns a factor that falls from 1 along half a cosine to `final` at step `total_steps`."""
+  check_ints(total_steps=total_steps)
   return warmup_cosine(1.0, 0, total_steps, final)
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
   """Returns 1 / sqrt(max(step + 1, warmup_steps)): level at first, then falling."""
+  check_ints(warmup_steps=warmup_steps)
   def rate(step: Tensor) -> Tensor:
     return rsqrt(maximum(count(step) + 1.0, float(max(warmup_steps, 1))))
   return rate
@@ -107,6 +116,8 @@ def slanted_triangular(peak: float, total_steps: int, cut_fraction: float = 0.1,
     cut_fraction: the part of the steps in which it climbs.
     ratio: how many times the peak is as high as the lowest rate.
   """
+  check_floats(peak=peak, cut_fraction=cut_fraction, ratio=ratio)
+  check_ints(total_steps=total_steps)
   cut = max(total_steps * cut_fraction, 1.0)
 
   def rate(step: Tensor) -> Tensor:
@@ -119,6 +130,9 @@ def slanted_triangular(peak: float, total_steps: int, cut_fraction: float = 0.1,
 
 def product(*factors: Rate) -> Schedule:
   """Returns the product of rates: numbers and schedules. Raises PlanError: there are none."""
+  for factor in factors:
+    if not callable(factor):
+      as_float("factors", factor, "numbers and schedules")
   if not factors:
     raise PlanError("a product of rates has one factor at least.")
 
@@ -132,6 +146,8 @@ def product(*factors: Rate) -> Schedule:
 
 def delayed(schedule: Schedule, steps: int) -> Schedule:
   """Returns a schedule that begins so many steps later; before, it is as at its first step."""
+  as_callable("schedule", schedule, "a schedule: a function of the step")
+  check_ints(steps=steps)
   return lambda step: schedule(maximum(step - steps, 0))
 
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_variables, check_tensors
+from meshtf.names.arguments import check_bools, check_floats, check_record
 from meshtf.ops.update import DescentUpdate, MomentumUpdate
-from meshtf.optimizers.optimizer import Optimizer, carry_out
+from meshtf.optimizers.optimizer import Optimizer, carry_out, check_slots
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
@@ -30,6 +32,9 @@ class SGD(Optimizer):
 
   def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.01,
                momentum: float = 0.0, nesterov: bool = False, name: str = "sgd") -> None:
+    variables = as_variables("variables", variables, "variables")
+    check_floats(momentum=momentum)
+    check_bools(nesterov=nesterov)
     slots = [{"velocity": v.shape} if momentum else {} for v in variables]
     super().__init__(variables, learning_rate, slots, name)
     self.momentum, self.nesterov = momentum, nesterov
@@ -37,6 +42,9 @@ class SGD(Optimizer):
   def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
              numbers: tuple[Tensor, ...]) -> None:
     """Updates a variable and its velocity."""
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad)
+    check_slots(slots, numbers)
     op = (MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
           if self.momentum else DescentUpdate(variable))
     carry_out(op, variable, grad, slots, *numbers)

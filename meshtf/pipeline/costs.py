@@ -18,6 +18,7 @@ from meshtf.function import function
 from meshtf.graph import Graph, context, executing
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
+from meshtf.names.arguments import as_float, as_sequence
 from meshtf.ops.seeds import seed
 from meshtf.pipeline.partition import Layer
 
@@ -43,7 +44,10 @@ def layer_costs(layers: Sequence[Callable[..., Any]],
   if cost is None:
     return counted or [Layer(_name(layer, i), 1.0, _parameters(layer))
                        for i, layer in enumerate(layers)]
-  costs = [float(cost(layer)) for layer in layers] if callable(cost) else list(cost)
+  costs = ([float(cost(layer)) for layer in layers] if callable(cost)
+           else as_sequence("cost", cost, "a list of numbers, a function of a layer, or a name"))
+  for number in costs:
+    as_float("cost", number)
   if len(costs) != len(layers):
     raise PlanError(explain_error(f"there are {len(costs)} costs for {len(layers)} layers.",
                                   way_out="Give one for each layer."))

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.table import bytes_text
+from meshtf.names.arguments import as_int, as_mapping, as_sequence, as_text, check_record
 from meshtf.pipeline.partition import Layer
 from meshtf.pipeline.simulator import Span, Timeline
 
@@ -37,6 +39,8 @@ def timeline_text(timeline: Timeline, width: int = 100) -> str:
 
   Where a task is too short for its number, there is its letter alone.
   """
+  check_record(Timeline, timeline=timeline)
+  as_int("width", width)
   heads = [f"stage {stage}  " for stage in range(timeline.stages)]
   scale = (width - len(heads[-1])) / timeline.time
   rows = [[head.ljust(len(heads[-1]))] for head in heads]
@@ -72,6 +76,9 @@ def _percent(share: float) -> str:
 
 def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
   """Returns time lines by their names, one below the other, as an SVG document."""
+  as_text("title", title)
+  for line in as_mapping("timelines", timelines, "timelines by name").values():
+    check_record(Timeline, timelines=line)
   scale = (WIDTH - LEFT - MARGIN) / max(line.time for line in timelines.values())
   body, y = [], HEAD
   for name, line in timelines.items():
@@ -115,6 +122,7 @@ def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
 
 def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
   """Returns a split as a table: the layers of each cell, their share of the cost, and memory."""
+  layers, sizes = _as_split(layers, sizes)
   cells = [*_cells(layers, sizes)]
   most = max(share for _, share in cells)
   rows = [["cell", "", "layers", "cost", "", "parameters", "activations"]]
@@ -126,6 +134,15 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
   left = {0, 2, 4}                                # the columns of words
   return "\n".join("  ".join(word.ljust(w) if i in left else word.rjust(w)
                              for i, (word, w) in enumerate(zip(row, widths))) for row in rows)
+
+
+def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
+  """Returns layers, and numbers of layers. Raises ArgumentError."""
+  layers = as_sequence("layers", layers, "a list of layers")
+  for layer in layers:
+    check_record(Layer, layers=layer)
+  sizes = as_sequence("sizes", sizes, "numbers of layers")
+  return layers, [as_int("sizes", size) for size in sizes]
 
 
 def _cells(layers: Sequence[Layer],
@@ -148,6 +165,8 @@ def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
 
 def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
   """Returns a split as an SVG document: a bar of its layers for each cell, as long as it costs."""
+  as_text("title", title)
+  layers, sizes = _as_split(layers, sizes)
   cells = [*_cells(layers, sizes)]
   longest = max(sum(layer.cost for layer in cell) for cell, _ in cells)
   top = HEAD + 18

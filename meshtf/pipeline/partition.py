@@ -23,6 +23,7 @@ from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
 from meshtf.errors import PlanError, explain_error, near_misses
+from meshtf.names.arguments import as_float, as_int, as_numbers, as_sequence
 
 # Bytes of each layer, or of the cell of a stage made of the layers [first, last).
 Memory = Sequence[float] | Callable[[int, int, int], float]
@@ -60,7 +61,8 @@ def split(costs: Sequence[float], stages: int, how: str | Sequence[int] = "min_m
     costs = [1] * len(costs)
   cells = _Cells(_whole_numbers(costs), stages, memory, limit)
   if not isinstance(how, str):
-    return _explicit(cells, tuple(how))
+    sizes = as_sequence("how", how, "a way to split, or numbers of layers")
+    return _explicit(cells, tuple(as_int("how", size) for size in sizes))
   if how not in ("min_max", "uniform", "least_variance"):
     ways = ("min_max", "least_variance", "uniform")
     raise PlanError(explain_error(
@@ -76,6 +78,12 @@ def split(costs: Sequence[float], stages: int, how: str | Sequence[int] = "min_m
 def _check(costs: Sequence[float], stages: int, memory: Memory | None,
            limit: float | None) -> None:
   """Raises an error for what can be split in no way."""
+  as_int("stages", stages)
+  as_numbers("costs", costs, "a list of numbers")
+  if limit is not None:
+    as_float("limit", limit)
+  if memory is not None and not callable(memory):
+    as_numbers("memory", memory, "bytes of each layer, or a function")
   if not 1 <= stages <= len(costs):
     raise PlanError(explain_error(
         f"{len(costs)} layers cannot be split into {stages} cells: each cell needs a layer.",

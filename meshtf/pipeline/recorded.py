@@ -18,7 +18,7 @@ from meshtf.names import Shape, has_gradient
 from meshtf.ops.adding import add_n
 from meshtf.ops.control import recompute
 from meshtf.ops.laying import stage
-from meshtf.ops.microbatch import Later, call_with_means, collecting
+from meshtf.ops.microbatch import Later, call_with_means, collecting, microbatch
 from meshtf.ops.state import full, zeros_like
 from meshtf.pipeline.schedule import Schedule, Task
 
@@ -120,10 +120,10 @@ class Cells:
       def cell(*xs: Tensor) -> Any:
         given = tf.nest.pack_sequence_as(example, list(xs[:len(flat)]))
         if not last:
-          return pipe.run_cell(k, number, given, self.known)
+          return run_cell(pipe, k, number, given, self.known)
         rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat):]))
         with stage(pipe.stage_of(k)):
-          return self._scalar(pipe.run_cell(k, number, given, self.known, self.loss_of, rest))
+          return self._scalar(run_cell(pipe, k, number, given, self.known, self.loss_of, rest))
       with collecting() as later:
         made.append((recompute(cell) if pipe.recompute else cell)(*xs))
       self.later.append(later)
@@ -212,3 +212,22 @@ class Cells:
         with context(primals=(x,)):
           totals[x] = totals[x] + total if x in totals else total
     return [totals.get(x) for x in self.captures]
+
+
+def run_cell(pipe: GPipe, cell: int, number: Any, x: Any, known: dict[Any, Any],
+             loss_of: Callable[..., Tensor] | None = None, others: Sequence[Any] = ()) -> Any:
+  """Returns what the layers of a cell make of a microbatch.
+
+  Args:
+    pipe: the pipeline.
+    cell: the number of the cell.
+    number: of the microbatch: an int, or a tensor.
+    x: what the cell's first layer takes.
+    known: what cells know of dimensions that were made of the microbatch: see `microbatch`.
+    loss_of: makes a loss of the result.
+    others: what `loss_of` takes besides.
+  """
+  with stage(pipe.stage_of(cell)), microbatch(pipe.dim, pipe.microbatches, number, known):
+    for layer in pipe.cells[cell]:
+      x = layer(x)
+    return x if loss_of is None else loss_of(x, *others)

@@ -20,9 +20,10 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from meshtf.errors import PlanError, explain_error
+from meshtf.names.arguments import as_int, as_numbers, as_sequence, check_record
 
 Kind = Literal["forward", "backward"]
 
@@ -55,6 +56,8 @@ class Schedule:
   tasks: tuple[tuple[Task, ...], ...]
 
   def __post_init__(self) -> None:
+    for mine in as_sequence("tasks", self.tasks, "the tasks of each stage"):
+      as_tasks("tasks", mine)
     missing = {Task(stage, microbatch, kind, chunk) for stage, microbatch, kind, chunk in
                itertools.product(range(self.stages), range(self.microbatches), get_args(Kind),
                                  range(self.chunks))}
@@ -84,6 +87,7 @@ class Schedule:
 
   def cell(self, task: Task) -> int:
     """Returns which cell of the model a task runs."""
+    check_record(Task, task=task)
     return task.chunk * self.stages + task.stage
 
   def before(self, task: Task) -> Task | None:
@@ -92,6 +96,7 @@ class Schedule:
     Forward passes wait for the cell before, backward passes for the cell after; the first backward
     pass of a microbatch waits for the last forward pass.
     """
+    check_record(Task, task=task)
     forward = task.kind == "forward"
     cell = self.cell(task) + (-1 if forward else 1)
     if cell < 0:
@@ -118,6 +123,14 @@ class Schedule:
                                       tasks="\n".join(waits)))
       done.update(dict.fromkeys([mine.popleft() for mine in ready]))
     return tuple(task for task in done if task is not None)
+
+
+def as_tasks(name: str, tasks: Any) -> list[Task]:
+  """Returns a list of tasks. Raises ArgumentError."""
+  found = list(as_sequence(name, tasks, "tasks"))
+  for task in found:
+    check_record(Task, **{name: task})
+  return found
 
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
@@ -179,6 +192,9 @@ def _in_turns(forward: Sequence[Task], backward: Sequence[Task], ahead: int) -> 
 
 
 def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
+  as_int("stages", stages)
+  as_int("microbatches", microbatches)
+  as_int("chunks", chunks)
   if min(stages, microbatches, chunks) < 1:
     raise PlanError(f"there is no schedule of {stages} stages, {microbatches} microbatches and "
                     f"{chunks} chunks; each is at least 1.")
@@ -192,7 +208,9 @@ def held(order: Iterable[Task], sizes: Sequence[float] | None = None) -> tuple[f
     sizes: what one microbatch takes in each cell of the model, such as bytes of activations. By
       default each counts 1, so that stages with one cell hold so many microbatches.
   """
-  order = [*order]
+  if sizes is not None:
+    sizes = as_numbers("sizes", sizes, "a number for each cell")
+  order = as_tasks("order", order)
   stages = 1 + max(task.stage for task in order)
   now: list[float] = [0] * stages
   most: list[float] = [0] * stages

@@ -17,6 +17,15 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from meshtf.errors import PlanError
+from meshtf.names.arguments import (
+  as_bool,
+  as_float,
+  as_int,
+  as_numbers,
+  as_sequence,
+  check_floats,
+  check_record,
+)
 from meshtf.pipeline.schedule import Schedule, Task, held
 
 Cost = float | Sequence[float]       # of every cell, or of each one
@@ -36,6 +45,10 @@ class Timeline:
   """When each stage does what: simulated, or measured."""
 
   spans: tuple[Span, ...]
+
+  def __post_init__(self) -> None:
+    for span in as_sequence("spans", self.spans, "what stages do"):
+      check_record(Span, spans=span)
 
   @property
   def stages(self) -> int:
@@ -82,12 +95,16 @@ class Timeline:
 
   def held(self, sizes: Sequence[float] | None = None) -> tuple[float, ...]:
     """Returns the most that each stage holds at once; see `schedule.held`."""
+    if sizes is not None:
+      sizes = as_numbers("sizes", sizes, "a number for each cell")
     return held((span.task for span in sorted(self.spans, key=lambda span: span.start)
                  if span.what != "recompute"), sizes)
 
 
 def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:
   """Returns K M / (M + (K - 1) / v), the speed-up of equal cells that send in no time."""
+  for name, number in (("stages", stages), ("microbatches", microbatches), ("chunks", chunks)):
+    as_int(name, number, least=1)
   return stages * microbatches * chunks / (microbatches * chunks + stages - 1)
 
 
@@ -106,6 +123,9 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward: Cost | None = None
   Raises:
     PlanError: there are not as many costs as cells, or stages wait for each other.
   """
+  check_record(Schedule, schedule=schedule)
+  check_floats(send=send)
+  as_bool("early", early)
   cells = schedule.stages * schedule.chunks
   ahead, again = _each(forward, cells), _each(recompute, cells)
   back = [2 * cost for cost in ahead] if backward is None else _each(backward, cells)
@@ -128,7 +148,9 @@ def simulate(schedule: Schedule, forward: Cost = 1, backward: Cost | None = None
 
 def _each(cost: Cost, cells: int) -> Sequence[float]:
   """Returns the cost of each cell."""
-  costs = cost if isinstance(cost, Sequence) else [cost] * cells
+  costs = cost if isinstance(cost, Sequence) and not isinstance(cost, str) else [cost] * cells
+  for one in costs:
+    as_float("cost", one, "a number, or one for each cell")
   if len(costs) != cells:
     raise PlanError(f"there are {cells} cells in this schedule, but costs of {len(costs)}.")
   return costs

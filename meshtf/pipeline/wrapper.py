@@ -13,7 +13,6 @@ Neither the number of stages, nor that of microbatches, nor the schedule changes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,29 +20,35 @@ import tensorflow as tf
 
 from meshtf.errors import MeshError, PlanError, ShapeError, explain_error
 from meshtf.graph import Graph, Source, Tensor, context, current_executor
+from meshtf.graph.arguments import check_nest
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Dimension
+from meshtf.names.arguments import (
+  as_callable,
+  as_dim,
+  as_sequence,
+  as_text,
+  check_bools,
+  check_floats,
+  check_ints,
+)
 from meshtf.ops.adding import add_n
 from meshtf.ops.choosing import cast
 from meshtf.ops.custom import custom_gradient
-from meshtf.ops.indexing import range as numbered
-from meshtf.ops.laying import stage
 from meshtf.ops.microbatch import (
   MICROBATCH,
   call_with_means,
   collecting,
   in_microbatches,
-  microbatch,
   together,
 )
-from meshtf.ops.slicing import pad as pad_rows
 from meshtf.ops.slicing import slice as take_rows
 from meshtf.ops.stacking import stack, unstack
 from meshtf.pipeline.costs import layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
+from meshtf.pipeline.padding import batch_weights, pad_batch
 from meshtf.pipeline.partition import Memory, split
-from meshtf.pipeline.recorded import Cells
+from meshtf.pipeline.recorded import Cells, run_cell
 from meshtf.pipeline.schedule import Schedule, gpipe, interleaved, one_f_one_b
 from meshtf.pipeline.simulator import Timeline, simulate
 from meshtf.runtime.variables import Variable
@@ -86,13 +91,19 @@ class GPipe(Module):
                cost: Sequence[float] | Callable[[Any], float] | str | None = None,
                inputs: Any = None, memory: Memory | None = None, limit: float | None = None,
                dim: str = "batch", pad: bool = False, name: str = "gpipe") -> None:
+    check_ints(stages=stages, microbatches=microbatches, chunks=chunks)
+    check_bools(recompute=recompute, pad=pad)
+    layers = as_sequence("layers", layers, "a list of layers")
+    for layer in layers:
+      as_callable("layers", layer)
     super().__init__(name)
     self.layers, self.stages, self.microbatches = list(layers), stages, microbatches
     self.owners = [owner(layer) for layer in self.layers]      # so that their variables are found
-    self.recompute, self.dim, self.pad = recompute, dim, pad
+    self.recompute, self.dim, self.pad = recompute, as_dim("dim", dim), pad
     for mesh in _meshes(self.layers, inputs):
       self._check_mesh(mesh)
     self.schedule = _schedule(schedule, stages, microbatches, chunks)
+    check_nest("inputs", inputs)
     self.costs = layer_costs(self.layers, cost, inputs)
     self.sizes = split([c.cost for c in self.costs], stages * chunks, partition, memory, limit)
     ends = [sum(self.sizes[:k + 1]) for k in range(len(self.sizes))]
@@ -105,6 +116,7 @@ class GPipe(Module):
     Args:
       backward: how much more a backward pass costs than a forward pass.
     """
+    check_floats(backward=backward)
     layers = iter(self.costs)
     costs = [sum(next(layers).cost for _ in cell) for cell in self.cells]
     return simulate(self.schedule, costs, [backward * c for c in costs],
@@ -115,6 +127,7 @@ class GPipe(Module):
 
   def stage_of(self, cell: int) -> int:
     """Returns the stage at which a cell runs."""
+    check_ints(cell=cell)
     return cell % self.stages
 
   def __call__(self, x: Any) -> Any:
@@ -150,7 +163,10 @@ class GPipe(Module):
         scalar.
       MeshError: the mesh's axis for stages has another size.
     """
-    parts = self._parts((x, (*others, self._weights(x)) if self.pad else others))
+    as_callable("loss_of", loss_of)
+    if self.pad:
+      others = (*others, batch_weights(tf.nest.flatten(x)[0], self.dim, self.microbatches))
+    parts = self._parts((x, others))
     if not isinstance(current_executor(), Graph):
       losses = self._eagerly([part for part, _ in parts], loss_of, [rest for _, rest in parts])
       return add_n(losses) * (1.0 / self.microbatches)
@@ -175,57 +191,22 @@ class GPipe(Module):
       known: Any = {}
       with context(seeded=set()), collecting() as later:     # it draws for rows of its own
         for k in range(last):
-          x = self.run_cell(k, number, x, known)
+          x = run_cell(self, k, number, x, known)
         rest = () if loss_of is None else others[number]
-        ys.append(self.run_cell(last, number, x, known, loss_of, rest))
+        ys.append(run_cell(self, last, number, x, known, loss_of, rest))
       collected.append([t for entry in later for t in entry.tensors])
     call_with_means(later, [add_n(list(ts)) for ts in zip(*collected)], self.microbatches)
     return ys
 
-  def run_cell(self, cell: int, number: Any, x: Any, known: dict[Any, Any],
-               loss_of: Callable[..., Tensor] | None = None, others: Sequence[Any] = ()) -> Any:
-    """Returns what the layers of a cell make of a microbatch.
-
-    Args:
-      cell: its number.
-      number: of the microbatch: an int, or a tensor.
-      x: what the first layer takes.
-      known: what cells know of dimensions that were made of the microbatch: see `microbatch`.
-      loss_of: makes a loss of the result.
-      others: what it takes besides.
-    """
-    with stage(self.stage_of(cell)), microbatch(self.dim, self.microbatches, number, known):
-      for layer in self.cells[cell]:
-        x = layer(x)
-      return x if loss_of is None else loss_of(x, *others)
-
   def _parts(self, x: Any) -> list[Any]:
     """Returns the microbatches: rows m, m + M, ... of each tensor, so that none moves."""
+    check_nest("x", x, missing=False)
     flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
     self._check_mesh(flat[0].mesh)
-    rows = [unstack(in_microbatches(self._padded(y), self.dim, self.microbatches), MICROBATCH)
-            for y in flat]
+    if self.pad:
+      flat = [pad_batch(y, self.dim, self.microbatches) for y in flat]
+    rows = [unstack(in_microbatches(y, self.dim, self.microbatches), MICROBATCH) for y in flat]
     return [tf.nest.pack_sequence_as(x, [r[m] for r in rows]) for m in range(self.microbatches)]
-
-  def _padded(self, x: Tensor) -> Tensor:
-    more = self._whole(x) - x.shape[self.dim] if self.pad and self.dim in x.shape else 0
-    return pad_rows(x, self.dim, 0, more) if more else x
-
-  def _whole(self, x: Tensor) -> int:
-    """Returns how many rows there are with those that are added; a cut batch is cut equally."""
-    size = x.shape[self.dim]
-    mesh = x.mesh
-    assert mesh is not None
-    parts = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(self.dim))
-    return size + -size % (self.microbatches * parts) if size % self.microbatches else size
-
-  def _weights(self, x: Any) -> Tensor:
-    """Returns weights [dim] of a padded batch's rows, of mean 1: those that were added have 0."""
-    first = tf.nest.flatten(x)[0]
-    size = first.shape[self.dim]
-    whole = self._whole(first)
-    row = numbered(first.mesh, Dimension(self.dim, whole))
-    return cast(row < size, "float32") * (whole / size)
 
   def _together(self, rows: list[Tensor], number: int) -> Tensor:
     shape = rows[0].shape
@@ -279,6 +260,7 @@ def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
 
 
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:
+  as_text("schedule", name)
   if name not in _SCHEDULES or (chunks > 1 and name != "1f1b"):
     raise PlanError(explain_error(
         f"there is no schedule {name!r}" + (f" with {chunks} chunks." if chunks > 1 else "."),

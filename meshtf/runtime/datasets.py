@@ -13,6 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.names.arguments import refuse
+
 
 def untuned(dataset: Any) -> Any:
   """Returns a `tf.data.Dataset` whose buffers and threads stay as it was given them.
@@ -20,6 +22,8 @@ def untuned(dataset: Any) -> Any:
   Where it says `tf.data.AUTOTUNE`, `map` takes as many threads as there are processors, and
   `prefetch` finds its number by itself, as it does without the autotuner.
   """
+  if not isinstance(dataset, tf.data.Dataset):
+    refuse("dataset", dataset, "a tf.data.Dataset")
   options = tf.data.Options()
   options.autotune.enabled = False
   return dataset.with_options(options)

@@ -30,6 +30,7 @@ import tensorflow as tf
 
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
+from meshtf.names.arguments import as_int
 from meshtf.runtime.threads import share_threads
 
 WORKER = "worker"        # what TensorFlow's clusters call the job of those who work
@@ -45,6 +46,7 @@ def logical_devices(number: int) -> None:
   Raises:
     MeshError: TensorFlow has started already.
   """
+  number = as_int("number", number, least=1)
   share_threads(number)
   cpu = tf.config.list_physical_devices("CPU")[0]
   if len(tf.config.get_logical_device_configuration(cpu) or ()) >= number:

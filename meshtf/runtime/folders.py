@@ -12,6 +12,8 @@ import os
 import shutil
 from collections.abc import Iterator, Set
 
+from meshtf.names.arguments import as_path
+
 
 @contextlib.contextmanager
 def written_whole(folder: str, mark: str, others: Set[str]) -> Iterator[str]:
@@ -25,6 +27,7 @@ def written_whole(folder: str, mark: str, others: Set[str]) -> Iterator[str]:
   Raises:
     FileExistsError: `folder` is there, and holds other things.
   """
+  folder = as_path("folder", folder)
   folder = os.path.abspath(folder)
   if os.path.lexists(folder) and not _is_earlier(folder, mark, others):
     raise FileExistsError(errno.EEXIST, "it is there, and is no earlier export", folder)

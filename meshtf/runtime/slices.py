@@ -18,8 +18,10 @@ import tensorflow as tf
 
 from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Held, Spec, Tensor
+from meshtf.graph.arguments import as_mesh
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
+from meshtf.names.arguments import as_callable, as_mapping
 from meshtf.runtime.calls import PLAIN_CONFIG
 from meshtf.runtime.compiled import held_tensor
 from meshtf.runtime.datasets import untuned
@@ -52,6 +54,9 @@ class HostReader:
 
   def __init__(self, mesh: Mesh, dims: Mapping[str, str], rows: int,
                open_part: Callable[[int, int], Any]) -> None:
+    as_mesh("mesh", mesh)
+    as_mapping("dims", dims, 'names of dimensions by key, such as {"ids": "batch;length"}')
+    as_callable("open_part", open_part)
     self._mesh, self._dims, self._devices = mesh, dims, devices_of(mesh)
     first = parse_pairs(next(iter(dims.values())), what="shape", values=False)[0][0]
     self._batch = Dimension(first, rows)

@@ -16,9 +16,11 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Spec, Store, Tensor, apply, current
+from meshtf.graph.arguments import as_mesh
 from meshtf.graph.check import check_layout
 from meshtf.mesh import Mesh, Placement, Split
 from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names.arguments import refuse
 from meshtf.names.parse import parse_pairs
 from meshtf.ops.state import Read, full
 from meshtf.runtime.devices import devices_of, one_memory
@@ -89,6 +91,7 @@ def import_tensor(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None
     ShapeError: the array has another shape.
     LayoutError: the layout cannot hold it.
   """
+  as_mesh("mesh", mesh)
   source = Source.here()
   array = as_array(array, dtype)
   spec = Spec(named_shape(array, shape, source), array.dtype.name)
@@ -99,16 +102,23 @@ def import_tensor(mesh: Mesh, array: Any, shape: ShapeLike, dtype: object = None
 def constant(mesh: Mesh, value: Any, shape: ShapeLike = (), dtype: object = None) -> Tensor:
   """Returns a tensor of one number everywhere, or of an array's values."""
   if isinstance(value, (bool, int, float, complex)):
-    return full(mesh, shape, value, dtype_name(dtype or type(value)))
+    return full(mesh, shape, value, dtype_name(type(value) if dtype is None else dtype))
   return import_tensor(mesh, value, shape, dtype)
 
 
-def as_array(array: Any, dtype: object = None) -> tf.Tensor:
+def as_array(array: Any, dtype: object = None, name: str = "array") -> tf.Tensor:
   """Returns a TensorFlow tensor; Python floats become float32, Python integers int32."""
   wanted = None if dtype is None else tf.as_dtype(dtype_name(dtype))
   if isinstance(array, tf.Tensor):
     return array if wanted in (None, array.dtype) else tf.cast(array, wanted)
-  return tf.convert_to_tensor(array, wanted)
+  if array is None or isinstance(array, str) or hasattr(array, "spec"):
+    refuse(name, array, "an array, or numbers in lists",
+           "Pass x.numpy() of a tensor that has names already." if hasattr(array, "spec") else "")
+  try:
+    return tf.convert_to_tensor(array, wanted)
+  except (TypeError, ValueError) as error:
+    reason = str(error).split("\n")[0]
+    refuse(name, array, f"an array, or numbers in lists, of {dtype or 'one type'}", reason)
 
 
 def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:

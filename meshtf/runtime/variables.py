@@ -29,18 +29,19 @@ from meshtf.graph import (
   current_executor,
   executing,
 )
+from meshtf.graph.arguments import as_mesh
 from meshtf.graph.check import check_layout
 from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.cells import Cell, make_cells
 from meshtf.runtime.changes import Writes, written
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
+from meshtf.runtime.initial_values import Initializer, as_initializer
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
 from meshtf.runtime.tracking import Untracked
-
-Initializer = Callable[[Mesh, Shape, str], Tensor]
 
 
 class Variable(Operators, Untracked):
@@ -49,7 +50,8 @@ class Variable(Operators, Untracked):
   Args:
     mesh: where it lies.
     shape: such as "d_model:512;d_ff:2048".
-    initializer: called with (mesh, shape, name); returns the first value.
+    initializer: called with (mesh, shape, name); returns the first value. Or the name of one
+      that takes no arguments of its own: "zeros", "ones", "normal", "truncated", "uniform".
     name: its name in checkpoints, after the names of the modules around.
     dtype: the data type.
     trainable: whether optimizers update it.
@@ -60,9 +62,14 @@ class Variable(Operators, Untracked):
     PlanError: it is made inside a mtf.function.
   """
 
-  def __init__(self, mesh: Mesh, shape: ShapeLike, initializer: Initializer, name: str,
+  def __init__(self, mesh: Mesh, shape: ShapeLike, initializer: Initializer | str, name: str,
                dtype: object = "float32", trainable: bool = True,
                layout: Layout | None = None) -> None:
+    as_mesh("mesh", mesh)
+    as_text("name", name)
+    as_bool("trainable", trainable)
+    if layout is not None and not isinstance(layout, Layout):
+      refuse("layout", layout, "a layout", 'Write mtf.Layout("d_model:data").')
     if isinstance(current_executor(), Graph):
       raise PlanError(explain_error(
           f"variable {name!r} is made inside a mtf.function.", **{"from": Source.here()},
@@ -80,7 +87,7 @@ class Variable(Operators, Untracked):
     check_layout([self.spec], mesh, self.layout, f"{self.path!r}, {Source.here()}",
                  what="variable")
     self.placement: Placement = mesh.place(self.spec.shape, self.layout, self.stage)[0]
-    self._cells = self._make_cells(initializer)
+    self._cells = self._make_cells(as_initializer(initializer))
     self.writers = [Writes()]      # who writes it, and when: the first is all but functions
 
   @property
@@ -156,13 +163,16 @@ class Variable(Operators, Untracked):
 
   def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
     """Assigns every slice what `read_region` returns for its region of the whole."""
-    self.written()
+    as_callable("read_region", read_region)
+    written(self)
     for part, held in self.holders():
       for slice_ in held:
         slice_.assign(read_region(part))
 
   def bring_to_stage(self, stage: int | None) -> None:
     """Lets it lie at one stage of a pipeline, with its value; optimizers come after that."""
+    if stage is not None:
+      as_int("stage", stage)
     if stage == self.stage or self.mesh.axes.get(self.mesh.stages, 1) == 1:
       return
     whole = None if self.mesh.abstract else tf.constant(self.numpy())
@@ -170,10 +180,6 @@ class Variable(Operators, Untracked):
     self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
     if whole is not None:
       self._cells = self._keep(pieces_of(whole, self.spec, self.placement, self.mesh))
-
-  def written(self) -> None:
-    """Says that it was given another value, for gradients that are taken later."""
-    written(self)
 
   def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
     return region(self.shape, self.placement, key, self.mesh)

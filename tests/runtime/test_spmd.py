@@ -24,7 +24,7 @@ def test_where_tensorflow_cannot_run_it_a_call_is_refused():
     total(X)
   assert mtf.explain(total, X).bytes_moved("all_reduce") == 6
   assert mtf.export(total, X).results[0].spec.shape == mtf.Shape("")
-  with pytest.raises(mtf.PlanError, match="there is no runtime 'spdm'"):
+  with pytest.raises(mtf.ArgumentError, match="takes one of 'placed', 'spmd', not the str 'spdm'"):
     mtf.function(total, runtime="spdm")
 
 
