@@ -193,3 +193,17 @@ def test_orders_survive_export(program, plain, seed):
   want = expected(plain, arrays(seed))
   for y, number in zip(run_exported(named(program), tensors("batch:x;d:y", seed)), want):
     np.testing.assert_allclose(y.numpy(), number, 2e-4, 2e-4)
+
+
+def test_a_cotangent_is_given_in_any_order_and_with_no_other_names(seed):
+  _, _, h = arrays(seed)
+
+  def run(h):
+    y = mtf.slicewise(weighted, [h])
+    return mtf.gradients([y], [h], [mtf.transpose(mtf.sin(h), "e;batch")])
+  want = weighted(tf.sin(h)).numpy()
+  for call in (run, mtf.function(run)):
+    np.testing.assert_allclose(call(tensors("batch:x", seed)[2])[0].numpy(), want, 1e-5)
+    with pytest.raises(mtf.ShapeError, match="a cotangent has the dimensions of its tensor"):
+      h = tensors("", seed)[2]
+      mtf.gradients([h * 2.0], [h], [mtf.reduce_sum(h, "e")])
