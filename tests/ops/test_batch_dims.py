@@ -164,6 +164,24 @@ def test_microbatches_of_microbatches(model, seed):
     np.testing.assert_allclose(float(run(x)), want, 1e-5)
 
 
+def test_microbatches_of_two_dimensions(seed):
+  mesh = mtf.Mesh("")
+  x = batch(mesh, seed)
+  accumulate = mtf.optimizers.accumulate_gradients
+
+  def loss_of(x):
+    y = mtf.dropout(mtf.rename(x, {"batch": "rows", "length": "line"}), 0.5)
+    return mtf.reduce_sum(mtf.square(y)) + mtf.reduce_sum(mtf.dropout(x, 0.5, name="more"))
+
+  def nested(x):
+    with mtf.seed(1):
+      return accumulate(lambda x: accumulate(loss_of, [], x, "length", 3)[0], [], x, "batch", 2)[0]
+  with mtf.seed(1):
+    want = float(loss_of(x)) / 6
+  for run in (nested, mtf.function(nested, mesh=mesh)):
+    np.testing.assert_allclose(float(run(x)), want, 1e-5)
+
+
 def groups(x):
   y = mtf.split_dim(x, "batch", [("group", 2), ("member", x.shape["batch"] // 2)])
   return mtf.dropout(y, 0.5)
