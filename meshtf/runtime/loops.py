@@ -19,13 +19,18 @@ from meshtf.partition.cost import local_shape
 if TYPE_CHECKING:
   from meshtf.runtime.carrier import Carrier
 
+# Iterations that may run at once: what the next one gathers may come while one computes. Those that
+# carry no state, such as microbatches, would all hold their tensors at once.
+PREFETCH = 2
+
 
 def run_loop(carrier: Carrier, step: LoopStep) -> None:
   """Carries out a loop, and keeps what it makes."""
   loop = _Loop(carrier, step)
   with _after(carrier, step.after):
     start = loop.start()
-  loop.finish(tf.while_loop(loop.goes_on, loop.turn, start))
+  loop.finish(tf.while_loop(loop.goes_on, loop.turn, start,
+                            parallel_iterations=PREFETCH if loop.states else 1))
 
 
 def run_branch(carrier: Carrier, step: BranchStep) -> None:

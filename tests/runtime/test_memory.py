@@ -31,3 +31,14 @@ def test_a_language_model_holds_what_is_forecast(name):
   found, _ = measure(name, dropout=0.0, batch=8)
   assert found["variables"] == found["forecast variables"]
   assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [{"scanned": True}, {"scanned": True, "recompute": True},
+                                      {"microbatches": 2}, {"scanned": True, "microbatches": 2}],
+                         ids=str)
+def test_loops_hold_what_is_forecast(settings):
+  """Iterations that carry nothing, such as microbatches, do not hold their tensors at once."""
+  found, _ = measure("one position", dropout=0.0, batch=8, **settings)
+  assert found["variables"] == found["forecast variables"]
+  assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
