@@ -39,7 +39,7 @@ from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import (add, atan2, divide, divide_no_nan, equal, floordiv, floormod,
                                    greater, greater_equal, less, less_equal, logaddexp,
                                    logical_and, logical_or, logical_xor, maximum, minimum, multiply,
-                                   not_equal, pow, squared_difference, subtract)
+                                   not_equal, outer, pow, squared_difference, subtract)
 from meshtf.ops.complex import complex, conj, imag, real
 from meshtf.ops.control import recompute, slicewise, stop_gradient
 from meshtf.ops.convolution import conv, conv_transpose, separable_conv

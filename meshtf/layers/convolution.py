@@ -23,6 +23,7 @@ from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_ints
 from meshtf.ops.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.reshape import require_dim
 from meshtf.ops.sliding import Padding, PerDim, by_dim
 from meshtf.runtime.variables import Variable
 
@@ -54,7 +55,7 @@ class Conv(Module):
     self.window, taps = _taps(window)
     _check_windows(self.window, stride, padding, dilation)
     self.stride, self.padding, self.dilation = stride, padding, dilation
-    self.groups = Shape(groups)
+    self.groups, self.reduced_dims = Shape(groups), Shape(reduced_dims)
     summed = taps + Shape(reduced_dims)
     first = self._initializer(summed) if kernel_initializer is None else kernel_initializer
     with self.scope():
@@ -68,6 +69,7 @@ class Conv(Module):
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
     check_tensors(x=x)
+    require_dim(x.shape, *self.reduced_dims.names)
     y = conv(x, in_type_of(x, self.kernel), self.window, self.stride, self.padding, self.dilation,
              self.groups.names)
     return y if self.bias is None else y + in_type_of(x, self.bias)
@@ -88,6 +90,7 @@ class ConvTranspose(Conv):
   def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims]; so many `rows`, where several would do."""
     check_tensors(x=x)
+    require_dim(x.shape, *self.reduced_dims.names)
     y = conv_transpose(x, in_type_of(x, self.kernel), self.window, self.stride, self.padding,
                        self.dilation, self.groups.names, rows)
     return y if self.bias is None else y + in_type_of(x, self.bias)
@@ -119,7 +122,8 @@ class SeparableConv(Module):
     self.window, taps = _taps(window)
     _check_windows(self.window, stride, padding, dilation)
     self.stride, self.padding, self.dilation = stride, padding, dilation
-    channels = Shape(reduced_dims) + Dimension("multiplier", multiplier)
+    self.reduced_dims = Shape(reduced_dims)
+    channels = self.reduced_dims + Dimension("multiplier", multiplier)
     names = ";".join(channels.names)
     with self.scope():
       self.depthwise = Variable(mesh, taps + channels,
@@ -132,6 +136,7 @@ class SeparableConv(Module):
   def __call__(self, x: Tensor) -> Tensor:
     """Returns [..., new_dims] for x[..., reduced_dims], new names where the old ones stood."""
     check_tensors(x=x)
+    require_dim(x.shape, *self.reduced_dims.names)
     kernels = in_type_of(x, self.depthwise), in_type_of(x, self.pointwise)
     y = separable_conv(x, *kernels, self.window, self.stride, self.padding, self.dilation)
     return y if self.bias is None else y + in_type_of(x, self.bias)

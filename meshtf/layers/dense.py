@@ -20,6 +20,7 @@ from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.names.arguments import check_bools
 from meshtf.ops.einsum import einsum
+from meshtf.ops.reshape import require_dim
 from meshtf.runtime.variables import Variable
 
 
@@ -55,8 +56,13 @@ class Dense(Module):
                    if use_bias else None)
 
   def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
-    """Returns [..., new_dims] for x[..., reduced_dims]; the names in another `order` if given."""
+    """Returns [..., new_dims] for x[..., reduced_dims]; the names in another `order` if given.
+
+    Raises:
+      ShapeError: x lacks one of `reduced_dims`, or has another size of it.
+    """
     check_tensors(x=x)
+    require_dim(x.shape, *self.reduced_dims.names)
     kept = x.shape.without(*self.reduced_dims.names)
     names = (kept + self.expert_dims.without(*kept.names) + self.new_dims).names
     y = einsum([x, in_type_of(x, self.kernel)], names if order is None else order)

@@ -20,7 +20,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_ints
-from meshtf.ops.arithmetic import maximum, minimum
+from meshtf.ops.arithmetic import add, maximum, minimum, outer, subtract
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as range_
@@ -68,7 +68,7 @@ class RelativeBias(Module):
   def __call__(self, positions: Tensor, memory_positions: Tensor) -> Tensor:
     """Returns [..., length, memory_length, heads] for positions of these names."""
     check_tensors(positions=positions, memory_positions=memory_positions)
-    return gather(self.table, self.buckets(positions - memory_positions), _BUCKETS)
+    return gather(self.table, self.buckets(outer(positions, memory_positions, subtract)), _BUCKETS)
 
   def buckets(self, behind: Tensor) -> Tensor:
     """Returns the bucket of memory that is so many positions behind, or ahead if negative."""
@@ -104,8 +104,8 @@ def distance_slopes(positions: Tensor, memory_positions: Tensor, heads_dim: Shap
   first, *others = heads
   number = range_(positions.mesh, first, dtype)
   for dim in others:
-    number = number * float(dim.size) + range_(positions.mesh, dim, dtype)
+    number = outer(number * float(dim.size), range_(positions.mesh, dim, dtype), add)
   power = where(number < below, (number + 1.0) * (-8 / below),
                 (number * 2.0 + (1.0 - 2 * below)) * (-4 / below))
-  distance = cast(abs(positions - memory_positions), dtype)
-  return -distance * exp(power * math.log(2.0))
+  distance = cast(abs(outer(positions, memory_positions, subtract)), dtype)
+  return outer(-distance, exp(power * math.log(2.0)))

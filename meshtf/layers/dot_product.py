@@ -51,6 +51,8 @@ def dot_product_attention(q: Tensor, k: Tensor, v: Tensor, memory_dim: str = "me
     check_tensors(bias=bias)
   keys = names_of(key_dim, q.shape, k.shape, what="key_dim")
   require_dim(q.shape, *keys)
+  require_dim(k.shape, *keys, memory_dim)
+  require_dim(v.shape, memory_dim)
   scale = 1.0 / math.sqrt(q.shape.only(keys).size) if scale is None else scale
   seen = q.shape.without(*keys)
   scores = einsum([q * scale if scale != 1 else q, k], seen + k.shape.only([memory_dim]))

@@ -24,11 +24,12 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import check_floats
+from meshtf.ops.arithmetic import outer
 from meshtf.ops.choosing import cast
 from meshtf.ops.einsum import einsum
 from meshtf.ops.indexing import gather
 from meshtf.ops.indexing import range as range_
-from meshtf.ops.reshape import single_dim, transpose
+from meshtf.ops.reshape import require_dim, single_dim, transpose
 from meshtf.ops.slicing import concat
 from meshtf.ops.unary import cos, exp, sin
 from meshtf.runtime.variables import Variable
@@ -68,6 +69,7 @@ class Embedding(Module):
   def attend(self, x: Tensor) -> Tensor:
     """Returns the product of x[..., output_dim] with every row: [..., expert_dims, vocab_dim]."""
     check_tensors(x=x)
+    require_dim(x.shape, *self.output_dim.names)
     shape = x.shape + self.table.shape.without(*x.shape.names)
     return einsum([x, in_type_of(x, self.table)], shape.without(*self.output_dim.names))
 
@@ -93,6 +95,6 @@ def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest:
     raise ShapeError(f"sinusoids come in pairs, two at least: {name}:{size} must be even.")
   steps = range_(positions.mesh, Dimension(name, size // 2), dtype)
   slower = exp(steps * (-math.log(longest / shortest) / (size // 2 - 1))) * (1 / shortest)
-  angles = cast(positions, dtype) * slower
+  angles = outer(cast(positions, dtype), slower)
   angles = transpose(angles, (*positions.shape.names, name))
   return concat([sin(angles), cos(angles)], name)

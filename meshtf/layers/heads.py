@@ -26,7 +26,7 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, names_of
 from meshtf.names.arguments import as_dim, check_floats, check_ints, check_record
-from meshtf.ops.arithmetic import maximum
+from meshtf.ops.arithmetic import add, less_equal, maximum, outer, subtract
 from meshtf.ops.dynamic import dynamic_update
 from meshtf.ops.indexing import gather, take_along
 from meshtf.ops.indexing import range as range_
@@ -124,7 +124,8 @@ class Heads(Module):
     check_ints(column=column)
     rows = cache.keys.shape.dim(self.memory_dim)
     age = (column - range_(last.mesh, rows)) % rows.size
-    place = maximum(last - age, 0)             # what has no place is older than any position
+    # What has no place is older than any position.
+    place = maximum(outer(last, age, subtract), 0)
     return Cache(*(broadcast(take_along(x, place, rows.name), old.shape)
                    for x, old in zip(read, cache)))
 
@@ -165,9 +166,10 @@ class Heads(Module):
       check_tensors(bias=bias)
     rows = cache.keys.shape.dim(self.memory_dim)
     column = position if column is None else column
-    age = (column - range_(position.mesh, rows)) % rows.size    # of what a row holds, in positions
+    # Of what a row holds, in positions.
+    age = outer(column, range_(position.mesh, rows), subtract) % rows.size
     past = mask_bias(self.remembers(age, position), (cache.keys if bias is None else bias).dtype)
-    return Moment(column % rows.size, past if bias is None else past + bias,
+    return Moment(column % rows.size, past if bias is None else outer(past, bias, add),
                   None if angles is None else Angles(*(
                       gather(a, position, self.length_dims[-1]) for a in angles)))
 
@@ -186,7 +188,7 @@ class Heads(Module):
   def remembers(self, age: Tensor, position: Tensor) -> Tensor:
     """Returns whether what was written `age` steps before this position is seen by it."""
     check_tensors(age=age, position=position)
-    return age <= position
+    return outer(age, position, less_equal)
 
   def project(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
     """Returns queries, keys and values of x; the first two are turned by rotary positions."""

@@ -27,7 +27,7 @@ from meshtf.layers.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_record
-from meshtf.ops.arithmetic import logical_and
+from meshtf.ops.arithmetic import add, equal, logical_and, outer, subtract
 from meshtf.ops.halo import halo_exchange
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.reshape import merge, rename, require_dim, split_dim
@@ -104,13 +104,15 @@ class _Window:
                                                   (self.inside, self.insides)))
     found, before_it = [], None
     for n, place, i in reversed(list(zip(self.near, places, own))):
-      whole = range_(self.mesh, n.blocks) * n.block + place
+      whole = outer(range_(self.mesh, n.blocks) * n.block, place, add)
       found.append((whole >= n.before) & (whole < n.before + n.size))
-      ahead = place - i - n.before
+      ahead = outer(place, i, subtract) - n.before
       if n.radius is not None:
         found.append(abs(ahead) <= n.radius)
       before_it = ahead <= 0 if before_it is None else (ahead < 0) | ((ahead == 0) & before_it)
-    return functools.reduce(logical_and, [*found, before_it] if causal else found)
+    if causal:
+      found.append(before_it)
+    return functools.reduce(lambda x, y: outer(x, y, logical_and), found)
 
   def _along(self, dim: Dimension, shape: Shape) -> list[Tensor]:
     """Returns the number of a row of a merged dimension along each one that it is made of."""
@@ -157,7 +159,8 @@ def local_attention(q: Tensor, k: Tensor, v: Tensor, blocks: ShapeLike, key_dim:
                     for i, block in enumerate(Shape(blocks))], q.mesh)
   visible = window.visible(causal)
   if segments is not None:
-    visible = visible & (window.part(segments) == window.remember(segments))
+    same = outer(window.part(segments), window.remember(segments), equal)
+    visible = outer(visible, same, logical_and)
   y = dot_product_attention(window.part(q), window.remember(k), window.remember(v),
                             window.memory.name, key_dim, mask_bias(visible, q.dtype), extra_logit,
                             scale, dropout)
@@ -245,5 +248,6 @@ class LocalAttention(Heads):
     if self.radius:
       near = age <= self.radius.size
     else:
-      near = position - age >= (position // self.blocks.size - 1) * self.blocks.size
-    return near & (age <= position)
+      first = (position // self.blocks.size - 1) * self.blocks.size
+      near = outer(position, age, subtract) >= first
+    return outer(near, super().remembers(age, position), logical_and)

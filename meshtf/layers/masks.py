@@ -1,13 +1,14 @@
 """Masks of attention: which positions see which, as truth values, and as a bias of scores.
 
     visible = causal_mask(mesh, "length:128", "memory_length:128")          # [length memory_length]
-    visible = visible & segment_mask(segments)                        # packed: [batch length ...]
-    visible = visible & padding_mask(tokens)                          # [batch memory_length]
+    visible = segment_mask(segments) & visible           # packed: [batch length memory_length]
+    visible = visible & padding_mask(tokens)             # [batch memory_length]
     y = attention(x, bias=mask_bias(visible))
 
 Positions that are looked at have a name of their own, so no tensor has a name twice, and a layout
 may cut either. A bias is made once and used by all layers. Masks of anything else are comparisons
-of named tensors: mtf.range(mesh, "length:128") - mtf.range(mesh, "memory_length:128") < 16.
+of all pairs: mtf.outer(mtf.range(mesh, "length:128"), mtf.range(mesh, "memory_length:128"),
+mtf.subtract) < 16.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from meshtf.graph.arguments import check_tensors
 from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike, dtype_name
 from meshtf.names.arguments import check_ints
+from meshtf.ops.arithmetic import equal, greater_equal, outer
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reshape import rename
@@ -41,7 +43,7 @@ def causal_mask(mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike,
   last = range_(mesh, memory_dim, "int32")
   if stride > 1:
     last = last * stride + (stride - 1)
-  return range_(mesh, length_dim, "int32") >= last
+  return outer(range_(mesh, length_dim, "int32"), last, greater_equal)
 
 
 def padding_mask(ids: Tensor, length_dim: str = "length", memory_dim: str = "memory_length"
@@ -63,7 +65,7 @@ def segment_mask(segments: Tensor, memory_segments: Tensor | None = None,
   """
   check_tensors(segments=segments)
   memory = segments if memory_segments is None else memory_segments
-  return segments == rename(memory, length_dim, memory_dim)
+  return outer(segments, rename(memory, length_dim, memory_dim), equal)
 
 
 def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:

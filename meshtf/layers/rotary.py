@@ -19,6 +19,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.layers.precision import in_type_of
 from meshtf.names import Dimension, ShapeLike
 from meshtf.names.arguments import check_floats, check_record
+from meshtf.ops.arithmetic import outer
 from meshtf.ops.choosing import cast
 from meshtf.ops.indexing import range as range_
 from meshtf.ops.reshape import single_dim, tensor_along, transpose
@@ -54,7 +55,7 @@ def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.
     raise ShapeError(f"rotary positions turn pairs: {name}:{size} must have an even size.")
   half = Dimension(name, size // 2)
   slower = exp(range_(positions.mesh, half, dtype) * (-2.0 * math.log(longest) / size))
-  angles = transpose(cast(positions, dtype) * slower, (*positions.shape.names, name))
+  angles = transpose(outer(cast(positions, dtype), slower), (*positions.shape.names, name))
   sines = sin(angles)
   return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
 

@@ -2,15 +2,17 @@
 
     x[batch d] + b[d] -> [batch d]        sizes must agree where names do; else ShapeError
     mtf.maximum(x, 0.0), x < y            the operators of Python call these functions
+    mtf.outer(x, y, mtf.less)             all pairs: x[length] < y[memory] would be refused
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from meshtf.graph import OPERATORS, Tensor
 from meshtf.graph.arguments import as_tensor
-from meshtf.ops.broadcasting import is_scalar, plain
+from meshtf.ops.broadcasting import is_scalar, pairing, plain
 from meshtf.ops.choosing import clip
 from meshtf.ops.scalar import combine
 from meshtf.ops.state import full
@@ -64,6 +66,25 @@ def atan2(y: Any, x: Any) -> Tensor:
 def logaddexp(x: Any, y: Any) -> Tensor:
   """Returns log(exp(x) + exp(y)) without overflow, broadcast by names."""
   return combine("logaddexp", *_tensors(x, y))
+
+
+def outer(x: Tensor, y: Tensor, function: Callable[[Any, Any], Tensor] = multiply) -> Tensor:
+  """Returns a function of each element of x with each of y: [length], [memory] -> [length memory].
+
+  Names that both have pair their elements: [batch length], [batch memory] -> [batch length memory].
+
+      distance = mtf.outer(positions, memory_positions, mtf.subtract)
+
+  Args:
+    x: any tensor.
+    y: another.
+    function: of two tensors that meet by names, such as mtf.subtract or mtf.equal.
+
+  Raises:
+    ShapeError: a name that both have has two sizes.
+  """
+  with pairing():
+    return function(x, y)
 
 
 def _tensors(x: Any, y: Any) -> tuple[Any, Any]:

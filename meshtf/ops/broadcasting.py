@@ -1,6 +1,8 @@
 """Broadcasting by names, and the rules for data types that pointwise ops share.
 
-Tensors meet by names: [batch d] + [d] and [d batch] * [batch] both work. `align` turns the axes of
+Tensors meet by names: [batch d] + [d] and [d batch] * [batch] both work. One of them has all names
+of the others: [batch] * [d] is refused, since a name that is misspelt would pair all with all, too;
+`mtf.outer` does that. `align` turns the axes of
 a tensor so that TensorFlow broadcasts the rest by itself; where nothing must turn it adds no op:
 
     [d batch] with the output [batch d]                 a transposition
@@ -10,14 +12,17 @@ a tensor so that TensorFlow broadcasts the rest by itself; where nothing must tu
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import Spec, Tensor
+from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
+from meshtf.graph import Source, Spec, Tensor, current
 from meshtf.names import Shape, is_complex, is_integer
 from meshtf.ops.shaping import reshape, transpose
 
@@ -44,6 +49,51 @@ def join(*shapes: Shape) -> Shape:
             way_out="Tensors meet by names: mtf.rename one of the dimensions if they are different "
                     "things."))
   return functools.reduce(Shape.union, shapes)
+
+
+class _Pairs(threading.local):
+  """Whether tensors may meet of which none has all names: see `pairing`."""
+
+  allowed = False
+
+
+_pairs = _Pairs()
+
+
+@contextlib.contextmanager
+def pairing() -> Iterator[None]:
+  """Lets tensors meet in a `with` block of which none has all names."""
+  before, _pairs.allowed = _pairs.allowed, True
+  try:
+    yield
+  finally:
+    _pairs.allowed = before
+
+
+def that_meet(function: str, *xs: Any) -> list[Any]:
+  """Returns tensors, of which one has the names of all others unless that is not wanted.
+
+  Variables are read: in a loop over them a read has fewer names than the variable. Rules of
+  gradients combine again what was combined before: they are not asked.
+
+  Raises:
+    ShapeError: no shape has all names.
+  """
+  xs = tuple(x.tensor() if hasattr(x, "tensor") else x for x in xs)
+  shapes = [x.shape for x in xs if isinstance(x, Tensor)]
+  names = {n for shape in shapes for n in shape.names}
+  if (not shapes or any(len(shape) == len(names) for shape in shapes) or _pairs.allowed
+      or current().primals):
+    return list(xs)
+  longest = max(shapes, key=len)
+  lacking = [n for n in names if n not in longest]
+  close = near_misses(lacking[0], longest.names)
+  raise ShapeError(explain_error(
+      f"{function} takes tensors of which one has the dimensions of all others; here none does: "
+      f'{longest!r} lacks "{lacking[0]}".' + (f" Did you mean {close}?" if close else ""),
+      inputs=" ".join(map(repr, shapes)), **{"from": Source.here()},
+      way_out=f"For all pairs of elements write mtf.outer(x, y, mtf.{function}), or mtf.einsum for "
+              "products; mtf.broadcast makes more dimensions, mtf.rename others."))
 
 
 def onto(dy: Tensor | None, x: Tensor) -> Tensor | None:

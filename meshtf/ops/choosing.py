@@ -26,6 +26,7 @@ from meshtf.ops.broadcasting import (
   plain,
   require_order,
   same_dtype,
+  that_meet,
 )
 
 
@@ -171,7 +172,7 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
   # Two numbers: the type is the wider one's.
   widest = max(map(type, numbers), key=[bool, int, float, complex, type(None)].index)
   dtype = "" if branches else dtype_name(widest)
-  return apply(Where(first, second, dtype), condition, *branches)
+  return apply(Where(first, second, dtype), *that_meet("where", condition, *branches))
 
 
 def cast(x: Any, dtype: Any) -> Tensor:

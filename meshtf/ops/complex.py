@@ -20,7 +20,14 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
-from meshtf.ops.broadcasting import align, is_scalar, join, onto, same_dtype
+from meshtf.ops.broadcasting import (
+  align,
+  is_scalar,
+  join,
+  onto,
+  same_dtype,
+  that_meet,
+)
 from meshtf.ops.choosing import cast
 from meshtf.ops.state import full
 
@@ -105,7 +112,7 @@ def complex(re: Any, im: Any) -> Tensor:
   if is_scalar(re) or is_scalar(im):
     given = im if is_scalar(re) else re
     re, im = (full(given.mesh, "", v, given.dtype) if is_scalar(v) else v for v in (re, im))
-  return apply(Complex(), re, im)
+  return apply(Complex(), *that_meet("complex", re, im))
 
 
 def real(x: Any) -> Tensor:

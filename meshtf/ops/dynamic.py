@@ -21,7 +21,7 @@ from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.names.arguments import as_bool
-from meshtf.ops.arithmetic import add, floormod, less, subtract
+from meshtf.ops.arithmetic import add, floormod, less, outer, subtract
 from meshtf.ops.broadcasting import align, same_dtype
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.indexing import gather_some
@@ -114,7 +114,8 @@ def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> 
   x, dim = tensor_along(x, dim)
   new = Dimension(dim, rows) if isinstance(rows, int) else single_dim(rows)
   begin = _in_range(x, dim, begin, new.size)
-  return _gathered(x, dim, add(begin, rows_of(x.mesh, Dimension("." + dim, new.size))), new.name)
+  return _gathered(x, dim, outer(begin, rows_of(x.mesh, Dimension("." + dim, new.size)), add),
+                   new.name)
 
 
 def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
@@ -172,7 +173,7 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
   x, dim = tensor_along(x, dim)
   as_bool("wrap", wrap)
   by, size = _place(x, dim, by), x.shape[dim]
-  rows = subtract(rows_of(x.mesh, Dimension("." + dim, size)), by)
+  rows = outer(rows_of(x.mesh, Dimension("." + dim, size)), by, subtract)
   if wrap:
     return _gathered(x, dim, floormod(rows, size), dim)
   return _gathered(x, dim, rows, dim, "zeros")

@@ -26,7 +26,7 @@ from meshtf.ops.binary import (
   result_type,
   scaled,
 )
-from meshtf.ops.broadcasting import check_scalar, is_scalar, plain
+from meshtf.ops.broadcasting import check_scalar, is_scalar, plain, that_meet
 from meshtf.ops.complex import conj
 
 # With a number these are faster as another function.
@@ -126,4 +126,4 @@ def combine(fn: str, x: Any, y: Any) -> Tensor:
     raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
   if is_scalar(x) or is_scalar(y):
     return apply(Scalar(fn, plain(x), True), y) if is_scalar(x) else apply(Scalar(fn, plain(y)), x)
-  return apply(Binary(fn), x, y)
+  return apply(Binary(fn), *that_meet(fn, x, y))

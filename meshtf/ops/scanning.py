@@ -24,7 +24,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_floating, is_integer
 from meshtf.names.arguments import as_bool, as_dim
 from meshtf.ops.arithmetic import equal, multiply, subtract
-from meshtf.ops.broadcasting import join, same_dtype, wide, widen
+from meshtf.ops.broadcasting import join, same_dtype, that_meet, wide, widen
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.reduce import broadcast, log_sum_exp, require_floating
 from meshtf.ops.reshape import require_dim, tensor_along
@@ -273,6 +273,7 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
     DTypeError: their data types differ, or are not floating.
   """
   a, b, dim = as_tensor("a", a), as_tensor("b", b), as_dim("dim", dim)
+  a, b = that_meet("linear_recurrence", a, b)
   shape = join(a.shape, b.shape)
   return apply(LinearRecurrence(dim, reverse), broadcast(a, shape), broadcast(b, shape))
 

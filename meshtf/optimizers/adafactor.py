@@ -32,7 +32,7 @@ from meshtf.names.arguments import (
   check_ints,
   check_record,
 )
-from meshtf.ops.arithmetic import maximum, minimum
+from meshtf.ops.arithmetic import maximum, minimum, outer
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.unary import rsqrt, square
@@ -141,7 +141,7 @@ class Adafactor(Optimizer):
     large, small = two
     row = mix(slots["row"], reduce_mean(squares, small), fresh)
     column = mix(slots["column"], reduce_mean(squares, large), fresh)
-    return rsqrt(row / reduce_mean(row, large)) * rsqrt(column)
+    return outer(rsqrt(row / reduce_mean(row, large)), rsqrt(column))
 
   def _rms(self, x: Tensor) -> Tensor:
     """Returns the root mean square of each variable that is stacked in one."""

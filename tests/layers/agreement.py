@@ -49,7 +49,7 @@ def place(y):
   """Returns numbers that differ along every dimension of y."""
   total = mtf.zeros(y.mesh, "")
   for i, dim in enumerate(y.shape, 1):
-    total = total + mtf.sin(mtf.range(y.mesh, dim, "float32") * 0.7 * i)
+    total = mtf.outer(total, mtf.sin(mtf.range(y.mesh, dim, "float32") * 0.7 * i), mtf.add)
   return total
 
 

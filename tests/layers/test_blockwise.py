@@ -22,7 +22,7 @@ def attend(mesh, q, k, v, block, rows=True):
   memory = mtf.rename(positions, "length", "memory_length")
 
   def bias_of(at):
-    visible = layers.mask_bias(at["positions"] >= memory)
+    visible = layers.mask_bias(mtf.outer(at["positions"], memory, mtf.greater_equal))
     return visible + layers.distance_slopes(at["positions"], memory, "heads:2")
 
   at = {"positions": positions, "segments": None}

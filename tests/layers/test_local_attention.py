@@ -103,7 +103,7 @@ def test_layer_equals_attention_with_a_mask(rng):
   x = mtf.import_tensor(mesh, numbers(rng, 2, 16, 8), "batch;length;d")
   local = layers.LocalAttention(mesh, "d:8", "heads:2", "key:4", "length:4", "length:3")
   whole = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
-  ahead = mtf.range(mesh, "memory_length:16") - mtf.range(mesh, "length:16")
+  ahead = mtf.outer(mtf.range(mesh, "memory_length:16"), mtf.range(mesh, "length:16"), mtf.subtract)
   bias = layers.mask_bias((ahead <= 0) & (ahead >= -3))
   np.testing.assert_allclose(local(x).numpy(), whole(x, bias=bias).numpy(), rtol=1e-4, atol=1e-5)
 

@@ -85,7 +85,7 @@ def test_a_spectral_solver_of_poissons_equation(rng):
   @mtf.function(mesh=mesh, density="a;b")
   def solve(density):
     spectrum = mtf.fft(mtf.cast(density, "complex64"), "a;b")
-    laplacian = mtf.cast(-(ka * ka + kb * kb), "complex64")
+    laplacian = mtf.cast(-mtf.outer(ka * ka, kb * kb, mtf.add), "complex64")
     return mtf.real(mtf.ifft(mtf.divide_no_nan(spectrum, laplacian), "a;b"))
   squares = k[:, None] ** 2 + k[None] ** 2
   squares[0, 0] = np.inf

@@ -116,8 +116,8 @@ class Line:
     They are numbered choice * tokens + token, as in `in_line`.
     """
     place = mtf.range(self.experts.mesh, mtf.Dimension(CAPACITY, capacity))
-    there = self.counts > place
-    row = mtf.where(there, self._starts + place, -1)
+    there = mtf.outer(self.counts, place, mtf.greater)
+    row = mtf.where(there, mtf.outer(self._starts, place, mtf.add), -1)
     return mtf.where(there, mtf.gather(self._order, row, _LINE, zero_negative=True), -1)
 
 

@@ -58,16 +58,17 @@ def visible(looking: Places, memory: Places, causal: bool, window: int | None = 
   """
   found = []
   if causal:
-    behind = looking.positions >= memory.positions
-    found.append(behind if memory.prefix is None else behind | memory.prefix)
+    behind = mtf.outer(looking.positions, memory.positions, mtf.greater_equal)
+    found.append(behind if memory.prefix is None else
+                 mtf.outer(behind, memory.prefix, mtf.logical_or))
   if window is not None:
-    found.append(looking.positions - memory.positions < window)
+    found.append(mtf.outer(looking.positions, memory.positions, mtf.subtract) < window)
   if looking.segments is not None and memory.segments is not None:
-    alike = looking.segments == memory.segments
+    alike = mtf.outer(looking.segments, memory.segments, mtf.equal)
     found.append((alike | (looking.segments == 0)) & (memory.segments > 0))
   elif memory.segments is not None:
     found.append(memory.segments > 0)
-  return functools.reduce(mtf.logical_and, found) if found else None
+  return functools.reduce(lambda x, y: mtf.outer(x, y, mtf.logical_and), found) if found else None
 
 
 class Sight:
@@ -104,7 +105,7 @@ class Sight:
     seen = visible(looking, self.memory, self.causal, self.window)
     bias = None if seen is None else mtf.layers.mask_bias(seen)
     far = self.distance(looking) if self.itself else None
-    return far if bias is None else bias if far is None else far + bias
+    return far if bias is None else bias if far is None else mtf.outer(far, bias, mtf.add)
 
   def distance(self, looking: Places) -> mtf.Tensor | None:
     """Returns the part of the bias that tells how far apart tokens are."""

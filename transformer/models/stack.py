@@ -154,7 +154,7 @@ class Stack(mtf.Module):
     x = self._in_blocks(x)
     dim, rows = x.shape.dim(LENGTH), held.rows.shape.size
     positions = mtf.range(self.mesh, dim)
-    places = Places(positions, prefix=positions < lengths if prefix else None)
+    places = Places(positions, prefix=mtf.outer(positions, lengths, mtf.less) if prefix else None)
     sight = Sight(self.architecture, places, self.causal, self.relative,
                   window=rows if rows < dim.size else None)
     if self.architecture.attention != "blockwise":

@@ -122,10 +122,10 @@ class Decoder:
     wanted = texts.shape["length"] - lengths
     last = mtf.gather(texts, lengths - 1, "length")
     ids, scores = self._after(
-        mtf.where(place == 0, last, mtf.where(place <= wanted, -1, 0)),
+        mtf.where(place == 0, last, mtf.where(mtf.outer(place, wanted, mtf.less_equal), -1, 0)),
         mtf.rename(mtf.maximum(texts, 0), "length", "inputs_length"), lengths,
         mtf.reduce_max(wanted) + 1, positions=texts.shape["length"])
-    ids = mtf.take_along(ids, mtf.maximum(place - lengths + 1, 0), "length")
+    ids = mtf.take_along(ids, mtf.maximum(mtf.outer(place, lengths, mtf.subtract) + 1, 0), "length")
     return mtf.where(texts < 0, ids, texts), scores
 
   def _after(self, texts: mtf.Tensor, inputs: mtf.Tensor, lengths: mtf.Tensor | None = None,
