@@ -36,7 +36,7 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import OUT_OF_FORCE, is_traceable
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool, as_callable, as_choice
-from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces, warn_of_unmatched_rules
+from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces
 from meshtf.runtime.arguments import Call, Entry, leaf_names, traced_for
 from meshtf.runtime.beats import beat
 from meshtf.runtime.compiled import on_another_mesh
@@ -44,6 +44,7 @@ from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.spmd import Export, refusal
 from meshtf.runtime.spmd import export as export_program
 from meshtf.runtime.traces import Trace
+from meshtf.runtime.unmatched import warn_of_unmatched
 
 Runtime: TypeAlias = Literal["placed", "spmd"]
 set_eager_executor(EAGER)
@@ -254,7 +255,7 @@ class Function:
     if self._runtime == "spmd":
       raise refusal(graph.mesh)
     trace = Trace(self.name, graph, graph.nodes, results, call.stores, self._jit)
-    warn_of_unmatched_rules(graph.mesh, any(n.op.effect == "write" for n in graph.nodes))
+    warn_of_unmatched(graph.mesh, any(n.op.effect == "write" for n in graph.nodes))
     return trace, structure
 
   def _record(self, graph: Graph, call: Call) -> tuple[list[Tensor], Any]:

@@ -114,7 +114,8 @@ def test_rules_that_match_are_quiet():
 
 
 def test_an_axis_that_the_mesh_lacks_counts_as_size_1():
-  mesh = mtf.Mesh("data:2", "batch:data;heads:modle")
+  with pytest.warns(mtf.LayoutWarning, match="no axis 'modle'"):
+    mesh = mtf.Mesh("data:2", "batch:data;heads:modle")
   assert len(mesh.notes) == 1
   for word in ("heads:modle", "no axis 'modle'", "counts as size 1"):
     assert word in mesh.notes[0]

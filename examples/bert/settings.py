@@ -57,12 +57,9 @@ def devices() -> str | Sequence[str] | None:
 
 def mesh() -> mtf.Mesh:
   """Returns the mesh of the flags, with what gin binds besides."""
-  axes, layout = MESH.value, LAYOUTS.value
-  if layout is None:
-    there = {axis.partition(":")[0].strip() for axis in axes.split(";")}
-    layout = ";".join(rule for rule in LAYOUT.split("; ") if rule.partition(":")[2] in there)
-  found: mtf.Mesh = configuring.configured(mtf.Mesh)(axes, layout, devices=devices(),
-                                                     seed=SEED.value)
+  layout, optional = (LAYOUT, "data;model") if LAYOUTS.value is None else (LAYOUTS.value, "")
+  found: mtf.Mesh = configuring.configured(mtf.Mesh)(
+      MESH.value, layout, devices=devices(), seed=SEED.value, optional_axes=optional)
   return found
 
 

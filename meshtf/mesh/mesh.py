@@ -17,19 +17,20 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from absl import logging
 
-from meshtf.errors import MeshError, ParseError, explain_error, near_misses
+from meshtf.errors import LayoutError, LayoutWarning, MeshError, explain_error, near_misses
+from meshtf.mesh.axes import AxesLike, level_outside, read_axes, read_names
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.state import At, Placement, Split, State, Whole
-from meshtf.names import Shape, parse_pairs
+from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_sequence, as_text, refuse
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
-AxesLike: TypeAlias = str | Mapping[str, int] | Iterable[tuple[str, int]]
 EVERYWHERE = Layout()      # no changes: the rules of the mesh
 
 
@@ -59,12 +60,15 @@ class Mesh:
     within_host: an axis, or several, along which positions lie on one host, whatever the order of
       the axes; it matters where devices are a list of names over several hosts.
     stages: the axis along which stages of a pipeline lie (`mtf.stage`); it cuts no dimension.
+    optional_axes: axes that layouts may name although this mesh lacks them, such as "data;model":
+      for a layout that stays as it is when the mesh shrinks.
     strict: whether warnings about the layout are errors.
     seed: the seed from which the initial values of variables are drawn.
     bucket_bytes: how much of gradients and other unfinished sums is reduced together, where devices
       have memories of their own, while the backward pass goes on; 0: each by itself.
 
   Raises:
+    LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
     MeshError: the number of devices is not the mesh's size, `within_host` names no axis, or
       `bucket_bytes` is negative.
     ParseError: a string cannot be read, or a rule names several axes.
@@ -74,8 +78,9 @@ class Mesh:
                optimizer_layout: LayoutLike = (), keep_gathered: bool = False,
                devices: str | Sequence[str] | None = None,
                within_host: str | Sequence[str] = (), stages: str = "stage",
-               strict: bool = False, seed: int = 0, bucket_bytes: int = 25 * 2**20) -> None:
-    self.axes = _axes(axes)
+               strict: bool = False, seed: int = 0, bucket_bytes: int = 25 * 2**20,
+               optional_axes: str | Sequence[str] = ()) -> None:
+    self.axes = read_axes(axes)
     self.layout = Layout(layout)
     self._variable_rules = Layout.changes(variable_layout)
     self._optimizer_rules = Layout.changes(optimizer_layout)
@@ -86,11 +91,12 @@ class Mesh:
     self.devices = _devices(devices)
     self.within_host = _strings("within_host", within_host, "an axis, or several")
     self.stages = as_text("stages", stages, "the name of an axis")
+    self.optional_axes = read_names(optional_axes)
     self.strict = as_bool("strict", strict)
     self.seed = as_int("seed", seed)
     self.notes: list[str] = []          # what is legal but worth knowing; explain prints them
     self.seen_dims: set[str] = set()    # names met so far, to find rules that never matched
-    self.warned_rules: set[str] = set()
+    self.warned: set[str] = set()       # rules and axes of which a warning was given
     self._check()
 
   @property
@@ -205,13 +211,32 @@ class Mesh:
 
   def unmatched_rules(self) -> dict[str, str]:
     """Returns the rules whose dimension was never seen, each with names that resemble it."""
-    layouts = (self.layout, *self._layouts.values(), self.variable_layout, self.optimizer_layout)
-    rules = dict.fromkeys(name for layout in layouts for name, _ in layout.items())
+    rules = dict.fromkeys(name for name, _ in self._rules())
     return {n: near_misses(n, self.seen_dims) for n in rules if n not in self.seen_dims}
+
+  def unused_axes(self) -> dict[str, str]:
+    """Returns the axes that no rule so far names, nor `stages`, each with names that resemble it:
+    those of rules, of `stages` and of `optional_axes` that this mesh lacks."""
+    named = {self.stages, *(axis for _, axes in self._rules() for axis in axes)}
+    lacking = {*named, *self.optional_axes}.difference(self.axes)
+    return {axis: near_misses(axis, lacking) for axis, size in self.axes.items()
+            if size > 1 and axis not in named}
+
+  @property
+  def lies_idle(self) -> bool:
+    """Whether there are rules, and none so far names an axis that the mesh has."""
+    several = {axis for axis, size in self.axes.items() if size > 1}
+    return any(True for _ in self._rules()) and several == set(self.unused_axes()) != set()
+
+  def _rules(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+    layouts = (self.layout, *self._layouts.values(), self.variable_layout, self.optimizer_layout)
+    return (rule for layout in layouts for rule in layout.items())
 
   def _check(self) -> None:
     for rules in (self.layout, self._variable_rules, self._optimizer_rules):
       self._check_rules(rules)
+    if self.stages not in (*self.axes, "stage"):
+      self._answer_lacking(self.stages, f"stages={self.stages!r}")
     for axis in self.within_host:
       if axis not in self.axes:
         raise MeshError(explain_error(
@@ -240,9 +265,23 @@ class Mesh:
               rule=f"{name}:{axis}", mesh=self,
               way_out="Name another axis, or say which one is for stages: Mesh(..., stages=...)."))
         if axis not in self.axes:
-          close = near_misses(axis, self.axes)
-          self.note(f"layout rule {name}:{axis}: the mesh {self!r} has no axis {axis!r}, which "
-                    f"counts as size 1." + (f" Did you mean {close}?" if close else ""))
+          self._answer_lacking(axis, f"layout rule {name}:{axis}")
+
+  def _answer_lacking(self, axis: str, what: str) -> None:
+    """Notes an axis that is not there, and warns of it unless it may be absent."""
+    close = near_misses(axis, self.axes)
+    meant = f"Did you mean {close}?" if close else ""
+    self.note(f"{what}: the mesh {self!r} has no axis {axis!r}, which counts as size 1. {meant}"
+              .rstrip())
+    if self.size == 1 or axis in (*self.optional_axes, *self.warned):
+      return
+    self.warned.add(axis)
+    text = explain_error(
+        f"{what}: the mesh has no axis {axis!r}, which counts as size 1.", mesh=repr(self),
+        way_out=f'{meant} If it may be absent, say so: Mesh(..., optional_axes="{axis}").'.lstrip())
+    if self.strict:
+      raise LayoutError(text)
+    warnings.warn(text, LayoutWarning, stacklevel=level_outside())
 
   def __repr__(self) -> str:
     return ";".join(f"{name}:{size}" for name, size in self.axes.items()) or "(one position)"
@@ -262,32 +301,3 @@ def _devices(given: str | Sequence[str] | None) -> str | Sequence[str] | None:
   for name in names:
     as_text("devices", name, takes)
   return names
-
-
-def _axes(given: AxesLike) -> dict[str, int]:
-  axes: dict[str, int] = {}
-  for name, size in _pairs(given):
-    if name in axes:
-      raise ParseError(f"axis {name!r} stands twice in the mesh {given!r}.\n  Rename one.")
-    axes[name] = _size(name, size, given)
-  return axes
-
-
-def _pairs(given: AxesLike) -> list[tuple[str, Any]]:
-  """Returns names and sizes of axes. Raises ParseError, ArgumentError."""
-  if isinstance(given, str):
-    return parse_pairs(given, what="mesh")
-  axes = given.items() if isinstance(given, Mapping) else given
-  if isinstance(axes, Iterable) and not hasattr(axes, "dtype"):
-    pairs = list(axes)
-    if all(isinstance(p, (tuple, list)) and len(p) == 2 and isinstance(p[0], str) for p in pairs):
-      return parse_pairs(";".join(f"{name}:{size}" for name, size in pairs), what="mesh")
-  return refuse("axes", given, "names and sizes",
-                'Write them as "data:4;model:2", as [("data", 4), ("model", 2)], or as a dict.')
-
-
-def _size(name: str, size: str, given: object) -> int:
-  if not size.isdigit() or int(size) < 1:
-    raise ParseError(f"the size of mesh axis {name!r} must be a positive integer, not {size!r}, "
-                     f"in {given!r}.")
-  return int(size)

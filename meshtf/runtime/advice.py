@@ -1,4 +1,4 @@
-"""Warnings of a function: of layout rules that match nothing, and of one trace after another."""
+"""The warning of a function that is traced again and again, which names what changes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from meshtf.errors import LayoutError, LayoutWarning, TraceWarning, explain_error
-from meshtf.mesh import Mesh
+from meshtf.errors import TraceWarning, explain_error
 from meshtf.runtime.arguments import Entry, Itself
 
 MANY_TRACES = 20
@@ -63,23 +62,3 @@ def _differing(found: Sequence[Sequence[Entry]]) -> tuple[str, list[str]]:
 def _shown(entry: Entry) -> str:
   value = entry.facts[0]
   return repr(value.value if isinstance(value, Itself) else value)
-
-
-def warn_of_unmatched_rules(mesh: Mesh, writes: bool) -> None:
-  """Warns of layout rules whose dimension no program had so far. Raises LayoutError if strict.
-
-  A program that writes nothing is perhaps but a small part of what the layout is for: of such a one
-  only rules are told that look like misspellings.
-  """
-  for name, close in mesh.unmatched_rules().items():
-    if name in mesh.warned_rules or not (writes or close):
-      continue
-    text = explain_error(
-        f'the layout has a rule for dimension "{name}", which the program never has.',
-        layout=mesh.layout, dimensions=", ".join(sorted(mesh.seen_dims)),
-        way_out=(f"Did you mean {close}?" if close
-                 else "Delete the rule, or look for a misspelling."))
-    if mesh.strict:
-      raise LayoutError(text)
-    mesh.warned_rules.add(name)
-    warnings.warn(text, LayoutWarning, stacklevel=5)

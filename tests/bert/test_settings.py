@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+import meshtf as mtf
 from examples.bert import settings
 from tests.bert.conftest import SIZES, with_flags
 from transformer.data import DataError
@@ -57,6 +58,17 @@ def test_vocabulary_and_rows_must_fit(folder, vocabulary, changed, says):
 @pytest.mark.parametrize("axes, rules", [
     ("", ""), ("data:2", "batch:data"), ("model:2", "heads:model; d_ff:model; vocab:model"),
     ("data:2; model:1", settings.LAYOUT)])
-def test_the_layout_is_as_far_as_the_mesh_goes(axes, rules):
+def test_the_layout_is_as_far_as_the_mesh_goes(axes, rules, recwarn):
   with with_flags(mesh=axes):
-    assert repr(settings.mesh().layout) == rules
+    mesh = settings.mesh()
+  there = [f"{name}:{axis}" for name, (axis,) in mesh.layout.items() if axis in mesh.axes]
+  assert "; ".join(there) == rules
+  assert not recwarn.list
+
+
+def test_a_misspelt_axis_is_answered():
+  with with_flags(mesh="daat:2"):
+    assert settings.mesh().unused_axes() == {"daat": "data"}     # a warning with the first program
+  with with_flags(mesh="data:2", layout="batch:daat"):
+    with pytest.warns(mtf.LayoutWarning, match="Did you mean data"):
+      settings.mesh()

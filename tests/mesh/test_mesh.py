@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshtf.errors import MeshError, ParseError
+from meshtf.errors import LayoutWarning, MeshError, ParseError
 from meshtf.mesh import Mesh, Pending, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.names import Shape
@@ -71,7 +71,8 @@ def test_unfinished_sums_read_as_whole():
 
 
 def test_an_axis_that_the_mesh_lacks_is_noted_once_with_near_misses():
-  mesh = Mesh("data:2;model:2", "d_ff:modle")
+  with pytest.warns(LayoutWarning):
+    mesh = Mesh("data:2;model:2", "d_ff:modle")
   note, = mesh.notes
   assert "d_ff:modle" in note and "counts as size 1" in note and "Did you mean model?" in note
   mesh.note(note)
