@@ -58,12 +58,15 @@ def forecast(name: str, nodes: Sequence[Node], results: Sequence[Tensor] | None,
   unmatched = (f"layout rule {rule}: no dimension of this program is called so."
                + (f" Did you mean {close}?" if close else "")
                for rule, close in mesh.unmatched_rules().items())
+  idle = (f"mesh axis {axis}: no rule of the layout names it."
+          + (f" Did you mean {close}?" if close else "")
+          for axis, close in mesh.unused_axes().items() if close or mesh.lies_idle)
   memory = found.memory(program)
   return Forecast(
       name, tuple(mesh.axes.items()), repr(mesh.layout), repr(mesh.variable_layout),
       repr(mesh.optimizer_layout), tuple(found.ops), found.moves.take(None),
       tuple(found.variables()), memory,
-      (*mesh.notes, *found.notes, *unmatched),
+      (*mesh.notes, *found.notes, *unmatched, *idle),
       None if error is None else f"{type(error).__name__}: {error}",
       tuple(found.at_stage) if stages(mesh) > 1 else ())
 
