@@ -46,7 +46,8 @@ class Node:
     self.after: Tensor | None = around.after            # does not run before this tensor is there
     self.stage = around.stage         # of a pipeline; None: where the inputs are
     self.owner = owner          # the executor that ran it
-    self.path = self.primals[-1].node.path if self.primals else around.path      # of modules
+    self.path: tuple[str, ...] = (self.primals[-1].node.path if self.primals     # of modules
+                                  else around.path)
     self.serial = next(_serial)
     self.rule: Any = None       # a gradient of a user's own, in place of the op's
 

@@ -16,7 +16,10 @@ from meshtf.runtime.tf_private import Trackable
 class Untracked(Trackable):
   """Base class of what TensorFlow can neither save nor restore: it says so when it is asked to."""
 
-  name: str
+  @property
+  def name(self) -> str:
+    """What errors call it."""
+    raise NotImplementedError
 
   def _trackable_children(self, save_type: str = "checkpoint", **kwargs: Any) -> dict[str, Any]:
     raise tracking_error(f"variable {self.name!r}", save_type)
