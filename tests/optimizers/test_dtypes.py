@@ -13,6 +13,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.graph import apply, apply_all
 from meshtf.ops.update import AdamUpdate, MomentumUpdate, PartUpdate
+from meshtf.testing.pjrt import Runner
 from tests.optimizers.steps import LAYOUTS
 from tests.optimizers.test_adafactor import Paper as AdafactorPaper
 from tests.optimizers.test_lamb import Paper as LambPaper
@@ -106,9 +107,9 @@ class Training:
                       for name, shape in SHAPES.items()]
     self.optimizer, self.clip = make(self.variables), clip
     names = {f"rows_{i:02}": ["batch", *v.shape.names] for i, v in enumerate(self.variables)}
-    rows = mtf.function(self._step, mesh=self.mesh, jit=how == "jit", step="", rows={
+    self.program = mtf.function(self._step, mesh=self.mesh, jit=how == "jit", step="", rows={
         name: ";".join(dims) for name, dims in names.items()})
-    self._run = rows if how != "eager" else self._eagerly
+    self.run = self.program if how != "eager" else self._eagerly
 
   def _variable(self, name, shape, dtype, rng):
     value = drawn(rng, *mtf.Shape(shape).sizes).astype(numpy_type(dtype))
@@ -135,7 +136,7 @@ class Training:
     """Trains for a step and returns the gradients."""
     rng = np.random.default_rng(number)
     rows = [drawn(rng, 4, *v.shape.sizes).astype(numpy_type(v.dtype)) for v in self.variables]
-    self._run({f"rows_{i:02}": x for i, x in enumerate(rows)}, np.int32(number))
+    self.run({f"rows_{i:02}": x for i, x in enumerate(rows)}, np.int32(number))
     return [x.astype("float64").sum(0) for x in rows]
 
   def values(self):
@@ -182,6 +183,25 @@ def test_updates_outside_of_functions(name, layout):
 def test_updates_of_functions_that_xla_compiles(name):
   make, formula = OPTIMIZERS[name]
   check(Training(make, "jit", dtypes=("float64", "bfloat16"), **LAYOUTS["ZeRO-1 rows"]), formula, 2)
+
+
+@pytest.mark.parametrize("name", ["nesterov", "adamw"])
+def test_updates_of_exported_modules(name):
+  pytest.importorskip("jaxlib")       # Python 3.10 has none
+  make, formula = OPTIMIZERS[name]
+  training = Training(make, dtypes=("float64", "bfloat16"), **LAYOUTS["ZeRO-1 rows"])
+
+  def run(rows, step):
+    export = mtf.export(training.program, rows, step)
+    given = {**{f"rows_{key}": x for key, x in rows.items()}, "step": step, **export.values}
+    held = [port.cut(np.asarray(given[port.name]), training.mesh) for port in export.inputs]
+    found = dict(enumerate(Runner(export.module, training.mesh.size)(*held)))
+    for port in export.inputs:
+      if port.output is not None:
+        named = {v.name: v for v in (*training.variables, *training.optimizer.variables)}
+        named[port.name].assign(port.join(found[port.output], training.mesh))
+  training.run = run
+  check(training, formula, 2)
 
 
 @pytest.mark.parametrize("layout", ["one position", "ZeRO-1 columns", "ZeRO-1 beside FSDP"])
