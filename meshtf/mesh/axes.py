@@ -1,4 +1,4 @@
-"""Axes of a mesh as strings, and where a mesh was asked for.
+"""What a mesh is made of, as callers give it: axes, names, devices; and where it was asked for.
 
 >>> from meshtf.mesh.axes import read_axes, read_names
 >>> read_axes("data:4;model:2"), read_names("data;model")
@@ -63,3 +63,21 @@ def _size(name: str, size: str, given: object) -> int:
     raise ParseError(f"the size of mesh axis {name!r} must be a positive integer, not {size!r}, "
                      f"in {given!r}.")
   return int(size)
+
+
+def read_strings(name: str, given: str | Sequence[str], takes: str) -> tuple[str, ...]:
+  """Returns one string or several as a tuple. Raises ArgumentError, which names the argument."""
+  if isinstance(given, str):
+    return (given,)
+  return tuple(as_text(name, text, takes) for text in as_sequence(name, given, takes))
+
+
+def read_devices(given: str | Sequence[str] | None) -> str | Sequence[str] | None:
+  """Returns the devices of a mesh as they were given. Raises ArgumentError."""
+  if given is None or isinstance(given, str):
+    return given
+  takes = 'None, "logical:8", "separate:8", "abstract", or a list of names of devices'
+  names = as_sequence("devices", given, takes)
+  for name in names:
+    as_text("devices", name, takes)
+  return names

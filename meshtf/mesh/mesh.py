@@ -24,11 +24,18 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 from absl import logging
 
 from meshtf.errors import LayoutError, LayoutWarning, MeshError, explain_error, near_misses
-from meshtf.mesh.axes import AxesLike, level_outside, read_axes, read_names
+from meshtf.mesh.axes import (
+  AxesLike,
+  level_outside,
+  read_axes,
+  read_devices,
+  read_names,
+  read_strings,
+)
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.state import At, Placement, Split, State, Whole
 from meshtf.names import Shape
-from meshtf.names.arguments import as_bool, as_choice, as_int, as_sequence, as_text, refuse
+from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
 EVERYWHERE = Layout()      # no changes: the rules of the mesh
@@ -88,8 +95,8 @@ class Mesh:
     self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
     self.keep_gathered = as_bool("keep_gathered", keep_gathered)
     self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
-    self.devices = _devices(devices)
-    self.within_host = _strings("within_host", within_host, "an axis, or several")
+    self.devices = read_devices(devices)
+    self.within_host = read_strings("within_host", within_host, "an axis, or several")
     self.stages = as_text("stages", stages, "the name of an axis")
     self.optional_axes = read_names(optional_axes)
     self.strict = as_bool("strict", strict)
@@ -285,19 +292,3 @@ class Mesh:
 
   def __repr__(self) -> str:
     return ";".join(f"{name}:{size}" for name, size in self.axes.items()) or "(one position)"
-
-
-def _strings(name: str, given: str | Sequence[str], takes: str) -> tuple[str, ...]:
-  if isinstance(given, str):
-    return (given,)
-  return tuple(as_text(name, text, takes) for text in as_sequence(name, given, takes))
-
-
-def _devices(given: str | Sequence[str] | None) -> str | Sequence[str] | None:
-  if given is None or isinstance(given, str):
-    return given
-  takes = 'None, "logical:8", "separate:8", "abstract", or a list of names of devices'
-  names = as_sequence("devices", given, takes)
-  for name in names:
-    as_text("devices", name, takes)
-  return names
