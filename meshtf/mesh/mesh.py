@@ -138,9 +138,9 @@ class Mesh:
     """Returns the rules for what lies in a region whose changes of the layout are `region`."""
     if not isinstance(region, Layout):
       refuse("region", region, "changes of a layout", 'Write Layout.changes("heads:; d:model").')
-    as_choice("what", what, get_args(What))
-    key = region, what
+    key = region, what if isinstance(what, str) else as_choice("what", what, get_args(What))
     if key not in self._layouts:
+      as_choice("what", what, get_args(What))
       self._check_rules(region)
       layout = self.layout.override(region)
       if what != "tensor":
