@@ -39,8 +39,8 @@ class Context:
 
 # A function that is called outside of functions is recorded without these:
 OUT_OF_FORCE: dict[str, Any] = {
-    "seeds": None, "seeded": None, "primals": (), "group": None, "after": None,
-    "instead": None, "stack": ()}
+    field.name: field.default for field in dataclasses.fields(Context) if field.name in (
+        "seeds", "seeded", "primals", "group", "after", "instead", "stack")}
 # It has a trace for each of these; for each path only if it draws random numbers:
 _TRACED_FOR = ("region", "stage", "mesh", "path")
 # A trace gets the numbers of iterations as arguments, and its numbers are checked while it runs:
