@@ -89,8 +89,8 @@ class AdamW(Adam):
     self.decays = decays or usually_decays
 
   def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-    """Returns the rate as Adam has it, and the share that decays."""
-    return (*super().numbers(rate, step), rate * self.weight_decay)
+    """Returns the rate with Adam's correction, and the rate."""
+    return (*super().numbers(rate, step), rate)
 
   def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
     """Takes away what decays, but of half floats, which are rounded once for decay and update."""
@@ -107,9 +107,10 @@ class AdamW(Adam):
     check_record(Variable, variable=variable)
     check_tensors(grad=grad)
     check_slots(slots, numbers)
-    rate, share = numbers
-    decay = share if is_half(variable) and self.decays(variable) else None
-    carry_out(self._fused(variable, slots), variable, grad, slots, rate, decay)
+    corrected, rate = numbers
+    later = is_half(variable) and self.decays(variable)
+    decay = rate * self.weight_decay if later else None
+    carry_out(self._fused(variable, slots), variable, grad, slots, corrected, decay=decay)
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def left_out(monkeypatch):
 @pytest.mark.parametrize("given, says", [
     ({"gin_param": ["nonsense = 3"]}, "nonsense is a name that no setting refers to"),
     ({"gin_param": ["Mesh.axees = 'data:2'"]}, "Did you mean axes"),
-    ({"gin_param": ["Mesh.axes = 3"]}, "Mesh.axes is 3, where a string is wanted"),
+    ({"gin_param": ["Mesh.axes = 3"]}, "Mesh.axes is 3, where a string"),
     ({"gin_param": ["train.model = @Bert"]}, "train.model has no effect here"),
     ({"gin_param": ["Evaluation.number = 3"]}, "Evaluation.number has no effect here"),
     ({"gin_param": ["LAMB.beta_1 = 0.3"]}, "LAMB.beta_1 has no effect here"),
@@ -87,7 +87,9 @@ def test_a_mesh_and_a_layout_of_gin(folder, capsys, made, no_steps):
 def test_the_layout_that_goes_with_gins_axes(folder, made, no_steps):
   classify_by(folder, ["Mesh.axes = 'model:2'"])
   (one, _), = made
-  assert repr(one.model.mesh.layout) == "heads:model; d_ff:model; vocab:model"
+  mesh = one.model.mesh
+  assert repr(mesh.layout) == "batch:data; heads:model; d_ff:model; vocab:model"
+  assert mesh.optional_axes == ("data", "model")
 
 
 def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
