@@ -5,16 +5,18 @@
 #   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
 #   make quick        the same without the slow tests
 #   make mutants      breaks some sixty rules one by one: the tests must notice each
+#   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
 #   make gallery      writes docs/layouts.md and its pictures anew
 
 VENV := .venv
 TESTS ?=
+MINUTES ?= 30
 WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick mutants bert gallery clean
+.PHONY: train train-long test quick mutants fuzz bert gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -33,6 +35,9 @@ quick: test
 mutants: $(VENV)/.test
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow --mutants=1000 \
 	  tests/mutants $(TESTS)
+
+fuzz: $(VENV)/.test
+	$(VENV)/bin/python -m tests.fuzz --minutes=$(MINUTES) $(FLAGS)
 
 bert: $(VENV)/.text
 	PYTHON=$(VENV)/bin/python sh examples/bert/walk.sh runs/bert

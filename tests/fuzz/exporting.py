@@ -1,0 +1,33 @@
+"""Runs a step of a drawn program as an exported module, by PJRT's CPU devices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf.graph import Held
+from meshtf.runtime.compiled import held_tensor
+from meshtf.testing.pjrt import Runner
+
+
+def run_module(step: Callable[..., Any], mesh: mtf.Mesh, inputs: Sequence[mtf.Tensor]) -> Any:
+  """Exports a step, runs the module once on a CPU device for each replica, and returns what the
+  step returns, with None where it has None."""
+  structure: list[Any] = []
+
+  def recorded(*inputs: mtf.Tensor) -> list[mtf.Tensor]:
+    made = step(*inputs)
+    structure[:] = tf.nest.map_structure(lambda x: x is not None, made)
+    return [x for x in tf.nest.flatten(made) if x is not None]
+  exported = mtf.export(mtf.function(recorded, mesh=mesh), *inputs)
+  given = iter(inputs)
+  held = [port.cut(exported.values[port.name], mesh) if port.name in exported.values
+          else list(map(np.asarray, next(given).held.values)) for port in exported.inputs]
+  found = Runner(exported.module, mesh.size, quick=True)(*held)
+  results = iter([held_tensor(port.spec, Held(port.placement, list(map(tf.constant, values))), mesh)
+                  for port, values in zip(exported.results, found, strict=True)])
+  return tf.nest.map_structure(lambda there: next(results) if there else None, structure)

@@ -1,0 +1,181 @@
+"""Runs a drawn program on meshtf and on the judge, and says where their numbers differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from tests.fuzz import plain
+from tests.fuzz.plain_control import VOCABULARY
+from tests.fuzz.plain_optimizers import OPTIMIZERS
+from tests.fuzz.program import Mesh, Program, array
+
+TOLERANCE = {"float64": 1e-7, "float32": 2e-3}
+LARGEST = 1e4           # of the judge's numbers: beyond that rounding is all that is compared
+
+Numbers = tuple[list[Any], list[Any], list[Any]]       # values, gradients, their gradients
+
+
+class Unfit(Exception):
+  """The judge's numbers say nothing: they are not finite, or too large."""
+
+
+class Senseless(Exception):
+  """The judge cannot run a program."""
+
+
+def run(source: str, **names: Any) -> dict[str, Any]:
+  """Returns what a script defines."""
+  namespace = {"np": np, **names}
+  exec(compile(source.replace("import meshtf as mtf", ""), "<drawn program>", "exec"), namespace)
+  return namespace
+
+
+def judge(program: Program) -> Numbers:
+  """Returns the numbers of plain TensorFlow, as `plain.Named` or None."""
+  plain.draws[:] = drawn(program) if program.random else []
+  try:
+    return _judged(program)
+  except Unfit:
+    raise
+  except Exception as error:
+    raise Senseless from error
+
+
+def _judged(program: Program) -> Numbers:
+  found = run(program.definition(), mtf=VOCABULARY)
+  if program.optimizer:
+    return _trained(program, found), [], []
+  inputs = [plain.Named(tf.constant(x), plain.names(shape)) for x, shape in _arrays(program)]
+  floats = [x for x, (_, _, below) in zip(inputs, program.inputs) if not below]
+  variables = [eval(text, found).tensor() for text in program.variables]
+  targets = [*([] if program.only_variables else floats), *variables]
+  watched = [x.value for x in targets]
+  with tf.GradientTape(persistent=True) as outer:
+    outer.watch(watched)
+    with tf.GradientTape() as inner:
+      inner.watch(watched)
+      loss, values = found["program"](*inputs)
+    first = [] if not program.order else _dense(inner.gradient(loss.value, watched))
+    total = sum(tf.reduce_sum(g * g) for g in first if g is not None)
+  second = []
+  if program.order > 1 and any(g is not None for g in first):
+    second = _dense(outer.gradient(total, watched))
+  made = [loss] if program.only_variables else [loss, *values]
+  return made, *([g if g is None else plain.Named(g, x.dims) for g, x in zip(grads, targets)]
+                 for grads in (first, second))
+
+
+def _trained(program: Program, found: dict[str, Any]) -> list[Any]:
+  """Returns the losses of three steps, and the variables after them."""
+  inputs = [plain.Named(tf.constant(x), plain.names(shape)) for x, shape in _arrays(program)]
+  variables = [eval(text, found) for text in program.variables]
+  slots: list[Any] = [{} for _ in variables]
+  losses, draws = [], list(plain.draws)
+  for step in range(3):
+    plain.draws[:] = draws
+    watched = [v.tensor().value for v in variables]
+    with tf.GradientTape() as tape:
+      tape.watch(watched)
+      losses.append(found["program"](*inputs)[0])
+    for k, g in enumerate(_dense(tape.gradient(losses[-1].value, watched))):
+      if g is None:      # only a branch that is not taken uses it: it may decay, or stay
+        raise Unfit
+      value, slots[k] = OPTIMIZERS[program.optimizer](
+          watched[k].numpy().astype("float64"), g.numpy().astype("float64"), slots[k], step + 1)
+      variables[k].assign(plain.Named(tf.constant(value, program.dtype), variables[k].dims))
+  return [*losses, *(v.tensor() for v in variables)]
+
+
+def _dense(grads: list[Any]) -> list[Any]:
+  return [None if g is None else tf.convert_to_tensor(g) for g in grads]
+
+
+def _arrays(program: Program) -> list[tuple[Any, str]]:
+  return [(eval(array(shape, below, k, program.dtype), {"np": np}), shape)
+          for k, (_, shape, below) in enumerate(program.inputs)]
+
+
+def drawn(program: Program) -> list[tuple[Any, tuple[str, ...]]]:
+  """Returns the random numbers that meshtf draws for a program op by op on one position.
+
+  Raises:
+    AssertionError: two ops, iterations or layers draw the same numbers.
+  """
+  found: list[tuple[Any, tuple[str, ...]]] = []
+
+  def keep(x: Any) -> Any:
+    found.append((x.numpy(), x.shape.names))
+    return x
+
+  def dropout(x: Any, rate: float, name: str) -> Any:
+    return x * keep(mtf.dropout(mtf.ones_like(x), rate, name=name))
+
+  def uniform(*args: Any, **kwargs: Any) -> Any:
+    return keep(mtf.random_uniform(*args, **kwargs))
+
+  alone = dataclasses.replace(program, mesh=Mesh(""))
+  recording = SimpleNamespace(**{
+      **vars(mtf), "dropout": dropout, "random_uniform": uniform,
+      "function": lambda fn, mesh=None: fn, "pipeline": VOCABULARY.pipeline})
+  names = run(alone.definition(), mtf=recording)
+  mesh = names["mesh"]
+  names["program"](*(mtf.import_tensor(mesh, x, shape) for x, shape in _arrays(program)))
+  for (a, _), (b, _) in itertools.combinations(found, 2):
+    if a.shape == b.shape and a.size >= 8 and 0 not in a and np.array_equal(a, b):
+      raise AssertionError("two draws are the same")
+  return found
+
+
+def meshtf_numbers(program: Program) -> Numbers:
+  """Returns what meshtf computes, as Tensors or None."""
+  found: Numbers = run(program.source(), mtf=mtf)["results"]
+  return found
+
+
+def check(program: Program) -> str:
+  """Returns how meshtf's numbers differ from the judge's; "": they agree.
+
+  Raises:
+    Unfit: the judge's numbers say nothing.
+  """
+  want = judge(program)
+  if not all(np.all(np.abs(x.value) < LARGEST) for part in want for x in part if x is not None):
+    raise Unfit
+  got = meshtf_numbers(program)
+  for what, wants, gots in zip(("value", "gradient", "second gradient"), want, got):
+    for k, (x, y) in enumerate(itertools.zip_longest(wants, gots)):
+      if problem := differs(x, y, TOLERANCE[program.dtype]):
+        return f"{what} {k}: {problem}"
+  return ""
+
+
+def differs(want: plain.Named | None, got: Any, tolerance: float) -> str:
+  """Returns how a tensor differs from the judge's; None stands for zeros."""
+  if want is None and got is None:
+    return ""
+  if got is None:
+    return f"None for {_short(want.value)}" if np.any(want.value != 0) else ""
+  have = got.numpy().astype("float64")
+  if want is None:
+    return f"{_short(have)} for None" if np.any(have) else ""
+  if set(got.shape.names) != set(want.dims):
+    return f"dimensions {got.shape.names} for {want.dims}"
+  wanted = np.asarray(plain.ordered(want, got.shape.names), "float64")
+  if wanted.shape != have.shape:
+    return f"shape {have.shape} for {wanted.shape}"
+  most = float(np.max(np.abs(wanted - have), initial=0))
+  bound = tolerance * (1 + float(np.max(np.abs(wanted), initial=0)))
+  return "" if most <= bound else f"off by {most:.3g}: {_short(have)} for {_short(wanted)}"
+
+
+def _short(x: Any) -> str:
+  """Returns the first numbers of an array."""
+  flat = np.asarray(x).reshape(-1)
+  return f"[{', '.join(f'{v:.6g}' for v in flat[:6])}{', ...' if flat.size > 6 else ''}]"
