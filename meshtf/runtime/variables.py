@@ -32,8 +32,9 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.check import check_layout
 from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
-from meshtf.names import Shape, ShapeLike, dtype_name
+from meshtf.names import Shape, ShapeLike, dtype_name, is_floating
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
+from meshtf.ops.choosing import cast
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.cells import Cell, make_cells
 from meshtf.runtime.changes import Writes, written
@@ -50,8 +51,9 @@ class Variable(Operators, Untracked):
   Args:
     mesh: where it lies.
     shape: such as "d_model:512;d_ff:2048".
-    initializer: called with (mesh, shape, name); returns the first value. Or the name of one
-      that takes no arguments of its own: "zeros", "ones", "normal", "truncated", "uniform".
+    initializer: called with (mesh, shape, name); returns the initial value, floats of any type for
+      a variable of floats. Or the name of one that takes no arguments of its own: "zeros", "ones",
+      "normal", "truncated", "uniform".
     name: its name in checkpoints, after the names of the modules around.
     dtype: the data type.
     trainable: whether optimizers update it.
@@ -209,6 +211,8 @@ class Variable(Operators, Untracked):
     rules = EVERYWHERE if together else Layout.changes("*:").then(self.layout)
     with context(region=rules, path=(), iterations=()), executing():
       value = initializer(mesh, self.shape, self.path)
+      if value.dtype != self.dtype and is_floating(value.dtype) and is_floating(self.dtype):
+        value = cast(value, self.dtype)
     if value.shape != self.shape or value.dtype != self.dtype:
       raise ShapeError(f"the initializer of variable {self.path!r} gave {value.dtype} "
                        f"{value.shape!r}, not {self.dtype} {self.shape!r}.")

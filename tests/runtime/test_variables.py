@@ -134,3 +134,18 @@ def test_a_function_of_tensorflow_knows_the_shape_of_a_slice():
     assert read.outputs[0].shape == [2, 3]
   with pytest.raises(ValueError, match="shape"):
     v.slices()[0].assign(np.zeros([4, 3], "float32"))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("initializer", ["ones", "normal", mtf.layers.initializers.glorot("a")])
+def test_initial_values_are_converted_between_floats(dtype, initializer):
+  mesh = mtf.Mesh("x:2", "a:x", seed=3)
+  v = mtf.Variable(mesh, "a:4;b:2", initializer, "v", dtype=dtype)
+  w = mtf.Variable(mesh, "a:4;b:2", initializer, "v")
+  assert v.dtype == dtype
+  np.testing.assert_array_equal(v.numpy(), tf.cast(w.numpy(), dtype).numpy())
+
+
+def test_floats_are_no_initial_values_of_integers():
+  with pytest.raises(mtf.ShapeError, match="gave float32 .* not int32"):
+    mtf.Variable(mtf.Mesh(""), "a:4", "ones", "v", dtype="int32")
