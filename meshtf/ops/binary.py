@@ -117,10 +117,13 @@ class BinaryGrad(Op):
 
   fn: str
 
-  samples = tuple(
-      Sample((fn,), ("b:4;d:6", first + "b:4;d:6", second + "d:6"), gradient=False)
-      for fn, first, second in (("maximum", "ties ", "ties "), ("minimum", "ties ", "ties "),
-                                ("pow", "ties ", "whole "), ("logaddexp", "ties ", "ties ")))
+  samples = (
+      *(Sample((fn,), ("b:4;d:6", first + "b:4;d:6", second + "d:6"), gradient=False)
+        for fn, first, second in (("maximum", "ties ", "ties "), ("minimum", "ties ", "ties "),
+                                  ("pow", "ties ", "whole "), ("logaddexp", "ties ", "ties "))),
+      *(Sample((fn,), ("b:4;d:6", first + "b:4;d:6", second + "d:6"))
+        for fn, first, second in (("maximum", "", ""), ("pow", "positive ", ""),
+                                  ("logaddexp", "", ""))))
 
   @property
   def title(self) -> str:
@@ -142,11 +145,48 @@ class BinaryGrad(Op):
             tf.where(second, dz, tf.where(first, zero, half)))
 
   def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> list[Any]:
-    if self.fn not in ("maximum", "minimum"):
+    if is_complex(dz.dtype):
       raise NotImplementedError
     shares = apply_all(self, OPERATORS["ones_like"](dz), x, y)      # of dz that x and y get
     parts = [dw * share for dw, share in zip(dws, shares, strict=True) if dw is not None]
-    return [sum(parts[1:], parts[0]), None, None]
+    dx, dy = _SECOND.get(self.fn, _constant_shares)(dws, dz, x, y, shares)
+    return [sum(parts[1:], parts[0]), onto(dx, x), onto(dy, y)]
+
+
+def _constant_shares(*_: Any) -> tuple[None, None]:
+  """Maximum and minimum give all to one of them, wherever that is differentiable."""
+  return None, None
+
+
+def _logaddexp_second(dws: Any, dz: Any, x: Any, y: Any, shares: Any) -> tuple[Any, Any]:
+  """The shares are s and 1 - s with s = sigmoid(x - y), so ds/dx = s (1 - s) = -ds/dy."""
+  first, second = dws
+  change = -second if first is None else first if second is None else first - second
+  dx = dz * change * shares[0] * shares[1]
+  return dx, -dx
+
+
+def _pow_second(dws: Any, dz: Any, x: Any, y: Any, shares: Any) -> tuple[Any, Any]:
+  """The shares are y x**(y - 1) and, for x above zero, x**y log(x)."""
+  gradients, less = BinaryGrad("pow"), y - 1.0
+  power = apply(Binary("pow"), x, less)
+  dx, dy = [], []
+  for dw, of_base in zip(dws, (True, False), strict=True):
+    if dw is None:
+      continue
+    by_base, by_exponent = apply_all(gradients, dz * dw * y, x, less)
+    if of_base:
+      dx.append(by_base)
+      dy += [by_exponent, scaled(dz * dw, power)]
+      continue
+    ones = OPERATORS["ones_like"](dz)
+    _, log = apply_all(gradients, ones, x, OPERATORS["zeros_like"](y))
+    dx += [by_exponent, OPERATORS["where"](x > 0.0, scaled(dz * dw, power), 0.0)]
+    dy.append(scaled(dz * dw * shares[1], log))
+  return sum(dx[1:], dx[0]), sum(dy[1:], dy[0])
+
+
+_SECOND = {"logaddexp": _logaddexp_second, "pow": _pow_second}
 
 
 def _pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
@@ -187,3 +187,6 @@ def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
   low, high = (None if v is None else as_float(name, v)
                for name, v in (("low", low), ("high", high)))
   return apply(Clip(low, high), x)
+
+
+OPERATORS["where"] = where
