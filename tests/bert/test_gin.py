@@ -190,7 +190,7 @@ def test_pretraining_and_questions_heed_gin(folder, capsys):
   assert "mesh     data:2, layout batch:data" in capsys.readouterr().out
   assert len(list((folder / "out").glob("step_*"))) == 1
   ask(folder, "answers", gin_param=["Mesh.axes = 'model:2'", "bert_architecture.blocks = 2"])
-  assert "mesh     model:2, layout heads:model" in capsys.readouterr().out
+  assert "mesh     model:2, layout batch:data; heads:model" in capsys.readouterr().out
 
 
 def words(folder):

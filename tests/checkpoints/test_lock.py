@@ -15,10 +15,11 @@ import meshtf as mtf
 from meshtf.checkpoints import lock, only_run
 
 HOLD = """
-import sys, time, types
+import os, sys, time, types
 from importlib import util
-sys.modules["meshtf.errors"] = types.SimpleNamespace(CheckpointError=OSError)   # no TensorFlow
-sys.modules["meshtf"] = types.ModuleType("meshtf")
+package = types.ModuleType("meshtf")                 # without its vocabulary: no TensorFlow
+package.__path__ = [os.path.dirname(os.path.dirname(sys.argv[1]))]
+sys.modules["meshtf"] = package
 spec = util.spec_from_file_location("lock", sys.argv[1])
 lock = util.module_from_spec(spec)
 spec.loader.exec_module(lock)
