@@ -142,7 +142,7 @@ class Function:
     unknown = set(names) - set(self._signature.parameters)
     if unknown:
       raise PlanError(f"mtf.function names the dimensions of {sorted(unknown)}, but "
-                      f"{fn.__name__}{self._signature} has no such argument.")
+                      f"{self.name}{self._signature} has no such argument.")
 
   def __get__(self, instance: Any, owner: Any = None) -> Any:
     return self if instance is None else functools.partial(self, instance)
@@ -177,7 +177,7 @@ class Function:
         raise
     if graph.mesh is None:
       raise self._no_mesh()
-    return forecast(self._fn.__name__, graph.nodes, results, graph.mesh, error)
+    return forecast(self.name, graph.nodes, results, graph.mesh, error)
 
   def export(self, *args: Any, **kwargs: Any) -> Export:
     """Returns the program of a call as a StableHLO module: see `mtf.export`."""
@@ -277,7 +277,7 @@ class Function:
 
   def _no_mesh(self) -> MeshError:
     return MeshError(explain_error(
-        f"nothing in {self._fn.__name__} tells on which mesh it runs.",
+        f"nothing in {self.name} tells on which mesh it runs.",
         way_out="Write @mtf.function(mesh=mesh, ...), or pass or use a tensor or variable."))
 
   def _result(self, y: Any) -> Tensor:

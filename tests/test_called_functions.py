@@ -214,6 +214,19 @@ def test_a_custom_gradient_around_a_called_function_must_not_miss_a_variable(mes
     mtf.gradients([own(mtf.ones(mesh, "d:2"))], [v])
 
 
+def test_rules_of_several_results_read_one_variable(mesh):
+  v = variable(mesh, "d:4", [1.0, 2.0, 3.0, 4.0])
+
+  def scaled(factor):
+    return mtf.custom_gradient(lambda x: (mtf.sin(x), lambda dy: dy * v * factor))
+  f = mtf.function(lambda x: (scaled(1.0)(x), scaled(2.0)(x)), mesh=mesh)
+  x = mtf.ones(mesh, "d:4")
+  y, z = f(x)
+  for results, factor in (([y], 1.0), ([z], 2.0), ([y, z], 3.0)):
+    dx, = mtf.gradients(results, [x])
+    same([dx, *mtf.gradients([dx], [v])], [factor * v.numpy(), np.full(4, factor)])
+
+
 @pytest.mark.parametrize("jit", [False, True], ids=["plain", "jit"])
 def test_functions_of_two_stages(jit):
   mesh = mtf.Mesh("stage:2;data:2", "batch:data")

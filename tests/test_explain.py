@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import numpy as np
@@ -81,6 +82,18 @@ def test_a_plain_function_of_tensors():
   forecast = mtf.explain(lambda x: mtf.reduce_sum(x, "batch"), x)
   assert [(m.kind, m.axis, m.bytes) for m in forecast.moves] == [("all_reduce", "data", 32.0)]
   assert forecast.results == forecast.moves and forecast.memory.arguments == 64
+
+
+def test_functions_without_a_name():
+  mesh = mtf.Mesh("data:2", "batch:data")
+  x = mtf.ones(mesh, "batch:4;d:8")
+  scaled = functools.partial(lambda scale, x: mtf.reduce_sum(x * scale, "batch"), 2.0)
+  assert len(mtf.explain(scaled, x).moves) == 1
+  nothing = functools.partial(lambda scale: mtf.zeros(None, "d:4"), 2.0)
+  with pytest.raises(mtf.MeshError, match="tells on which mesh it runs"):
+    mtf.function(nothing)()
+  with pytest.raises(mtf.PlanError, match="has no such argument"):
+    mtf.function(scaled, z="batch")
 
 
 def test_a_broken_program_shows_what_was_planned_and_where_it_broke():

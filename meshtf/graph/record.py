@@ -48,6 +48,11 @@ class Graph:
     """Returns an earlier read of the same variable that no write came after."""
     return self._reads.get(op.stores[0])
 
+  def continue_after(self, nodes: Sequence[Node]) -> None:
+    """Takes nodes, of which none writes, for all that was recorded so far."""
+    self.nodes[:] = nodes
+    self._reads = {n.op.stores[0]: n for n in nodes if n.op.effect == "read"}
+
   def run(self, node: Node) -> None:
     """Records a node."""
     if self.mesh is None and node.mesh is not None:

@@ -82,15 +82,16 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     beside = tuple(y for node in recorded[before:] for y in node.outputs)
     if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
       raise PlanError(explain_error(
-          f"{fn.__name__} has a gradient of its own, but does not return it.",
+          f"{getattr(fn, '__name__', repr(fn))} has a gradient of its own, but does not return it.",
           **{"from": source}, way_out="Return the result and a rule: return y, lambda dy: [dx]."))
-    ys = [apply(Result(), y) for y in tf.nest.flatten(made[0])]
+    flat_ys = [None if y is None else apply(Result(), y) for y in tf.nest.flatten(made[0])]
+    ys = [y for y in flat_ys if y is not None]
     inputs = tuple(x for x in flat if isinstance(x, Tensor))
     rule = Rule(inputs, _captures(ys, inputs, since), tuple(ys), beside,
                 functools.partial(_cotangents, made[1], inputs, ys, source, current()))
     for y in ys:
       y.node.rule = rule
-    return tf.nest.pack_sequence_as(made[0], ys)
+    return tf.nest.pack_sequence_as(made[0], flat_ys)
   return wrapped
 
 

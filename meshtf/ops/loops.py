@@ -90,8 +90,11 @@ def scan_and_sum(body: Callable[..., tuple[Any, Any, Any]], state: Any, rows: An
   as_callable("body", body)
   dim = as_dim("dim", dim)
   walked = Dimension(dim, _length(rows, dim, length))
+  reverse = as_bool("reverse", reverse)
+  if not walked.size:
+    return _without_iteration(body, state, rows, walked)
   run = _recorded if isinstance(current_executor(), Graph) else _unrolled
-  return run(body, state, rows, walked, as_bool("reverse", reverse))
+  return run(body, state, rows, walked, reverse)
 
 
 def _length(rows: Any, dim: str, length: int | None) -> int:
@@ -149,8 +152,6 @@ def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
 
 def _unrolled(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
               ) -> tuple[Any, Any, Any]:
-  if not dim.size:
-    return _without_iteration(body, state, rows, dim)
   walked = [unstack(x, dim.name) for x in tensors_of(rows, "rows")]
   sums, stacks = [], {}
   order = list(range(dim.size))
@@ -172,7 +173,9 @@ def _without_iteration(body: Callable[..., Any], state: Any, rows: Any, dim: Dim
   """Returns what a scan of no iteration does; the body is recorded, for shapes, and never runs."""
   states = tensors_of(state, "state")
   given = [*states, *tensors_of(rows, "rows")]
-  with executing(Graph(given[0].mesh if given else None)):
+  around = current_executor()
+  graph = around if isinstance(around, Graph) else Graph(given[0].mesh if given else None)
+  with executing(graph):
     recorded, sums, stacks = _record(body, state, rows, dim)
   first = len(states) + len(leaves(sums))
   specs = [r.spec for r in recorded.results]

@@ -106,9 +106,9 @@ class Trace(Compiled):
 
   def _record_backward(self, there: tuple[int, ...], dys: Sequence[SlicesStore]
                        ) -> tuple[Trace, list[bool]]:
-    graph, before = self.graph, list(self.graph.nodes)
-    graph.nodes[:] = nodes = [n for n in self.nodes if n.op.effect != "print"]
-    nodes = list(nodes)
+    graph, nodes = self.graph, [n for n in self.nodes if n.op.effect != "print"]
+    before = list(graph.nodes)
+    graph.continue_after(nodes)
     try:
       with executing(graph), nothing_in_force():
         given = [apply(Read(store), mesh=self.mesh) for store in dys]
@@ -116,7 +116,7 @@ class Trace(Compiled):
                                 [*self.arguments, *self.outside], given)
       nodes = list(graph.nodes)
     finally:
-      graph.nodes[:] = before
+      graph.continue_after(before)
     trace = Trace(f"the gradient of {self.name}", graph, nodes,
                   [dx for dx in made if dx is not None], [*self.stores, *dys], self.jit,
                   self.stand_ins)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 
 import numpy as np
@@ -194,3 +195,20 @@ def test_what_a_rule_must_return(x, returned, error, words):
   fn = mtf.custom_gradient(returned)
   with pytest.raises(error, match=f"(?s){words}|test_custom_gradient.py.*{words}"):
     gradient(fn, x)
+
+
+def test_none_among_results(x, run):
+  @mtf.custom_gradient
+  def fn(x):
+    return {"y": x * 2.0, "cache": None, "z": x}, lambda dy, dz: dy * 5.0 + dz
+
+  def step(x):
+    made = fn(x)
+    assert made["cache"] is None
+    return mtf.gradients([made["y"], made["z"]], [x])
+  close(run(step)(x)[0], np.full((4, 6), 6.0))
+
+
+def test_a_function_without_a_name_that_returns_no_rule(x):
+  with pytest.raises(mtf.PlanError, match="has a gradient of its own, but does not return it"):
+    mtf.custom_gradient(functools.partial(lambda scale, x: x * scale, 2.0))(x)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from tests.fuzz.exporting import run_module
 
 LAYOUTS = ["", "batch:x", "batch:x;d:y", "t:x", "t:y;batch:x", "d:x"]
 
@@ -46,6 +47,13 @@ def test_a_scan_of_no_iteration(seed):
       assert [y.shape.names for y in got[3:5]] == [("t", "batch", "d"), ("t",)]
       assert got[4].dtype == "int32"
       compare(got, want, layout)
+
+
+def test_a_scan_of_no_iteration_in_an_exported_module(seed):
+  _, h = arrays(seed)
+  xs = tensors("batch:x", seed)
+  got = run_module(no_iteration, xs[0].mesh, xs)
+  compare(got, [h, 7, np.zeros_like(h), np.zeros((0, 4, 8)), np.zeros(0), 2 * h])
 
 
 def test_rows_of_no_entry(seed):
