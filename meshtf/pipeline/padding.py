@@ -27,7 +27,7 @@ def padded_size(x: Tensor, dim: str, microbatches: int) -> int:
   mesh = x.mesh
   assert mesh is not None
   shards = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(dim))
-  return size + -size % (microbatches * shards) if size % microbatches else size
+  return size + -size % (microbatches * shards)
 
 
 def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:

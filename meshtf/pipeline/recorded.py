@@ -94,7 +94,7 @@ class Cells:
     Returns:
       (loss, cotangents of parts, cotangents of captures).
     """
-    self.backwards = [backward_of(body, self._floating(k)) for k, body in enumerate(self.bodies)]
+    self._record_backwards()
     self.kept = [b.keeping(body) for body, b in zip(self.bodies, self.backwards)]
     self.sums: list[list[Tensor]] = [self._zeros(k, b) for k, b in enumerate(self.backwards)]
     self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
@@ -135,8 +135,26 @@ class Cells:
     self.outputs.append(self.bodies[k].results[:len(tf.nest.flatten(made[0]))])
     return tf.nest.pack_sequence_as(made[0], list(self.outputs[k]))
 
-  def _floating(self, k: int) -> list[Tensor]:
-    return [r for r in self.outputs[k] if has_gradient(r.dtype)]
+  def _record_backwards(self) -> None:
+    """Records the backward bodies, the last first: what the loss does not depend on has none.
+
+    A variable that the loss does not depend on has no gradient then, as without a pipeline, so that
+    an optimizer leaves it as it is.
+    """
+    self.backwards: list[Backward] = []
+    self.wanted: list[list[int]] = []        # of each cell: which outputs have cotangents
+    for k in reversed(range(len(self.bodies))):
+      outputs = self.outputs[k]
+      wanted = [i for i, r in enumerate(outputs) if has_gradient(r.dtype)]
+      if self.backwards:
+        reached = set(self.backwards[0].arguments)
+        wanted = [i for i in wanted if self._taken(k)[i] in reached]
+      self.wanted.insert(0, wanted)
+      self.backwards.insert(0, backward_of(self.bodies[k], [outputs[i] for i in wanted]))
+
+  def _taken(self, k: int) -> Sequence[Tensor]:
+    """Returns what outputs of cell k are to the next cell: arguments of its body."""
+    return self.bodies[k + 1].arguments[1:1 + len(self.outputs[k])]
 
   def _scalar(self, loss: Tensor) -> Tensor:
     if loss.shape.names:
@@ -174,6 +192,9 @@ class Cells:
 
   def _backward(self, k: int, task: Task) -> None:
     backward, run = self.backwards[k], self.runs[k, task.microbatch]
+    self.cotangents[k, task.microbatch] = {}
+    if not backward.body.results:
+      return
     outside = dict(zip((*self.kept[k].arguments, *self.kept[k].results),
                        (*run.arguments, *run.results)))
     kept = [outside[x] for x in backward.kept]
@@ -185,15 +206,12 @@ class Cells:
 
   def _given(self, k: int, number: int) -> list[Tensor]:
     """Returns the cotangents of a cell's results: of the loss, or from the next cell."""
-    results = self._floating(k)
+    wanted = self.wanted[k]
     if k == len(self.bodies) - 1:
+      results = self.outputs[k]
       with stage(self.pipe.stage_of(k)):
-        return [full(self.mesh, "", 1.0 / self.pipe.microbatches, r.dtype) for r in results]
-    after = self.bodies[k + 1].arguments[1:1 + len(self.outputs[k])]
-    there = self.cotangents[k + 1, number]
-    outputs = self.runs[k, number].results
-    return [there[x] if x in there else zeros_like(y)
-            for x, r, y in zip(after, self.outputs[k], outputs) if has_gradient(r.dtype)]
+        return [full(self.mesh, "", 1.0 / self.pipe.microbatches, results[i].dtype) for i in wanted]
+    return [self.cotangents[k + 1, number][self._taken(k)[i]] for i in wanted]
 
   def _of_parts(self, number: int) -> list[Tensor | None]:
     """Returns the cotangents of what the first cell took, and of the others."""

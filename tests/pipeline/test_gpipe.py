@@ -250,3 +250,47 @@ def test_what_is_refused(seed):
       assert all(v.stage is None for layer in several if not known for v in layer.variables)
   refused(mtf.ShapeError, "the loss of a pipeline is a scalar", layers, 2, 2,
           call=lambda pipe: loss(pipe, x))
+
+
+@pytest.mark.parametrize("axes, how", [("", {}), ("stage:2", {"recompute": True})], ids=str)
+def test_what_the_loss_does_not_depend_on_has_no_gradient(axes, how, seed):
+  """So that an optimizer leaves it as it is: one that decays would change it for zeros."""
+  mesh = mtf.Mesh(axes, seed=seed)
+  dense = [mtf.layers.Dense(mesh, "d:8", "d_out:8", name=f"dense_{k}") for k in range(2)]
+
+  def applied(k, x):
+    return mtf.rename(dense[k](x), "d_out", "d")
+  pipe = mtf.pipeline.GPipe([Held(dense[0], lambda x: (x, applied(0, x))),
+                             Held(dense[1], lambda pair: applied(1, pair[0]))], 2, 2, **how)
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
+    return mtf.gradients([loss], [x, *(v for layer in dense for v in layer.trainable_variables)])
+  there = [dx is not None for dx in step(np.ones((8, 8), "float32"))]
+  assert there == [True, False, False, True, True]
+
+
+class Held(mtf.Module):
+  """A layer of a function and the module whose variables it uses."""
+
+  def __init__(self, module, fn):
+    super().__init__("held")
+    self.module, self.fn = module, fn
+
+  def __call__(self, x):
+    return self.fn(x)
+
+
+@pytest.mark.parametrize("batch", [6, 4, 2])
+def test_rows_are_added_where_microbatches_could_not_be_sharded(batch, seed):
+  rows = np.random.default_rng(seed).normal(size=(batch, 8)).astype("float32")
+  mesh = mtf.Mesh("stage:2;data:2", "batch:data")
+  pipe = mtf.pipeline.GPipe([lambda x: x * 2, mtf.sin], 2, 2, pad=True)
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    return pipe(x), pipe.loss(lambda y, w: mtf.reduce_mean(y * w), x)
+  y, loss = step(rows)
+  np.testing.assert_allclose(y.numpy(), np.sin(rows * 2), 1e-5, 1e-6)
+  np.testing.assert_allclose(loss.numpy(), np.sin(rows * 2).mean(), 1e-4, 1e-6)
