@@ -26,14 +26,14 @@ ALONG = ("mtf.softmax({}, {!r})", "mtf.log_softmax({}, {!r})", "mtf.cumsum({}, {
 def unary(w: Writer) -> str | None:
   """One value, element by element."""
   x = w.value()
-  return x and w.emit(w.pick(UNARY).replace("{}", x), w.dims(x))
+  return x and w.emit(w.pick(w.smooth(UNARY)).replace("{}", x), w.dims(x))
 
 
 def binary(w: Writer) -> str | None:
   """Two values; the second one's dimensions are among the first one's."""
   x = w.value()
   y = x and w.value(lambda y: set(w.dims(y)) <= set(w.dims(x)))
-  return y and w.emit(w.pick(BINARY).format(x, y), w.dims(x))
+  return y and w.emit(w.pick(w.smooth(BINARY)).format(x, y), w.dims(x))
 
 
 def einsum(w: Writer) -> str | None:
@@ -58,7 +58,7 @@ def reduce(w: Writer) -> str | None:
   if not x:
     return None
   dim = w.pick(w.mixable(x))
-  return w.emit(f"mtf.reduce_{w.pick(REDUCE)}({x}, {dim!r})", [d for d in w.dims(x) if d != dim])
+  return w.emit(f"mtf.reduce_{w.pick(w.smooth(REDUCE))}({x}, {dim!r})", [d for d in w.dims(x) if d != dim])
 
 
 def along(w: Writer) -> str | None:
@@ -67,7 +67,7 @@ def along(w: Writer) -> str | None:
   if not x:
     return None
   dim = w.pick(w.mixable(x))
-  text = w.pick(ALONG)
+  text = w.pick(w.smooth(ALONG))
   half = w.sizes[dim] // 2
   if "slice" in text:
     w.pieces.setdefault(dim, set()).update((half, w.sizes[dim] - half))
@@ -149,14 +149,14 @@ def gather(w: Writer) -> str | None:
 
 def where(w: Writer) -> str | None:
   """One of two values, element by element."""
-  x = w.value()
+  x = None if w.rough else w.value()
   y = x and w.value(lambda y: set(w.dims(y)) == set(w.dims(x)))
   return y and w.emit(f"mtf.where({x} > 0.1, {y} * 2.0, {x})", w.dims(x))
 
 
 def stopped(w: Writer) -> str | None:
   """A value through which no gradient flows, halved until it is small."""
-  x = w.value(lambda x: not set(w.dims(x)) & set(w.apart))
+  x = None if w.rough else w.value(lambda x: not set(w.dims(x)) & set(w.apart))
   small = "lambda x: mtf.reduce_max(mtf.square(x)) > 0.3, lambda x: x * 0.5"
   return x and w.emit(f"mtf.while_loop({small}, mtf.stop_gradient({x}))", w.dims(x))
 
@@ -202,7 +202,7 @@ def renamed_noise(w: Writer) -> str | None:
 
 def experts(w: Writer) -> str | None:
   """Each row goes to the expert whose gate is largest, and comes back times its gate."""
-  x = w.experts and w.value(lambda x: "d" in w.dims(x) and not {"e", "expert"} & set(w.dims(x)))
+  x = w.experts and not w.rough and w.value(lambda x: "d" in w.dims(x) and not {"e", "expert"} & set(w.dims(x)))
   if not x:
     return None
   gate, weight = w.experts

@@ -78,7 +78,7 @@ def summed(w: Writer) -> str | None:
 
 def cond(w: Writer) -> str | None:
   """A branch by the numbers of a value."""
-  judge = w.value(lambda x: not set(w.dims(x)) & set(w.apart))
+  judge = None if w.rough else w.value(lambda x: not set(w.dims(x)) & set(w.apart))
   base = w.value()
   if not judge or not base:
     return None

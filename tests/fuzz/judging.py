@@ -14,11 +14,13 @@ import meshtf as mtf
 from tests.fuzz import plain
 from tests.fuzz.plain_control import VOCABULARY
 from tests.fuzz.plain_optimizers import OPTIMIZERS
-from tests.fuzz.program import Mesh, Program, array
+from tests.fuzz.program import HALF, Mesh, Program, array
 
-TOLERANCE = {"float64": 1e-7, "float32": 2e-3}
+TOLERANCE = {"float64": 1e-7, "float32": 2e-3, "bfloat16": 0.03}
+ROUGH = 0.05            # what rounding to bfloat16 may change, of 1 + the largest number
 LARGEST = 1e4           # of the judge's numbers: beyond that rounding is all that is compared
 
+Draws = list[tuple[Any, tuple[str, ...]]]              # random numbers with their names
 Numbers = tuple[list[Any], list[Any], list[Any]]       # values, gradients, their gradients
 
 
@@ -37,18 +39,36 @@ def run(source: str, **names: Any) -> dict[str, Any]:
   return namespace
 
 
-def judge(program: Program) -> Numbers:
+def judge(program: Program, draws: Draws) -> Numbers:
   """Returns the numbers of plain TensorFlow, as `plain.Named` or None."""
-  plain.draws[:] = drawn(program) if program.random else []
   try:
-    return _judged(program)
+    return _judged(program, draws)
   except Unfit:
     raise
   except Exception as error:
     raise Senseless from error
 
 
-def _judged(program: Program) -> Numbers:
+def rounding(program: Program, draws: Draws, exact: Numbers) -> float:
+  """Returns by how much of 1 + the largest number rounding changes a program of bfloat16.
+
+  Raises:
+    Unfit: by so much that numbers say nothing.
+  """
+  plain.computed_in[:] = ["float32"]
+  try:
+    rough = judge(program, draws)
+  finally:
+    plain.computed_in[:] = ["float64"]
+  off = max((_off(x.value, y.value) for wants, gots in zip(exact, rough)
+             for x, y in zip(wants, gots) if x is not None), default=0.0)
+  if not off < ROUGH:
+    raise Unfit
+  return off
+
+
+def _judged(program: Program, draws: Draws) -> Numbers:
+  plain.draws[:] = draws
   found = run(program.definition(), mtf=VOCABULARY)
   if program.optimizer:
     return _trained(program, found), [], []
@@ -102,13 +122,13 @@ def _arrays(program: Program) -> list[tuple[Any, str]]:
           for k, (_, shape, below) in enumerate(program.inputs)]
 
 
-def drawn(program: Program) -> list[tuple[Any, tuple[str, ...]]]:
+def drawn(program: Program) -> Draws:
   """Returns the random numbers that meshtf draws for a program op by op on one position.
 
   Raises:
     AssertionError: two ops, iterations or layers draw the same numbers.
   """
-  found: list[tuple[Any, tuple[str, ...]]] = []
+  found: Draws = []
 
   def keep(x: Any) -> Any:
     found.append((x.numpy(), x.shape.names))
@@ -145,23 +165,35 @@ def check(program: Program) -> str:
   Raises:
     Unfit: the judge's numbers say nothing.
   """
-  want = judge(program)
+  draws = drawn(program) if program.random else []
+  want = judge(program, draws)
   if not all(np.all(np.abs(x.value) < LARGEST) for part in want for x in part if x is not None):
     raise Unfit
+  tolerance = TOLERANCE[program.dtype]
+  if program.dtype == HALF:
+    tolerance += 4 * rounding(program, draws, want)
   got = meshtf_numbers(program)
   for what, wants, gots in zip(("value", "gradient", "second gradient"), want, got):
     for k, (x, y) in enumerate(itertools.zip_longest(wants, gots)):
-      if problem := differs(x, y, TOLERANCE[program.dtype]):
+      if problem := differs(x, y, tolerance, program.dtype):
         return f"{what} {k}: {problem}"
   return ""
 
 
-def differs(want: plain.Named | None, got: Any, tolerance: float) -> str:
+def _off(want: Any, have: Any) -> float:
+  """Returns how far two arrays lie apart, of 1 + the largest number."""
+  want, have = np.asarray(want, "float64"), np.asarray(have, "float64")
+  return float(np.max(np.abs(want - have), initial=0) / (1 + np.max(np.abs(want), initial=0)))
+
+
+def differs(want: plain.Named | None, got: Any, tolerance: float, dtype: str) -> str:
   """Returns how a tensor differs from the judge's; None stands for zeros."""
   if want is None and got is None:
     return ""
   if got is None:
     return f"None for {_short(want.value)}" if np.any(want.value != 0) else ""
+  if got.dtype != dtype:
+    return f"{got.dtype} for {dtype}"
   have = got.numpy().astype("float64")
   if want is None:
     return f"{_short(have)} for None" if np.any(have) else ""
@@ -170,9 +202,8 @@ def differs(want: plain.Named | None, got: Any, tolerance: float) -> str:
   wanted = np.asarray(plain.ordered(want, got.shape.names), "float64")
   if wanted.shape != have.shape:
     return f"shape {have.shape} for {wanted.shape}"
-  most = float(np.max(np.abs(wanted - have), initial=0))
-  bound = tolerance * (1 + float(np.max(np.abs(wanted), initial=0)))
-  return "" if most <= bound else f"off by {most:.3g}: {_short(have)} for {_short(wanted)}"
+  off = _off(wanted, have)
+  return "" if off <= tolerance else f"off by {off:.3g}: {_short(have)} for {_short(wanted)}"
 
 
 def _short(x: Any) -> str:

@@ -4,6 +4,9 @@ A drawn program is Python source that says `mtf`. With this vocabulary in its pl
 op by op: loops are Python's, nothing is sharded, recorded or recomputed, and gradients are the
 tape's. The library is asked for nothing but random numbers, which it alone can draw: they come from
 `draws`, in the order in which the program asks for them.
+
+Programs of bfloat16 are judged twice, in float64 and in float32 with each result rounded: how much
+the two differ says how much rounding may change.
 """
 
 from __future__ import annotations
@@ -14,13 +17,14 @@ from typing import Any
 import tensorflow as tf
 
 draws: list[tuple[Any, tuple[str, ...]]] = []     # random numbers with names, the next one first
+computed_in = ["float64"]                         # what bfloat16 is computed in
 
 
 class Named:
   """A tensor with a name for each dimension."""
 
   def __init__(self, value: Any, dims: Sequence[str]) -> None:
-    self.value, self.dims = value, tuple(dims)
+    self.value, self.dims = _widened(value), tuple(dims)
 
   shape = None           # random ops are asked for one: the library has drawn their numbers
 
@@ -53,6 +57,16 @@ class Named:
 
   def __rmul__(self, other: Any) -> Named:
     return self * other
+
+
+def _widened(x: Any) -> Any:
+  """Returns bfloat16 in the type that it is computed in; float32 as bfloat16 holds it then."""
+  dtype = getattr(x, "dtype", None)
+  if dtype == tf.bfloat16:
+    return tf.cast(x, computed_in[0])
+  if dtype == tf.float32 == computed_in[0]:
+    return x + tf.stop_gradient(tf.cast(tf.cast(x, tf.bfloat16), dtype) - x)
+  return x
 
 
 def plain(x: Any) -> Named:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TypeAlias
 
+HALF = "bfloat16"
 Statement: TypeAlias = "Assign | Inside | Define"
 
 

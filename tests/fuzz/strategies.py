@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from tests.fuzz.constructs import layer_of, statements
 from tests.fuzz.plain_optimizers import OPTIMIZERS
-from tests.fuzz.program import Assign, Inside, Mesh, Program
+from tests.fuzz.program import HALF, Assign, Inside, Mesh, Program
 from tests.fuzz.writer import Draw, Writer
 
 MESHES = ("", "data:2", "data:2;model:2", "data:4", "stage:2", "stage:2;data:2")
 STAGED = ("", "stage:2", "stage:2;data:2", "data:2")
+DTYPES = ("float32", "float64", HALF)
 MODES = ("function", "eager", "jit", "export")
 
 
@@ -37,7 +38,7 @@ def microbatches(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
 @st.composite
 def trainings(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
   """Three steps of training by an optimizer, with or without microbatches."""
-  w, axes = _start(draw, draw(st.sampled_from([1, 2])), dtypes=("float32",))
+  w, axes = _start(draw, draw(st.sampled_from([1, 2])), dtypes=DTYPES)
   _inputs(w, ["d", "e", "t"], first="batch")
   statements(w, 3)
   program = _finish(w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.parts)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.fuzz.program import Assign, Define, Inside, Statement
+from tests.fuzz.program import HALF, Assign, Define, Inside, Statement
 
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 MOST = 256             # elements of a value
@@ -71,6 +72,15 @@ class Writer:
   def dims(self, x: str) -> tuple[str, ...]:
     """Returns the dimensions of a value."""
     return self.scope[x]
+
+  @property
+  def rough(self) -> bool:
+    """Whether rounding may change on which side of a threshold a number lies."""
+    return self.dtype == HALF
+
+  def smooth(self, options: Sequence[str]) -> list[str]:
+    """Returns the ops whose gradients rounding changes little; all, if it is not rough."""
+    return [x for x in options if not (self.rough and re.search("relu|max$|maximum|sort", x))]
 
   def size(self, dims: Sequence[str]) -> int:
     """Returns the number of elements of a shape."""
