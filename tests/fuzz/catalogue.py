@@ -58,7 +58,8 @@ def reduce(w: Writer) -> str | None:
   if not x:
     return None
   dim = w.pick(w.mixable(x))
-  return w.emit(f"mtf.reduce_{w.pick(w.smooth(REDUCE))}({x}, {dim!r})", [d for d in w.dims(x) if d != dim])
+  how = w.pick(w.smooth(REDUCE))
+  return w.emit(f"mtf.reduce_{how}({x}, {dim!r})", [d for d in w.dims(x) if d != dim])
 
 
 def along(w: Writer) -> str | None:
@@ -202,7 +203,9 @@ def renamed_noise(w: Writer) -> str | None:
 
 def experts(w: Writer) -> str | None:
   """Each row goes to the expert whose gate is largest, and comes back times its gate."""
-  x = w.experts and not w.rough and w.value(lambda x: "d" in w.dims(x) and not {"e", "expert"} & set(w.dims(x)))
+  if not w.experts or w.rough:
+    return None
+  x = w.value(lambda x: "d" in w.dims(x) and not {"e", "expert"} & set(w.dims(x)))
   if not x:
     return None
   gate, weight = w.experts

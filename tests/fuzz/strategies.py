@@ -76,7 +76,7 @@ def pipelines(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
 
 
 def _start(draw: Draw, parts: int, meshes: tuple[str, ...] = MESHES,
-           dtypes: tuple[str, ...] = ("float64", "float32")) -> tuple[Writer, str]:
+           dtypes: tuple[str, ...] = ("float64", "float32", HALF)) -> tuple[Writer, str]:
   axes = draw(st.sampled_from(meshes))
   sizes = {"batch": 4 if parts == 1 else 8, **{d: draw(st.sampled_from([2, 4])) for d in "de"},
            "t": draw(st.sampled_from([2, 3]))}
