@@ -18,7 +18,7 @@ from typing import Any
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all, current_executor
 from meshtf.graph.arguments import as_tensor, as_tensors, as_variables
-from meshtf.graph.context import context
+from meshtf.graph.context import context, current
 from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
@@ -31,7 +31,8 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
   """Returns the gradient of sum(ys) to each x: a Tensor or a Variable; None if unconnected.
 
   Outside of functions it goes through functions that were called, unless they write variables.
-  Inside of a function, tensors from outside are constants.
+  Inside of a function, tensors from outside are constants. In a layer of a `Repeat`, a variable of
+  the layer stands for its own entry.
 
   Args:
     ys: tensors of floats, or of complex numbers.
@@ -44,6 +45,8 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
       function on the way writes variables, or needs one that was written since.
   """
   ys, xs = as_tensors("ys", ys), as_variables("xs", xs)
+  entries = current().rows or {}        # of variables of a Repeat, in a layer: their values there
+  xs = [entries.get(id(x), x) for x in xs]
   if grad_ys is not None:
     grad_ys = _cotangents(ys, grad_ys)
   return gradients_within(None, ys, xs, [None] * len(ys) if grad_ys is None else grad_ys)
@@ -132,7 +135,8 @@ class _Backward:
       if node.op.effect == "read" and id(node.op.stores[0]) in self.targets:
         self.reads.setdefault(id(node.op.stores[0]), []).extend(node.outputs)
         reaching.add(node)
-      elif any(id(x) in self.targets or x.node in reaching for x in _sources(node)):
+      elif any(has_gradient(x.dtype) and (id(x) in self.targets or x.node in reaching)
+               for x in _sources(node)):
         reaching.add(node)
         self.nodes.append(node)
       if node.rule is not None:

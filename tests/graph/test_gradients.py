@@ -33,6 +33,17 @@ def test_unconnected_is_none(mesh):
   assert dx.numpy().tolist() == [3, 4] and none is None and stopped is None
 
 
+@pytest.mark.parametrize("run", [lambda fn: fn, mtf.function], ids=["eager", "function"])
+def test_no_gradient_goes_through_integers(mesh, run):
+  def step(x):
+    number = mtf.cast(mtf.reduce_sum(x), "int32")
+    total, _ = mtf.while_loop(lambda y, k: k < number, lambda y, k: (y * 2.0, k + 1),
+                              (mtf.ones(mesh, "d:2"), number * 0))
+    return [total, *mtf.gradients([total * x], [x])]
+  total, dx = run(step)(vector(mesh, 1, 2))
+  assert total.numpy().tolist() == dx.numpy().tolist() == [8, 8]
+
+
 def test_of_itself_and_of_something_in_between(mesh):
   x = vector(mesh, 1, 2)
   y = mtf.exp(x)

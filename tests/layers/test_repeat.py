@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.partition import Compute, walk
@@ -117,3 +118,45 @@ def test_layers_have_rows_and_make_stacks(rng):
   assert made["sums"].shape == mtf.Shape("layers:3")
   np.testing.assert_allclose(made["sums"].numpy()[-1], y.numpy().sum(), rtol=1e-5)
   np.testing.assert_allclose(made["sums"].numpy()[0], x.numpy().sum(), rtol=1e-5)    # row 0
+
+
+class Inner(mtf.Module):
+  """x * weights, less a step down the gradient by x and by the weights."""
+
+  def __init__(self, mesh):
+    super().__init__("inner")
+    with self.scope():
+      self.weights = mtf.Variable(mesh, "d:8", mtf.layers.initializers.normal(1.0), "weights")
+
+  def __call__(self, x):
+    y = mtf.sin(x * self.weights)
+    dx, dw = mtf.gradients([mtf.reduce_sum(y * y)], [x, self.weights])
+    return y - dx * 0.1 - dw * 0.05
+
+
+@pytest.mark.parametrize("run", [lambda fn: fn, mtf.function], ids=["eager", "function"])
+@pytest.mark.parametrize("layout, variable_layout", LAYOUTS)
+def test_gradients_in_a_layer_are_by_its_own_weights(layout, variable_layout, run, rng):
+  mesh = mtf.Mesh("x:2;y:2", layout=layout, variable_layout=variable_layout)
+  array = rng.normal(size=(4, 8)).astype("float32")
+  for recomputed in (False, True):
+    net = mtf.layers.Repeat(lambda: Inner(mesh), "layers:4", recomputed)
+    weights, h = net.layer.weights.numpy(), tf.constant(array)
+    with tf.GradientTape() as outer:
+      rows = [tf.constant(w) for w in weights]
+      outer.watch(rows)
+      for w in rows:
+        with tf.GradientTape() as tape:
+          tape.watch([h, w])
+          y = tf.sin(h * w)
+          loss = tf.reduce_sum(y * y)
+        dh, dw = tape.gradient(loss, [h, w])
+        h = y - dh * 0.1 - dw * 0.05
+      loss = tf.reduce_sum(h * h)
+    want = [h, np.stack(outer.gradient(loss, rows))]
+
+    def step(x, net=net):
+      y = net(x)
+      return [y, *mtf.gradients([mtf.reduce_sum(y * y)], [net.layer.weights])]
+    for y, z in zip(run(step)(mtf.import_tensor(mesh, array, "batch;d")), want, strict=True):
+      np.testing.assert_allclose(y.numpy(), z, 1e-3, 1e-5)
