@@ -13,7 +13,6 @@ It is traced again only when names, shapes, data types, mesh, layout or Python v
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -36,8 +35,9 @@ from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import OUT_OF_FORCE, is_traceable
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool, as_callable, as_choice
+from meshtf.ops.nests import flattened
 from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces
-from meshtf.runtime.arguments import Call, Entry, leaf_names, traced_for
+from meshtf.runtime.arguments import Call, Entry, leaf_names, signature_of, traced_for
 from meshtf.runtime.beats import beat
 from meshtf.runtime.compiled import on_another_mesh
 from meshtf.runtime.eager import EAGER, InPlace
@@ -135,7 +135,7 @@ class Function:
     self._names, self._runtime = names, as_choice("runtime", runtime, get_args(Runtime))
     if mesh is not None:
       as_mesh("mesh", mesh)
-    self._signature, self.name = inspect.signature(fn), getattr(fn, "__name__", repr(fn))
+    self._signature, self.name = signature_of(fn, names), getattr(fn, "__name__", repr(fn))
     self._warned = False         # of many traces
     self._compiled: dict[Any, tuple[Trace, Any]] = {}
     functools.update_wrapper(self, fn)
@@ -262,7 +262,7 @@ class Function:
     """Records the function; returns its tensors, and the structure in which they belong."""
     with executing(graph), context(**OUT_OF_FORCE):
       returned = self._run(call)
-      flat = tf.nest.flatten(returned)
+      flat = flattened(returned)
       results = [self._result(y) for y in flat if hasattr(y, "spec")]     # variables are read here
     marks = [_RESULT if hasattr(y, "spec") else y for y in flat]
     return results, tf.nest.pack_sequence_as(returned, marks)

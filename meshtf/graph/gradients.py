@@ -45,11 +45,23 @@ def gradients(ys: Sequence[Tensor], xs: Sequence[Any],
       function on the way writes variables, or needs one that was written since.
   """
   ys, xs = as_tensors("ys", ys), as_variables("xs", xs)
+  _check_own(ys)
   entries = current().rows or {}        # of variables of a Repeat, in a layer: their values there
   xs = [entries.get(id(x), x) for x in xs]
   if grad_ys is not None:
     grad_ys = _cotangents(ys, grad_ys)
   return gradients_within(None, ys, xs, [None] * len(ys) if grad_ys is None else grad_ys)
+
+
+def _check_own(ys: Sequence[Tensor]) -> None:
+  """Refuses what another function, or the body of a loop or branch, recorded. Raises PlanError."""
+  owners = set(_around(current_executor()))
+  for y in ys:
+    if y.held is None and y.node.owner not in owners:
+      raise PlanError(explain_error(
+          "a recorded tensor is used outside of the function, or the body of a loop or branch, "
+          "that made it, so it has no gradient here.", tensor=repr(y), **{"made by": y.node.source},
+          way_out="Return it from that function or body."))
 
 
 def _cotangents(ys: Sequence[Tensor], grad_ys: Any) -> list[Tensor | None]:

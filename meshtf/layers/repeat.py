@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 from meshtf.graph import Tensor, context, current
-from meshtf.graph.arguments import check_nest
+from meshtf.graph.arguments import check_nest, refuse_tensor
 from meshtf.module import Module
 from meshtf.names import ShapeLike
-from meshtf.names.arguments import as_callable, check_bools
+from meshtf.names.arguments import as_callable, check_bools, refuse
 from meshtf.ops.control import recompute
 from meshtf.ops.loops import scan
 from meshtf.ops.reshape import single_dim
@@ -45,6 +45,9 @@ class Repeat(Module):
     self.dim, self.recomputed = single_dim(dim), recomputed
     with self.scope(), context(stack=(*current().stack, self.dim)):
       self.layer = make()
+    if not isinstance(self.layer, Module):
+      refuse("make", self.layer, "a function that returns a Module; it returned what came",
+             "Subclass mtf.Module, or write mtf.scan for a layer without variables.")
 
   def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Returns what the last layer makes of x; all layers get the other arguments."""
@@ -61,10 +64,12 @@ class Repeat(Module):
     Args:
       fn: called with the layer, what goes through, and a row; returns what goes on, and what is
         stacked along the dimension of the layers.
-      x: what goes into the first layer: tensors, in any nesting.
+      x: what goes into the first layer: tensors, in any nesting, in which None may be.
       rows: tensors with the dimension of the layers, in any nesting: each layer gets one row.
     """
-    check_nest("x", x, missing=False)
+    if x is None:
+      refuse_tensor("x", x)
+    check_nest("x", x)
     as_callable("fn", fn)
     # Modules that were made elsewhere have no dimension of these layers: all layers share them.
     variables = [v for v in self.layer.variables if any(d is self.dim for d in v.stack)]

@@ -11,11 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph import OPERATORS, Op, Role, Sample, Spec, Tensor, apply, apply_all, context
 from meshtf.graph.arguments import as_tensors
 from meshtf.graph.record import Group
 from meshtf.names import Names, Shape, dtype_name, has_gradient, names_of
-from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools
+from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools, refuse
 from meshtf.ops.slicewise_check import check_names, check_slices
 
 
@@ -80,7 +81,15 @@ class Slicewise(Op):
     return Role.MAP if factor in self.cut else Role.WHOLE
 
   def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
-    return _as_tuple(self.fn(*xs))
+    ys = _as_tuple(self.fn(*xs))
+    if len(ys) != len(self.outs) or any(y is None for y in ys):
+      raise PlanError(explain_error(
+          f"the function of slicewise gave {len(ys)} results, {sum(y is None for y in ys)} of them "
+          f"None, and shapes= names {len(self.outs)}.",
+          outputs=" ".join(repr(y.shape) for y in self.outs),
+          function=getattr(self.fn, "__name__", repr(self.fn)),
+          way_out="Return a tensor for each shape, and give a list of as many shapes."))
+    return ys
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
     dys = dy if isinstance(dy, tuple) else (dy,)
@@ -155,12 +164,16 @@ def slicewise(fn: Callable[..., Any], xs: Sequence[Any], shapes: Any = None,
   as_callable("fn", fn)
   check_bools(check=check)
   xs = as_tensors("xs", xs)
+  if not xs:
+    refuse("xs", xs, "a list of at least one tensor")
   if not isinstance(cut, str):
     cut = [as_dim("cut", name) for name in as_sequence("cut", cut, "names of dimensions")]
   several = isinstance(shapes, list)
   shape_list = shapes if several else [xs[0].shape if shapes is None else shapes]
   dtype = xs[0].dtype if dtypes is None else dtypes
   dtype_list = dtypes if isinstance(dtypes, list) else [dtype] * len(shape_list)
+  if len(dtype_list) != len(shape_list):
+    refuse("dtypes", dtypes, f"one data type for each of {len(shape_list)} shapes")
   outs = tuple(Spec(Shape(s), dtype_name(d)) for s, d in zip(shape_list, dtype_list, strict=True))
   specs = [Spec(x.shape, x.dtype) for x in xs]
   names = names_of(cut, *(x.shape for x in (*specs, *outs)))

@@ -34,7 +34,8 @@ from meshtf.graph import (
   next_serial,
 )
 from meshtf.names import has_gradient
-from meshtf.names.arguments import as_callable
+from meshtf.names.arguments import as_callable, described
+from meshtf.ops.nests import flattened
 from meshtf.ops.state import transpose_like
 
 
@@ -75,7 +76,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
   @functools.wraps(fn)
   def wrapped(*args: Any, **kwargs: Any) -> Any:
     source = Source.here()
-    flat = [x.tensor() if hasattr(x, "tensor") else x for x in tf.nest.flatten(args)]
+    flat = [x.tensor() if hasattr(x, "tensor") else x for x in flattened(args)]
     since, recorded = next_serial(), getattr(current_executor(), "nodes", [])
     before = len(recorded)
     made = fn(*tf.nest.pack_sequence_as(args, flat), **kwargs)
@@ -84,7 +85,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
       raise PlanError(explain_error(
           f"{getattr(fn, '__name__', repr(fn))} has a gradient of its own, but does not return it.",
           **{"from": source}, way_out="Return the result and a rule: return y, lambda dy: [dx]."))
-    flat_ys = [None if y is None else apply(Result(), y) for y in tf.nest.flatten(made[0])]
+    flat_ys = [None if y is None else apply(Result(), y) for y in flattened(made[0])]
     ys = [y for y in flat_ys if y is not None]
     inputs = tuple(x for x in flat if isinstance(x, Tensor))
     rule = Rule(inputs, _captures(ys, inputs, since), tuple(ys), beside,
@@ -130,11 +131,16 @@ def _cotangents(rule: Callable[..., Any], inputs: Sequence[Tensor], ys: Sequence
         f"a gradient of its own gave {len(dxs)} cotangents for {len(inputs)} tensors.",
         arguments=" ".join(repr(x.shape) for x in inputs), **{"from": source},
         way_out="Return one for each tensor among the arguments, None where there is none."))
+  dxs = [dx.tensor() if hasattr(dx, "tensor") else dx for dx in dxs]
   return [None if dx is None else _like(dx, x, source) for x, dx in zip(inputs, dxs)]
 
 
-def _like(dx: Tensor, x: Tensor, source: Source) -> Tensor:
+def _like(dx: Any, x: Tensor, source: Source) -> Tensor:
   facts = {"argument": repr(x), "cotangent": repr(dx), "from": source}
+  if not isinstance(dx, Tensor):
+    raise PlanError(explain_error(
+        f"a gradient of its own gave {described(dx)} for a cotangent, which is a tensor or None.",
+        **facts, way_out="Return mtf.ones_like(x) * value, or mtf.broadcast of a scalar tensor."))
   if set(dx.shape) != set(x.shape):
     raise ShapeError(explain_error(
         "a gradient of its own gave a cotangent of other dimensions than its argument.", **facts,

@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
   Body,
   Graph,
@@ -122,7 +122,9 @@ def _record(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
 
   def record(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
     with iteration(index_in_batch(dim, turn)):
-      new, *made[:] = body(packed(state, given[:len(states)]), packed(rows, given[len(states):]))
+      new, *made[:] = _triple(body(packed(state, given[:len(states)]),
+                                   packed(rows, given[len(states):])))
+    _check_sums(made[0])
     made.insert(0, next_carry(state, new, specs))
     return [t for part in made for t in tensors_of(part, "result")]
 
@@ -159,7 +161,9 @@ def _unrolled(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, r
   with alternatives() as another:
     for i in reversed(order) if reverse else order:
       with another(), iteration(index_in_batch(dim, i)):
-        new, more, stacks[i] = body(state, packed(rows, [xs[i] for xs in walked]))
+        made = body(state, packed(rows, [xs[i] for xs in walked]))
+      new, more, stacks[i] = _triple(made)
+      _check_sums(more)
       state = next_carry(state, new, specs)
       sums.append(more)
   totals = [functools.reduce(operator.add, xs) for xs in zip(*(tensors_of(x, "sum") for x in sums))]
@@ -183,6 +187,23 @@ def _without_iteration(body: Callable[..., Any], state: Any, rows: Any, dim: Dim
            *(stacked(spec, dim, Source.here()) for spec in specs[first:])]
   ys = iter([*states, *(full(recorded.graph.mesh, s.shape, 0, s.dtype) for s in empty)])
   return filled(state, ys), filled(sums, ys), filled(stacks, ys)
+
+
+def _triple(made: Any) -> tuple[Any, Any, Any]:
+  if not isinstance(made, tuple) or len(made) != 3:
+    raise PlanError(explain_error(
+        "the body of scan_and_sum returns three things: the next state, what to add up, and what "
+        "to stack.", **{"from": Source.here()},
+        way_out="Return (state, more, None) to stack nothing."))
+  return made
+
+
+def _check_sums(sums: Any) -> None:
+  for x in tensors_of(sums, "sum"):
+    if x.dtype == "bool":
+      raise DTypeError(explain_error(
+          "scan_and_sum adds up numbers, not bool.", tensor=repr(x), **{"from": Source.here()},
+          way_out='Convert it: mtf.cast(x, "int32").'))
 
 
 def _pair(made: Any) -> tuple[Any, Any]:

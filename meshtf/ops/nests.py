@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -33,7 +33,19 @@ def tensors_of(nest: Any, what: str) -> list[Tensor]:
 
 def leaves(nest: Any) -> list[Any]:
   """Returns what a nest holds, without None."""
-  return [x for x in tf.nest.flatten(nest) if x is not None]
+  return [x for x in flattened(nest) if x is not None]
+
+
+def flattened(nest: Any) -> list[Any]:
+  """Returns all leaves of a nest. Raises PlanError if it has a dict whose keys have no order."""
+  try:
+    found: list[Any] = tf.nest.flatten(nest)
+  except TypeError as error:
+    raise PlanError(explain_error(f"a nesting of tensors cannot be taken apart: {error}.",
+                                  **{"from": Source.here()},
+                                  way_out="Keys of a dict must be of one kind, such as strings.")
+                    ) from None
+  return found
 
 
 def filled(nest: Any, flat: Iterator[Any]) -> Any:
@@ -92,12 +104,18 @@ def require_alike_nests(old: Any, new: Any, what: str) -> None:
 
 
 def alike(old: Any, new: Any) -> bool:
-  """Returns whether two nestings are the same; a list may stand for a tuple."""
+  """Returns whether two nestings are the same, keys included; a list may stand for a tuple."""
+  if isinstance(old, Mapping) or isinstance(new, Mapping):
+    return (isinstance(old, Mapping) and isinstance(new, Mapping) and old.keys() == new.keys()
+            and all(alike(old[key], new[key]) for key in old))
+  if isinstance(old, (list, tuple)) or isinstance(new, (list, tuple)):
+    return (isinstance(old, (list, tuple)) and isinstance(new, (list, tuple))
+            and len(old) == len(new) and all(map(alike, old, new)))
   try:
     tf.nest.assert_same_structure(old, new, check_types=False)
   except (TypeError, ValueError):
     return False
-  return all((x is None) == (y is None) for x, y in zip(tf.nest.flatten(old), tf.nest.flatten(new)))
+  return (old is None) == (new is None)
 
 
 def outline(nest: Any) -> str:

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.graph import Context, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
+from meshtf.names.arguments import refuse
+from meshtf.ops.nests import flattened
 from meshtf.ops.state import Read
 from meshtf.runtime.stores import ArrayStore, SlicesStore, as_array, distinct, named_shape
 
@@ -91,7 +94,7 @@ class Call:
     self._makers[name] = self._structure(name, value)
 
   def _structure(self, name: str, value: Any) -> Callable[[], Any]:
-    leaves = tf.nest.flatten(value)
+    leaves = flattened(value)
     names = leaf_names(name, value)
     makers = [self._leaf(name, leaf, own) for leaf, own in zip(leaves, names, strict=True)]
     if len(leaves) != 1 or leaves[0] is not value:
@@ -159,6 +162,18 @@ def leaf_names(name: str, value: Any) -> list[str]:
   else:
     return [name] * len(tf.nest.flatten(value))
   return [leaf for key, x in items for leaf in leaf_names(f"{name}_{key}" if name else str(key), x)]
+
+
+def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Signature:
+  """Returns what a function takes. Raises ArgumentError if it, or one of `names`, is refused."""
+  for name, dims in names.items():
+    each = dims.values() if isinstance(dims, Mapping) else [dims]
+    if not all(isinstance(d, str) for d in each):
+      refuse(name, dims, 'names of dimensions, such as "batch;d_model", or a dict of them')
+  try:
+    return inspect.signature(fn)
+  except ValueError:
+    refuse("fn", fn, "a function of which Python knows the arguments", "Write a lambda around it.")
 
 
 class Itself:
