@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from hypothesis import strategies as st
 
+from tests.fuzz.batches import merged_batch, renamed_noise, split_batch
 from tests.fuzz.program import Assign
 from tests.fuzz.writer import MOST, Writer
 
@@ -167,7 +168,7 @@ def laid(w: Writer) -> str | None:
   x = w.value()
   if not x:
     return None
-  fitting = [(d, a) for d in w.dims(x) for a, n in w.axes.items() if not w.sizes[d] % n]
+  fitting = [(d, a) for d in w.dims(x) for a, n in w.axes.items() if not w.part_size(d) % n]
   rules = [f"mtf.replicate({x})", *(f"mtf.shard({x}, {{{d!r}: {a!r}}})" for d, a in fitting),
            *(f"mtf.split({x}, {d!r}, {a!r})" for d, a in fitting)]
   return w.emit(w.pick(rules), w.dims(x))
@@ -184,21 +185,6 @@ def noise(w: Writer) -> str | None:
     return w.emit(f"mtf.dropout({x}, 0.5, name={name!r})", w.dims(x))
   return w.emit(f"{x} * mtf.random_uniform(mesh, {x}.shape, 0.5, 1.5, {w.dtype!r}, "
                 f"name={name!r})", w.dims(x))
-
-
-def renamed_noise(w: Writer) -> str | None:
-  """Random numbers for rows of a batch that have another name for a while."""
-  x = w.value(lambda x: "batch" in w.dims(x)) if w.seeded else None
-  if not x:
-    return None
-  w.random = True
-  w.sizes["rows"] = w.sizes["batch"]
-  dims = ["rows" if d == "batch" else d for d in w.dims(x)]
-  y = w.emit(f"mtf.rename({x}, 'batch', 'rows')", dims)
-  z = w.emit(f"mtf.dropout({y}, 0.5, name={w.name('n')!r})", dims)
-  for hidden in (y, z):
-    w.unused.pop(hidden), w.scope.pop(hidden)
-  return w.emit(f"mtf.rename({z}, 'rows', 'batch')", w.dims(x))
 
 
 def experts(w: Writer) -> str | None:
@@ -227,4 +213,5 @@ def experts(w: Writer) -> str | None:
 
 
 OPS: tuple[Rule, ...] = (unary, binary, einsum, reduce, along, transpose, rename, broadcast, merged,
-                         gather, where, laid, stopped, experts, renamed_noise, noise)
+                         gather, where, laid, stopped, experts, renamed_noise, merged_batch,
+                         split_batch, noise)

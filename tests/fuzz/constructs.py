@@ -5,11 +5,13 @@ Each function writes one construct, with statements drawn within, or returns Non
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tests.fuzz.catalogue import OPS, unary
+from tests.fuzz.batches import seeded
+from tests.fuzz.catalogue import OPS, noise, unary
 from tests.fuzz.program import Assign, Inside
 from tests.fuzz.writer import DEEP, ITERATIONS, Writer
 
@@ -74,6 +76,31 @@ def summed(w: Writer) -> str | None:
     dims = w.dims(y)
   w.body.append(w.define(name, ["h", row], body, f"None, {y}, None"))
   return w.emit(f"mtf.scan_and_sum({name}, None, {rows}, {dim!r})[1]", dims)
+
+
+def walk(w: Writer) -> str | None:
+  """A loop along a batch whose rows stay by themselves: nothing is carried."""
+  x = w.value(lambda x: "batch" in w.dims(x))
+  if not x or w.iterations * w.sizes["batch"] > ITERATIONS:
+    return None
+  name, row, dims = w.name("body"), w.name("r"), [d for d in w.dims(x) if d != "batch"]
+  apart, ids, shown, base = w.apart, w.ids, w.scope, w.base
+  w.apart, w.ids, w.base = (), {}, tuple(d for d in base if d != "batch")
+  w.scope = {x: own for x, own in shown.items() if "batch" not in own}
+  with w.block(w.sizes["batch"]) as body:
+    w.see(row, dims)
+    with seeded(w) if w.maybe() else contextlib.nullcontext():
+      statements(w, 2)
+      noise(w)
+    y = w.brought(row)
+  w.apart, w.ids, w.scope, w.base = apart, ids, shown, base
+  w.body.append(w.define(name, ["h", row], body, f"h, {y}"))
+  made = w.name()
+  body_name = f"mtf.recompute({name})" if w.maybe() else name
+  more = ", reverse=True" if w.maybe() else ""
+  w.body.append(Assign(f"{w.name('h')}, {made}",
+                       f"mtf.scan({body_name}, None, {x}, 'batch'{more})"))
+  return w.see(made, ("batch", *dims))
 
 
 def cond(w: Writer) -> str | None:
@@ -219,4 +246,5 @@ def layer_of(w: Writer, dims: tuple[str, ...], stacks: tuple[str, ...] = (),
   return f"{kind}({name!r}, {', '.join([name, *makers])})", attributes
 
 
-CONSTRUCTS: tuple[Rule, ...] = (scan, summed, cond, recompute, region, stage, seed, call, repeat)
+CONSTRUCTS: tuple[Rule, ...] = (scan, summed, walk, cond, recompute, region, stage, seed, call,
+                                repeat)

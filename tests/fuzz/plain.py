@@ -26,8 +26,6 @@ class Named:
   def __init__(self, value: Any, dims: Sequence[str]) -> None:
     self.value, self.dims = _widened(value), tuple(dims)
 
-  shape = None           # random ops are asked for one: the library has drawn their numbers
-
   def tensor(self) -> Named:
     """Returns itself; of a variable, its present value."""
     return self
@@ -36,6 +34,8 @@ class Named:
   def sizes(self) -> dict[str, int]:
     """The size of each dimension."""
     return dict(zip(self.dims, self.value.shape))
+
+  shape = sizes
 
   def __add__(self, other: Any) -> Named:
     return binary(tf.add, self, other)

@@ -89,6 +89,10 @@ class Writer:
       product *= self.sizes[d]
     return product
 
+  def part_size(self, dim: str) -> int:
+    """Returns the size of a dimension in a microbatch."""
+    return self.sizes[dim] // (self.parts if dim in self.apart else 1)
+
   def shape(self, dims: Sequence[str]) -> str:
     """Returns a shape as meshtf reads it."""
     return ";".join(f"{d}:{self.sizes[d]}" for d in dims)
@@ -158,8 +162,7 @@ class Writer:
                                                            if r)
     fresh: dict[str, str] = {}
     for dim in dict.fromkeys(d for shape in shapes for d in sorted(shape)):
-      there = {self.sizes[dim] // (self.parts if dim in self.apart else 1),
-               *self.pieces.get(dim, ())}
+      there = {self.part_size(dim), *self.pieces.get(dim, ())}
       axis = self.pick(["", *(a for a, n in self.axes.items() if not any(s % n for s in there))])
       if axis and not any(dim in shape and any(rules.get(d) == axis for d in shape)
                           for shape in shapes):
