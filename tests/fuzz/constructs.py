@@ -25,7 +25,8 @@ def statements(w: Writer, most: int) -> None:
       return
     w.left -= 1
     deeper = CONSTRUCTS if w.depth < DEEP and w.left > 0 else ()
-    rule = w.pick([*OPS, *deeper, *deeper])
+    staged = (stage, stage) if deeper and w.stages > 1 else ()
+    rule = w.pick([*OPS, *deeper, *deeper, *staged])
     if rule(w) is None:
       unary(w)
 
@@ -150,7 +151,7 @@ def region(w: Writer) -> str | None:
 
 def stage(w: Writer) -> str | None:
   """Statements of a stage."""
-  if w.stages == 1 or w.depth:
+  if w.stages == 1:
     return None
   with w.inside(f"mtf.stage({w.pick(range(w.stages))})"):
     statements(w, 3)

@@ -14,7 +14,7 @@ from tests.fuzz.program import Program
 from tests.fuzz.search import examine, smallest
 from tests.fuzz.strategies import CASES
 
-EXAMPLES = {"function": 50, "eager": 25, "jit": 12, "export": 10}     # of each strategy
+EXAMPLES = {"function": 40, "eager": 20, "jit": 10, "export": 8}     # of each strategy
 SECONDS = 60          # in which a program that fails is made smaller
 
 
