@@ -1,6 +1,7 @@
 """Programs that hypothesis draws: whatever they are made of, meshtf computes what TensorFlow does.
 
-The same ones each time; `make fuzz` draws others.
+The same ones each time; `make fuzz` draws others. Each case has a process of its own, since
+TensorFlow keeps all that it compiled for as long as a process lives.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.apart import Apart
 from tests.fuzz import judging
 from tests.fuzz.program import Program
 from tests.fuzz.search import examine, smallest
@@ -18,23 +20,38 @@ EXAMPLES = {"function": 40, "eager": 20, "jit": 10, "export": 8}     # of each s
 SECONDS = 60          # in which a program that fails is made smaller
 
 
+@pytest.fixture(scope="module")
+def apart():
+  with Apart(tasks=1) as run:
+    yield run
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
-def test_drawn_programs_compute_what_tensorflow_does(case):
+def test_drawn_programs_compute_what_tensorflow_does(case, apart):
   if "export" in case:
     pytest.importorskip("jaxlib")       # Python 3.10 has none
-  tried, examples = [], EXAMPLES[case.split()[1]]
+  tried, report = apart(examine_drawn, case)
+  assert not report, report
+  assert tried > EXAMPLES[case.split()[1]] / 3
 
-  @settings(derandomize=True, deadline=None, max_examples=examples, database=None,
+
+def examine_drawn(case: str) -> tuple[int, str]:
+  """Returns how many programs of a case were tried, and the report of the first that fails."""
+  tried, reports = [], []
+
+  @settings(derandomize=True, deadline=None, max_examples=EXAMPLES[case.split()[1]], database=None,
             phases=[Phase.generate], suppress_health_check=list(HealthCheck))
   @hypothesis.given(CASES[case])
   def attempt(program: Program) -> None:
+    if reports:
+      return
     try:
       found = examine(program)
     except judging.Unfit:
       hypothesis.reject()
     tried.append(program)
     if found is not None:
-      pytest.fail(smallest(found, SECONDS).report(), pytrace=False)
+      reports.append(smallest(found, SECONDS).report())
   attempt()
-  assert len(tried) > examples / 3
+  return len(tried), "".join(reports)
