@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
@@ -33,6 +33,8 @@ from meshtf.graph.loop import stacked, unused_name
 from meshtf.names import Dimension
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.batch_dims import index_in_batch
+from meshtf.ops.broadcasting import wide
+from meshtf.ops.choosing import cast
 from meshtf.ops.nests import (
   ITERATION,
   filled,
@@ -85,7 +87,7 @@ def scan_and_sum(body: Callable[..., tuple[Any, Any, Any]], state: Any, rows: An
 
   The body returns (state, what to add up, what to stack). What is added up may stay unfinished in
   all turns: devices reduce a sum once, after the loop, and not in each turn, as they would a state.
-  Arguments and errors are those of `scan`.
+  Half floats are added up in float32. Arguments and errors are those of `scan`.
   """
   as_callable("body", body)
   dim = as_dim("dim", dim)
@@ -124,12 +126,12 @@ def _record(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
     with iteration(index_in_batch(dim, turn)):
       new, *made[:] = _triple(body(packed(state, given[:len(states)]),
                                    packed(rows, given[len(states):])))
-    _check_sums(made[0])
-    made.insert(0, next_carry(state, new, specs))
-    return [t for part in made for t in tensors_of(part, "result")]
+    more = _widened(made[0])
+    return [*tensors_of(next_carry(state, new, specs), "state"), *more,
+            *tensors_of(made[1], "result")]
 
   recorded = record_body(record, [ITERATION, *specs])
-  return recorded, made[1], made[2]
+  return recorded, made[0], made[1]
 
 
 def _recorded(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
@@ -145,7 +147,7 @@ def _recorded(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, r
   loop = Loop(recorded, len(states), len(walked), len(leaves(sums)), inner, reverse)
   made = apply_all(loop, *states, *walked, *recorded.captures)
   ys = iter((*made[:first], *(_renamed(y, inner, dim) for y in made[first:])))
-  return filled(state, ys), filled(sums, ys), filled(stacks, ys)
+  return filled(state, ys), _narrowed(sums, ys), filled(stacks, ys)
 
 
 def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
@@ -163,12 +165,11 @@ def _unrolled(body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, r
       with another(), iteration(index_in_batch(dim, i)):
         made = body(state, packed(rows, [xs[i] for xs in walked]))
       new, more, stacks[i] = _triple(made)
-      _check_sums(more)
       state = next_carry(state, new, specs)
       sums.append(more)
-  totals = [functools.reduce(operator.add, xs) for xs in zip(*(tensors_of(x, "sum") for x in sums))]
+  totals = iter([functools.reduce(operator.add, xs) for xs in zip(*map(_widened, sums))])
   flat = zip(*(tensors_of(stacks[i], "result") for i in order))
-  return (state, packed(sums[0], totals),
+  return (state, _narrowed(sums[0], totals),
           packed(stacks[0], [stack(list(xs), dim.name) for xs in flat]))
 
 
@@ -186,7 +187,7 @@ def _without_iteration(body: Callable[..., Any], state: Any, rows: Any, dim: Dim
   empty = [*specs[len(states):first],
            *(stacked(spec, dim, Source.here()) for spec in specs[first:])]
   ys = iter([*states, *(full(recorded.graph.mesh, s.shape, 0, s.dtype) for s in empty)])
-  return filled(state, ys), filled(sums, ys), filled(stacks, ys)
+  return filled(state, ys), _narrowed(sums, ys), filled(stacks, ys)
 
 
 def _triple(made: Any) -> tuple[Any, Any, Any]:
@@ -198,12 +199,20 @@ def _triple(made: Any) -> tuple[Any, Any, Any]:
   return made
 
 
-def _check_sums(sums: Any) -> None:
-  for x in tensors_of(sums, "sum"):
+def _widened(sums: Any) -> list[Tensor]:
+  """Returns what is added up, half floats as float32: they stop counting at 256."""
+  found = tensors_of(sums, "sum")
+  for x in found:
     if x.dtype == "bool":
       raise DTypeError(explain_error(
           "scan_and_sum adds up numbers, not bool.", tensor=repr(x), **{"from": Source.here()},
           way_out='Convert it: mtf.cast(x, "int32").'))
+  return [cast(x, wide(x.dtype)) for x in found]
+
+
+def _narrowed(sums: Any, totals: Iterator[Tensor]) -> Any:
+  """Returns the nest of sums with the next totals, in the types of what was added up."""
+  return packed(sums, [cast(next(totals), x.dtype) for x in tensors_of(sums, "sum")])
 
 
 def _pair(made: Any) -> tuple[Any, Any]:

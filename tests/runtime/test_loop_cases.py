@@ -137,3 +137,18 @@ def test_a_carry_may_come_back_in_another_order(seed):
       got = call(*tensors(layout, seed))
       assert [y.shape.names for y in got] == [("batch", "d"), ("t", "d", "batch"), ("batch", "d")]
       compare(got, [state, np.stack(rows), low], layout)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("run", [lambda fn: fn, mtf.function], ids=["eager", "function"])
+def test_sums_of_half_floats_are_added_up_in_float32(run, dtype):
+  def step(ones):
+    _, (total, none), _ = mtf.scan_and_sum(lambda h, row: (h, (row, None), None), None, ones, "t")
+    assert none is None
+    return [total, *mtf.gradients([total], [ones])]
+  for layout in ("", "batch:x", "t:x"):
+    ones = mtf.ones(mtf.Mesh("x:2;y:2", layout), "t:520;batch:2", dtype)
+    total, dx = run(step)(ones)
+    assert total.dtype == dx.dtype == dtype
+    near = 520
+    assert total.numpy().tolist() == [near] * 2 and dx.numpy().min() == dx.numpy().max() == 1
