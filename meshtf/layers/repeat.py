@@ -20,6 +20,7 @@ from meshtf.names import ShapeLike
 from meshtf.names.arguments import as_callable, check_bools, refuse
 from meshtf.ops.control import recompute
 from meshtf.ops.loops import scan
+from meshtf.ops.nests import packed, tensors_of
 from meshtf.ops.reshape import single_dim
 
 
@@ -79,7 +80,8 @@ class Repeat(Module):
       def layer(h: Any) -> tuple[Any, Any]:
         own = {id(v): value for v, value in zip(variables, values)}
         with context(rows={**(current().rows or {}), **own}):
-          return fn(self.layer, h, row)
+          made = fn(self.layer, h, row)
+          return packed(made, tensors_of(made, "result"))       # variables: their entries
       return (recompute(layer) if self.recomputed else layer)(h)
 
     return scan(turn, x, ([v.tensor() for v in variables], rows), self.dim.name, self.dim.size)

@@ -160,3 +160,20 @@ def test_gradients_in_a_layer_are_by_its_own_weights(layout, variable_layout, ru
       return [y, *mtf.gradients([mtf.reduce_sum(y * y)], [net.layer.weights])]
     for y, z in zip(run(step)(mtf.import_tensor(mesh, array, "batch;d")), want, strict=True):
       np.testing.assert_allclose(y.numpy(), z, 1e-3, 1e-5)
+
+
+@pytest.mark.parametrize("run", [lambda fn: fn, mtf.function], ids=["eager", "function"])
+@pytest.mark.parametrize("layout, variable_layout", LAYOUTS)
+def test_a_variable_that_a_layer_returns_is_its_own_entry(layout, variable_layout, run):
+  mesh = mtf.Mesh("x:2;y:2", layout=layout, variable_layout=variable_layout)
+  for recomputed in (False, True):
+    net = mtf.layers.Repeat(lambda: Inner(mesh), "layers:4", recomputed)
+
+    def step(x, net=net):
+      last, seen = net.each(lambda layer, h, _: (layer.weights, layer.weights), x)
+      return [last, seen, *mtf.gradients([last * 2.0, seen], [net.layer.weights])]
+    last, seen, dw = run(step)(mtf.ones(mesh, "d:8"))
+    weights = net.layer.weights.numpy()
+    np.testing.assert_array_equal(last.numpy(), weights[-1])
+    np.testing.assert_array_equal(seen.numpy(), weights)
+    np.testing.assert_array_equal(dw.numpy()[:, 0], [1, 1, 1, 3])
