@@ -33,8 +33,8 @@ def merged_batch(w: Writer) -> str | None:
   rest = [d for d in w.dims(x) if d not in pair]
   one = _new(w, "_".join(pair), w.sizes["batch"] * w.sizes[other])
   with seeded(w):
-    y = _hidden(w, f"mtf.transpose({x}, {';'.join([*pair, *rest])!r})", [*pair, *rest])
-    y = _hidden(w, f"mtf.merge({y}, {';'.join(pair)!r}, {one!r})", [one, *rest])
+    x = _hidden(w, f"mtf.transpose({x}, {';'.join([*pair, *rest])!r})", [*pair, *rest])
+    y = _hidden(w, f"mtf.merge({x}, {';'.join(pair)!r}, {one!r})", [one, *rest])
     y = _noisy(w, y, [one, *rest])
   sizes = ";".join(f"{d}:{_size(x) if d == 'batch' else w.sizes[d]}" for d in pair)
   return w.emit(f'mtf.split_dim({y}, {one!r}, f"{sizes}")', [*pair, *rest])
@@ -48,11 +48,10 @@ def split_batch(w: Writer) -> str | None:
   rest = [d for d in w.dims(x) if d != "batch"]
   pairs, pair = _new(w, w.name("pairs"), w.sizes["batch"] // 2), w.name("pair")
   w.sizes[pair] = 2
-  dims = [pairs, pair, *rest]
+  dims, fitting = [pairs, pair, *rest], _others(w, x)
+  x = _hidden(w, f"mtf.transpose({x}, {';'.join(['batch', *rest])!r})", ["batch", *rest])
   y = _hidden(w, f'mtf.split_dim({x}, "batch", f"{pairs}:{_size(x)[:-1]} // 2}};{pair}:2")', dims)
-  y = _hidden(w, f"mtf.transpose({y}, {';'.join(dims)!r})", dims)
   y = _hidden(w, f"mtf.sin({y})", dims)
-  fitting = _others(w, x)
   if not fitting or w.maybe():
     with seeded(w):
       y = _hidden(w, f"mtf.merge({y}, '{pairs};{pair}', 'batch')", ["batch", *rest])

@@ -183,7 +183,8 @@ def noise(w: Writer) -> str | None:
   name = w.name("n")
   if w.maybe() and w.dims(x):
     return w.emit(f"mtf.dropout({x}, 0.5, name={name!r})", w.dims(x))
-  return w.emit(f"{x} * mtf.random_uniform(mesh, {x}.shape, 0.5, 1.5, {w.dtype!r}, "
+  shape = f"({x} * 1.0).shape"          # a variable's own has the layers of a Repeat, too
+  return w.emit(f"{x} * mtf.random_uniform(mesh, {shape}, 0.5, 1.5, {w.dtype!r}, "
                 f"name={name!r})", w.dims(x))
 
 

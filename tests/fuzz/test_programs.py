@@ -16,7 +16,7 @@ from tests.fuzz.program import Program
 from tests.fuzz.search import examine, smallest
 from tests.fuzz.strategies import CASES
 
-EXAMPLES = {"function": 40, "eager": 20, "jit": 10, "export": 8}     # of each strategy
+EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8}     # of each strategy
 SECONDS = 60          # in which a program that fails is made smaller
 
 
