@@ -18,7 +18,7 @@ from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.names import has_gradient
+from meshtf.names import has_gradient, wide
 
 
 class Which(NamedTuple):
@@ -71,10 +71,12 @@ class Call(Op):
                           for k in range(len(node.outputs), len(keeping.results)))
     outside = dict(zip((*keeping.arguments, *keeping.captures), xs))
     outside.update(zip(keeping.results, node.outputs))
-    sums = [OPERATORS["zeros_like"](outside[x]) for x in backward.captures]
+    sums = [OPERATORS["zeros"](outside[x].mesh, x.shape, wide(x.dtype)) for x in backward.captures]
     made = call(backward.body, [*(outside[x] for x in backward.kept), *(dys[k] for k in there),
                                 *sums], captures=outside, which=self.which._replace(backward=True))
     found = dict(zip((*backward.arguments, *backward.captures), made))
+    for x in backward.captures:
+      found[x] = OPERATORS["cast"](found[x], x.dtype)
     return [found.get(x) for x in (*self.body.arguments, *self.body.captures)]
 
 
@@ -84,6 +86,7 @@ class Backward:
 
   Its arguments are `kept`, tensors of the forward body, the cotangents of results, and sums so far
   of the cotangents of `captures`. Its results are the cotangents of `arguments`, and the new sums.
+  Sums of half floats are float32: those of many microbatches would stop growing.
   """
 
   body: Body
@@ -122,10 +125,12 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
     for x in body.captures:
       made = found.get(x)
       if made is not None:
-        sums[x] = body.graph.given(x.spec)
+        sums[x] = body.graph.given(Spec(x.shape, wide(x.dtype)))
         with context(primals=(x,)):
-          found[x] = total = sums[x] + made
-        adds.setdefault(made.node, []).append(total.node)
+          more = OPERATORS["cast"](made, wide(x.dtype))
+          found[x] = total = sums[x] + more
+        adds.setdefault(made.node, []).extend(
+            n for n in (more.node, total.node) if n is not made.node)
     return [found.get(x) for x in inputs]
 
   nodes, made = record_more(body, gradient)

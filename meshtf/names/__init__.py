@@ -15,6 +15,7 @@ from meshtf.names.dtype import (
   is_floating,
   is_integer,
   real_dtype,
+  wide,
 )
 from meshtf.names.given import Names, name_of, names_of
 from meshtf.names.parse import parse_pairs
@@ -23,4 +24,4 @@ from meshtf.names.source import Source
 
 __all__ = ["Dimension", "Names", "Shape", "ShapeLike", "Source", "complex_dtype", "dtype_bytes",
            "dtype_name", "has_gradient", "is_complex", "is_floating", "is_integer", "name_of",
-           "names_of", "parse_pairs", "real_dtype"]
+           "names_of", "parse_pairs", "real_dtype", "wide"]

@@ -54,6 +54,11 @@ def has_gradient(dtype: str) -> bool:
   return is_floating(dtype) or is_complex(dtype)
 
 
+def wide(dtype: str) -> str:
+  """Returns the type of sums and statistics: float32 for half floats."""
+  return "float32" if dtype in ("bfloat16", "float16") else dtype
+
+
 def is_integer(dtype: str) -> bool:
   """Whether the type is a signed or unsigned integer."""
   return "int" in dtype

@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Spec, Tensor, current
-from meshtf.names import Shape, is_complex, is_integer
+from meshtf.names import Shape, is_complex, is_integer, wide
 from meshtf.ops.shaping import reshape, transpose
 
 
@@ -135,11 +135,6 @@ def check_scalar(value: Any, dtype: str) -> None:
   else:
     return
   raise DTypeError(explain_error(f"{value!r} is no value of the type {dtype}.", way_out=way_out))
-
-
-def wide(dtype: str) -> str:
-  """Returns the type of statistics: float32 for half floats."""
-  return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
 def widen(x: Any) -> Any:

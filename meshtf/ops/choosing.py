@@ -189,4 +189,5 @@ def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
   return apply(Clip(low, high), x)
 
 
+OPERATORS["cast"] = cast
 OPERATORS["where"] = where

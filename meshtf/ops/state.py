@@ -160,5 +160,6 @@ def transpose_like(x: Tensor, shape: Shape) -> Tensor:
   return x if x.shape == shape else OPERATORS["transpose"](x, shape.names)
 
 
+OPERATORS["zeros"] = zeros
 OPERATORS["zeros_like"] = zeros_like
 OPERATORS["ones_like"] = ones_like

@@ -14,12 +14,13 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Body, Source, Spec, Tensor, context, record_body
 from meshtf.graph.call import Backward, Which, backward_of, call
-from meshtf.names import Shape, has_gradient
+from meshtf.names import Shape, has_gradient, wide
 from meshtf.ops.adding import add_n
+from meshtf.ops.choosing import cast
 from meshtf.ops.control import recompute
 from meshtf.ops.laying import stage
 from meshtf.ops.microbatch import Later, call_with_means, collecting, microbatch
-from meshtf.ops.state import full, zeros_like
+from meshtf.ops.state import full, zeros
 from meshtf.pipeline.schedule import Schedule, Task
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class Cells:
 
   def _zeros(self, k: int, backward: Backward) -> list[Tensor]:
     with stage(self.pipe.stage_of(k)):
-      return [zeros_like(x) for x in backward.captures]
+      return [zeros(self.mesh, x.shape, wide(x.dtype)) for x in backward.captures]
 
   def _forward(self, k: int, task: Task, inputs: Sequence[Tensor]) -> None:
     body = self.kept[k]
@@ -229,7 +230,7 @@ class Cells:
       for x, total in zip(backward.captures, sums):
         with context(primals=(x,)):
           totals[x] = totals[x] + total if x in totals else total
-    return [totals.get(x) for x in self.captures]
+    return [cast(totals[x], x.dtype) if x in totals else None for x in self.captures]
 
 
 def run_cell(pipe: GPipe, cell: int, number: Any, x: Any, known: dict[Any, Any],

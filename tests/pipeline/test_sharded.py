@@ -136,3 +136,23 @@ def test_casts_of_weights_are_made_and_gathered_once_for_all_microbatches(recomp
     counts.append(sum(m.times for m in forecast.moves
                       if m.kind == "all_gather" and "batch" not in dict(m.tensor.shape)))
   assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.parametrize("axes, variables", [("", ""), ("stage:2;data:2", "d:data")])
+def test_gradients_of_half_floats_add_up_over_many_microbatches(axes, variables):
+  """Rounded after each microbatch, their sum stops growing at half of what it is."""
+  mesh = mtf.Mesh(axes, "batch:data", variable_layout=variables, optional_axes="data")
+  ones = mtf.layers.initializers.ones
+  v, w = (mtf.Variable(mesh, "d:4", ones, name=name, dtype="bfloat16") for name in "vw")
+  count = 512
+  pipe = mtf.pipeline.GPipe([lambda x: x * v, lambda x: x * (w * v)], 2, count)
+
+  @mtf.function(mesh=mesh, x="batch;d")
+  def step(x):
+    loss = pipe.loss(mtf.reduce_mean, mtf.cast(x, "bfloat16"))
+    grads = mtf.gradients([loss], [v, w])
+    assert [dx.dtype for dx in grads] == ["bfloat16", "bfloat16"]
+    return [mtf.cast(dx, "float32") for dx in grads]
+  dv, dw = step(np.ones((2 * count, 4), "float32"))
+  np.testing.assert_allclose(dv.numpy(), 0.5, 1e-2)
+  np.testing.assert_allclose(dw.numpy(), 0.25, 1e-2)
