@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from meshtf.errors import ShapeError, explain_error
 from meshtf.graph.operators import Operators
 from meshtf.graph.tensor import Tensor
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_sequence, refuse
+from meshtf.names.source import Source
 
 _TENSOR = "a tensor or variable of meshtf"
 _IMPORT = 'Name the dimensions of an array first: mtf.import_tensor(mesh, array, "batch;d_model").'
@@ -25,6 +27,16 @@ def as_tensor(name: str, x: Any) -> Tensor:
   if hasattr(x, "tensor"):
     return x.tensor()
   return refuse_tensor(name, x)
+
+
+def as_scalar(name: str, x: Any) -> Tensor:
+  """Returns a scalar tensor. Raises ArgumentError, ShapeError."""
+  x = as_tensor(name, x)
+  if x.shape.names:
+    raise ShapeError(explain_error(
+        f"{name} is a scalar.", tensor=repr(x.shape), **{"from": Source.here()},
+        way_out="Reduce it: mtf.reduce_mean(x)."))
+  return x
 
 
 def refuse_tensor(name: str, x: object) -> NoReturn:

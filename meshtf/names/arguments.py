@@ -92,6 +92,13 @@ def check_floats(**values: Any) -> None:
     as_float(name, value)
 
 
+def check_fractions(**values: Any) -> None:
+  """Refuses what is no real number from 0 to below 1. Raises ArgumentError."""
+  for name, value in values.items():
+    if not 0 <= as_float(name, value) < 1:
+      refuse(name, value, "a number from 0 to below 1")
+
+
 def check_ints(**values: Any) -> None:
   """Refuses what is no integer, by the names of arguments. Raises ArgumentError."""
   for name, value in values.items():

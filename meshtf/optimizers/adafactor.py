@@ -29,6 +29,7 @@ from meshtf.names.arguments import (
   check_bools,
   check_callables,
   check_floats,
+  check_fractions,
   check_ints,
   check_record,
 )
@@ -84,9 +85,9 @@ class Adafactor(Optimizer):
                weight_decay: float = 0.0, decays: Callable[[Variable], bool] | None = None,
                name: str = "adafactor") -> None:
     variables = as_variables("variables", variables, "variables")
-    check_floats(beta_1=beta_1, decay_power=decay_power, clip_threshold=clip_threshold,
-                 epsilon_1=epsilon_1, epsilon_2=epsilon_2, weight_decay=weight_decay,
-                 beta_2=0.0 if beta_2 is None else beta_2)
+    check_fractions(beta_1=beta_1, beta_2=0.0 if beta_2 is None else beta_2)
+    check_floats(decay_power=decay_power, clip_threshold=clip_threshold,
+                 epsilon_1=epsilon_1, epsilon_2=epsilon_2, weight_decay=weight_decay)
     check_ints(min_dim_size_to_factor=min_dim_size_to_factor)
     check_bools(multiply_by_parameter_scale=multiply_by_parameter_scale)
     check_callables(decays=decays)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor, apply_all
 from meshtf.graph.arguments import as_variables, check_tensors
-from meshtf.names.arguments import check_callables, check_floats, check_record
+from meshtf.names.arguments import check_callables, check_floats, check_fractions, check_record
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.unary import exp, sqrt
@@ -39,7 +39,8 @@ class Adam(Optimizer):
                beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
                name: str = "adam") -> None:
     variables = as_variables("variables", variables, "variables")
-    check_floats(beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
+    check_fractions(beta_1=beta_1, beta_2=beta_2)
+    check_floats(epsilon=epsilon)
     super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
                      name)
     self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon

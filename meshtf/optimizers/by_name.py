@@ -18,7 +18,7 @@ from typing import Any
 from meshtf.errors import ParseError, PlanError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.graph.arguments import as_variables
-from meshtf.names.arguments import as_callable, as_sequence, as_text, refuse
+from meshtf.names.arguments import as_callable, as_sequence, as_text, check_record, refuse
 from meshtf.optimizers.optimizer import Optimizer, check_pairs
 from meshtf.runtime.variables import Variable
 
@@ -82,6 +82,8 @@ class ByName(Optimizer):
     groups = self._sorted(variables, [pattern for pattern, _ in rules])
     with self.scope():
       self.optimizers = [make(group) for (_, make), group in zip(rules, groups)]
+    for optimizer in self.optimizers:
+      check_record(Optimizer, rules=optimizer)
     self.slots = {name: slots for one in self.optimizers for name, slots in one.slots.items()}
     self._group = {v.name: i for i, group in enumerate(groups) for v in group}
 

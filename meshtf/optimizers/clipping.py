@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
-from meshtf.names.arguments import as_float, as_sequence
+from meshtf.names.arguments import as_float, as_sequence, refuse
 from meshtf.ops.arithmetic import maximum
 from meshtf.ops.broadcasting import wide
 from meshtf.ops.pointwise import cast
@@ -48,7 +48,8 @@ def clip_by_global_norm(grads: Sequence[Tensor | None], clip_norm: float | None
   grads = [None if x is None else as_tensor("grads", x)
            for x in as_sequence("grads", grads, "a list of gradients")]
   if clip_norm is not None:
-    as_float("clip_norm", clip_norm)
+    if not as_float("clip_norm", clip_norm) > 0:        # gradients would vanish, or point back
+      refuse("clip_norm", clip_norm, "a number above 0, or None")
   grads = [None if x is None else beside_slots(x) for x in grads]
   norm = global_norm(grads)
   if clip_norm is None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
-from meshtf.names.arguments import check_callables, check_floats, check_record
+from meshtf.names.arguments import check_callables, check_floats, check_fractions, check_record
 from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square
@@ -46,8 +46,8 @@ class LAMB(Optimizer):
                epsilon: float = 1e-6, decays: Callable[[Variable], bool] | None = None,
                name: str = "lamb") -> None:
     variables = as_variables("variables", variables, "variables")
-    check_floats(beta_1=beta_1, beta_2=beta_2, epsilon=epsilon)
-    check_floats(weight_decay=weight_decay)
+    check_fractions(beta_1=beta_1, beta_2=beta_2)
+    check_floats(epsilon=epsilon, weight_decay=weight_decay)
     check_callables(decays=decays)
     super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
                      name)

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Tensor, context, current, gradients
-from meshtf.graph.arguments import as_variables, check_nest
+from meshtf.graph.arguments import as_scalar, as_variables, check_nest
 from meshtf.names import Dimension
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.indexing import range
@@ -56,7 +56,7 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
   dim, microbatches = as_dim("dim", dim), as_int("microbatches", microbatches)
   check_nest("inputs", inputs, missing=False)
   if microbatches == 1:
-    loss = loss_of(inputs)
+    loss = as_scalar("the loss", loss_of(inputs))
     return loss, gradients([loss], list(variables))
   reached: list[bool] = []
   dtypes: list[str] = []              # of the loss and of the gradients
@@ -68,7 +68,7 @@ def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[A
     number, rows = rows
     with (microbatch(dim, microbatches, number),
           context(iterations=around.iterations, seeded=set()), collecting() as found):
-      loss = loss_of(rows)
+      loss = as_scalar("the loss", loss_of(rows))
     made = gradients([loss], list(variables))
     later[:], reached[:] = found, [dx is not None for dx in made]
     collected = [x for entry in found for x in entry.tensors]

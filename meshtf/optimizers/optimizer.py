@@ -26,11 +26,11 @@ from typing import Any
 
 from meshtf.errors import DTypeError, LayoutError, PlanError, ShapeError, explain_error
 from meshtf.graph import Source, Tensor, apply, apply_all, context
-from meshtf.graph.arguments import as_tensor, as_tensors, as_variables, check_tensors
+from meshtf.graph.arguments import as_scalar, as_tensor, as_tensors, as_variables, check_tensors
 from meshtf.layers.initializers import Initializer, shared
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, is_complex
+from meshtf.names import Shape, has_gradient, is_complex
 from meshtf.names.arguments import as_float, as_mapping, as_sequence, check_record, refuse
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
@@ -97,10 +97,12 @@ class Optimizer(Module):
     self.check_known(variables)
     _check_step(step)
     pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+    for grad, variable in pairs:
+      _check_gradient(grad, variable)
     for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
       own = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
       with computed_in(dtype):
-        rate = cast(self.rate_at(step), dtype)
+        rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
         self.prepare([v for _, v in own], rate)
         numbers = self.numbers(rate, step)
       for grad, variable in own:
@@ -152,6 +154,19 @@ def check_pairs(grads: Any, variables: Any) -> tuple[list[Tensor | None], list[V
         f"there are {len(found)} gradients for {len(variables)} variables.",
         **{"from": Source.here()}, way_out="Give one for each variable, None where there is none."))
   return found, variables
+
+
+def _check_gradient(grad: Tensor, variable: Variable) -> None:
+  """Refuses a gradient that is another variable's. Raises ShapeError, DTypeError."""
+  if set(grad.shape) != set(variable.shape):
+    raise ShapeError(explain_error(
+        f"a gradient of {grad.shape!r} does not fit variable {variable.name!r} of "
+        f"{variable.shape!r}.", **{"from": Source.here()},
+        way_out="Give gradients in the order of the variables."))
+  if not has_gradient(grad.dtype):
+    raise DTypeError(explain_error(
+        f"a gradient is of floats, and that of variable {variable.name!r} is {grad.dtype}.",
+        **{"from": Source.here()}, way_out='Convert it: mtf.cast(grad, "float32").'))
 
 
 def check_slots(slots: Any, numbers: Any) -> None:

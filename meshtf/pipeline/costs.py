@@ -42,16 +42,16 @@ def layer_costs(layers: Sequence[Callable[..., Any]],
     cost = _measured(cost, layers, inputs)
   counted = _counted(layers, inputs) if inputs is not None else None
   if cost is None:
-    return counted or [Layer(_name(layer, i), 1.0, _parameters(layer))
+    return counted or [Layer(layer_name(layer, i), 1.0, _parameters(layer))
                        for i, layer in enumerate(layers)]
-  costs = ([float(cost(layer)) for layer in layers] if callable(cost)
+  costs = ([as_float("cost", cost(layer)) for layer in layers] if callable(cost)
            else as_sequence("cost", cost, "a list of numbers, a function of a layer, or a name"))
   for number in costs:
     as_float("cost", number)
   if len(costs) != len(layers):
     raise PlanError(explain_error(f"there are {len(costs)} costs for {len(layers)} layers.",
                                   way_out="Give one for each layer."))
-  known = counted or [Layer(_name(layer, i), 0.0, _parameters(layer))
+  known = counted or [Layer(layer_name(layer, i), 0.0, _parameters(layer))
                       for i, layer in enumerate(layers)]
   return [layer._replace(cost=c) for layer, c in zip(known, costs)]
 
@@ -67,7 +67,7 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
       flops = sum(n.op.flops(*(y.spec for y in n.inputs)) for n in graph.nodes[before:])
       held = sum(y.shape.size * dtype_bytes(y.dtype) for n in graph.nodes[before:]
                  if n.op.effect is None for y in n.outputs)
-      found.append(Layer(_name(layer, i), flops, _parameters(layer), held))
+      found.append(Layer(layer_name(layer, i), flops, _parameters(layer), held))
   return found
 
 
@@ -106,7 +106,8 @@ def owner(layer: Any) -> Any:
   return layer.__self__ if inspect.ismethod(layer) else layer
 
 
-def _name(layer: Any, i: int) -> str:
+def layer_name(layer: Any, i: int) -> str:
+  """Returns what a layer is called: its path, or the name of a function, or its number."""
   layer = owner(layer)
   return "/".join(layer.path) if hasattr(layer, "path") else getattr(layer, "__name__",
                                                                      f"layer_{i}")

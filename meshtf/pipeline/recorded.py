@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import Body, Source, Spec, Tensor, context, record_body
+from meshtf.graph import Body, Spec, Tensor, context, record_body
+from meshtf.graph.arguments import as_scalar, as_tensor
 from meshtf.graph.call import Backward, Which, backward_of, call
 from meshtf.names import Shape, has_gradient, wide
 from meshtf.ops.adding import add_n
@@ -21,6 +21,7 @@ from meshtf.ops.control import recompute
 from meshtf.ops.laying import stage
 from meshtf.ops.microbatch import Later, call_with_means, collecting, microbatch
 from meshtf.ops.state import full, zeros
+from meshtf.pipeline.costs import layer_name
 from meshtf.pipeline.schedule import Schedule, Task
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ class Cells:
           return run_cell(pipe, k, number, given, self.known)
         rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat):]))
         with stage(pipe.stage_of(k)):
-          return self._scalar(run_cell(pipe, k, number, given, self.known, self.loss_of, rest))
+          return run_cell(pipe, k, number, given, self.known, self.loss_of, rest)
       with collecting() as later:
         made.append((recompute(cell) if pipe.recompute else cell)(*xs))
       self.later.append(later)
@@ -156,13 +157,6 @@ class Cells:
   def _taken(self, k: int) -> Sequence[Tensor]:
     """Returns what outputs of cell k are to the next cell: arguments of its body."""
     return self.bodies[k + 1].arguments[1:1 + len(self.outputs[k])]
-
-  def _scalar(self, loss: Tensor) -> Tensor:
-    if loss.shape.names:
-      raise ShapeError(explain_error(
-          "the loss of a pipeline is a scalar.", tensor=repr(loss.shape),
-          **{"from": Source.here()}, way_out="Reduce it: mtf.reduce_mean(loss)."))
-    return loss
 
   def _number(self, number: int) -> Tensor:
     with context(stage=None):
@@ -249,4 +243,7 @@ def run_cell(pipe: GPipe, cell: int, number: Any, x: Any, known: dict[Any, Any],
   with stage(pipe.stage_of(cell)), microbatch(pipe.dim, pipe.microbatches, number, known):
     for layer in pipe.cells[cell]:
       x = layer(x)
-    return x if loss_of is None else loss_of(x, *others)
+    if loss_of is not None:
+      return as_scalar("the loss of a pipeline", loss_of(x, *others))
+    returned = f"what layer {layer_name(pipe.cells[cell][-1], cell)!r} of a pipeline returns"
+    return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)

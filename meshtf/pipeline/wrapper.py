@@ -31,6 +31,7 @@ from meshtf.names.arguments import (
   check_bools,
   check_floats,
   check_ints,
+  refuse,
 )
 from meshtf.ops.adding import add_n
 from meshtf.ops.choosing import cast
@@ -202,6 +203,8 @@ class GPipe(Module):
     """Returns the microbatches: rows m, m + M, ... of each tensor, so that none moves."""
     check_nest("x", x, missing=False)
     flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
+    if not flat:
+      refuse("x", x, "a tensor, or several in any nesting")
     self._check_mesh(flat[0].mesh)
     if self.pad:
       flat = [pad_batch(y, self.dim, self.microbatches) for y in flat]
