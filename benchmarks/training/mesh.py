@@ -90,5 +90,5 @@ def build(mesh: mtf.Mesh, c: Config, recompute: bool = False) -> Model:
   if c.model == "moe":
     gating = functools.partial(top_k, capacity=Capacity(train=c.capacity))
     mixture = functools.partial(MixtureOfExperts, experts=c.experts, gating=gating)
-    sizes |= {"moe_every": 2, "mixture": mixture}
+    sizes |= {"moe_every": min(2, c.layers), "mixture": mixture}
   return LanguageModel(mesh, Architecture(**sizes), z_loss=c.z_loss)

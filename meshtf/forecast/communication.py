@@ -43,10 +43,16 @@ class Communication:
     return self._phase.get(node, "forward")
 
   def made(self, step: Compute) -> None:
-    """Takes note of what made the outputs of an op: partial sums that stay so are its input's."""
+    """Takes note of what made the outputs of an op: partial sums that stay so are its input's.
+
+    But a cotangent that is made of a partial sum of the forward pass is the backward pass's.
+    """
+    backward = self.phase_of(step.node) == "backward"
     for out in step.outs:
-      self._maker[out] = next((self._maker[v] for v in step.ins if v in self._maker
-                               and _stays_partial(v, out)), step.node)
+      makers = [self._maker[v] for v in step.ins if v in self._maker and _stays_partial(v, out)]
+      taken_over = [n for n in makers
+                    if not (backward and self._phase.get(n, "forward") == "forward")]
+      self._maker[out] = taken_over[0] if taken_over else step.node
 
   def handed_out(self, results: Iterable[Value], outs: Iterable[Value]) -> None:
     """Takes note of which results of a body the outputs of its loop, branch or call are."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from meshtf.graph import OPERATORS, Tensor
 from meshtf.graph.arguments import as_tensor
+from meshtf.names.arguments import as_callable
 from meshtf.ops.broadcasting import is_scalar, pairing, plain
 from meshtf.ops.choosing import clip
 from meshtf.ops.scalar import combine
@@ -83,6 +84,7 @@ def outer(x: Tensor, y: Tensor, function: Callable[[Any, Any], Tensor] = multipl
   Raises:
     ShapeError: a name that both have has two sizes.
   """
+  as_callable("function", function)
   with pairing():
     return function(x, y)
 

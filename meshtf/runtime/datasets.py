@@ -22,7 +22,7 @@ def untuned(dataset: Any) -> Any:
   Where it says `tf.data.AUTOTUNE`, `map` takes as many threads as there are processors, and
   `prefetch` finds its number by itself, as it does without the autotuner.
   """
-  if not isinstance(dataset, tf.data.Dataset):
+  if not hasattr(dataset, "with_options"):
     refuse("dataset", dataset, "a tf.data.Dataset")
   options = tf.data.Options()
   options.autotune.enabled = False

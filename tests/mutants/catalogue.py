@@ -35,7 +35,7 @@ _MISSED = (
            "any(isinstance(n, Pending) and n != o for o, n in zip(old, new))", "False",
            _TEST_MOVES),
     Mutant("gathers of variables not gated", _PROGRAM, "Builder.bring",
-           "self._latest_user() if move.kind == 'all_gather' and _is_freed(tensor) else None",
+           "self.waiting.before_gathering(placement) if freed else None",
            "None", _TEST_PROGRAM),
     Mutant("window one short", "meshtf.runtime.moving", "Mover._window",
            "low + length", "low + length - 1", _TEST_WINDOWS))
@@ -108,7 +108,8 @@ _WALK = (
     Mutant("a second read of a variable has no gradient", _GRADIENTS, "_Backward.of",
            "found[1:]", "found[2:]", _TEST_GRADIENTS),
     Mutant("recomputed at once", _GRADIENTS, "_Backward._replay",
-           "dy if first else None", "None", ("tests/runtime/test_control.py",)),
+           "None if any(x in made for x in xs) else arrival.at(old.stage)", "None",
+           ("tests/runtime/test_control.py",)),
     Mutant("recomputed from what the forward pass made", _GRADIENTS, "_Backward._replay",
            "[self.again.get(x, x) for x in old.inputs]", "list(old.inputs)",
            ("tests/runtime/test_control.py",)))

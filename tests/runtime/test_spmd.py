@@ -48,7 +48,7 @@ def test_inputs_and_outputs_in_order(tmp_path):
 
   @mtf.function(x="batch;d")
   def step(x):
-    y = mtf.einsum([x, w], "batch;e") + b * outside
+    y = mtf.einsum([x, w], "batch;e") + mtf.outer(b, outside)
     w.assign(w * 2.0)
     return y, mtf.reduce_sum(y)
   export = mtf.export(step, X)

@@ -36,6 +36,7 @@ def pointwise(t: SimpleNamespace) -> dict[str, Call]:
       "cast": call(t.x, "float32"), "clip": call(t.x, 0.0, 1.0),
       "where": call(t.truth, t.x, t.y, takes=_NUMBERS),
       "broadcast": call(t.x, "batch:4;d:6;e:2"),
+      "outer": call(t.x, t.y, takes=_NUMBERS),
       "einsum": call([t.x, t.v], "batch;e"), "matmul": call(t.x, t.v)}
 
 

@@ -73,7 +73,7 @@ def test_a_macro_of_another_type_is_told_with_both_places():
   message = refusal("steps = 'four'")
   assert message.startswith("train.steps is 'four', where an integer is wanted")
   assert "--gin_param line 1\n    steps = 'four'" in message
-  assert re.search(r"lm_stdlib.gin\", line 15\n    train.steps = %steps", message)
+  assert re.search(r"lm_stdlib.gin\", line 16\n    train.steps = %steps", message)
 
 
 @pytest.mark.parametrize("line", [
