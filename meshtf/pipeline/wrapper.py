@@ -77,8 +77,8 @@ class GPipe(Module):
     memory: bytes of layers, with `limit`, the most of a cell: see `split`.
     limit: see `memory`.
     dim: the dimension that is cut into microbatches.
-    pad: whether rows are added to a batch that `microbatches` does not divide; the loss gets
-      weights by which they do not count.
+    pad: whether rows are added to a batch that `microbatches` does not divide, or whose parts could
+      not be sharded as the layout says; the loss gets weights by which they do not count.
     name: of the module.
 
   Raises:
