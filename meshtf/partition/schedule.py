@@ -45,7 +45,9 @@ class Segment:
       for v in c.outs:
         number[v] = len(number)
       specs = tuple(x.spec for x in c.node.inputs)
-      lines.append((c.node.op, c.plan, specs, reads, c.sharing, c.told is None, c.after is None))
+      # What is waited for may be of any shape, which neither op nor plan tells.
+      after = None if c.after is None else (c.after.spec, c.after.placement)
+      lines.append((c.node.op, c.plan, specs, reads, c.sharing, c.told is None, after))
     return tuple(lines), tuple(number[v] for v in self.outs)
 
 
