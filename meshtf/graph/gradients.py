@@ -19,6 +19,7 @@ from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all, current_executor
 from meshtf.graph.arguments import as_tensor, as_tensors, as_variables
 from meshtf.graph.context import context, current
+from meshtf.graph.cotangents import Cotangents
 from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
@@ -90,7 +91,7 @@ def gradients_within(nodes: Collection[Node] | None, ys: Sequence[Tensor], xs: S
                                     **{"made by": y.node.source}))
     _check_cotangent(y, dy)
     with context(primals=(y,)):
-      backward.add(y, OPERATORS["ones_like"](y) if dy is None else dy)
+      backward.cotangents.add(y, OPERATORS["ones_like"](y) if dy is None else dy)
   for node in reversed(backward.nodes):
     backward.step(node)
   return [backward.of(x) for x in xs]
@@ -123,7 +124,7 @@ class _Backward:
   def __init__(self, xs: Sequence[Any], same: Collection[Node]) -> None:
     self.targets, self.same = {id(x) for x in xs}, same
     self.nodes: list[Node] = []                     # between xs and ys, in the order they ran
-    self.cotangents: dict[Tensor, Tensor] = {}
+    self.cotangents = Cotangents()
     self.again: dict[Tensor, Tensor] = {}           # tensor -> the same, computed once more
     self.replayed: set[Any] = set()
     self.ruled: set[Any] = set()                    # users' own gradients that were called
@@ -154,14 +155,6 @@ class _Backward:
       if node.rule is not None:
         self._check_captures(node, reaching)
 
-  def add(self, x: Tensor, dx: Tensor) -> None:
-    """Adds to the cotangent of x, which has the order of dimensions of x."""
-    have = self.cotangents.get(x)
-    with context(primals=(x,)):
-      if dx.shape != x.shape:
-        dx = OPERATORS["transpose"](dx, x.shape.names)
-      self.cotangents[x] = dx if have is None else have + dx
-
   def step(self, node: Node) -> None:
     """Turns cotangents of a node's outputs into cotangents of its inputs."""
     inputs, outputs = _sources(node), (node.rule or node).outputs
@@ -175,20 +168,19 @@ class _Backward:
     with context(primals=(*inputs, *outputs), region=node.region, stage=node.stage):
       for x, dx in zip(inputs, self._rule(node, dys, ys, xs), strict=True):
         if dx is not None:
-          self.add(x, dx)
+          self.cotangents.add(x, dx)
 
   def of(self, x: Any) -> Tensor | None:
     """Returns the cotangent of a target."""
     if isinstance(x, Tensor):
       return self.cotangents.get(x)
-    found = [self.cotangents[r] for r in self.reads.get(id(x), ()) if r in self.cotangents]
-    if not found:
-      return None
-    total = found[0]
-    for dx in found[1:]:
-      with context(primals=(self.reads[id(x)][0],)):
-        total = total + dx
-    return total
+    reads = self.reads.get(id(x), ())
+    total = Cotangents()
+    for read in reads:
+      dx = self.cotangents.get(read)
+      if dx is not None:
+        total.add(reads[0], dx)
+    return total.get(reads[0]) if reads else None
 
   def _rule(self, node: Node, dys: list[Any], ys: list[Tensor], xs: list[Tensor]) -> list[Any]:
     if node.rule is not None:             # its other outputs came later: their cotangents are there

@@ -17,11 +17,12 @@ from typing import Any
 from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import apply_all
 from meshtf.graph.body import Body, needed, record_more, require_given, unvarying, uses
+from meshtf.graph.context import context
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Source, Tensor
-from meshtf.names import Dimension, Shape, has_gradient
+from meshtf.names import Dimension, Shape, has_gradient, wide
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -111,6 +112,12 @@ def stacked(spec: Spec, dim: Dimension, source: Source | None = None) -> Spec:
   return Spec(Shape([dim, *spec.shape]), spec.dtype)
 
 
+def _cast(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
+  """Returns the cotangent of x as a data type; a node that is made for it lies where x does."""
+  with context(primals=(x,)):
+    return OPERATORS["cast"](dx, dtype)
+
+
 class _Reversed:
   """Builds the loop of a loop's gradient."""
 
@@ -125,14 +132,16 @@ class _Reversed:
     self.node = ys[0].node
 
   def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Returns the cotangents of all inputs."""
+    """Returns the cotangents of all inputs. Those of captures are sums over all iterations, half
+    floats in float32: they would stop growing."""
     given, wanted = self._given(dys), [x for x in self.inputs if has_gradient(x.dtype)]
     self._seed(given, dys)
     own, states = set(self.body.nodes), set(self.states)
 
     def backward() -> list[Tensor | None]:
       made = gradients_within(own, [r for r, _ in given], wanted, [d for _, d in given])
-      return [OPERATORS["zeros_like"](x) if dx is None and x in states else dx
+      return [OPERATORS["zeros_like"](x) if dx is None and x in states else
+              _cast(dx, wide(x.dtype), x) if dx is not None and x in self.captured else dx
               for x, dx in zip(wanted, made)]
 
     nodes, found = record_more(self.body, backward)
@@ -143,6 +152,7 @@ class _Reversed:
     results = [dxs[x] for x in (*carried, *summed, *stacks)]
     got = dict(zip((*carried, *summed, *stacks),
                    self._run(nodes, results, carried, len(summed))))
+    got.update((x, _cast(got[x], x.dtype, self.captured[x])) for x in summed)
     return [got.get(x) for x in self.inputs]
 
   def _given(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:

@@ -17,6 +17,7 @@ _TEST_PLAN = ("tests/partition/test_plan.py",)
 _TEST_MOVES = ("tests/partition/test_moves.py",)
 _TEST_PROGRAM = ("tests/partition/test_program.py",)
 _TEST_GRADIENTS = ("tests/graph/test_gradients.py",)
+_TEST_HALF_SUMS = ("tests/graph/test_half_float_sums.py",)
 _TEST_RANDOM = ("tests/ops/test_random.py",)
 _TEST_COLLECTIVES = ("tests/runtime/test_collectives.py",)
 _TEST_HIERARCHY = ("tests/runtime/test_hierarchy.py",)
@@ -103,10 +104,14 @@ _RESHARDS = (
            "2 * share", "share", _TEST_MOVES))
 
 _WALK = (
-    Mutant("a second cotangent replaces the first", _GRADIENTS, "_Backward.add",
-           "have + dx", "dx", _TEST_GRADIENTS),
+    Mutant("a second cotangent replaces the first",
+           "meshtf.graph.cotangents", "Cotangents.add", "total + dx", "dx", _TEST_GRADIENTS),
     Mutant("a second read of a variable has no gradient", _GRADIENTS, "_Backward.of",
-           "found[1:]", "found[2:]", _TEST_GRADIENTS),
+           "dx is not None", "dx is not None and read is reads[0]", _TEST_GRADIENTS),
+    Mutant("many half floats are added in their own type", "meshtf.graph.cotangents",
+           "Cotangents.add", "count > _FEW", "False", _TEST_HALF_SUMS),
+    Mutant("a loop adds half floats in their own type", "meshtf.graph.loop",
+           "_Reversed.cotangents", "_cast(dx, wide(x.dtype), x)", "dx", _TEST_HALF_SUMS),
     Mutant("recomputed at once", _GRADIENTS, "_Backward._replay",
            "None if any(x in made for x in xs) else arrival.at(old.stage)", "None",
            ("tests/runtime/test_control.py",)),

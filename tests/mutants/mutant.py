@@ -3,8 +3,8 @@
 A mutant names a function and an expression or statement in it, and what takes its place. Both are
 compared as syntax trees, so spaces and line breaks do not matter:
 
-    Mutant("sum dropped", "meshtf.graph.gradients", "_Backward.add",
-           "have + dx", "dx", ("tests/graph/test_gradients.py",))
+    Mutant("sum dropped", "meshtf.graph.cotangents", "Cotangents.add",
+           "total + dx", "dx", ("tests/graph/test_gradients.py",))
 
 `install` makes the next import of that module take a changed copy.
 """
