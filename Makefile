@@ -33,7 +33,7 @@ quick: TESTS += -m 'not slow'
 quick: test
 
 mutants: $(VENV)/.test
-	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow --mutants=1000 \
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow --all-cases \
 	  tests/mutants $(TESTS)
 
 fuzz: $(VENV)/.test

@@ -1,4 +1,4 @@
-"""Settings of all tests: eight logical CPU devices, and one printed seed.
+"""Settings of all tests: eight logical CPU devices, and printed seeds.
 
 Logical devices are fixed once TensorFlow has started, so they are made here, before any test runs.
 """
@@ -17,29 +17,33 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import numpy as np
 import pytest
 
+from tests import sampling
 from tests.apart import start_tensorflow
 from tests.conformance_counts import pytest_terminal_summary, record
+from tests.sampling import pytest_collection_modifyitems
 
-__all__ = ["pytest_terminal_summary", "record"]      # pytest finds them here, at the start
-
+# pytest finds them here, at the start
+__all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary", "record"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
   """Adds --seed, and how often campaigns try."""
   parser.addoption("--seed", type=int, default=0, help="seed of all drawn numbers and layouts")
   parser.addoption("--damage", type=int, default=40, help="checkpoints that are damaged")
-  parser.addoption("--mutants", type=int, default=8, help="broken rules that are run, of all")
   parser.addoption("--kills", type=int, default=2, help="times that a training run is killed")
+  sampling.pytest_addoption(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
   """Starts TensorFlow with logical devices."""
+  sampling.pytest_configure(config)
   start_tensorflow()
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-  """Prints the seed."""
-  return f"seed: {config.getoption('--seed')} (--seed=N draws other numbers and layouts)"
+def pytest_report_header(config: pytest.Config) -> list[str]:
+  """Prints the seeds."""
+  return [f"seed: {config.getoption('--seed')} (--seed=N draws other numbers and layouts)",
+          sampling.header(config)]
 
 
 @pytest.fixture

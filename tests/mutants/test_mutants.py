@@ -1,7 +1,7 @@
 """The tests notice each broken rule of the catalogue.
 
-All mutants' changes are looked up in the source; of the mutants that are run, a process each, a
-seed draws some: `make mutants` runs all.
+All mutants' changes are looked up in the source. A sample of the mutants is run, a process each,
+with all cases of the tests that must notice; `make mutants` runs all mutants.
 """
 
 from __future__ import annotations
@@ -12,22 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.mutants.catalogue import MUTANTS
 from tests.mutants.mutant import Mutant, install, mutated
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-  """Draws the mutants that are run."""
-  if "drawn" in metafunc.fixturenames:
-    number = metafunc.config.getoption("--mutants")
-    rng = np.random.default_rng(metafunc.config.getoption("--seed"))
-    order = sorted(rng.permutation(len(MUTANTS))[:number])
-    metafunc.parametrize("drawn", [MUTANTS[i] for i in order], ids=lambda m: m.slug)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.slug)
@@ -42,14 +32,16 @@ def test_each_mutant_has_a_name_of_its_own():
 
 
 @pytest.mark.slow
-def test_a_broken_rule_is_noticed(drawn):
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda m: m.slug)
+def test_a_broken_rule_is_noticed(mutant):
   command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-             "-p", "tests.mutants.plugin", *drawn.tests]
-  environment = os.environ | {"MESHTF_MUTANT": drawn.slug, "PYTHONPATH": str(ROOT)}
+             "-p", "tests.mutants.plugin", "--all-cases", *mutant.tests]
+  environment = os.environ | {"MESHTF_MUTANT": mutant.slug, "PYTHONPATH": str(ROOT)}
   environment.pop("PYTEST_XDIST_WORKER", None)
   run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
                        timeout=600)
-  assert run.returncode == 1, f"{drawn.name} is not noticed:\n{run.stdout[-2000:]}{run.stderr}"
+  assert run.returncode == 1, f"{mutant.name} is not noticed:\n{run.stdout[-2000:]}{run.stderr}"
 
 
 def test_a_mutant_changes_one_place_alone():
