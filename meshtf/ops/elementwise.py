@@ -25,7 +25,13 @@ from meshtf.names import is_complex, is_integer, real_dtype
 from meshtf.ops.binary import Binary, over, scaled
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.complex import conj
-from meshtf.ops.kernels import FUSED_GRADIENTS, gelu_exact_kernel, gelu_kernel, silu_kernel
+from meshtf.ops.kernels import (
+  FUSED_GRADIENTS,
+  gelu_exact_kernel,
+  gelu_kernel,
+  silu_kernel,
+  through_float32,
+)
 
 _FLOAT, _ANALYTIC = ("float",), ("float", "complex")
 _NUMBER, _ANY = ("float", "int"), ("float", "int", "complex")
@@ -87,11 +93,11 @@ _TABLE: dict[str, Function] = {
     "softplus": Function(tf.math.softplus, "x"),
     "erf": Function(tf.math.erf, lambda dy, y, x: (
         dy * call("exp", -call("square", x)) * (2 / math.sqrt(math.pi)))),
-    "erfinv": Function(tf.math.erfinv, lambda dy, y, x: (
+    "erfinv": Function(through_float32(tf.math.erfinv), lambda dy, y, x: (
         scaled(dy * (math.sqrt(math.pi) / 2), call("exp", call("square", y)))), _FLOAT, "unit "),
-    "lgamma": Function(tf.math.lgamma, lambda dy, y, x: scaled(dy, call("digamma", x)), _FLOAT,
-                       "positive "),
-    "digamma": Function(tf.math.digamma, "x", _FLOAT, "positive "),
+    "lgamma": Function(through_float32(tf.math.lgamma),
+                       lambda dy, y, x: scaled(dy, call("digamma", x)), _FLOAT, "positive "),
+    "digamma": Function(through_float32(tf.math.digamma), "x", _FLOAT, "positive "),
     "floor": Function(tf.floor, sample="ties "),
     "ceil": Function(tf.math.ceil, sample="ties "),
     "round": Function(tf.round, sample="ties "),

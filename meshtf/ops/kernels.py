@@ -26,6 +26,15 @@ _A = 2 * math.sqrt(2 / math.pi)
 _B = _A * 0.044715
 
 
+def through_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
+  """Returns a kernel that computes half floats in float32: TensorFlow has it for wider floats."""
+  def local(*xs: Any) -> Any:
+    if xs[0].dtype not in (tf.bfloat16, tf.float16):
+      return kernel(*xs)
+    return tf.cast(kernel(*(tf.cast(x, tf.float32) for x in xs)), xs[0].dtype)
+  return local
+
+
 def silu_kernel(x: Any) -> Any:
   """Returns x * sigmoid(x)."""
   return _RAW.SoftplusGrad(gradients=x, features=x)
@@ -79,5 +88,6 @@ FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "elu": lambda dy, y: _RAW.EluGrad(gradients=dy, outputs=y),
     "selu": lambda dy, y: _RAW.SeluGrad(gradients=dy, outputs=y),
     "reciprocal": lambda dy, y: -_RAW.MulNoNan(x=tf.square(y), y=dy),
-    "digamma": lambda dy, x: _RAW.MulNoNan(x=tf.math.polygamma(tf.ones_like(x), x), y=dy),
+    "digamma": through_float32(
+        lambda dy, x: _RAW.MulNoNan(x=tf.math.polygamma(tf.ones_like(x), x), y=dy)),
 }

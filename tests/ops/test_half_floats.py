@@ -101,3 +101,24 @@ def test_many_added_at_once(dtype, one):
   mesh = mtf.Mesh("data:2", "d:data")
   parts = [mtf.full(mesh, "d:2", one, dtype), *[mtf.ones(mesh, "d:2", dtype)] * 8]
   np.testing.assert_array_equal(mtf.cast(mtf.add_n(parts), "float32").numpy(), one + 8)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("fn", ["erfinv", "lgamma", "digamma"])
+def test_functions_that_tensorflow_lacks_for_half_floats_are_computed_in_float32(fn, dtype, jit):
+  mesh = mtf.Mesh("data:2", layout="d:data")
+  numbers = tf.cast([0.25, 0.5, 0.625, 0.75], dtype)
+
+  def step(x):
+    y = getattr(mtf, fn)(x)
+    return y, mtf.gradients([y], [x])[0]
+  y, dx = mtf.function(step, mesh=mesh, jit=jit)(mtf.import_tensor(mesh, numbers, "d"))
+  wide = tf.cast(numbers, "float32")
+  with tf.GradientTape() as tape:
+    tape.watch(wide)
+    want = getattr(tf.math, fn)(wide)
+  error = {"bfloat16": 1e-2, "float16": 2e-3}[dtype]
+  assert y.dtype == dx.dtype == dtype
+  np.testing.assert_allclose(y.numpy().astype("float32"), want, rtol=error)
+  np.testing.assert_allclose(dx.numpy().astype("float32"), tape.gradient(want, wide), rtol=error)
