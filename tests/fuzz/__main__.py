@@ -2,6 +2,7 @@
 
     python -m tests.fuzz --minutes=30             # `make fuzz MINUTES=30`
     python -m tests.fuzz --seed=12 --only=pipelines,eager
+    python -m tests.fuzz --often=custom,conv      # half of all statements are these
 
 The seed that it prints draws the same programs again. Each finding is a script that can be pasted.
 """
@@ -21,9 +22,14 @@ def main() -> int:
   """Returns 1 if there was a finding."""
   options = _options()
   start_tensorflow()
+  from tests.fuzz.catalogue import OPS
+  from tests.fuzz.constructs import CONSTRUCTS
   from tests.fuzz.search import Finding, Search
   from tests.fuzz.strategies import CASES
+  from tests.fuzz.writer import OFTEN
 
+  often = options.often.split(",") if options.often else []
+  OFTEN.extend(rule for rule in (*OPS, *CONSTRUCTS) if rule.__name__ in often)
   seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
   print(f"seed: {seed}", flush=True)
   end, started = time.time() + 60 * options.minutes, time.time()
@@ -51,6 +57,7 @@ def _options() -> argparse.Namespace:
   parser.add_argument("--seed", type=int)
   parser.add_argument("--examples", type=int, default=50, help="of a round of one strategy")
   parser.add_argument("--only", default="", help="words in the names of strategies")
+  parser.add_argument("--often", default="", help="rules that are drawn most: conv,custom")
   parser.add_argument("--folder", default="runs/fuzz", help="where findings are written")
   return parser.parse_args()
 

@@ -8,33 +8,26 @@ from collections.abc import Callable
 from hypothesis import strategies as st
 
 from tests.fuzz.batches import merged_batch, renamed_noise, split_batch
+from tests.fuzz.indices import dynamic, gather, scatter, segment, top_k
 from tests.fuzz.program import Assign
+from tests.fuzz.tables import ALONG, BINARY, CONDITIONS, REDUCE, STEPS, UNARY
+from tests.fuzz.windows import conv, pool
 from tests.fuzz.writer import MOST, Writer
 
 Rule = Callable[[Writer], "str | None"]
-UNARY = ("mtf.tanh({})", "{} * 0.5", "mtf.sin({})", "mtf.sigmoid({})", "mtf.softplus({})",
-         "mtf.relu({})", "mtf.erf({})", "1.0 * {} / (1.5 + mtf.sin({}))", "mtf.square(mtf.sin({}))")
-BINARY = ("{} + {}", "{} - {}", "{} * mtf.sin({})", "mtf.maximum({}, {})")
-REDUCE = ("sum", "mean", "max", "logsumexp")
-ALONG = ("mtf.softmax({}, {!r})", "mtf.log_softmax({}, {!r})", "mtf.cumsum({}, {!r})",
-         "mtf.cumsum({}, {!r}, reverse=True, exclusive=True)", "mtf.roll({}, {!r}, 1)",
-         "mtf.shift({}, {!r}, 1)", "mtf.normalize_layer({}, {!r})", "mtf.sort({}, {!r})",
-         "mtf.linear_recurrence(mtf.sigmoid({0}), {0}, {1!r})",
-         "mtf.concat([mtf.slice({0}, {1!r}, {2}, {3}), mtf.slice({0}, {1!r}, 0, {2})], {1!r})",
-         "mtf.stack(list(reversed(mtf.unstack({}, {!r}))), {!r})")
 
 
 def unary(w: Writer) -> str | None:
   """One value, element by element."""
   x = w.value()
-  return x and w.emit(w.pick(w.smooth(UNARY)).replace("{}", x), w.dims(x))
+  return x and w.emit(w.pick(w.smooth(UNARY, x)).replace("{}", x), w.dims(x))
 
 
 def binary(w: Writer) -> str | None:
   """Two values; the second one's dimensions are among the first one's."""
   x = w.value()
   y = x and w.value(lambda y: set(w.dims(y)) <= set(w.dims(x)))
-  return y and w.emit(w.pick(w.smooth(BINARY)).format(x, y), w.dims(x))
+  return y and w.emit(w.pick(w.smooth(BINARY, x, y)).format(x, y), w.dims(x))
 
 
 def einsum(w: Writer) -> str | None:
@@ -59,8 +52,8 @@ def reduce(w: Writer) -> str | None:
   if not x:
     return None
   dim = w.pick(w.mixable(x))
-  how = w.pick(w.smooth(REDUCE))
-  return w.emit(f"mtf.reduce_{how}({x}, {dim!r})", [d for d in w.dims(x) if d != dim])
+  text = w.pick(w.smooth(REDUCE, x))
+  return w.emit(text.format(x, dim), [d for d in w.dims(x) if d != dim])
 
 
 def along(w: Writer) -> str | None:
@@ -69,12 +62,13 @@ def along(w: Writer) -> str | None:
   if not x:
     return None
   dim = w.pick(w.mixable(x))
-  text = w.pick(w.smooth(ALONG))
+  text = w.pick(w.smooth(ALONG, x))
   half = w.sizes[dim] // 2
   if "slice" in text:
     w.pieces.setdefault(dim, set()).update((half, w.sizes[dim] - half))
   dims = [dim, *(d for d in w.dims(x) if d != dim)] if "stack" in text else w.dims(x)
-  return w.emit(text.format(x, dim, dim if "stack" in text else half, w.sizes[dim] - half), dims)
+  return w.emit(text.format(x, dim, dim if "stack" in text else half, w.sizes[dim] - half,
+                            w.dtype), dims)
 
 
 def transpose(w: Writer) -> str | None:
@@ -127,33 +121,14 @@ def merged(w: Writer) -> str | None:
   return w.emit(f"mtf.split_dim({y}, {one!r}, {w.shape([a, b])!r})", [a, b, *rest])
 
 
-def gather(w: Writer) -> str | None:
-  """Rows of a value by integers, or a loss of it by labels, or its products with one-hot rows."""
-  fitting = [(x, i) for x in w.values() for i, (dims, into) in w.ids.items()
-             if into in w.mixable(x)]
-  if not fitting:
-    return None
-  x, i = w.pick(fitting)
-  dims, into = w.ids[i]
-  rest = [d for d in w.dims(x) if d != into]
-  how = w.pick(["gather", "cross_entropy", "one_hot"])
-  w.note([*dims, *w.dims(x)] if how == "one_hot" else [*dims, into])
-  w.unused.pop(x, None)
-  if how == "gather":
-    both = [*dims, *(d for d in rest if d not in dims)]
-    return w.emit(f"mtf.gather({x}, {i}, {into!r})", both)
-  if how == "cross_entropy" and set(dims) == set(rest):
-    return w.emit(f"mtf.cross_entropy({x}, {i}, {into!r})", rest)
-  both = list(dict.fromkeys((*rest, *dims)))
-  hot = f"mtf.one_hot({i}, {w.shape([into])!r}, {w.dtype!r})"
-  return w.emit(f"mtf.einsum([{x}, {hot}], {';'.join(both)!r})", both)
-
-
 def where(w: Writer) -> str | None:
   """One of two values, element by element."""
-  x = None if w.rough else w.value()
-  y = x and w.value(lambda y: set(w.dims(y)) == set(w.dims(x)))
-  return y and w.emit(f"mtf.where({x} > 0.1, {y} * 2.0, {x})", w.dims(x))
+  x = w.value(w.certain)
+  y = x and w.value(lambda y: set(w.dims(y)) == set(w.dims(x)) and w.certain(y))
+  if not x or not y:
+    return None
+  condition = w.pick([c for c in CONDITIONS if not w.rough or not STEPS.search(c)]).format(x, y)
+  return w.emit(f"mtf.where({condition}, {y} * 2.0, {x})", w.dims(x))
 
 
 def stopped(w: Writer) -> str | None:
@@ -190,7 +165,7 @@ def noise(w: Writer) -> str | None:
 
 def experts(w: Writer) -> str | None:
   """Each row goes to the expert whose gate is largest, and comes back times its gate."""
-  if not w.experts or w.rough:
+  if not w.experts or w.rough or w.closed:
     return None
   x = w.value(lambda x: "d" in w.dims(x) and not {"e", "expert"} & set(w.dims(x)))
   if not x:
@@ -214,5 +189,5 @@ def experts(w: Writer) -> str | None:
 
 
 OPS: tuple[Rule, ...] = (unary, binary, einsum, reduce, along, transpose, rename, broadcast, merged,
-                         gather, where, laid, stopped, experts, renamed_noise, merged_batch,
-                         split_batch, noise)
+                         gather, segment, scatter, top_k, dynamic, conv, pool, where, laid, stopped,
+                         experts, renamed_noise, merged_batch, split_batch, noise)

@@ -1,123 +1,37 @@
-"""Loops, branches, regions, stages, seeds and calls of which programs are drawn.
+"""Branches, regions, stages, seeds and calls of which programs are drawn.
 
 Each function writes one construct, with statements drawn within, or returns None if none fits.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 
 from hypothesis import strategies as st
 
-from tests.fuzz.batches import seeded
-from tests.fuzz.catalogue import OPS, noise, unary
+from tests.fuzz.catalogue import noise
+from tests.fuzz.loops import scan, summed, walk
 from tests.fuzz.program import Assign, Inside
 from tests.fuzz.writer import DEEP, ITERATIONS, Writer
 
 Rule = Callable[[Writer], "str | None"]
 
 
-def statements(w: Writer, most: int) -> None:
-  """Writes up to `most` statements."""
-  for i in range(w.draw(st.integers(1, most))):
-    if i and w.left <= 0:
-      return
-    w.left -= 1
-    deeper = CONSTRUCTS if w.depth < DEEP and w.left > 0 else ()
-    staged = (stage, stage) if deeper and w.stages > 1 else ()
-    rule = w.pick([*OPS, *deeper, *deeper, *staged])
-    if rule(w) is None:
-      unary(w)
-
-
-def scan(w: Writer) -> str | None:
-  """A loop along a dimension of a value, or a number of times."""
-  rows = w.value(lambda x: bool(w.mixable(x))) if w.maybe() else None
-  dim = w.pick(w.mixable(rows)) if rows else w.name("n")
-  if not rows:
-    w.sizes[dim] = w.pick([2, 3])
-  carry = w.value(lambda x: dim not in w.dims(x))
-  if carry is None or w.iterations * w.sizes[dim] > ITERATIONS:
-    return None
-  name, h, row, dims = w.name("body"), w.name("h"), w.name("r"), w.dims(carry)
-  with w.block(w.sizes[dim]) as body:
-    w.see(h, dims)
-    if rows:
-      w.see(row, [d for d in w.dims(rows) if d != dim])
-    statements(w, 3)
-    new = w.brought(h)
-    out = w.value(lambda x: dim not in w.dims(x) and w.size(w.dims(x)) <= 64) if w.maybe() else None
-    stack = (dim, *w.dims(out)) if out else ()
-  define = w.define(name, [h, row], body, f"{new}, {out}")
-  w.body.append(define)
-  y, ys = w.name(), w.name()
-  how = f"{rows}, {dim!r}" if rows else f"None, {dim!r}, {w.sizes[dim]}"
-  body_name = f"mtf.recompute({name})" if w.maybe() else name
-  more = ", reverse=True" if w.maybe() else ""
-  w.body.append(Assign(f"{y}, {ys}", f"mtf.scan({body_name}, {carry}, {how}{more})"))
-  if out:
-    w.see(ys, stack)
-  return w.see(y, dims)
-
-
-def summed(w: Writer) -> str | None:
-  """A loop that adds up what its turns make."""
-  rows = w.value(lambda x: bool(w.mixable(x)))
-  if not rows:
-    return None
-  dim = w.pick(w.mixable(rows))
-  if w.iterations * w.sizes[dim] > ITERATIONS:
-    return None
-  name, row = w.name("body"), w.name("r")
-  with w.block(w.sizes[dim]) as body:
-    w.see(row, [d for d in w.dims(rows) if d != dim])
-    statements(w, 2)
-    y = w.brought(row)
-    dims = w.dims(y)
-  w.body.append(w.define(name, ["h", row], body, f"None, {y}, None"))
-  return w.emit(f"mtf.scan_and_sum({name}, None, {rows}, {dim!r})[1]", dims)
-
-
-def walk(w: Writer) -> str | None:
-  """A loop along a batch whose rows stay by themselves: nothing is carried."""
-  x = w.value(lambda x: "batch" in w.dims(x))
-  if not x or w.iterations * w.sizes["batch"] > ITERATIONS:
-    return None
-  name, row, dims = w.name("body"), w.name("r"), [d for d in w.dims(x) if d != "batch"]
-  apart, ids, shown, base = w.apart, w.ids, w.scope, w.base
-  w.apart, w.ids, w.base = (), {}, tuple(d for d in base if d != "batch")
-  w.scope = {x: own for x, own in shown.items() if "batch" not in own}
-  with w.block(w.sizes["batch"]) as body:
-    w.see(row, dims)
-    with seeded(w) if w.maybe() else contextlib.nullcontext():
-      statements(w, 2)
-      noise(w)
-    y = w.brought(row)
-  w.apart, w.ids, w.scope, w.base = apart, ids, shown, base
-  w.body.append(w.define(name, ["h", row], body, f"h, {y}"))
-  made = w.name()
-  body_name = f"mtf.recompute({name})" if w.maybe() else name
-  more = ", reverse=True" if w.maybe() else ""
-  w.body.append(Assign(f"{w.name('h')}, {made}",
-                       f"mtf.scan({body_name}, None, {x}, 'batch'{more})"))
-  return w.see(made, ("batch", *dims))
-
-
 def cond(w: Writer) -> str | None:
   """A branch by the numbers of a value."""
-  judge = None if w.rough else w.value(lambda x: not set(w.dims(x)) & set(w.apart))
+  judge = w.value(lambda x: w.certain(x) and not set(w.dims(x)) & set(w.apart))
   base = w.value()
   if not judge or not base:
     return None
   names = []
   for _ in range(2):
     with w.block() as body:
-      statements(w, 2)
+      w.statements(2)
       y = w.brought(base)
     names.append(w.name("branch"))
     w.body.append(w.define(names[-1], [], body, y))
-  return w.emit(f"mtf.cond(mtf.reduce_sum({judge}) > 0.1, {', '.join(names)})", w.dims(base))
+  how = "max" if w.rough else "sum"
+  return w.emit(f"mtf.cond(mtf.reduce_{how}({judge}) > 0.125, {', '.join(names)})", w.dims(base))
 
 
 def recompute(w: Writer) -> str | None:
@@ -128,10 +42,39 @@ def recompute(w: Writer) -> str | None:
   name, h, dims = w.name("again"), w.name("h"), w.dims(x)
   with w.block() as body:
     w.see(h, dims)
-    statements(w, 3)
+    w.statements(3)
     y = w.brought(h)
   w.body.append(w.define(name, [h], body, y))
   return w.emit(f"mtf.recompute({name})({x})", dims)
+
+
+def custom(w: Writer) -> str | None:
+  """A function with a gradient of its own."""
+  x = w.value()
+  if not x:
+    return None
+  dims = w.dims(x)
+  other = w.value(lambda y: set(w.dims(y)) == set(dims)) if w.maybe() else None
+  name, h, g = w.name("own"), w.name("h"), w.name("h")
+  parameters = {h: dims, **({g: w.dims(other)} if other else {})}
+  with w.alone(parameters, closed=True) as body:
+    w.statements(3)
+    y = w.brought(h)
+    results = [y, w.emit(f"mtf.sin({y}) * {h}", dims)] if w.maybe() else [y]
+  dys = [w.name("dy") for _ in results]
+  rules = ("{0} * 0.5", "{0} * mtf.cos({1})", "mtf.tanh({0})", "{0} * mtf.sin({2})", "{0} * {0}")
+  dx = " + ".join(w.pick(rules).format(dy, h, y) for dy in dys)
+  dxs = [dx, *([w.pick([f"{dys[-1]} * {g}", "None", f"{dys[0]} * mtf.sin({h})"])] if other else [])]
+  pair = f"({', '.join(results)})" if len(results) > 1 else y
+  rule = f"lambda {', '.join(dys)}: [{', '.join(dxs)}]"
+  w.body.append(w.define(name, list(parameters), body, f"{pair}, {rule}"))
+  call = f"mtf.custom_gradient({name})({', '.join(filter(None, (x, other)))})"
+  if len(results) == 1:
+    return w.emit(call, dims)
+  made = [w.name(), w.name()]
+  w.body.append(Assign(", ".join(made), call))
+  w.see(made[1], dims)
+  return w.see(made[0], dims)
 
 
 def region(w: Writer) -> str | None:
@@ -139,7 +82,7 @@ def region(w: Writer) -> str | None:
   known = dict(w.shapes)
   w.shapes.clear()
   outer, w.body = w.body, []
-  statements(w, 3)
+  w.statements(3)
   for x in w.values():
     w.note(w.dims(x))             # what comes from outside
   inner, w.body = w.body, outer
@@ -154,7 +97,7 @@ def stage(w: Writer) -> str | None:
   if w.stages == 1:
     return None
   with w.inside(f"mtf.stage({w.pick(range(w.stages))})"):
-    statements(w, 3)
+    w.statements(3)
   return "done"
 
 
@@ -162,14 +105,16 @@ def seed(w: Writer) -> str | None:
   """Statements with a seed of their own."""
   seeded, w.seeded = w.seeded, True
   with w.inside(f"mtf.seed({w.name('')})"):
-    statements(w, 3)
-    OPS[-1](w)
+    w.statements(3)
+    noise(w)
   w.seeded = seeded
   return "done"
 
 
 def call(w: Writer) -> str | None:
   """A call of a `mtf.function`, a new one or one that was called before."""
+  if w.closed:
+    return None
   fitting = [(f, x) for f, dims in w.functions.items() for x in w.values() if w.dims(x) == dims]
   if fitting and w.maybe():
     f, x = w.pick(fitting)
@@ -182,7 +127,7 @@ def call(w: Writer) -> str | None:
   random, outer = w.random, w.functions
   w.functions = dict(outer)
   with w.alone({h: dims}) as body:
-    statements(w, 3)
+    w.statements(3)
     y = w.brought(h)
   noisy, w.random = w.random and not random, w.random or random
   w.functions = outer
@@ -194,7 +139,7 @@ def call(w: Writer) -> str | None:
 
 def repeat(w: Writer) -> str | None:
   """Layers, each with weights of its own."""
-  x = w.value()
+  x = None if w.closed else w.value()
   if not x or 2 * w.iterations > ITERATIONS:
     return None
   name, dims = w.name("repeat"), w.dims(x)
@@ -239,7 +184,7 @@ def layer_of(w: Writer, dims: tuple[str, ...], stacks: tuple[str, ...] = (),
   with w.alone(parameters) as body:
     if inner:
       w.emit(f"{inner}({h})", dims)
-    statements(w, 2)
+    w.statements(2)
     y = w.brought(w.brought(h))
   names = [*parameters, *([inner] if inner else [])]
   w.modules.append(w.define(name, names, body, y))
@@ -248,4 +193,4 @@ def layer_of(w: Writer, dims: tuple[str, ...], stacks: tuple[str, ...] = (),
 
 
 CONSTRUCTS: tuple[Rule, ...] = (scan, summed, walk, cond, recompute, region, stage, seed, call,
-                                repeat)
+                                custom, repeat)

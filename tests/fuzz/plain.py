@@ -49,6 +49,9 @@ class Named:
   def __truediv__(self, other: Any) -> Named:
     return binary(tf.divide, self, other)
 
+  def __neg__(self) -> Named:
+    return Named(-self.value, self.dims)
+
   def __gt__(self, other: Any) -> Named:
     return binary(tf.greater, self, other)
 

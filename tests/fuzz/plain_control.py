@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.fuzz import plain_ops
-from tests.fuzz.plain import Named, leaves, names, plain, rows, sizes, stacked
+from tests.fuzz import plain_elementwise, plain_indices, plain_ops, plain_windows
+from tests.fuzz.plain import Named, leaves, names, ordered, plain, rows, sizes, stacked
 
 _around = SimpleNamespace(stacks=[])      # the dimensions of the Repeats around what is made
 
@@ -59,6 +59,27 @@ def function(fn: Any, mesh: Any = None) -> Any:
   return fn
 
 
+def custom_gradient(fn: Any) -> Any:
+  """Returns fn, whose result or results come with a rule of their cotangents."""
+  def wrapped(*args: Any) -> Any:
+    named, shapes = [plain(x) for x in args], []
+
+    @tf.custom_gradient
+    def values(*values: Any) -> Any:
+      made, rule = fn(*(Named(v, x.dims) for v, x in zip(values, named)))
+      results = made if isinstance(made, tuple) else (made,)
+      shapes[:] = [y.dims for y in results]
+
+      def cotangents(*dys: Any) -> Any:
+        dxs = rule(*(Named(dy, dims) for dy, dims in zip(dys, shapes)))
+        return [None if dx is None else ordered(dx, x.dims)
+                for dx, x in zip(dxs, named)]
+      return [y.value for y in results], cotangents
+    made = tuple(Named(v, dims) for v, dims in zip(values(*(x.value for x in named)), shapes))
+    return made if len(made) > 1 else made[0]
+  return wrapped
+
+
 def nothing(*args: Any) -> Any:
   """What says where something lies changes no number."""
   return contextlib.nullcontext()
@@ -92,9 +113,9 @@ class Variable:
     return self.views[-1]
 
 
-for _name in ("add", "sub", "mul", "truediv", "gt", "radd", "rmul"):
+for _name in ("add", "sub", "mul", "truediv", "gt", "radd", "rmul", "neg"):
   setattr(Variable, f"__{_name}__",
-          lambda self, other, _name=_name: getattr(self.tensor(), f"__{_name}__")(other))
+          lambda self, *other, _name=_name: getattr(self.tensor(), f"__{_name}__")(*other))
 
 
 class Module:
@@ -168,6 +189,7 @@ def constant(mesh: Any, value: Any, dtype: str) -> Named:
 layers = SimpleNamespace(Repeat=Repeat, initializers=SimpleNamespace(zeros=None))
 pipeline = SimpleNamespace(GPipe=GPipe)
 
+_OPS = (plain_elementwise, plain_ops, plain_indices, plain_windows)
 VOCABULARY = SimpleNamespace(**{
-    name: value for part in (vars(plain_ops), globals()) for name, value in part.items()
+    name: value for part in (*map(vars, _OPS), globals()) for name, value in part.items()
     if not name.startswith("_")})

@@ -1,7 +1,8 @@
-"""The ops of drawn programs in plain TensorFlow: see `tests.fuzz.plain`."""
+"""Ops on whole tensors of drawn programs in plain TensorFlow: see `tests.fuzz.plain`."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,6 @@ import tensorflow as tf
 from tests.fuzz.plain import (
   Named,
   along,
-  binary,
   names,
   next_draw,
   ordered,
@@ -20,19 +20,7 @@ from tests.fuzz.plain import (
   sizes,
   stacked,
 )
-
-
-def _each(fn: Any) -> Any:
-  return lambda x: Named(fn(plain(x).value), plain(x).dims)
-
-
-tanh, sin, sigmoid, softplus = map(_each, (tf.tanh, tf.sin, tf.sigmoid, tf.math.softplus))
-relu, erf, square = map(_each, (tf.nn.relu, tf.math.erf, tf.square))
-stop_gradient = _each(tf.stop_gradient)
-
-
-def maximum(a: Any, b: Any) -> Named:
-  return binary(tf.maximum, a, b)
+from tests.fuzz.plain_elementwise import logaddexp, maximum, minimum
 
 
 def einsum(xs: Sequence[Any], order: Any) -> Named:
@@ -55,6 +43,22 @@ def reduce_max(x: Any, dims: Any = None) -> Named:
   return reduced(tf.reduce_max, x, dims)
 
 
+def reduce_min(x: Any, dims: Any = None) -> Named:
+  return reduced(tf.reduce_min, x, dims)
+
+
+def reduce_prod(x: Any, dims: Any = None) -> Named:
+  return reduced(tf.reduce_prod, x, dims)
+
+
+def reduce_variance(x: Any, dims: Any = None) -> Named:
+  return reduced(tf.math.reduce_variance, x, dims)
+
+
+def reduce_rms(x: Any, dims: Any = None) -> Named:
+  return reduced(lambda v, axis: tf.sqrt(tf.reduce_mean(tf.square(v), axis)), x, dims)
+
+
 def reduce_logsumexp(x: Any, dims: Any = None) -> Named:
   return reduced(tf.reduce_logsumexp, x, dims)
 
@@ -71,26 +75,46 @@ def cumsum(x: Any, dim: str, reverse: bool = False, exclusive: bool = False) -> 
   return along(lambda v, axis: tf.cumsum(v, axis, exclusive, reverse), x, dim)
 
 
+def cumprod(x: Any, dim: str, reverse: bool = False, exclusive: bool = False) -> Named:
+  return along(lambda v, axis: tf.math.cumprod(v, axis, exclusive, reverse), x, dim)
+
+
+def cumulative_logsumexp(x: Any, dim: str, reverse: bool = False) -> Named:
+  return _running(logaddexp, x, dim, reverse)
+
+
+def cummax(x: Any, dim: str, reverse: bool = False) -> Named:
+  return _running(lambda h, new: maximum(new, h), x, dim, reverse)
+
+
+def cummin(x: Any, dim: str, reverse: bool = False) -> Named:
+  return _running(lambda h, new: minimum(new, h), x, dim, reverse)
+
+
+def _running(fn: Any, x: Any, dim: str, reverse: bool) -> Named:
+  """Returns the results of a function of the last result and the next entry, from one end on."""
+  entries = rows(x, dim)[::-1] if reverse else rows(x, dim)
+  made = list(itertools.accumulate(entries, fn))
+  return stacked(made[::-1] if reverse else made, dim)
+
+
 def roll(x: Any, dim: str, by: int) -> Named:
   return along(lambda v, axis: tf.roll(v, by, axis), x, dim)
 
 
 def shift(x: Any, dim: str, by: int) -> Named:
   x = plain(x)
-  fill = pad(slice(x, dim, 0, x.sizes[dim] - by), dim, by, 0)
-  return Named(fill.value, x.dims)
+  there = slice(x, dim, max(0, -by), x.sizes[dim] - abs(by))
+  return Named(pad(there, dim, max(0, by), max(0, -by)).value, x.dims)
 
 
-def sort(x: Any, dim: str) -> Named:
-  return along(tf.sort, x, dim)
-
-
-def linear_recurrence(a: Any, b: Any, dim: str) -> Named:
+def linear_recurrence(a: Any, b: Any, dim: str, reverse: bool = False) -> Named:
   h, made = None, []
-  for decay, x in zip(rows(a, dim), rows(b, dim)):
+  pairs = list(zip(rows(a, dim), rows(b, dim)))
+  for decay, x in pairs[::-1] if reverse else pairs:
     h = x if h is None else decay * h + x
     made.append(h)
-  return stacked(made, dim)
+  return stacked(made[::-1] if reverse else made, dim)
 
 
 def normalize_layer(x: Any, dim: str) -> Named:
@@ -98,6 +122,11 @@ def normalize_layer(x: Any, dim: str) -> Named:
   axis = x.dims.index(dim)
   mean, variance = tf.nn.moments(x.value, [axis], keepdims=True)
   return Named((x.value - mean) * tf.math.rsqrt(variance + 1e-6), x.dims)
+
+
+def normalize_rms(x: Any, dim: str) -> Named:
+  return along(lambda v, axis: v * tf.math.rsqrt(
+      tf.reduce_mean(tf.square(v), axis, keepdims=True) + 1e-6), x, dim)
 
 
 def transpose(x: Any, order: Any) -> Named:
@@ -154,42 +183,6 @@ def add_n(xs: Sequence[Any]) -> Named:
   for x in xs[1:]:
     total = total + x
   return total
-
-
-def one_hot(ids: Any, dim: str, dtype: str = "float32") -> Named:
-  ids = plain(ids)
-  return Named(tf.one_hot(ids.value, sizes(dim)[0], dtype=dtype), [*ids.dims, *names(dim)])
-
-
-def gather(table: Any, ids: Any, dim: str) -> Named:
-  table = plain(table)
-  hot = one_hot(ids, f"{dim}:{table.sizes[dim]}", table.value.dtype.name)
-  rest = [d for d in table.dims if d != dim and d not in plain(ids).dims]
-  return einsum([hot, table], [*plain(ids).dims, *rest])
-
-
-def top_1(x: Any, dim: str) -> tuple[Named, Named]:
-  ids = reduced(lambda v, axis: tf.argmax(v, axis[0], tf.int32), x, dim)
-  x = plain(x)
-  return einsum([one_hot(ids, f"{dim}:{x.sizes[dim]}", x.value.dtype.name), x], ids.dims), ids
-
-
-def cross_entropy(logits: Any, labels: Any, dim: str) -> Named:
-  return gather_negative(log_softmax(logits, dim), labels, dim)
-
-
-def gather_negative(x: Any, ids: Any, dim: str) -> Named:
-  hot = one_hot(ids, f"{dim}:{plain(x).sizes[dim]}", plain(x).value.dtype.name)
-  return reduce_sum(hot * x * -1.0, dim)
-
-
-def where(condition: Any, x: Any, y: Any) -> Named:
-  dims = plain(x).dims
-  return Named(tf.where(ordered(condition, dims), ordered(x, dims), ordered(y, dims)), dims)
-
-
-def cast(x: Any, dtype: str) -> Named:
-  return Named(tf.cast(plain(x).value, dtype), plain(x).dims)
 
 
 def shard(x: Any, layout: Any) -> Named:

@@ -6,9 +6,11 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from tests.fuzz.constructs import layer_of, statements
+from tests.fuzz.catalogue import OPS
+from tests.fuzz.constructs import CONSTRUCTS, layer_of
 from tests.fuzz.plain_optimizers import OPTIMIZERS
 from tests.fuzz.program import HALF, Assign, Inside, Mesh, Program
+from tests.fuzz.tables import ONCE
 from tests.fuzz.writer import Draw, Writer
 
 MESHES = ("", "data:2", "data:2;model:2", "data:4", "stage:2", "stage:2;data:2")
@@ -22,7 +24,7 @@ def programs(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
   """Ops, loops, branches, regions, stages, seeds, functions and repeated layers."""
   w, axes = _start(draw, 1)
   _inputs(w, ["batch", "d", "e", "t"])
-  statements(w, 5)
+  w.statements(5)
   return _finish(w, axes, draw(st.sampled_from(modes)), w.pick([1, 0, 2]))
 
 
@@ -31,7 +33,7 @@ def microbatches(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
   """Gradients of a batch in parts, of ops that treat each row of the batch by itself."""
   w, axes = _start(draw, draw(st.sampled_from([2, 4])))
   _inputs(w, ["d", "e", "t"], first="batch")
-  statements(w, 4)
+  w.statements(4)
   return _finish(w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.parts)
 
 
@@ -40,7 +42,8 @@ def trainings(draw: Draw, modes: tuple[str, ...] = MODES) -> Program:
   """Three steps of training by an optimizer, with or without microbatches."""
   w, axes = _start(draw, draw(st.sampled_from([1, 2])), dtypes=DTYPES)
   _inputs(w, ["d", "e", "t"], first="batch")
-  statements(w, 3)
+  w.exact -= {*w.variables}                    # steps round them
+  w.statements(3)
   program = _finish(w, axes, draw(st.sampled_from(modes)), 1, microbatches=w.parts)
   slots = w.layout(w.shapes, ";".join(filter(None, (program.mesh.layout,
                                                     program.mesh.variable_layout))))
@@ -81,7 +84,7 @@ def _start(draw: Draw, parts: int, meshes: tuple[str, ...] = MESHES,
   sizes = {"batch": 4 if parts == 1 else 8, **{d: draw(st.sampled_from([2, 4])) for d in "de"},
            "t": draw(st.sampled_from([2, 3]))}
   w = Writer(draw, sizes, draw(st.sampled_from(dtypes)),
-             ("batch",) if parts > 1 else (), parts)
+             ("batch",) if parts > 1 else (), parts, OPS, CONSTRUCTS)
   split = [a.split(":") for a in axes.split(";") if a]
   w.axes = {name: int(n) for name, n in split if name != "stage"}
   w.stages = 2 if "stage" in axes else 1
@@ -96,7 +99,7 @@ def _inputs(w: Writer, dims: list[str], first: str = "", same: bool = False) -> 
       own = w.draw(st.permutations(dims))[:w.pick([1, 2, 3])]
       shape = tuple(w.draw(st.permutations([*own, *([first] if first else [])])))
     w.inputs.append((w.name("x"), w.shape(shape), 0))
-    w.see(w.inputs[-1][0], shape)
+    w.exact.add(w.see(w.inputs[-1][0], shape))
   if w.maybe():
     into = w.pick([d for d in dims if d != "batch"])
     w.inputs.append((w.name("i"), w.shape(["batch"]), w.sizes[into]))
@@ -118,6 +121,7 @@ def _variable(w: Writer, dims: tuple[str, ...]) -> str:
   w.modules.append(made)
   w.variables.append(name)
   w.globals[name] = w.see(name, dims) and dims
+  w.exact.add(name)
   return name
 
 
@@ -127,6 +131,8 @@ def _finish(w: Writer, axes: str, mode: str, order: int, loss: str = "",
   left = [x for x in w.unused if x in w.scope] or w.values()[:1]
   if w.stages > 1 and mode == "export":
     mode = "function"                          # stages are refused there
+  if any(ONCE.search(line) for s in (*w.modules, *w.body) for line in s.lines()):
+    order = min(order, 1)
   layout = w.layout(w.shapes)
   mesh = Mesh(axes, layout, w.layout(w.shapes, layout) if w.maybe() else "",
               devices=w.pick(["", f"separate:{_size(axes)}"]))

@@ -15,7 +15,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.fuzz.program import HALF, Assign, Define, Inside, Statement
+from tests.fuzz.tables import EXACT, KINKED, STEPS
 
+Rule = Callable[["Writer"], "str | None"]
+OFTEN: list[Rule] = []     # what is drawn more often than all else, if somebody wants it
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 MOST = 256             # elements of a value
 DEEP = 3               # loops, branches and calls within each other
@@ -32,11 +35,13 @@ class Writer:
     dtype: of all floats.
     apart: dimensions along which no op may mix entries: those of microbatches.
     parts: how many microbatches there are.
+    ops: what writes one op; the first one always can.
+    constructs: what writes a loop, a function or a region.
   """
 
   def __init__(self, draw: Draw, sizes: dict[str, int], dtype: str, apart: Sequence[str] = (),
-               parts: int = 1) -> None:
-    self.parts = parts
+               parts: int = 1, ops: Sequence[Rule] = (), constructs: Sequence[Rule] = ()) -> None:
+    self.parts, self.ops, self.constructs = parts, ops, constructs
     self.draw, self.sizes, self.dtype, self.apart = draw, dict(sizes), dtype, tuple(apart)
     self.modules: list[Statement] = []
     self.variables: list[str] = []
@@ -51,6 +56,9 @@ class Writer:
     self.pieces: dict[str, set[int]] = {}             # other sizes that a dimension has
     self.axes: dict[str, int] = {}                    # of the mesh, without that of stages
     self.experts: tuple[str, str] | None = None       # variables: gate, weight
+    self.exact: set[str] = set()                      # values that no op has rounded
+    self.counters: list[str] = []                     # scalar integers: iterations of loops
+    self.closed = False                               # whether only parameters may be used
     self.depth, self.seeded, self.random, self.stages = 0, False, False, 1
     self.functions: dict[str, tuple[str, ...]] = {}   # that can be called: dimensions of x
     self.inputs: list[tuple[str, str, int]] = []
@@ -78,9 +86,27 @@ class Writer:
     """Whether rounding may change on which side of a threshold a number lies."""
     return self.dtype == HALF
 
-  def smooth(self, options: Sequence[str]) -> list[str]:
-    """Returns the ops whose gradients rounding changes little; all, if it is not rough."""
-    return [x for x in options if not (self.rough and re.search("relu|max$|maximum|sort", x))]
+  def certain(self, *xs: str) -> bool:
+    """Whether rounding does not change on which side of a threshold numbers of values lie."""
+    return not self.rough or self.exact.issuperset(xs)
+
+  def smooth(self, options: Sequence[str], *xs: str) -> list[str]:
+    """Returns the ops of values whose gradients rounding changes little."""
+    unfit = STEPS if self.certain(*xs) else KINKED
+    return [op for op in options if not (self.rough and unfit.search(op))]
+
+  def statements(self, most: int) -> None:
+    """Writes up to `most` statements."""
+    for i in range(self.draw(st.integers(1, most))):
+      if i and self.left <= 0:
+        return
+      self.left -= 1
+      deeper = self.constructs if self.depth < DEEP and self.left > 0 else ()
+      staged = [c for c in deeper if c.__name__ == "stage"] * 2 if self.stages > 1 else []
+      often = [rule for rule in OFTEN if rule in (*self.ops, *deeper)] * len(self.ops)
+      rule = self.pick([*self.ops, *deeper, *deeper, *staged, *often])
+      if rule(self) is None:
+        self.ops[0](self)
 
   def size(self, dims: Sequence[str]) -> int:
     """Returns the number of elements of a shape."""
@@ -129,6 +155,9 @@ class Writer:
     """Writes an assignment to a new value, and returns its name."""
     x = self.name()
     self.body.append(Assign(x, expression))
+    if EXACT.match(expression) and self.exact.issuperset(
+        name for name in re.findall(r"\w+", expression) if name in self.seen):
+      self.exact.add(x)
     return self.see(x, dims)
 
   def fit(self, x: str, target: str) -> str:
@@ -187,15 +216,20 @@ class Writer:
       self.body, self.scope, self.unused = outer, scope, unused
 
   @contextlib.contextmanager
-  def alone(self, parameters: dict[str, tuple[str, ...]]) -> Iterator[list[Statement]]:
-    """Writes a body that sees its parameters and variables, and nothing else."""
+  def alone(self, parameters: dict[str, tuple[str, ...]], closed: bool = False
+            ) -> Iterator[list[Statement]]:
+    """Writes a body that sees its parameters and, unless closed, variables; nothing else."""
     before = self.scope, self.ids, self.seeded
     self.scope, self.ids, self.seeded = {**self.globals, **parameters}, {}, False
+    outer, self.counters, self.closed = (self.counters, self.closed), [], closed or self.closed
+    if self.closed:
+      self.scope = dict(parameters)
     try:
       with self.block() as body:
         yield body
     finally:
       self.scope, self.ids, self.seeded = before
+      self.counters, self.closed = outer
 
   @contextlib.contextmanager
   def inside(self, context: str) -> Iterator[None]:
