@@ -132,8 +132,14 @@ def unvarying(body: Body) -> list[Node]:
   return same
 
 
-def record_body(fn: Callable[..., Sequence[Tensor]], specs: Sequence[Spec]) -> Body:
+def record_body(fn: Callable[..., Sequence[Tensor]], specs: Sequence[Spec],
+                recorder: type[Inner] = Inner) -> Body:
   """Records fn, which takes a tensor for each spec and returns tensors.
+
+  Args:
+    fn: what the body does.
+    specs: of its arguments.
+    recorder: the kind of graph that its nodes go to.
 
   Raises:
     PlanError: fn has an effect, or nothing tells yet on which mesh it runs.
@@ -144,7 +150,7 @@ def record_body(fn: Callable[..., Sequence[Tensor]], specs: Sequence[Spec]) -> B
     raise PlanError(explain_error(
         "a loop or branch must know its mesh, and no tensor of this function tells it so far.",
         **{"from": Source.here()}, way_out="Write @mtf.function(mesh=mesh, ...)."))
-  graph = Inner(around)
+  graph = recorder(around)
   with executing(graph), context(group=None, after=None, primals=()):
     arguments = [graph.given(spec) for spec in specs]
     results = fn(*arguments)

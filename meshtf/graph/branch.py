@@ -14,7 +14,7 @@ from meshtf.graph.body import Body, record_more, require_given
 from meshtf.graph.gradients import gradients_within
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.tensor import Tensor
+from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient
 
 
@@ -46,39 +46,64 @@ class Branch(Op):
     return xs[1:middle], xs[middle:]
 
   def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-    """Each body of the gradient computes its forward body again."""
+    """Each body of the gradient computes its forward body again, and makes zeros for what the other
+    one has gradients by; what neither has gradients by has none."""
     dys = dy if isinstance(dy, tuple) else (dy,)
-    ours, theirs = self.captures(xs)
+    halves = [branch_gradient(body, dys) for body in self.bodies]
+    found = [(half, x) for half in halves for x in half.cotangents]
     bodies, inputs = [], []
-    for body, own in ((self.then, ours), (self.otherwise, theirs)):
-      gradient, given = self._backward(body, dys)
-      outside = dict(zip(body.captures, own)) | given
-      bodies.append(gradient)
-      inputs += [outside[x] if x in outside else x for x in gradient.captures]
-    made = iter(apply_all(Branch(*bodies), xs[0], *inputs, mesh=xs[0].mesh))
-    return [None, *(next(made) if has_gradient(x.dtype) else None for x in xs[1:])]
+    for half, own in zip(halves, self.captures(xs)):
+      bodies.append(_gradient_body(half, found))
+      outside = {**dict(zip(half.forward.captures, own)), **half.given}
+      inputs += [outside.get(x, x) for x in bodies[-1].captures]
+    made = apply_all(Branch(*bodies), xs[0], *inputs, mesh=xs[0].mesh) if found else ()
+    cotangents = dict(zip(found, made))
+    return [None, *(cotangents.get((half, x)) for half in halves for x in half.forward.captures)]
 
-  def _backward(self, body: Body, dys: Sequence[Tensor | None]
-                ) -> tuple[Body, dict[Tensor, Tensor]]:
-    """Returns the cotangents of all floating captures; those of the other body are zeros."""
-    floats = [x for b in (self.then, self.otherwise) for x in b.captures if has_gradient(x.dtype)]
-    own = set(body.captures)
-    pairs = [(r, body.graph.given(r.spec), dy) for r, dy in zip(body.results, dys)
-             if dy is not None]
-    ours = [x for x in dict.fromkeys(floats) if x in own]
 
-    def backward() -> list[Tensor]:
-      dxs = gradients_within(set(body.nodes), [r for r, _, _ in pairs], ours,
-                             [d for _, d, _ in pairs])
-      made = dict(zip(ours, dxs))
-      out = []
-      for b in (self.then, self.otherwise):
-        for x in b.captures:
-          if has_gradient(x.dtype):
-            dx = made.get(x) if b is body else None
-            out.append(OPERATORS["zeros_like"](x) if dx is None else dx)
-      return out
+@dataclasses.dataclass(frozen=True, eq=False)
+class BranchGradient:
+  """The gradient of one branch, as nodes on the tensors of its body.
 
-    nodes, results = record_more(body, backward)
-    gradient = Body.of(body.graph, (), [*body.nodes, *nodes], results)
-    return gradient, {d: dy for _, d, dy in pairs if dy is not None}
+  `cotangents` are those of the captures that have one; `given` what the body takes for the
+  cotangents of its results, and what these are outside.
+  """
+
+  forward: Body
+  nodes: tuple[Node, ...]
+  cotangents: dict[Tensor, Tensor]
+  given: dict[Tensor, Tensor]
+
+  def body(self, results: Sequence[Tensor], more: Sequence[Node] = ()) -> Body:
+    """Returns a body that computes the forward body again, and results of it or of more nodes."""
+    nodes = [*self.forward.nodes, *self.nodes, *more]
+    return Body.of(self.forward.graph, (), nodes, results)
+
+
+def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
+  """Returns the gradient of the body of a branch.
+
+  Args:
+    body: the forward body.
+    dys: the cotangent of each of its results, or None.
+  """
+  pairs = [(r, body.graph.given(r.spec), dy) for r, dy in zip(body.results, dys) if dy is not None]
+  captures = [x for x in body.captures if has_gradient(x.dtype)]
+
+  def backward() -> list[Tensor | None]:
+    return gradients_within(set(body.nodes), [r for r, _, _ in pairs], captures,
+                            [d for _, d, _ in pairs])
+  nodes, made = record_more(body, backward)
+  return BranchGradient(body, tuple(nodes),
+                        {x: dx for x, dx in zip(captures, made) if dx is not None},
+                        {d: dy for _, d, dy in pairs})
+
+
+def _gradient_body(half: BranchGradient, found: Sequence[tuple[BranchGradient, Tensor]]) -> Body:
+  """Returns what makes the cotangents of all captures: zeros for those of the other branch."""
+  def zeros() -> list[Tensor]:
+    return [OPERATORS["zeros_like"](x) for owner, x in found if owner is not half]
+  nodes, made = record_more(half.forward, zeros)
+  others = iter(made)
+  return half.body([half.cotangents[x] if owner is half else next(others) for owner, x in found],
+                   nodes)

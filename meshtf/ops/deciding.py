@@ -30,6 +30,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.loop import no_gradient_of_while
 from meshtf.names.arguments import as_callable
+from meshtf.ops.branch_not_taken import BRANCHES_DIFFER, with_branch_not_taken
 from meshtf.ops.nests import (
   ITERATION,
   next_carry,
@@ -117,8 +118,9 @@ class Ended(Op):
 def cond(predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
   """Returns what `then` returns where the predicate is true, else what `otherwise` does.
 
-  Only that one runs. Both must return tensors of equal names, sizes and data types. Random ops of
-  one path in both draw the same numbers: give them another name= where they should not.
+  Only that one runs, but the other one is called as well, to be recorded: gradients by what it uses
+  are zeros. Both must return tensors of equal names, sizes and data types. Random ops of one path
+  in both draw the same numbers: give them another name= where they should not.
 
   Args:
     predicate: bool [].
@@ -132,7 +134,12 @@ def cond(predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any
   then, otherwise = as_callable("then", then), as_callable("otherwise", otherwise)
   truth = _truth(predicate)
   if not isinstance(current_executor(), Graph):
-    return then() if bool(truth) else otherwise()
+    with alternatives() as branch:
+      taken, other = (then, otherwise) if bool(truth) else (otherwise, then)
+      with branch():
+        returned = taken()
+      with branch():
+        return with_branch_not_taken(truth.mesh, returned, other)
   made: list[Any] = []
 
   def run(fn: Callable[[], Any], branch: contextlib.AbstractContextManager[Any]) -> Body:
@@ -144,10 +151,9 @@ def cond(predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any
 
   with alternatives() as branch:
     bodies = run(then, branch()), run(otherwise, branch())
-  what = "the two branches of a cond differ"
-  require_alike_nests(made[0], made[1], what)
+  require_alike_nests(made[0], made[1], BRANCHES_DIFFER)
   for x, y in zip(*(body.results for body in bodies)):
-    require_same_spec(x.spec, y.spec, what)
+    require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
   captures = [x for body in bodies for x in body.captures]
   return packed(made[0], apply_all(Branch(*bodies), truth, *captures))
 
