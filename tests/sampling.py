@@ -65,10 +65,14 @@ def _everything(config: pytest.Config) -> bool:
 def _left_out(cases: list[pytest.Function], seed: list[int]) -> list[pytest.Function]:
   mark = cases[0].get_closest_marker("sampled")
   each = mark.kwargs.get("each", "").split()
-  # Cases share the objects that parametrize was given; its indices number the cases.
-  kinds = [tuple((name, id(case.callspec.params[name])) for name in each) for case in cases]
+  kinds = [tuple((name, _key(case.callspec.params[name])) for name in each) for case in cases]
   drawn = draw(kinds, *mark.args, np.random.default_rng(seed))
   return [case for i, case in enumerate(cases) if i not in drawn]
+
+
+def _key(value: object) -> object:
+  """Returns what tells values apart: the cases share objects that parametrize was given."""
+  return value if isinstance(value, (str, int, float)) else (id(value),)
 
 
 def draw(kinds: Sequence[tuple], number: int, rng: np.random.Generator) -> set[int]:

@@ -81,6 +81,7 @@ def compare(forecast, module):
 
 
 @needs_jaxlib
+@pytest.mark.sampled(6, each="loops")
 @pytest.mark.parametrize("mesh, loops", [*((mesh, "both") for mesh in MESHES), ("FSDP", "scanned"),
                                          ("FSDP", "microbatches"), ("FSDP", "recomputed"),
                                          ("FSDP and tensor", "recomputed")])
@@ -95,6 +96,7 @@ PUBLISHED = [("gpt2", "16x4"), ("bert_base", "16x4"), ("t5_small", "64x8"), ("t5
 
 
 @needs_jaxlib
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("name, grid", PUBLISHED)
 def test_published_models_receive_what_is_forecast(name, grid):

@@ -93,6 +93,7 @@ def plain(x, w, mine, everywhere):
   return [loss, *grads, *outer.gradient(total, xs)]
 
 
+@pytest.mark.sampled(4, each="layout recomputed")
 @pytest.mark.parametrize("recomputed", [False, True])
 @pytest.mark.parametrize("layout, variable_layout", LAYOUTS)
 def test_repeated_in_repeated_with_shared_modules(layout, variable_layout, recomputed, seed):

@@ -119,18 +119,22 @@ def piped(model, x, microbatches):
   return [loss, *mtf.gradients([loss], [x])]
 
 
+# What runs, over so many microbatches; None: of which each has one element.
+MODES = [(accumulated, 2, "recorded"), (accumulated, None, "eager"), (piped, 4, "recorded"),
+         (piped, None, "recorded"), (piped, 2, "eager")]
+
+
+@pytest.mark.sampled(45, each="model axes run")
 @pytest.mark.parametrize("model", MODELS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("axes, layout", MESHES, ids=["one device", "four positions"])
-def test_numbers_are_those_of_the_whole_batch(model, axes, layout, seed):
+@pytest.mark.parametrize("run, count, mode", MODES)
+def test_numbers_are_those_of_the_whole_batch(model, axes, layout, run, count, mode, seed):
   mesh = mtf.Mesh(axes, layout)
   x = batch(mesh, seed)
   want = gradient_of_whole(model, x)
-  most = 4 if axes else 8               # of which each has one row
-  for run, count, eager in ((accumulated, 2, False), (accumulated, most, True), (piped, 4, False),
-                            (piped, most, False), (piped, 2, True)):
-    program = run if eager else mtf.function(run, mesh=mesh)
-    for y, expected in zip(program(model, x, count), want):
-      np.testing.assert_allclose(y.numpy(), expected, 1e-4, 1e-5, err_msg=f"{run} {count} {eager}")
+  program = run if mode == "eager" else mtf.function(run, mesh=mesh)
+  for y, expected in zip(program(model, x, count or (4 if axes else 8)), want):
+    np.testing.assert_allclose(y.numpy(), expected, 1e-4, 1e-5)
 
 
 def test_a_dimension_of_one_layer_is_known_in_the_next(seed):

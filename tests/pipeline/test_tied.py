@@ -115,6 +115,7 @@ def step_of(net, pipe, inside=True):
   return step
 
 
+@pytest.mark.sampled(20, each="how layout")
 @pytest.mark.parametrize("how", SCHEDULES, ids=str)
 @pytest.mark.parametrize("axes, stages, layout, variables", MESHES, ids=str)
 def test_a_tied_table_has_the_gradient_of_both_uses(axes, stages, layout, variables, how, seed):
@@ -127,6 +128,7 @@ def test_a_tied_table_has_the_gradient_of_both_uses(axes, stages, layout, variab
   compare(step(tokens, targets), expected(values, tokens, targets))
 
 
+@pytest.mark.sampled(5, each="case mode")
 @pytest.mark.parametrize("mode", ["loss outside", "eager", "eager, loss outside", "own devices"])
 @pytest.mark.parametrize("case", [MESHES[1], MESHES[5], MESHES[10]], ids=str)
 def test_other_modes_agree(case, mode, seed):

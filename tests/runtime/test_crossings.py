@@ -130,6 +130,7 @@ def test_a_language_model_on_four_positions():
   assert kinds == {"all_reduce", "tell"}
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_language_model(name):

@@ -89,6 +89,7 @@ def ones(layout):
   return mtf.import_tensor(mesh, np.ones((4, 16), "float32"), "batch;d")
 
 
+@pytest.mark.sampled(8, each="loop how again")
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("how", ["outside", "inside", "argument"])
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda p: p.__name__)

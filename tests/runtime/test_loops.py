@@ -117,15 +117,17 @@ def tensors(layout, seed, **kwargs):
           for array, names in zip(numbers(seed), ("batch;d", "layers;d;e", "e"))]
 
 
+@pytest.mark.sampled(20, each="program layout")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda p: p.__name__)
-def test_a_loop_computes_what_python_would(program, seed):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_loop_computes_what_python_would(program, layout, seed):
   want = [y.numpy() for y in program(*tensors("", seed))]      # eager: op by op, in Python's loops
-  for layout in LAYOUTS:
-    got = mtf.function(program)(*tensors(layout, seed))
-    for i, (y, expected) in enumerate(zip(got, want, strict=True)):
-      np.testing.assert_allclose(y.numpy(), expected, 2e-4, 2e-5, err_msg=f"{layout}: {i}")
+  got = mtf.function(program)(*tensors(layout, seed))
+  for i, (y, expected) in enumerate(zip(got, want, strict=True)):
+    np.testing.assert_allclose(y.numpy(), expected, 2e-4, 2e-5, err_msg=str(i))
 
 
+@pytest.mark.sampled(5, each="program how")
 @pytest.mark.parametrize("program", [stack_of_layers, until, branches], ids=lambda p: p.__name__)
 @pytest.mark.parametrize("how", ["eager", "separate", "jit"])
 def test_a_loop_runs_everywhere(program, how, seed):

@@ -25,6 +25,7 @@ def test_the_peak_is_the_most_at_once_of_what_the_step_allocates():
   assert [(t.kernel, t.sizes, t.bytes) for t in then] == [("MatMul", "20", 80), ("Sum", "15", 60)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one position", "FSDP", "ZeRO-1"])
 def test_a_language_model_holds_what_is_forecast(name):
@@ -33,6 +34,7 @@ def test_a_language_model_holds_what_is_forecast(name):
   assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"scanned": True}, {"scanned": True, "recompute": True},
                                       {"microbatches": 2}, {"scanned": True, "microbatches": 2}],

@@ -84,6 +84,7 @@ def test_a_ring_equals_alias(one_device, monkeypatch):
   assert set(used) == {"all_reduce", "reduce_scatter", "all_gather"}
 
 
+@pytest.mark.sampled(5, each="axes variable_layout bucket_bytes")
 @pytest.mark.parametrize("bucket_bytes", [0, 400, 2**20])
 @pytest.mark.parametrize("axes, variable_layout", [
     ("data:4", ""), ("data:2;model:2", ""), ("data:4", "d_model:data"), ("data:4", "d_ff:data")])

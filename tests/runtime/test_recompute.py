@@ -202,6 +202,7 @@ def actual(program, seed, axes, layout, eager=False, jit=False, **kwargs):
   return [y.numpy() for y in fn(mtf.import_tensor(mesh, x, "batch;d"))]
 
 
+@pytest.mark.sampled(30, each="program axes")
 @pytest.mark.parametrize("axes", MESHES, ids=lambda axes: axes or "one")
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_recomputed_stages_change_no_number(program, axes, seed):
@@ -210,6 +211,7 @@ def test_recomputed_stages_change_no_number(program, axes, seed):
     np.testing.assert_allclose(y, want, 2e-4, 2e-6, err_msg=str(i))
 
 
+@pytest.mark.sampled(18, each="program mode")
 @pytest.mark.parametrize("mode", ["eager", "own devices", "jit", "FSDP"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda fn: fn.__name__)
 def test_other_modes_agree(program, mode, seed):

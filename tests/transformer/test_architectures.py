@@ -99,6 +99,7 @@ CASES += [(name, layout) for layout in ("FSDP", "length") for name in (
     "encoder-decoder", "BERT")]
 
 
+@pytest.mark.sampled(12, each="layout")
 @pytest.mark.slow
 @pytest.mark.parametrize("name, layout", CASES)
 def test_layouts_learn_alike(name, layout):

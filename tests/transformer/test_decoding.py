@@ -112,6 +112,7 @@ KINDS = {
     "mixtures": {"moe_every": 1}}
 
 
+@pytest.mark.sampled(11, each="kind settings mesh")
 @pytest.mark.parametrize("mesh", MESHES[:3:2], ids=str)
 @pytest.mark.parametrize("settings", [
     {"temperature": 1.5, "end": [2, 5]}, {"beams": 3, "end": 4}, {"end": 6, "begin": 7}], ids=str)
@@ -139,6 +140,7 @@ def test_prompts_that_are_a_prefix_see_both_ways():
   assert written.ids == found[len(PROMPTS[1]):]
 
 
+@pytest.mark.sampled(3, each="make settings")
 @pytest.mark.parametrize("make", [language_model, encoder_decoder])
 @pytest.mark.parametrize("settings", [
     {"temperature": 1.5}, {"temperature": 1.0, "top_k": 3, "top_p": 0.8},

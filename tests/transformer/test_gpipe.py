@@ -50,6 +50,7 @@ def losses(config, *settings):
   return np.array([[float(x) for x in step] for step in steps]), float(evaluated)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_a_pipeline_trains_as_the_model_without_it(case):

@@ -28,6 +28,7 @@ def clean_gin():
   gin.clear_config()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", ["", "model:2", "stage:2"])
 def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(tmp_path, capsys, axes):
   code, out, err = run_train(capsys, tmp_path / "run", small(tmp_path, f"Mesh.axes = '{axes}'"))
@@ -43,6 +44,7 @@ def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(tmp_path, capsy
   export(trained, beams=2)
 
 
+@pytest.mark.sampled(5, each="axes settings")
 @pytest.mark.parametrize("axes", ["", "model:2", "rows:2", "rows:2;stage:2"])
 @pytest.mark.parametrize("settings", [{}, {"beams": 2}, {"temperature": 0.8}], ids=str)
 def test_what_is_written_is_the_same_whatever_axes_there_are(axes, settings):

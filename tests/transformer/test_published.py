@@ -124,6 +124,7 @@ def test_parameters_are_those_that_were_published(name):
     assert formula == pytest.approx(published, rel=0.055)
 
 
+@pytest.mark.sampled(24, each="name")
 @pytest.mark.parametrize("name, grid", PAIRS)
 def test_explain_has_nothing_to_say_against_it(name, grid):
   made = run(name, grid)

@@ -97,6 +97,7 @@ def train(export: mtf.Export, runner: Runner) -> tuple[np.ndarray, dict[str, np.
   return np.array(curve), after
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_ten_steps_equal_one_device(name):
   _, export, runner = exported(name)

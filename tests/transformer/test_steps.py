@@ -77,6 +77,7 @@ def both(kind, layout, tokens, **changes):
   return [x.numpy() for x in run(tokens)]
 
 
+@pytest.mark.sampled(14, each="kind layout")
 @pytest.mark.parametrize("kind, layout", [
     *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
     *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned"))])
@@ -103,6 +104,7 @@ def after(model, tokens, read, **settings):
   return run(tokens, np.array(read, "int32")).numpy()
 
 
+@pytest.mark.sampled(14, each="kind layout")
 @pytest.mark.parametrize("kind, layout", [
     *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
     *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned"))])

@@ -26,6 +26,7 @@ SLOW = [("bert", "cut", "scanned"), ("t5", "cut", "scanned"), ("t5", "one", "blo
 ORDER = ("batch", "length", "vocab", "classes")
 
 
+@pytest.mark.sampled(8, each="name mesh change")
 @pytest.mark.parametrize("name, mesh, change", [
     *CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)])
 def test_logits_loss_and_gradients(name, mesh, change, tmp_path):
