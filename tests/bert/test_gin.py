@@ -162,7 +162,8 @@ def test_a_flag_that_the_optimizer_does_not_take(folder, capsys):
 
 
 def test_what_a_file_has_for_other_programs_is_told(folder, capsys, made, no_steps):
-  classify_by(folder, ["bert_architecture.vocab = 40", "bert_architecture.max_length = 32"],
+  classify_by(folder, ["bert_architecture.vocab = 40", "bert_architecture.max_length = 32",
+                       "bert_architecture.d_model = 16", "bert_architecture.d_ff = 32"],
               files=["models/bert_large_lamb.gin"], learning_rate=None, train_batch_size=None,
               bert_config_file=None)
   (one, _), = made
