@@ -22,6 +22,7 @@ from meshtf.graph.context import context, current
 from meshtf.graph.cotangents import Cotangents
 from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
+from meshtf.graph.record import Rule
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import Source, has_gradient
 from meshtf.names.arguments import as_sequence
@@ -223,6 +224,10 @@ class _Backward:
         ys = apply_all(_following(old.op, self.again), *xs, mesh=old.mesh)
       self.again.update(zip(old.outputs, ys))
       made.update(ys)
+    for rule in dict.fromkeys(n.rule for n in node.group.nodes if isinstance(n.rule, Rule)):
+      again = _second_run(rule, self.again)
+      for y in again.outputs:
+        y.node.rule = again
 
 
 class _Arrival:
@@ -252,3 +257,15 @@ def _following(op: Op, again: Mapping[Tensor, Tensor]) -> Op:
   follows = getattr(op, "follows", ())
   return dataclasses.replace(  # type: ignore[type-var]
       op, follows=tuple(again.get(x, x) for x in follows)) if follows else op
+
+
+def _second_run(rule: Rule, again: Mapping[Tensor, Tensor]) -> Rule:
+  """Returns a user's own gradient of what was computed again, for gradients of gradients."""
+  def gradient(dys: Sequence[Any]) -> Sequence[Any]:
+    outer = current().instead or {}
+    with context(instead={**outer, **{x: outer.get(y, y) for x, y in again.items()}}):
+      return rule.gradient(dys)
+  inputs, captures, outputs, beside = (
+      tuple(again.get(x, x) for x in xs)
+      for xs in (rule.inputs, rule.captures, rule.outputs, rule.beside))
+  return Rule(inputs, captures, outputs, beside, gradient)

@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.partition import Compute
@@ -110,13 +111,43 @@ def test_what_is_recomputed_is_what_the_rule_uses(x, run):
   assert all(first.outs[0] not in s.ins for s in steps if s.node.primals)
 
 
-def test_where_a_second_derivative_would_leave_the_rule_out_it_is_refused(x, run):
+def test_a_gradient_of_a_gradient_goes_through_the_rule_of_what_is_recomputed(x, run):
   def second(block, x):
-    return mtf.gradients(mtf.gradients([mtf.square(mtf.recompute(block)(x))], [x]), [x])
-  want, = mtf.gradients(mtf.gradients([mtf.square(softplus(x))], [x]), [x])
-  close(run(lambda x: second(softplus, x))(x)[0], want.numpy())
-  with pytest.raises(mtf.PlanError, match="custom_gradient has no gradient"):
-    run(lambda x: second(lambda x: mtf.square(softplus(x)), x))(x)
+    return mtf.gradients(mtf.gradients([mtf.square(block(x))], [x]), [x])
+  blocks = [softplus, lambda x: mtf.square(softplus(mtf.tanh(x))),
+            lambda x: mtf.sin(softplus(doubled(mtf.sin(x))))]
+  for block in blocks:
+    want, = mtf.gradients(mtf.gradients([mtf.square(block(x))], [x]), [x])
+    got, = run(lambda x, block=block: second(mtf.recompute(block), x))(x)
+    close(got, want.numpy())
+  third, = run(lambda x: mtf.gradients(second(mtf.recompute(blocks[1]), x), [x]))(x)
+  close(third, mtf.gradients(second(blocks[1], x), [x])[0].numpy())
+
+
+def test_a_rule_uses_what_is_recomputed_in_a_gradient_of_a_gradient_too(x, run):
+  """The rule is false on purpose: plain TensorFlow says what comes of it."""
+  @mtf.custom_gradient
+  def own(x):
+    y = mtf.sin(x)
+    return y, lambda dy: [dy * y * 0.5]
+
+  def second(x):
+    block = mtf.recompute(lambda x: mtf.square(own(mtf.tanh(x))))
+    dx, = mtf.gradients([mtf.square(block(x))], [x])
+    return mtf.gradients([mtf.square(dx)], [x])
+
+  @tf.custom_gradient
+  def plain(x):
+    y = tf.sin(x)
+    return y, lambda dy: dy * y * 0.5
+  value = tf.constant(x.numpy())
+  with tf.GradientTape() as outer:
+    outer.watch(value)
+    with tf.GradientTape() as inner:
+      inner.watch(value)
+      y = tf.square(tf.square(plain(tf.tanh(value))))
+    dx = tf.square(inner.gradient(y, value))
+  close(run(second)(x)[0], outer.gradient(dx, value).numpy())
 
 
 def test_variables_are_arguments(x, run):
