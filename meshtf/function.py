@@ -36,6 +36,7 @@ from meshtf.graph.context import OUT_OF_FORCE, is_traceable
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool, as_callable, as_choice
 from meshtf.ops.nests import flattened
+from meshtf.ops.seeds import iterations
 from meshtf.runtime.advice import MANY_TRACES, warn_of_many_traces
 from meshtf.runtime.arguments import Call, Entry, leaf_names, signature_of, traced_for
 from meshtf.runtime.beats import beat
@@ -242,7 +243,7 @@ class Function:
         call.add_array(name, value, self._names[name])
       else:
         call.add_structure(name, value)
-    for depth, index in enumerate(() if in_place else around.iterations):    # of loops in Python
+    for depth, index in enumerate(() if in_place else iterations()):    # of loops in Python
       call.add_array(f"{_ITERATION}{depth}", index, "")
     call.key += traced_for(around)
     return call

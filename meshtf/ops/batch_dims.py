@@ -57,6 +57,12 @@ class Strided(NamedTuple):
   inner: int
 
 
+class UnknownIndex(NamedTuple):
+  """An index in the batch that nobody knows, which is an error for random ops alone."""
+
+  error: PlanError
+
+
 class Batches:
   """The microbatches in force, by their dimension, and the dimensions that were made of them."""
 
@@ -162,11 +168,15 @@ def _of_ops_alone(names: Iterable[str]) -> bool:
 
 
 def index_in_batch(dim: Dimension, index: Any) -> Any:
-  """Returns which row of the batch a row of a dimension is: another number in each microbatch."""
+  """Returns which element of the batch an element of a dimension is: another one in each
+  microbatch; an `UnknownIndex` where there are two answers."""
   part = current().part
   if part is None or not part.is_of_batch(dim):
     return index
-  place = part.place(dim)
+  try:
+    place = part.place(dim)
+  except PlanError as error:
+    return UnknownIndex(error)
   if place is not None and place.inner == 1:
     return index * place.microbatches + part.number_of(dim)
   if place is not None:
@@ -191,7 +201,9 @@ def _shared_out(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
       if digit.size > size and digit.size % size == 0:
         rest = digit.size // size
         left.appendleft(digit._replace(size=rest))
-        digit = digit._replace(size=size, stride=digit.stride * rest)
+        # Of what is no batch, all pieces of a size are alike, whatever they were cut from.
+        stride = 1 if digit.batch is None else digit.stride * rest
+        digit = digit._replace(size=size, stride=stride)
       elif size % digit.size:
         return _unknown(digits, sizes)
       mine.append(digit)

@@ -23,6 +23,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
+from meshtf.ops.batch_dims import UnknownIndex
 from meshtf.ops.state import full, number, path_number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
@@ -72,7 +73,20 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
     values = tuple(_checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,)))
   salt = path_number(mesh, _checked(zlib.crc32(path.encode())))
   return [salt, *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values),
-          *(i if isinstance(i, Tensor) else number(mesh, i, "int32") for i in current().iterations)]
+          *(i if isinstance(i, Tensor) else number(mesh, i, "int32") for i in iterations())]
+
+
+def iterations() -> tuple[Any, ...]:
+  """Returns the numbers of the iterations of all loops around, outer first.
+
+  Raises:
+    PlanError: one of them is not known: see `batch_dims.index_in_batch`.
+  """
+  around = current().iterations
+  for index in around:
+    if isinstance(index, UnknownIndex):
+      raise index.error
+  return around
 
 
 @contextlib.contextmanager

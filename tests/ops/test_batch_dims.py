@@ -239,3 +239,42 @@ def test_a_name_with_two_meanings_is_refused():
     mtf.optimizers.accumulate_gradients(loss_of, [], x, "batch", 2)
     with pytest.raises(mtf.PlanError, match='"rows" of size 4'):
       mtf.optimizers.accumulate_gradients(lambda x: loss_of(x, True), [], x, "batch", 2)
+
+
+def test_pieces_of_other_dimensions_have_one_meaning(seed):
+  """A size that two splits cut off dimensions without a batch, of 6 and of 12 elements."""
+  mesh = mtf.Mesh("")
+  x = mtf.ones(mesh, "batch:4;length:3")
+
+  def loss_of(x):
+    for other in (2, 4):
+      pieces = mtf.split_dim(mtf.ones(mesh, f"length_d:{3 * other}"), "length_d",
+                             f"length:3;d:{other}")
+      x = x + mtf.reduce_mean(pieces, "d")
+    return mtf.reduce_sum(mtf.dropout(x, 0.5))
+
+  with mtf.seed(seed):
+    found, _ = mtf.optimizers.accumulate_gradients(loss_of, [], x, "batch", 2)
+    np.testing.assert_allclose(found.numpy(), loss_of(x).numpy() / 2, rtol=1e-6)
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_scan_along_a_name_with_two_meanings_is_refused_for_random_ops_alone(recorded):
+  mesh = mtf.Mesh("")
+  x = mtf.ones(mesh, "batch:4;length:2")
+
+  def total(x, draw):
+    rows = mtf.merge(x, ["batch", "length"], "rows")
+    mtf.merge(x, ["length", "batch"], "rows")
+    _, y = mtf.scan(lambda state, row: (state, draw(row)), mtf.zeros(mesh, ""), rows, "rows")
+    return mtf.reduce_sum(y)
+
+  def step(draw):
+    def run():
+      with mtf.seed(1):
+        return mtf.optimizers.accumulate_gradients(lambda x: total(x, draw), [], x, "batch", 2)[0]
+    return (mtf.function(run, mesh=mesh) if recorded else run)()
+
+  assert step(lambda row: row * 3.0).numpy() == 12.0
+  with pytest.raises(mtf.PlanError, match='(?s)"rows" of size 4.*mtf.scan'):
+    step(lambda row: mtf.dropout(row, 0.5))
