@@ -74,11 +74,14 @@ def shard(x: Any, layout: LayoutLike) -> Tensor:
   Raises:
     ParseError: `layout` cannot be read, or a rule names several axes.
     ShapeError: x lacks a dimension of `layout`.
-    LayoutError: two dimensions go to one axis, or a size does not divide.
+    LayoutError: two dimensions go to one axis, a size does not divide, or the mesh lacks the axis
+      and does not name it among its `optional_axes`; on one position all axes may be absent.
   """
   x = as_tensor("x", x)
   rules = _checked(layout, tensor=repr(x.shape))
   _check_names(x, (name for name, _ in rules.items()))
+  for name, axes in rules.items():
+    _check_there(x, name, axes)
   return _lay(x, Layout.changes("*:").then(rules))
 
 
@@ -94,7 +97,8 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 
   Raises:
     ShapeError: x has no such dimension.
-    LayoutError: `axis` is no name, or the size does not divide.
+    LayoutError: `axis` is no name, the size does not divide, or the mesh lacks the axis and does
+      not name it among its `optional_axes`; on one position all axes may be absent.
   """
   x = as_tensor("x", x)
   dim = as_dim("dim", dim, x.shape)
@@ -104,6 +108,7 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
         tensor=repr(x.shape), **{"from": Source.here()},
         way_out=f'To get several tensors, write mtf.chunk(x, "{dim}", {axis!r}).'))
   _check_names(x, [dim])
+  _check_there(x, dim, (axis,))
   return _lay(x, Layout.changes({name: "" for name in x.shape.names
                                  if _axes(x, name) == (axis,)} | {dim: axis}))
 
@@ -111,6 +116,21 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
 def _axes(x: Any, name: str) -> tuple[str, ...]:
   layout = current().region if x.mesh is None else x.mesh.layout_in(current().region)
   return layout.axes(name)
+
+
+def _check_there(x: Tensor, dim: str, axes: Iterable[str]) -> None:
+  """Refuses axes that the mesh lacks, unless they may be absent. Raises LayoutError."""
+  mesh = x.mesh
+  if mesh is None or mesh.size == 1:
+    return
+  for axis in axes:
+    if axis not in (*mesh.axes, *mesh.optional_axes):
+      close = near_misses(axis, mesh.axes)
+      raise LayoutError(explain_error(
+          f'"{dim}" cannot be sharded along "{axis}": the mesh has no axis {axis!r}.'
+          + (f" Did you mean {close}?" if close else ""),
+          mesh=repr(mesh), tensor=repr(x.shape), **{"from": Source.here()},
+          way_out=f'Name one of its axes; if it may be absent: Mesh(..., optional_axes="{axis}").'))
 
 
 def _checked(changes: LayoutLike, **came: object) -> Layout:

@@ -46,12 +46,34 @@ def test_what_may_be_absent_is_quiet(strict, optional, recwarn):
 
 def test_rules_of_a_region():
   mesh = Mesh("data:2", "batch:data")
-  x = mtf.ones(mesh, "batch:4;d:4")
-  with pytest.warns(mtf.LayoutWarning, match="layout rule d:dat: .*has no axis 'dat'"):
-    mtf.shard(x, {"d": "dat"})
+  with (pytest.warns(mtf.LayoutWarning, match="layout rule d:dat: .*has no axis 'dat'"),
+        mtf.layout("d:dat")):
+    mtf.ones(mesh, "batch:4;d:4")
   strict = Mesh("data:2", "batch:data", strict=True)
   with refuses(mtf.LayoutError, "layout rule d:dat", "Did you mean data"), mtf.layout("d:dat"):
     mtf.ones(strict, "batch:4;d:4")
+
+
+LAYING = [lambda x: mtf.split(x, "d", "dat"), lambda x: mtf.shard(x, {"batch": "data", "d": "dat"}),
+          lambda x: mtf.shard(x, "d:dat")]
+
+
+@pytest.mark.parametrize("lay", LAYING)
+@pytest.mark.parametrize("recorded", [False, True])
+def test_one_tensor_is_not_sharded_along_an_axis_that_is_not_there(lay, recorded):
+  mesh = Mesh("data:2", "batch:data")
+  run = mtf.function(lay, mesh=mesh) if recorded else lay
+  with refuses(mtf.LayoutError, "has no axis 'dat'", "Did you mean data", "test_lacking_axes.py",
+               'optional_axes="dat"'):
+    run(mtf.ones(mesh, "batch:4;d:4"))
+
+
+@pytest.mark.parametrize("lay", LAYING)
+def test_one_tensor_along_an_axis_that_may_be_absent(lay, recwarn):
+  for mesh in (Mesh("data:2", "batch:data", optional_axes="dat"), Mesh("", strict=True),
+               Mesh("data:1", "batch:data")):
+    np.testing.assert_array_equal(lay(mtf.ones(mesh, "batch:4;d:4")).numpy(), 1.0)
+  assert not recwarn.list
 
 
 def trained(region="", **mesh):
