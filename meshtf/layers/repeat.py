@@ -3,6 +3,8 @@
     blocks = mtf.layers.Repeat(lambda: Block(mesh, ...), "layers:48")
     h = blocks(h, mask)                # every variable of Block has `layers` in front
 
+While the block runs, a variable has the shape of one layer's entry.
+
 Repeated layers may be made of repeated layers, and share modules that are made outside of `make`.
 The program of a deep model is so as large as that of one layer. Checkpoints hold one tensor for all
 layers. With mtf.recompute of the layer, only its inputs are kept for the backward pass.

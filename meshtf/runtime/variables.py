@@ -99,8 +99,10 @@ class Variable(Operators, Untracked):
 
   @property
   def shape(self) -> Shape:
-    """The named shape."""
-    return self.spec.shape
+    """The named shape; in a layer of a `Repeat` that of the layer's entry, as of `tensor()`."""
+    rows = current().rows
+    entry = None if rows is None else rows.get(id(self))
+    return self.spec.shape if entry is None else entry.shape
 
   @property
   def dtype(self) -> str:

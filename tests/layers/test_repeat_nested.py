@@ -211,3 +211,46 @@ def test_reversible_layers_are_repeated(layout, seed):
   for call in (run, mtf.function(run)):
     for y, number in zip(call(x, True), want, strict=True):
       np.testing.assert_allclose(y.numpy(), number, 1e-4, 1e-5)
+
+
+@pytest.mark.parametrize("run", [mtf.function, lambda fn, mesh: fn], ids=["recorded", "eager"])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_within_a_layer_a_variable_has_the_shape_of_its_entry(depth, run):
+  mesh = mtf.Mesh("data:2", "batch:data")
+  seen = []
+
+  class Layer(mtf.Module):
+    def __init__(self, name="layer"):
+      super().__init__(name)
+      self.w = mtf.Variable(mesh, "d:4", "ones", "w")
+
+    def __call__(self, x):
+      seen.append((self.w.shape, self.w.tensor().shape))
+      return mtf.einsum([x, self.w], x.shape.without("d") + self.w.shape)
+  net = mtf.layers.Repeat(Layer, "inner:2", name="inner")
+  if depth == 2:
+    net = mtf.layers.Repeat(lambda: mtf.layers.Repeat(Layer, "inner:2", name="inner"), "outer:3")
+  y = run(lambda x: net(x), mesh=mesh)(mtf.ones(mesh, "batch:2;d:4"))
+  np.testing.assert_array_equal(y.numpy(), 1.0)
+  assert seen and all(a == b == mtf.Shape("d:4") for a, b in seen)
+  assert net.variables[0].shape == mtf.Shape(["", "inner:2;d:4", "outer:3;inner:2;d:4"][depth])
+
+
+@pytest.mark.parametrize("run", [mtf.function, lambda fn, mesh: fn], ids=["recorded", "eager"])
+def test_an_embedding_in_a_repeated_layer(run, rng):
+  mesh = mtf.Mesh("data:2", "batch:data", seed=3)
+
+  class Layer(mtf.Module):
+    def __init__(self, name="layer"):
+      super().__init__(name)
+      with self.scope():
+        self.embedding = mtf.layers.Embedding(mesh, "vocab:6", "d:4")
+
+    def __call__(self, x):
+      return x + mtf.reduce_sum(self.embedding.attend(x), "vocab")
+  net = mtf.layers.Repeat(Layer, "layers:3")
+  x = want = rng.normal(size=(2, 4)).astype("float32")
+  y = run(lambda x: net(x), mesh=mesh)(mtf.import_tensor(mesh, x, "batch;d"))
+  for table in net.variables[0].numpy():
+    want = want + (want @ table.T).sum(1, keepdims=True)
+  np.testing.assert_allclose(y.numpy(), want, 1e-4)
