@@ -5,8 +5,11 @@ Logical devices are fixed once TensorFlow has started, so they are made here, be
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import zlib
+from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Wherever TensorFlow is imported it imports Keras, which imports scikit-learn and SciPy if they are
@@ -24,6 +27,7 @@ from tests.sampling import pytest_collection_modifyitems
 
 # pytest finds them here, at the start
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary", "record"]
+LIBC = ctypes.CDLL(None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,12 +42,28 @@ def pytest_configure(config: pytest.Config) -> None:
   """Starts TensorFlow with logical devices."""
   sampling.pytest_configure(config)
   start_tensorflow()
+  gc.collect()
+  gc.freeze()                          # what lasts is not looked at again after each module
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
   """Prints the seeds."""
   return [f"seed: {config.getoption('--seed')} (--seed=N draws other numbers and layouts)",
           sampling.header(config)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def leave_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+  """Frees what the functions of a module cached, models and programs above all, after its tests."""
+  yield
+  if isinstance(request.node, pytest.Module):
+    module = request.node.obj
+    for value in vars(module).values():
+      if hasattr(value, "cache_clear") and value.__module__ == module.__name__:
+        value.cache_clear()
+  gc.collect()
+  if hasattr(LIBC, "malloc_trim"):
+    LIBC.malloc_trim(0)                # else a process keeps what a module once needed
 
 
 @pytest.fixture
