@@ -32,6 +32,7 @@ def recorded(layers, mesh, image=IMAGE):
   return found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("cells, filters, parameters, giga_macs", [
     (18, 128, 31_694_440, 3.80), (18, 208, 81_505_540, 10.02), (18, 256, 122_470_120, 15.17),
     (18, 416, 319_024_120, 40.03), (18, 512, 481_268_200, 60.63), (18, 544, 542_734_840, 68.44),

@@ -68,6 +68,7 @@ class Paper:
     self.x = self.x - self.m - shrink * self.x
 
 
+@pytest.mark.sampled(9, each="layout choice")
 @pytest.mark.parametrize("layout, choice", CASES)
 def test_updates_are_the_papers_under_every_layout(layout, choice, rng):
   choices = CHOICES[choice]

@@ -150,6 +150,7 @@ def test_clipping_leaves_gradients_cut_that_come_from_another_region():
   assert found == {("reduce_scatter", "data"): 1}
 
 
+@pytest.mark.sampled(12, each="name mesh")
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("mesh", MESHES, ids=str)
 def test_numbers_are_those_of_one_position(name, mesh, seed):
