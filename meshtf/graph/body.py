@@ -104,9 +104,9 @@ def require_given(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
 
 
 def uses(node: Node) -> tuple[Tensor, ...]:
-  """Returns the tensors that must be there before a node runs, or that its rule may need."""
+  """Returns the tensors that must be there before a node runs, or that its rule needs."""
   before = node.inputs if node.after is None else (*node.inputs, node.after)
-  return before if node.rule is None else (*before, *node.rule.beside)
+  return before if node.rule is None else (*before, *node.rule.inputs, *node.rule.beside)
 
 
 def needed(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:

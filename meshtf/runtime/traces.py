@@ -16,6 +16,7 @@ from typing import Any
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Graph, Node, Source, Tensor, apply, executing
+from meshtf.graph.body import uses
 from meshtf.graph.context import Context, current, nothing_in_force
 from meshtf.graph.gradients import gradients_within
 from meshtf.mesh import Layout
@@ -231,7 +232,7 @@ def _is_first(x: Tensor) -> bool:
 
 def _outside(nodes: Sequence[Node], results: Sequence[Tensor]) -> Iterable[Tensor]:
   """Returns reads of variables, and eager tensors that a program uses, if they have gradients."""
-  used = dict.fromkeys((*(x for n in nodes for x in n.inputs), *results))
+  used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
   return [x for x in used if has_gradient(x.dtype) and (
       x.held is not None or x.node.op.effect == "read" and _is_variable(x.node.op.stores[0]))]
 

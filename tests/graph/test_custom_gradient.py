@@ -195,6 +195,25 @@ def test_in_the_body_of_a_scan(x, run):
 
 
 @mtf.custom_gradient
+def beside(x, w):                             # w has a cotangent, and nothing is made of it
+  return x * 1.0, lambda dy: [dy, dy * x]
+
+
+@pytest.mark.parametrize("block", [
+    beside, mtf.recompute(beside), lambda x, w: mtf.function(lambda x: beside(x, w))(x),
+    lambda x, w: mtf.scan(lambda h, _: (beside(h, w), None), x, None, "t", 1)[0],
+    lambda x, w: mtf.scan_and_sum(lambda h, _: (h, beside(x, w), None), x, None, "t", 1)[1],
+    lambda x, w: mtf.cond(mtf.reduce_sum(x) < 1e9, lambda: beside(x, w), lambda: x),
+    lambda x, w: mtf.cond(mtf.reduce_sum(x) < 1e9, lambda: mtf.function(beside)(x, w), lambda: x)
+], ids=["plain", "recompute", "function", "scan", "scan_and_sum", "cond", "function in cond"])
+def test_an_argument_that_no_result_is_made_of_has_its_cotangent(x, run, block):
+  w = mtf.Variable(x.mesh, "b:4;d:6", mtf.layers.initializers.ones, "w")
+  dx, dw = run(lambda x: mtf.gradients([mtf.reduce_sum(block(x, w))], [x, w]))(x)
+  close(dx, np.ones((4, 6)))
+  close(dw, x.numpy())
+
+
+@mtf.custom_gradient
 def exponential_only_backward(x):
   e = mtf.exp(x)
   return x * 2.0, lambda dy: [dy * e]
