@@ -62,7 +62,9 @@ def custom(w: Writer) -> str | None:
     y = w.brought(h)
     results = [y, w.emit(f"mtf.sin({y}) * {h}", dims)] if w.maybe() else [y]
   dys = [w.name("dy") for _ in results]
-  rules = ("{0} * 0.5", "{0} * mtf.cos({1})", "mtf.tanh({0})", "{0} * mtf.sin({2})", "{0} * {0}")
+  rules = ["{0} * 0.5", "{0} * mtf.cos({1})", "{0} * mtf.sin({2})"]
+  if not w.apart and not w.rough:        # else a batch's cotangent is not the sum of its parts'
+    rules += ["mtf.tanh({0})", "{0} * {0}"]
   dx = " + ".join(w.pick(rules).format(dy, h, y) for dy in dys)
   dxs = [dx, *([w.pick([f"{dys[-1]} * {g}", "None", f"{dys[0]} * mtf.sin({h})"])] if other else [])]
   pair = f"({', '.join(results)})" if len(results) > 1 else y
