@@ -175,7 +175,7 @@ class _Backward:
     """Returns the cotangent of a target."""
     if isinstance(x, Tensor):
       return self.cotangents.get(x)
-    reads = self.reads.get(id(x), ())
+    reads = self.reads.get(id(x), [])
     total = Cotangents()
     for read in reads:
       dx = self.cotangents.get(read)

@@ -70,7 +70,7 @@ def _is_outside(x: Tensor) -> bool:
 
 def _outside(x: Tensor) -> Tensor:
   """Returns an eager tensor in place of one that a branch captures."""
-  return x if x.held is not None else _read_variable(x).tensor()  # type: ignore[no-any-return]
+  return x if x.held is not None else _read_variable(x).tensor()
 
 
 def _read_variable(x: Tensor) -> Any:

@@ -10,44 +10,43 @@ The seed that it prints draws the same programs again. Each finding is a script 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import random
 import sys
 import time
 
-from tests.apart import start_tensorflow
+from tests.apart import Apart
+from tests.fuzz.search import Finding, search_case
+from tests.fuzz.strategies import CASES
+
+ROUNDS = 3         # of a process: XLA's programs stay in memory, of which Linux maps 65,530 pieces
 
 
 def main() -> int:
   """Returns 1 if there was a finding."""
   options = _options()
-  start_tensorflow()
-  from tests.fuzz.catalogue import OPS
-  from tests.fuzz.constructs import CONSTRUCTS
-  from tests.fuzz.search import Finding, Search
-  from tests.fuzz.strategies import CASES
-  from tests.fuzz.writer import OFTEN
-
-  often = options.often.split(",") if options.often else []
-  OFTEN.extend(rule for rule in (*OPS, *CONSTRUCTS) if rule.__name__ in often)
   seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
   print(f"seed: {seed}", flush=True)
   end, started = time.time() + 60 * options.minutes, time.time()
   wanted = options.only.split(",") if options.only else []
+  seeds = {name: 1000 * (100 * seed + i) for i, name in enumerate(CASES)
+           if all(word in name for word in wanted)}
+  often = options.often.split(",") if options.often else []
   known: list[Finding] = []
-  searches = {name: Search(strategy, 1000 * (100 * seed + i), known, end)
-              for i, (name, strategy) in enumerate(CASES.items())
-              if all(word in name for word in wanted)}
-  while time.time() < end:
-    for name, search in searches.items():
+  tried = repeated = 0
+  with Apart(ROUNDS) as apart:
+    for name in itertools.cycle(seeds):
       if time.time() >= end:
         break
-      finding = search.round(options.examples)
-      tried = sum(s.tried for s in searches.values())
+      result = apart(search_case, name, often, seeds[name], known, end, options.examples)
+      seeds[name] += 1
+      tried, repeated = tried + result.tried, repeated + result.repeated
+      if result.finding is not None:
+        known.append(result.finding)
+        _write(options.folder, f"{seed}_{len(known)}", result.finding.report(), name)
       print(f"{time.time() - started:6.0f} s  {tried} programs, {len(known)} findings, "
-            f"{sum(s.repeated for s in searches.values())} like them  ({name})", flush=True)
-      if finding is not None:
-        _write(options.folder, f"{seed}_{len(known)}", finding.report(), name)
+            f"{repeated} like them  ({name})", flush=True)
   return 1 if known else 0
 
 

@@ -1,7 +1,7 @@
 """Searches for programs on which meshtf and the judge differ, and shrinks them.
 
-    found = Search(strategies.programs(), seed=7).round(examples=100)
-    print(found.report())
+    round = search(strategies.programs(), seed=7, known=[], end=time.time() + 60, examples=100)
+    print(round.finding.report())
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import dataclasses
 import re
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, settings
@@ -18,8 +20,12 @@ from hypothesis import strategies as st
 
 import meshtf
 from tests.fuzz import judging
+from tests.fuzz.catalogue import OPS
+from tests.fuzz.constructs import CONSTRUCTS
 from tests.fuzz.program import Program
 from tests.fuzz.reducing import reduced
+from tests.fuzz.strategies import CASES
+from tests.fuzz.writer import OFTEN
 
 WORDS = ("scan", "scan_and_sum", "while_loop", "cond", "recompute", "layout", "stage", "seed",
          "function", "Repeat", "RecordedLayer", "GPipe", "accumulate_gradients", "gradients")
@@ -95,46 +101,54 @@ def _place(error: Exception) -> str:
   return f"{type(error).__name__} {place} {message[:80]}"
 
 
-class Search:
-  """Draws programs in rounds; each round ends with its first finding, as small as it gets.
+class Round(NamedTuple):
+  """A round of a search.
+
+  Attributes:
+    tried: the number of programs that ran.
+    repeated: how many of them had a fault that was known.
+    finding: the first other one, as small as it gets.
+  """
+
+  tried: int
+  repeated: int
+  finding: Finding | None
+
+
+def search(strategy: st.SearchStrategy[Program], seed: int, known: Sequence[Finding], end: float,
+           examples: int) -> Round:
+  """Draws programs until one is a finding.
 
   Args:
     strategy: of programs.
-    seed: of the first round.
-    known: findings that are not looked for again, which the search adds to.
+    seed: what they are drawn with.
+    known: findings that are not looked for again.
     end: when to stop, in seconds as of `time.time`.
+    examples: the number of programs to draw.
   """
+  tried, repeated, first = [], [], []
 
-  def __init__(self, strategy: st.SearchStrategy[Program], seed: int, known: list[Finding],
-               end: float) -> None:
-    self.strategy, self.seed, self.known, self.end = strategy, seed, known, end
-    self.tried = self.repeated = 0
+  @hypothesis.seed(seed)
+  @settings(QUIET, max_examples=examples, phases=[Phase.generate])
+  @hypothesis.given(strategy)
+  def attempt(program: Program) -> None:
+    if first or time.time() > end:
+      return
+    tried.append(program)
+    try:
+      finding = examine(program)
+    except judging.Unfit:
+      return
+    if finding is None:
+      return
+    is_known = any(finding.may_be(other) for other in known)
+    (repeated if is_known else first).append(finding)
 
-  def round(self, examples: int) -> Finding | None:
-    """Returns what a round finds that no round before it has found."""
-    first: list[Finding] = []
+  attempt()
+  return Round(len(tried), len(repeated), smallest(first[0]) if first else None)
 
-    @hypothesis.seed(self.seed)
-    @settings(QUIET, max_examples=examples, phases=[Phase.generate])
-    @hypothesis.given(self.strategy)
-    def attempt(program: Program) -> None:
-      if first or time.time() > self.end:
-        return
-      self.tried += 1
-      try:
-        found = examine(program)
-      except judging.Unfit:
-        return
-      if found is None:
-        return
-      if any(found.may_be(known) for known in self.known):
-        self.repeated += 1
-        return
-      first.append(found)
 
-    self.seed += 1
-    attempt()
-    if not first:
-      return None
-    self.known.append(smallest(first[0]))
-    return self.known[-1]
+def search_case(name: str, often: Sequence[str], *args: Any) -> Round:
+  """Searches one case of `strategies.CASES`; half of all statements are by the rules of `often`."""
+  OFTEN[:] = [rule for rule in (*OPS, *CONSTRUCTS) if rule.__name__ in often]
+  return search(CASES[name], *args)
