@@ -50,6 +50,10 @@ class PlanError(MeshtfError, RuntimeError):
   """A program that cannot be recorded, differentiated or planned."""
 
 
+class NoValueError(PlanError):
+  """The elements of a recorded tensor are asked for, which has none until its function runs."""
+
+
 class CheckpointError(MeshtfError, ValueError):
   """A checkpoint that is absent, or is not this model's."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, NamedTuple
 
-from meshtf.errors import PlanError, explain_error
+from meshtf.errors import NoValueError, explain_error
 from meshtf.graph.context import Context
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS, Operators
@@ -95,7 +95,7 @@ class Tensor(Operators):
   def numpy(self) -> Any:
     """Returns the whole tensor as a numpy array (eager only)."""
     if self.held is None:
-      raise PlanError(explain_error(
+      raise NoValueError(explain_error(
           "a recorded tensor has no value yet.", tensor=repr(self), **{"made by": self.node.source},
           way_out="Return it from the mtf.function, or run the code outside of it to see values."))
     return OPERATORS["export"](self).numpy()
@@ -116,7 +116,7 @@ class Tensor(Operators):
 
   def __bool__(self) -> bool:
     if self.held is None:
-      raise PlanError(explain_error(
+      raise NoValueError(explain_error(
           "Python needs the truth of a recorded tensor, which has no value yet.",
           tensor=repr(self), **{"made by": self.node.source},
           way_out="Use mtf.where to choose between tensors, mtf.cond between computations, "

@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from meshtf.errors import NoValueError
 from meshtf.graph import OPERATORS, Body, Graph, Node, Rule, Tensor, apply, context, executing
 from meshtf.graph.body import Inner, record_body
 from meshtf.graph.branch import branch_gradient
@@ -35,14 +36,16 @@ class _NeverRun(Inner):
 def with_branch_not_taken(mesh: Mesh | None, made: Any, other: Callable[[], Any]) -> Any:
   """Returns what a branch made, whose gradients are zeros by what the other branch uses.
 
+  A branch that asks for elements of a tensor, as a debugger does, runs outside of functions alone
+  and cannot be recorded: then there are no zeros.
+
   Args:
     mesh: of the cond.
     made: what the branch that is taken returned.
     other: the branch that is not taken; it is recorded.
 
   Raises:
-    ShapeError, DTypeError, PlanError: the two return different things, or `other` needs the numbers
-      of a tensor.
+    ShapeError, DTypeError, PlanError: the two return different things.
   """
   returned: list[Any] = []
 
@@ -50,8 +53,11 @@ def with_branch_not_taken(mesh: Mesh | None, made: Any, other: Callable[[], Any]
     returned.append(other())
     return tensors_of(returned[0], "result")
   taken = tensors_of(made, "result")
-  with executing(Graph(mesh)):
-    body = record_body(record, [], _NeverRun)
+  try:
+    with executing(Graph(mesh)):
+      body = record_body(record, [], _NeverRun)
+  except NoValueError:
+    return made
   require_alike_nests(made, returned[0], BRANCHES_DIFFER)
   for x, y in zip(taken, body.results):
     require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)

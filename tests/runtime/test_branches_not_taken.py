@@ -145,3 +145,16 @@ def test_only_the_branch_that_is_taken_runs():
     return w * 1.0
   mtf.cond(mtf.reduce_sum(x) > 0, lambda: x, other)
   np.testing.assert_array_equal(w.numpy(), 1.0)
+
+
+def test_a_branch_that_asks_for_elements_is_left_alone_outside_of_functions():
+  mesh = mtf.Mesh("")
+  x = mtf.ones(mesh, "d:2")
+
+  def then():
+    return x * float(mtf.reduce_sum(x * 2.0).numpy())
+
+  assert mtf.cond(mtf.reduce_sum(x) > 3.0, then, lambda: x).numpy().tolist() == [1.0, 1.0]
+  assert mtf.cond(mtf.reduce_sum(x) > 1.0, then, lambda: x).numpy().tolist() == [4.0, 4.0]
+  with pytest.raises(mtf.PlanError, match="has no value yet"):
+    mtf.function(lambda: mtf.cond(mtf.reduce_sum(x) > 1.0, then, lambda: x), mesh=mesh)()
