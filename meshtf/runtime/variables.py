@@ -32,15 +32,14 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.check import check_layout
 from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
-from meshtf.names import Shape, ShapeLike, dtype_name, is_floating
+from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
-from meshtf.ops.choosing import cast
 from meshtf.ops.state import Read, Write, transpose_like
 from meshtf.runtime.cells import Cell, make_cells
 from meshtf.runtime.changes import Writes, written
 from meshtf.runtime.devices import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
-from meshtf.runtime.initial_values import Initializer, as_initializer
+from meshtf.runtime.initial_values import Initializer, as_initial_value, as_initializer
 from meshtf.runtime.stores import import_tensor, pieces_of, region, slice_keys
 from meshtf.runtime.tracking import Untracked
 
@@ -213,8 +212,8 @@ class Variable(Operators, Untracked):
     rules = EVERYWHERE if together else Layout.changes("*:").then(self.layout)
     with context(region=rules, path=(), iterations=()), executing():
       value = initializer(mesh, self.shape, self.path)
-      if value.dtype != self.dtype and is_floating(value.dtype) and is_floating(self.dtype):
-        value = cast(value, self.dtype)
+      if value.dtype != self.dtype:
+        value = as_initial_value(value, self.dtype, self.path)
     if value.shape != self.shape or value.dtype != self.dtype:
       raise ShapeError(f"the initializer of variable {self.path!r} gave {value.dtype} "
                        f"{value.shape!r}, not {self.dtype} {self.shape!r}.")

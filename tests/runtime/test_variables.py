@@ -146,6 +146,20 @@ def test_initial_values_are_converted_between_floats(dtype, initializer):
   np.testing.assert_array_equal(v.numpy(), tf.cast(w.numpy(), dtype).numpy())
 
 
-def test_floats_are_no_initial_values_of_integers():
-  with pytest.raises(mtf.ShapeError, match="gave float32 .* not int32"):
-    mtf.Variable(mtf.Mesh(""), "a:4", "ones", "v", dtype="int32")
+@pytest.mark.parametrize("axes", ["", "x:2"])
+@pytest.mark.parametrize("initializer, dtype, want", [
+    ("ones", "int32", 1), ("zeros", "int64", 0), ("ones", "uint8", 1), ("zeros", "bool", False),
+    (mtf.layers.initializers.constant(7.0), "int8", 7),
+    (mtf.layers.initializers.shared("ones"), "int32", 1)])
+def test_integers_start_with_what_is_exact(initializer, dtype, want, axes):
+  mesh = mtf.Mesh(axes, "a:x", optional_axes="x")
+  v = mtf.Variable(mesh, "a:4", initializer, "v", dtype=dtype, trainable=False)
+  assert v.dtype == dtype and v.numpy().tolist() == [want] * 4
+
+
+@pytest.mark.parametrize("initializer, dtype", [
+    ("normal", "int32"), ("uniform", "int64"), (mtf.layers.initializers.constant(0.5), "int32"),
+    (mtf.layers.initializers.constant(2.0), "bool")])
+def test_other_floats_are_no_initial_values_of_integers(initializer, dtype):
+  with pytest.raises(mtf.DTypeError, match=f"(?s)'v' gave float32, .* is {dtype}.*mtf.full"):
+    mtf.Variable(mtf.Mesh(""), "a:4", initializer, "v", dtype=dtype)
