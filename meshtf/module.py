@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import tensorflow as tf
 
@@ -34,7 +34,13 @@ def scope(name: str) -> Iterator[None]:
 
 
 class Module(tf.Module):
-  """A tf.Module whose variables are mtf Variables; its name is in the path of what it makes."""
+  """A tf.Module whose variables are mtf Variables; its name is in the path of what it makes.
+
+  A subclass that only calls other layers may say `called_in_path = False`: what it makes when it is
+  called then has the path of its caller.
+  """
+
+  called_in_path: ClassVar[bool] = True
 
   def __init__(self, name: str | None = None) -> None:
     if name is not None:
@@ -44,7 +50,7 @@ class Module(tf.Module):
 
   def __init_subclass__(cls, **kwargs: Any) -> None:
     super().__init_subclass__(**kwargs)
-    if "__call__" in cls.__dict__:
+    if "__call__" in cls.__dict__ and cls.called_in_path:
       cls.__call__ = _within_path(cls.__dict__["__call__"])
 
   @contextlib.contextmanager

@@ -86,6 +86,8 @@ class GPipe(Module):
     MeshError: the mesh of a variable or of `inputs` has another number of stages.
   """
 
+  called_in_path = False        # layers draw the same random numbers in `loss`, and by themselves
+
   def __init__(self, layers: Sequence[Callable[..., Any]], stages: int, microbatches: int,
                schedule: str = "1f1b", chunks: int = 1,
                partition: str | Sequence[int] = "min_max", recompute: bool = False,
