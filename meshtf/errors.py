@@ -65,8 +65,9 @@ class ClusterError(MeshtfError, RuntimeError):
 class DamageError(CheckpointError):
   """A file of a checkpoint is not as it was written."""
 
-  def __init__(self, checkpoint: str, file: str, reason: str) -> None:
-    super().__init__(f"the checkpoint {checkpoint} is damaged: {file}: {reason}.")
+  def __init__(self, checkpoint: str, file: str, reason: str, way_out: str = "") -> None:
+    text = f"the checkpoint {checkpoint} is damaged: {file}: {reason}."
+    super().__init__(f"{text}\n  {way_out}" if way_out else text)
     self.checkpoint, self.file, self.reason = checkpoint, file, reason
 
 

@@ -29,6 +29,8 @@ FILE = "manifest.json"
 PREFIX = "variables"        # of TensorFlow's files
 INDEX = f"{PREFIX}.index"
 _FORMAT = 2
+_WAY_OUT = ("Restore the folder from a copy, or delete it, so that the checkpoint before it is "
+            "taken, or the run starts anew.")
 _CHUNK = 1 << 18           # stays in a processor's cache
 _END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
@@ -110,10 +112,10 @@ class Manifest:
       with open(path, "rb") as file:
         text = file.read()
     except OSError as error:
-      raise DamageError(folder, FILE, f"it cannot be read: {error.strerror}") from None
+      raise DamageError(folder, FILE, f"it cannot be read: {error.strerror}", _WAY_OUT) from None
     found = _END.fullmatch(text)
     if found is None:
-      raise DamageError(folder, FILE, "its end is not there")
+      raise DamageError(folder, FILE, "its end is not there", _WAY_OUT)
     if f"{zlib.crc32(found[1]):08x}".encode() != found[2]:
       raise DamageError(folder, FILE, "its sum is not the one that it tells")
     told = json.loads(text)

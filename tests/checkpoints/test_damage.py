@@ -120,3 +120,14 @@ def test_damage_of_numbers_alone_is_seen_when_they_are_read(saved, tmp_path):
   assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 2
   with pytest.warns(CheckpointWarning), pytest.raises(DamageError, match="step_00000001"):
     mtf.checkpoints.restore_latest(str(tmp_path / "run"), variables("one device", seed=3))
+
+
+@pytest.mark.parametrize("how", ["no manifest", "half a manifest"])
+def test_a_checkpoint_without_its_manifest_has_a_way_out(how, tmp_path):
+  folder = tmp_path / "step_00000001"
+  folder.mkdir()
+  if how == "half a manifest":
+    (folder / "manifest.json").write_text('{\n "format": 2,\n')
+  with pytest.warns(CheckpointWarning), pytest.raises(
+      DamageError, match=r"(?s)manifest.json.*\n  Restore the folder from a copy, or delete it"):
+    mtf.checkpoints.latest(str(tmp_path))
