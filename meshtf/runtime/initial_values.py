@@ -46,7 +46,7 @@ def as_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
   if is_floating(dtype):
     return cast(value, dtype)
   op = value.node.op
-  number = op.value if isinstance(op, Fill) else None
+  number = op.value if isinstance(op, Fill) and isinstance(op.value, (int, float)) else None
   if number is None or not float(number).is_integer() or dtype == "bool" and number not in (0, 1):
     raise DTypeError(explain_error(
         f"the initializer of variable {name!r} gave {value.dtype}, and the variable is {dtype}.",
