@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
-from meshtf.graph import Source, Spec, Tensor, current
+from meshtf.graph import OPERATORS, Source, Spec, Tensor, current
 from meshtf.names import Shape, is_complex, is_integer, wide
 from meshtf.ops.shaping import reshape, transpose
 
@@ -98,15 +98,12 @@ def that_meet(function: str, *xs: Any) -> list[Any]:
 
 def onto(dy: Tensor | None, x: Tensor) -> Tensor | None:
   """Returns a broadcast cotangent summed over the names that x lacks, in x's order."""
-  # Both modules' gradients use this one, so they are imported late.
-  from meshtf.ops.reduce import reduce_sum
-  from meshtf.ops.reshape import transpose
   if dy is None or dy.shape == x.shape:
     return dy
   extra = [n for n in dy.shape.names if n not in x.shape]
   if extra:
-    dy = reduce_sum(dy, extra)
-  return dy if dy.shape == x.shape else transpose(dy, list(x.shape.names))
+    dy = OPERATORS["reduce_sum"](dy, extra)
+  return dy if dy.shape == x.shape else OPERATORS["transpose"](dy, list(x.shape.names))
 
 
 def is_scalar(x: Any) -> bool:

@@ -106,9 +106,7 @@ class Cast(Op):
     if not (has_gradient(self.old) and has_gradient(self.new)):
       return [None]
     if is_complex(self.new) and not is_complex(self.old):
-      # Complex numbers are made of floats, so this module cannot import what takes them apart.
-      from meshtf.ops.complex import real
-      dy = real(dy)
+      dy = OPERATORS["real"](dy)
     return [cast(dy, self.old)]
 
 

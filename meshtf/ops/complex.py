@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
 from meshtf.ops.broadcasting import (
@@ -129,3 +129,6 @@ def conj(x: Any) -> Any:
   """Returns the conjugate; numbers that are not complex are their own."""
   x = as_tensor("x", x)
   return apply(Conj(), x) if is_complex(x.dtype) else x
+
+
+OPERATORS["real"] = real

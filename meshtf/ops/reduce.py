@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, ShapeLike, has_gradient, is_floating, names_of
 from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, subtract
@@ -266,3 +266,6 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 def _names(x: Tensor, dims: Names | None) -> tuple[str, ...]:
   x = as_tensor("x", x)
   return x.shape.names if dims is None else names_of(dims, x.shape)
+
+
+OPERATORS["reduce_sum"] = reduce_sum

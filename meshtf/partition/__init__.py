@@ -4,16 +4,19 @@
     moves     the table of communication
     cost      bytes of a move
     steps     loads, moves, computations and stores, on values
-    program   a graph as a list of steps
-    nested    the same for bodies of loops and branches
+    build     a graph as a list of steps
+    builder   plans node after node, and writes the steps
+    wanted_placement    where outputs should lie, and at which stage ops run
+    loops_and_branches  the same for bodies of loops and branches
+    calls     the same for a body that is called many times
     waiting   what waits for what, beside data, to save memory
     schedule  which of them run together in a segment
     buckets   which reductions are one collective
 """
 
+from meshtf.partition.build import build
 from meshtf.partition.moves import Move, moves
 from meshtf.partition.plan import NodePlan, plan_node
-from meshtf.partition.program import build
 from meshtf.partition.schedule import Segment, schedule
 from meshtf.partition.steps import (
   BranchStep,

@@ -7,22 +7,36 @@ that used those before them. Either waits for a value that is there on the devic
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from meshtf.graph import Node
+from meshtf.graph import Node, Tensor
 from meshtf.mesh import At, Mesh, Placement, State, Whole
 from meshtf.partition.steps import Value
-
-if TYPE_CHECKING:
-  from meshtf.partition.program import Builder
+from meshtf.partition.wanted_placement import WantedPlacement
 
 PREFETCH = 2       # ops whose gathered variables may be there at once: one runs, one comes
+
+
+class AvailableTensors(Protocol):
+  """What is known of tensors while a program is planned, and how one is brought to a placement."""
+
+  mesh: Mesh
+  wanted: WantedPlacement
+
+  def state(self, tensor: Tensor) -> Placement:
+    """Returns where a tensor lies."""
+
+  def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
+    """Returns the versions of a tensor that a node may use."""
+
+  def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
+    """Returns a tensor in a placement."""
 
 
 class Waiting:
   """Finds the values for which the steps of a program wait."""
 
-  def __init__(self, builder: Builder) -> None:
+  def __init__(self, builder: AvailableTensors) -> None:
     self.builder = builder
     # By stage: what ops with gathered variables made.
     self.users: dict[State, list[Value]] = collections.defaultdict(list)
@@ -33,7 +47,7 @@ class Waiting:
     if after is None:
       return None
     place = builder.state(after)
-    stage = builder.stage(node)
+    stage = builder.wanted.stage(node)
     if not is_at(builder.mesh, place, stage):
       there = (p for p in builder.at_hand(after, node) if is_at(builder.mesh, p, stage))
       place = next(there, restaged(builder.mesh, place, stage))

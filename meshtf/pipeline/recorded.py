@@ -7,7 +7,7 @@ weights' gradients are handed on from call to call, so that each is one tensor a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -24,10 +24,28 @@ from meshtf.ops.state import full, zeros
 from meshtf.pipeline.costs import layer_name
 from meshtf.pipeline.schedule import Schedule, Task
 
-if TYPE_CHECKING:
-  from meshtf.pipeline.wrapper import GPipe
-
 _NUMBER = Spec(Shape(), "int32")
+
+
+class Pipeline(Protocol):
+  """What recording asks of a pipeline.
+
+  Attributes:
+    cells: the layers of each cell.
+    stages: the number of stages.
+    microbatches: the number of microbatches in a batch.
+    dim: the dimension that is split into microbatches.
+    recompute: whether the backward pass computes a cell again.
+  """
+
+  cells: list[list[Callable[..., Any]]]
+  stages: int
+  microbatches: int
+  dim: str
+  recompute: bool
+
+  def stage_of(self, cell: int) -> int:
+    """Returns the stage at which a cell runs."""
 
 
 class _Run(NamedTuple):
@@ -47,7 +65,7 @@ class Cells:
     others: one microbatch of them.
   """
 
-  def __init__(self, pipe: GPipe, example: Any, loss_of: Callable[..., Tensor] | None,
+  def __init__(self, pipe: Pipeline, example: Any, loss_of: Callable[..., Tensor] | None,
                others: Any) -> None:
     self.pipe, self.loss_of, self.others = pipe, loss_of, others
     self.mesh = tf.nest.flatten(example)[0].mesh
@@ -227,7 +245,7 @@ class Cells:
     return [cast(totals[x], x.dtype) if x in totals else None for x in self.captures]
 
 
-def run_cell(pipe: GPipe, cell: int, number: Any, x: Any, known: dict[Any, Any],
+def run_cell(pipe: Pipeline, cell: int, number: Any, x: Any, known: dict[Any, Any],
              loss_of: Callable[..., Tensor] | None = None, others: Sequence[Any] = ()) -> Any:
   """Returns what the layers of a cell make of a microbatch.
 

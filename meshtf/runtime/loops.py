@@ -9,22 +9,46 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import tensorflow as tf
 
-from meshtf.partition import BranchStep, CallStep, LoopStep, Value
+from meshtf.mesh import Mesh
+from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Value
 from meshtf.partition.cost import local_shape
-
-if TYPE_CHECKING:
-  from meshtf.runtime.carrier import Carrier
 
 # Iterations that may run at once: what the next one gathers may come while one computes. Those that
 # carry no state, such as microbatches, would all hold their tensors at once.
 PREFETCH = 2
 
 
-def run_loop(carrier: Carrier, step: LoopStep) -> None:
+class BodyRunner(Protocol):
+  """What loops, branches and calls ask of the runtime that runs them.
+
+  Attributes:
+    mesh: the program's.
+    values: what each value of the program holds.
+    lists: stacks of loops that stay lists, as another loop reads them element by element.
+  """
+
+  mesh: Mesh
+  values: dict[Value, Any]
+  lists: set[Value]
+
+  def run_body(self, program: Program, given: dict[Value, Any], once: bool = False) -> list[Any]:
+    """Returns the results of a body; `once`: it runs nowhere else."""
+
+  def homes(self, value: Value) -> list[str | None]:
+    """Returns the device of each distinct shard of a value."""
+
+  def different(self, value: Value, slices: Any) -> list[Any]:
+    """Returns the distinct shards in what `values` holds of a value."""
+
+  def spread(self, value: Value, slices: list[Any]) -> Any:
+    """Returns what `values` holds of a value with these distinct shards."""
+
+
+def run_loop(carrier: BodyRunner, step: LoopStep) -> None:
   """Carries out a loop, and keeps what it makes."""
   loop = _Loop(carrier, step)
   with _after(carrier, step.after):
@@ -33,7 +57,7 @@ def run_loop(carrier: Carrier, step: LoopStep) -> None:
                             parallel_iterations=PREFETCH if loop.states else 1))
 
 
-def run_branch(carrier: Carrier, step: BranchStep) -> None:
+def run_branch(carrier: BodyRunner, step: BranchStep) -> None:
   """Carries out a branch, and keeps what it makes."""
   def run(k: int) -> list[Any]:
     results = carrier.run_body(step.bodies[k], _taken(carrier, step))
@@ -44,7 +68,7 @@ def run_branch(carrier: Carrier, step: BranchStep) -> None:
   _keep(carrier, step.outs, iter(tf.nest.flatten(made)))
 
 
-def run_call(carrier: Carrier, step: CallStep) -> None:
+def run_call(carrier: BodyRunner, step: CallStep) -> None:
   """Carries out a call, and keeps what it makes."""
   waits = [x for v in step.follows for x in carrier.different(v, carrier.values[v])]
   with tf.control_dependencies(waits):
@@ -56,7 +80,7 @@ def run_call(carrier: Carrier, step: CallStep) -> None:
 class _Loop:
   """The loop variables of a loop, in order: turn, states, sums, lists of what is stacked."""
 
-  def __init__(self, carrier: Carrier, step: LoopStep) -> None:
+  def __init__(self, carrier: BodyRunner, step: LoopStep) -> None:
     self.carrier, self.step, op = carrier, step, step.op
     self.turns, self.reverse = op.turns, op.reverse
     results = step.body.results
@@ -124,21 +148,21 @@ class _Loop:
       self.carrier.values[value] = self.carrier.spread(value, found)
 
 
-def _taken(carrier: Carrier, step: LoopStep | BranchStep | CallStep) -> dict[Value, Any]:
+def _taken(carrier: BodyRunner, step: LoopStep | BranchStep | CallStep) -> dict[Value, Any]:
   """Returns what bodies use from outside."""
   return {v: carrier.values[v] for v in step.taken}
 
 
-def _keep(carrier: Carrier, outs: Sequence[Value], flat: Iterator[Any]) -> None:
+def _keep(carrier: BodyRunner, outs: Sequence[Value], flat: Iterator[Any]) -> None:
   for value in outs:
     carrier.values[value] = _spread(carrier, value, flat)
 
 
-def _spread(carrier: Carrier, value: Value, flat: Iterator[Any]) -> Any:
+def _spread(carrier: BodyRunner, value: Value, flat: Iterator[Any]) -> Any:
   return carrier.spread(value, list(itertools.islice(flat, len(carrier.homes(value)))))
 
 
-def _rows_first(carrier: Carrier, value: Value, dim: str) -> list[Any]:
+def _rows_first(carrier: BodyRunner, value: Value, dim: str) -> list[Any]:
   """Returns the different slices of a value, with `dim` in front."""
   assert value.spec is not None
   axis = value.spec.shape.index(dim)
@@ -155,20 +179,20 @@ def _row(rows: Any, number: Any) -> Any:
   return rows.read(number) if isinstance(rows, tf.TensorArray) else rows[number]
 
 
-def _slice(value: Value, carrier: Carrier) -> tuple[tuple[int, ...], tf.DType]:
+def _slice(value: Value, carrier: BodyRunner) -> tuple[tuple[int, ...], tf.DType]:
   """Returns sizes and data type of one slice."""
   assert value.spec is not None
   return (local_shape(value.spec.shape, value.placement, carrier.mesh).sizes,
           tf.as_dtype(value.spec.dtype))
 
 
-def _list(value: Value, carrier: Carrier, turns: int | None) -> tf.TensorArray:
+def _list(value: Value, carrier: BodyRunner, turns: int | None) -> tf.TensorArray:
   sizes, dtype = _slice(value, carrier)
   return tf.TensorArray(dtype, size=turns, element_shape=sizes, clear_after_read=False)
 
 
 @contextlib.contextmanager
-def _after(carrier: Carrier, value: Value | None) -> Iterator[None]:
+def _after(carrier: BodyRunner, value: Value | None) -> Iterator[None]:
   """Lets what is made within wait for a value."""
   waits = [] if value is None else carrier.different(value, carrier.values[value])
   with tf.control_dependencies(waits):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _PLAN, _MOVES = "meshtf.partition.plan", "meshtf.partition.moves"
-_PROGRAM, _COST = "meshtf.partition.program", "meshtf.partition.cost"
+_PROGRAM, _COST = "meshtf.partition.builder", "meshtf.partition.cost"
 _GRADIENTS, _BITS = "meshtf.graph.gradients", "meshtf.ops.bits"
 _RING = "meshtf.runtime.collectives.ring"
 _HIERARCHY = "meshtf.runtime.collectives.hierarchy"
@@ -77,12 +77,13 @@ _PLANNING = (
            "max(versions, key=lambda p: self._distance(tensor.spec, p, target))", _TEST_PROGRAM),
     Mutant("gathered variables are kept", _PROGRAM, "Builder.at_hand",
            "node is None or not node.primals or not _is_freed(tensor)", "True", _TEST_PROGRAM),
-    Mutant("cotangents lie where the layout says", _PROGRAM, "Builder.wish",
+    Mutant("cotangents lie where the layout says", "meshtf.partition.wanted_placement",
+           "WantedPlacement.placement",
            "() if node.op.settled else node.primals", "()",
            ("tests/partition/test_program.py", "tests/graph/test_gradients.py")),
-    Mutant("prints are left out", _PROGRAM, "live",
+    Mutant("prints are left out", "meshtf.partition.build", "live",
            "('write', 'print')", "('write',)", ("tests/runtime/test_effects.py",)),
-    Mutant("writes are left out", _PROGRAM, "live",
+    Mutant("writes are left out", "meshtf.partition.build", "live",
            "('write', 'print')", "('print',)", _TEST_PROGRAM))
 
 _RESHARDS = (
@@ -174,7 +175,8 @@ _LOOPS = (
            "number", _TEST_LOOPS),
     Mutant("sums of a loop are its last terms", "meshtf.runtime.loops", "_Loop.turn",
            "old + x", "x + 0 * old", _TEST_LOOPS),
-    Mutant("what varies is taken out of loops", "meshtf.partition.nested", "_take_out",
+    Mutant("what varies is taken out of loops", "meshtf.partition.loops_and_branches",
+           "hoist_invariant_steps",
            "any(v in varies for v in reads(step))", "all(v in varies for v in reads(step))",
            _TEST_LOOPS))
 

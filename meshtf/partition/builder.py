@@ -1,23 +1,23 @@
-"""A program: a graph with its communication made explicit, for any number of devices.
+"""The builder of a program: plans node after node, and writes steps on values.
 
-`build` walks the nodes in order, plans each, and writes steps on values. Equal moves are made once:
-a tensor's versions are kept by placement, and a wanted one is made from the version that moves
-fewest bytes. But a parameter that is made whole for the forward pass is freed, and gathered again
-for the backward pass, unless the mesh says `keep_gathered`.
+Equal reshards are made once: a tensor's versions are kept by placement, and a wanted one is made
+from the version that moves fewest bytes. But a parameter that is gathered for the forward pass is
+freed, and gathered again for the backward pass, unless the mesh says `keep_gathered`.
 
-    steps = build(graph.nodes, results, mesh).steps
+    builder = Builder(mesh, planners)
+    builder.node(node)
+    builder.steps, builder.bring(tensor, placement, None)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Body, Branch, Call, Loop, Node, Spec, Store, Tensor
+from meshtf.graph import Body, Node, Op, Spec, Store, Tensor
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
-from meshtf.partition import nested
 from meshtf.partition.cost import bytes_received, local_size, reads_own
 from meshtf.partition.moves import moved, moves
 from meshtf.partition.plan import NodePlan, plan_node
@@ -33,53 +33,32 @@ from meshtf.partition.steps import (
   WindowStep,
 )
 from meshtf.partition.waiting import Waiting
+from meshtf.partition.wanted_placement import WantedPlacement
 
 
-def build(nodes: Sequence[Node], results: Sequence[Tensor], mesh: Mesh,
-          placement: Placement | None = None, finish: bool = True, prune: bool = True) -> Program:
-  """Returns the program that makes `results`, from nodes in the order in which they were made.
+class PlannedBody(NamedTuple):
+  """The body of a call as it was planned at its first call."""
 
-  Args:
-    nodes: what was recorded.
-    results: tensors to make.
-    mesh: their mesh.
-    placement: where to bring the results; None: where the planner leaves them.
-    finish: whether unfinished sums among the results are finished.
-    prune: whether to leave out what no result and no effect needs.
-  """
-  builder = Builder(mesh)
-  for node in live(nodes, results) if prune else nodes:
-    builder.node(node)
-  final = []
-  for tensor in results:
-    state = builder.state(tensor)
-    target = placement or (finished(state) if finish else state)
-    final.append(builder.bring(tensor, target, None))
-  return Program(mesh, builder.steps, final)
-
-
-def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
-  """Returns the nodes that results or effects need."""
-  needed = {t.node for t in results}
-  kept = []
-  for node in reversed(nodes):
-    if node in needed or node.op.effect in ("write", "print"):
-      kept.append(node)
-      needed.update(x.node for x in node.inputs)
-      if node.after is not None:
-        needed.add(node.after.node)
-  return kept[::-1]
+  program: Program
+  arguments: tuple[Value, ...]
+  captures: tuple[Value, ...]
 
 
 class Builder:
-  """Writes steps; knows in which placements each tensor is at hand."""
+  """Writes steps; knows in which placements each tensor is available.
 
-  def __init__(self, mesh: Mesh) -> None:
+  Args:
+    mesh: the program's.
+    planners: what plans ops with bodies and writes their steps, by kind of op.
+  """
+
+  def __init__(self, mesh: Mesh, planners: Mapping[type[Op], Planner]) -> None:
     self.mesh = mesh
+    self.planners = planners
     self.gathered: dict[Tensor, dict[Placement, Value]] = {}    # again, for the backward pass
-    self.called: dict[Body, nested.Called] = {}
+    self.called: dict[Body, PlannedBody] = {}
     self.waiting = Waiting(self)
-    self.axes = tuple(mesh.axes)
+    self.wanted = WantedPlacement(mesh, self)
     self.steps: list[Step] = []
     self.versions: dict[Tensor, dict[Placement, Value]] = {}
     self.states: dict[Tensor, Placement] = {}      # the placement that planning starts from
@@ -105,8 +84,8 @@ class Builder:
     elif op.effect == "print":
       self.steps.append(Put(node, tuple(self.bring(x, self.mesh.whole, node)
                                         for x in node.inputs)))
-    elif isinstance(op, (Loop, Branch, Call)):
-      nested.add(self, node)
+    elif type(op) in self.planners:
+      self.planners[type(op)](self, node)
     else:
       self._compute(node)
 
@@ -173,8 +152,9 @@ class Builder:
   def _compute(self, node: Node) -> None:
     ins = tuple(x.spec for x in node.inputs)
     outs = tuple(y.spec for y in node.outputs)
-    plan = plan_node(node.op, self.mesh, node.layout, ins, self._states(node), outs,
-                     [self.wish(node, y) for y in node.outputs], self.stage(node))
+    wanted = [self.wanted.placement(node, y) for y in node.outputs]
+    stage = self.wanted.stage(node)
+    plan = plan_node(node.op, self.mesh, node.layout, ins, self._states(node), outs, wanted, stage)
     values = tuple(self._windowed(node, i, plan, self.bring(x, target, node))
                    for i, (x, target) in enumerate(zip(node.inputs, plan.targets)))
     results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
@@ -224,51 +204,6 @@ class Builder:
         value = out
     return value
 
-  def wish(self, node: Node, y: Tensor) -> Placement:
-    """The placement that an output should have: a cotangent's is its primal's."""
-    primals = () if node.op.settled else node.primals
-    same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]
-    more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
-    if same or more:
-      return self._like((same or more)[0], y)
-    placement, clashes = self.mesh.place(y.shape, node.layout, self.stage(node))
-    for clash in clashes:
-      self.mesh.note(f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: {clash.axis} "
-                     + (f"already cuts {clash.other}." if clash.kind == "axis" else
-                        "does not divide it."))
-    return placement
-
-  def stage(self, node: Node) -> int | None:
-    """Returns the stage at which a node runs: its region's; else, if an input lies at a stage, that
-    of its largest primal, so that cotangents are added up where they end, or of its largest input.
-    """
-    if self.mesh.axes.get(self.mesh.stages, 1) == 1:
-      return None
-    if node.stage is not None:
-      return node.stage
-    inputs = self._coordinates((x, self.state(x)) for x in node.inputs)
-    primals = self._coordinates((x, self._state_or_wish(x)) for x in node.primals)
-    return max(primals or inputs)[1] if inputs else None      # of equally large ones the latest
-
-  def _coordinates(self, placed: Iterable[tuple[Tensor, Placement]]) -> list[tuple[int, int]]:
-    """Returns of tensors that lie at a stage their sizes and stages."""
-    return [(x.shape.size, state.coordinate) for x, placement in placed for state in placement
-            if isinstance(state, At)]
-
-  def _state_or_wish(self, primal: Tensor) -> Placement:
-    """Where a primal is; where it would have been, if nothing but its gradient needs it."""
-    if primal in self.states or primal.held is not None:
-      return self.state(primal)
-    return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
-
-  def _like(self, primal: Tensor, y: Tensor) -> Placement:
-    """The primal's placement, for a tensor with some of its names."""
-    states = self._state_or_wish(primal)
-    return tuple(s if isinstance(s, At) or isinstance(s, Split) and s.dim in y.shape
-                 and y.shape[s.dim] % self.mesh.axes[axis] == 0 else Whole
-                 for axis, s in zip(self.axes, states))
-
-
 def _is_freed(tensor: Tensor) -> bool:
   """Whether a tensor is a parameter, or its cast, that is made whole only while it is in use."""
   node, mesh = tensor.node, tensor.mesh
@@ -276,6 +211,9 @@ def _is_freed(tensor: Tensor) -> bool:
     node = node.inputs[0].node
   return (node.op.effect == "read" and node.op.stores[0].kind == "parameter"
           and mesh is not None and not mesh.keep_gathered)
+
+
+Planner = Callable[[Builder, Node], None]
 
 
 class _HeldStore:
