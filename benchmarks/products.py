@@ -20,7 +20,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from meshtf.ops.products import product
-from meshtf.runtime.processor import product_kernels
+from meshtf.runtime.processor import matmul_kernels
 
 FLAGS = flags.FLAGS
 _CALLS = 8            # of a product in a round
@@ -67,7 +67,7 @@ def forms(rows: int) -> list[Form]:
 def speeds(form: Form, rounds: int) -> list[float]:
   """Returns billions of operations in a second, by TensorFlow alone and by meshtf."""
   a, b = form.inputs()
-  places = None, SimpleNamespace(product_kernels=product_kernels(["/device:CPU:0"]))
+  places = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
   programs = [_program(form, place).get_concrete_function(a, b) for place in places]
   best = [float("inf")] * len(programs)
   for _ in range(rounds + 1):

@@ -14,12 +14,12 @@ from meshtf.graph.call import Call
 from meshtf.graph.context import Context, context, current
 from meshtf.graph.gradients import gradients
 from meshtf.graph.loop import Loop
-from meshtf.graph.op import At, Op, ProductKernels, Role, Sample, Spec, Store, Window
+from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec, Store, Window
 from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.record import Graph, Group, Rule
 from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
 
 __all__ = ["At", "Body", "Branch", "Call", "Context", "Executor", "Graph", "Group", "Held", "Loop",
-           "Node", "OPERATORS", "Op", "Operators", "ProductKernels", "Role", "Rule", "Sample",
+           "MatmulKernels", "Node", "OPERATORS", "Op", "Operators", "Role", "Rule", "Sample",
            "Source", "Spec", "Store", "Tensor", "Window", "apply", "apply_all", "context",
            "current", "current_executor", "executing", "gradients", "next_serial", "record_body"]

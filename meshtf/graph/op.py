@@ -104,12 +104,19 @@ class Store(Protocol):
     """Returns what holds the slice of each position of a variable, shared where they share it."""
 
 
-class ProductKernels(NamedTuple):
-  """What TensorFlow multiplies matrices with on CPUs."""
+class MatmulKernels(NamedTuple):
+  """What TensorFlow multiplies matrices with on CPUs.
 
-  threads: int                # that share a product
-  by_name: bool               # whether oneDNN's kernels can be asked for, one by one
-  all_onednn: bool = False    # whether TensorFlow has oneDNN compute all products by itself
+  Attributes:
+    threads: the number of threads that share a product.
+    onednn: oneDNN's kernel as a function of (a, b, flip_a, flip_b); None where it cannot be asked
+      for by name.
+    all_onednn: whether TensorFlow has oneDNN compute all products by itself.
+  """
+
+  threads: int
+  onednn: Callable[[Any, Any, bool, bool], Any] | None = None
+  all_onednn: bool = False
 
 
 class At(Protocol):
@@ -123,7 +130,7 @@ class At(Protocol):
   compiled: bool                    # whether XLA compiles it: rarely of interest
 
   @property
-  def product_kernels(self) -> ProductKernels | None:
+  def matmul_kernels(self) -> MatmulKernels | None:
     """What multiplies matrices here; None: nothing that `ops/products.py` knows."""
 
   @property

@@ -77,6 +77,14 @@ class Tensor(Operators):
     self.spec = spec
     self.held: Held | None = None
 
+  @classmethod
+  def of_value(cls, spec: Spec, held: Held, mesh: Mesh) -> Tensor:
+    """Returns an eager tensor that no op made: the result of a function, or its argument."""
+    node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
+    tensor = cls(node, 0, spec)       # to which the node does not refer: it goes when it is unused
+    tensor.held = held
+    return tensor
+
   @property
   def shape(self) -> Shape:
     """The named shape."""

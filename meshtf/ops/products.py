@@ -25,9 +25,6 @@ import tensorflow as tf
 
 from meshtf.graph import At
 
-ONEDNN = ("_MklMatMul", "_MklBatchMatMulV2")      # ops that TensorFlow's rewriting puts in place
-ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")      # the label of all their kernels
-
 _APART = 1024        # columns of float32 whose rows lie a multiple of 4 KiB apart
 _MORE = 16           # columns: a line of the cache
 _ROWS = 384          # of a product of more rows, the kernel copies what it reads into blocks
@@ -56,13 +53,13 @@ def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) ->
   if a.dtype == tf.bfloat16 and not _rounds():
     wide = product(tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, at)
     return tf.cast(wide, a.dtype)
-  kernels = at.product_kernels if at is not None and a.dtype == tf.float32 else None
+  kernels = at.matmul_kernels if at is not None and a.dtype == tf.float32 else None
   if kernels and not tf.executing_eagerly():
     form = _form(a, b, flip_a, flip_b)
     if kernels.all_onednn and _turns(form):
       b, flip_b = tf.raw_ops.Transpose(x=b, perm=[1, 0]), False
-    elif kernels.by_name and _suits_onednn(form, kernels.threads):
-      return _by_onednn(a, b, flip_a, flip_b)
+    elif kernels.onednn and _suits_onednn(form, kernels.threads):
+      return kernels.onednn(a, b, flip_a, flip_b)
   if len(a.shape) > 2:
     return _batch(a, b, flip_a, flip_b)
   if kernels and not kernels.all_onednn:
@@ -113,17 +110,6 @@ def _turns(form: _Form) -> bool:
   m, k, n, flip_a, flip_b, count = form
   return (flip_b and not flip_a and count is None and k % _EVERY_OTHER == 0 and m >= _MANY
           and n <= _WIDE and k * n <= _COPY)
-
-
-def _by_onednn(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
-  """Returns the product by oneDNN's kernel."""
-  kind, *flips = ((ONEDNN[1], "adj_x", "adj_y") if len(a.shape) > 2 else
-                  (ONEDNN[0], "transpose_a", "transpose_b"))
-  attrs = {name: tf.compat.v1.AttrValue(b=flip) for name, flip in zip(flips, (flip_a, flip_b))}
-  attrs |= {"T": tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum),
-            "_kernel": ONEDNN_KERNEL}
-  graph = tf.compat.v1.get_default_graph()
-  return graph.create_op(kind, [a, b], [a.dtype], name="product", attrs=attrs).outputs[0]
 
 
 def _batch(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:

@@ -12,11 +12,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Held, Store
+from meshtf.graph import Held, Store, Tensor
 from meshtf.partition import Program
 from meshtf.runtime.at import Coordinates
 from meshtf.runtime.carrier import Single
-from meshtf.runtime.compiled import held_tensor
 from meshtf.runtime.eager import export
 from meshtf.runtime.stores import ArrayStore
 from meshtf.runtime.variables import Variable
@@ -48,7 +47,7 @@ def whole_of(store: Store) -> Any:
     if not isinstance(store, Variable):
       assert store.mesh is not None
       held = Held(store.placement, store.read())
-      return export(held_tensor(store.spec, held, store.mesh)).numpy()
+      return export(Tensor.of_value(store.spec, held, store.mesh)).numpy()
     (_, first), *others = store.regions()
     whole = store.numpy() if others else first.read_value()        # which shares its memory
     return tf.Variable(whole, trainable=store.trainable, name=store.name)

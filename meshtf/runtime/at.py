@@ -14,13 +14,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Node, ProductKernels
+from meshtf.graph import MatmulKernels, Node
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices import devices_of, only_cpus
-from meshtf.runtime.processor import product_kernels
+from meshtf.runtime.processor import matmul_kernels
 from meshtf.runtime.tf_private import optimization_barrier
 
 
@@ -61,11 +61,11 @@ class Here:
     self.kept: tuple[Any, ...] = ()
 
   @property
-  def product_kernels(self) -> ProductKernels | None:
+  def matmul_kernels(self) -> MatmulKernels | None:
     """What multiplies matrices here, if there is anything to choose: on CPUs, without XLA."""
     if self.compiled or self._anywhere:
       return None
-    return product_kernels(devices_of(self._mesh))
+    return matmul_kernels(devices_of(self._mesh))
 
   @property
   def kernels_refuse(self) -> bool:

@@ -14,9 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Held, Node, Source, Spec, Tensor
-from meshtf.graph.context import Context, current
-from meshtf.graph.op import Op
+from meshtf.graph import Held, Node, Tensor
+from meshtf.graph.context import current
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
 from meshtf.runtime.calls import CPU_CONFIG, PLAIN_CONFIG
@@ -114,7 +113,7 @@ class Compiled:
 
   def _held(self, values: Sequence[list[Any]]) -> list[Tensor]:
     """Returns tensors that hold these slices."""
-    return [held_tensor(spec, Held(value.placement, slices), self.mesh)
+    return [Tensor.of_value(spec, Held(value.placement, slices), self.mesh)
             for spec, value, slices in zip(self.specs, self.program.results, values, strict=True)]
 
 
@@ -135,16 +134,8 @@ def _passing_over() -> Iterator[None]:
     gc.unfreeze()
 
 
-def held_tensor(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
-  """Returns an eager tensor that no op made: the result of a function."""
-  node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
-  tensor = Tensor(node, 0, spec)       # to which the node does not refer: it goes when it is unused
-  tensor.held = held
-  return tensor
-
-
 def on_another_mesh(x: Any, mesh: Mesh) -> Any:
   """Returns what stands for an argument, a tensor or anything, on another mesh."""
   if not isinstance(x, Tensor):
     return x
-  return held_tensor(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)
+  return Tensor.of_value(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)

@@ -17,8 +17,8 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from meshtf.ops.products import ONEDNN_KERNEL
 from meshtf.runtime.op_maker import Known
+from meshtf.runtime.tf_private import ONEDNN_KERNEL
 
 # Of these oneDNN's ops have the same attributes, and the same name with another beginning.
 _ALIKE = ("BatchMatMulV2", "MatMul", "Softmax", "Transpose")

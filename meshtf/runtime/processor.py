@@ -1,6 +1,6 @@
 """What kernels TensorFlow has for the processor at hand.
 
-    product_kernels(devices_of(mesh))      # ProductKernels(2, True) on a laptop of two cores
+    matmul_kernels(devices_of(mesh))      # MatmulKernels(2, onednn_matmul) on a laptop's two cores
 """
 
 from __future__ import annotations
@@ -9,16 +9,20 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from meshtf.graph import ProductKernels
-from meshtf.ops.products import ONEDNN
+from meshtf.graph import MatmulKernels
 from meshtf.runtime.devices import only_cpus
-from meshtf.runtime.tf_private import onednn_kernel, onednn_rewrites
+from meshtf.runtime.tf_private import (
+  ONEDNN_MATMULS,
+  onednn_kernel,
+  onednn_matmul,
+  onednn_rewrites,
+)
 from meshtf.runtime.threads import threads_there
 
 _CPUINFO = Path("/proc/cpuinfo")       # Linux alone has it
 
 
-def product_kernels(devices: Sequence[str]) -> ProductKernels | None:
+def matmul_kernels(devices: Sequence[str]) -> MatmulKernels | None:
   """Returns what multiplies matrices on CPUs; None where there is nothing to choose.
 
   All hosts are taken to have processors and builds of TensorFlow like this one's.
@@ -29,8 +33,8 @@ def product_kernels(devices: Sequence[str]) -> ProductKernels | None:
   rewrites = onednn_rewrites()
   if not (rewrites or _without_avx512()) or not only_cpus(devices):
     return None
-  by_name = not rewrites and all(map(onednn_kernel, ONEDNN))
-  return ProductKernels(threads_there(), by_name, rewrites)
+  by_name = not rewrites and all(map(onednn_kernel, ONEDNN_MATMULS))
+  return MatmulKernels(threads_there(), onednn_matmul if by_name else None, rewrites)
 
 
 @functools.cache

@@ -23,7 +23,6 @@ from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.names.arguments import as_callable, as_mapping
 from meshtf.runtime.calls import PLAIN_CONFIG
-from meshtf.runtime.compiled import held_tensor
 from meshtf.runtime.datasets import untuned
 from meshtf.runtime.devices import devices_of, host_cpu
 from meshtf.runtime.stores import distinct, named_shape, region, slice_keys
@@ -78,7 +77,7 @@ class HostReader:
     batch = {}
     for name, (spec, placement, pattern) in self._found.items():
       slices = [flat[k] for k in pattern]
-      batch[name] = held_tensor(spec, Held(placement, slices), self._mesh)
+      batch[name] = Tensor.of_value(spec, Held(placement, slices), self._mesh)
     return batch
 
   def _read(self) -> list[Any]:

@@ -1,13 +1,12 @@
 """Private symbols of TensorFlow that meshtf uses: here, in `op_maker`, `quick_ops` and `onednn`.
 
-`ops/products.py` has names of private ops, too.
-
     optimization_barrier   keeps XLA from merging what is computed again with the first time
     replica_id             which of the replicas that run one program this is
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
     onednn_rewrites        whether TensorFlow has oneDNN compute products and the like
     onednn_kernel          whether an op of oneDNN can be asked for
+    onednn_matmul          a product of matrices by oneDNN
     call_with              calls a function with a session configuration of its own
     spare_callees          keeps TensorFlow from building bodies of callees only to search them
     make_handles           some variables, made in little time
@@ -35,7 +34,8 @@ from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 from tensorflow.python.trackable.base import Trackable as Trackable
 from tensorflow.python.util import _pywrap_util_port
 
-from meshtf.ops.products import ONEDNN_KERNEL
+ONEDNN_MATMULS = ("_MklMatMul", "_MklBatchMatMulV2")    # what TensorFlow's rewriting puts in place
+ONEDNN_KERNEL = tf.compat.v1.AttrValue(s=b"MklNameChangeOp")      # the label of all their kernels
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:
@@ -82,6 +82,24 @@ def onednn_kernel(op: str) -> bool:
   """Whether TensorFlow was built with an op of oneDNN, by which it would replace one of its own."""
   return any(kernel.label.encode() == ONEDNN_KERNEL.s and kernel.device_type == "CPU"
              for kernel in kernels.get_registered_kernels_for_op(op).kernel)
+
+
+def onednn_matmul(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
+  """Returns the product of two (batches of) matrices by oneDNN's kernel; within functions.
+
+  Args:
+    a: `[..., m, k]`, or `[..., k, m]` if flipped, float32.
+    b: `[..., k, n]`, or `[..., n, k]` if flipped, float32.
+    flip_a: whether a is stored transposed.
+    flip_b: whether b is.
+  """
+  kind, *flips = ((ONEDNN_MATMULS[1], "adj_x", "adj_y") if len(a.shape) > 2 else
+                  (ONEDNN_MATMULS[0], "transpose_a", "transpose_b"))
+  attrs = {name: tf.compat.v1.AttrValue(b=flip) for name, flip in zip(flips, (flip_a, flip_b))}
+  attrs |= {"T": tf.compat.v1.AttrValue(type=a.dtype.as_datatype_enum),
+            "_kernel": ONEDNN_KERNEL}
+  graph = tf.compat.v1.get_default_graph()
+  return graph.create_op(kind, [a, b], [a.dtype], name="product", attrs=attrs).outputs[0]
 
 
 @functools.cache

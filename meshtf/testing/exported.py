@@ -20,7 +20,6 @@ import tensorflow as tf
 
 from meshtf.function import export
 from meshtf.graph import Held, Op, Sample, Tensor
-from meshtf.runtime.compiled import held_tensor
 from meshtf.testing.pjrt import Runner
 from meshtf.testing.programs import check_program
 from meshtf.testing.reference import Expected, expected
@@ -47,10 +46,13 @@ def run_exported(program: Callable[..., list[Tensor]], inputs: Sequence[Tensor])
   """Exports a program of tensors, runs the module on one CPU device for each replica, and returns
   its results as they lie there."""
   made = export(program, *inputs)
-  held = [list(map(np.asarray, x.held.values)) for x in inputs if x.held is not None]
-  found = Runner(made.module, made.mesh.size, quick=True)(*held)
-  return [held_tensor(port.spec, Held(port.placement, list(map(tf.constant, values))), made.mesh)
-          for port, values in zip(made.results, found, strict=True)]
+  arguments = [list(map(np.asarray, x.held.values)) for x in inputs if x.held is not None]
+  found = Runner(made.module, made.mesh.size, quick=True)(*arguments)
+  tensors = []
+  for port, values in zip(made.results, found, strict=True):
+    held = Held(port.placement, list(map(tf.constant, values)))
+    tensors.append(Tensor.of_value(port.spec, held, made.mesh))
+  return tensors
 
 
 def _expected(op_class: type[Op], sample: Sample, seed: int, devices: Sequence[str]) -> Expected:

@@ -9,8 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.graph import Held
-from meshtf.runtime.compiled import held_tensor
+from meshtf.graph import Held, Tensor
 from meshtf.testing.pjrt import Runner
 
 
@@ -28,6 +27,9 @@ def run_module(step: Callable[..., Any], mesh: mtf.Mesh, inputs: Sequence[mtf.Te
   held = [port.cut(exported.values[port.name], mesh) if port.name in exported.values
           else list(map(np.asarray, next(given).held.values)) for port in exported.inputs]
   found = Runner(exported.module, mesh.size, quick=True)(*held)
-  results = iter([held_tensor(port.spec, Held(port.placement, list(map(tf.constant, values))), mesh)
-                  for port, values in zip(exported.results, found, strict=True)])
+  tensors = []
+  for port, values in zip(exported.results, found, strict=True):
+    shards = Held(port.placement, list(map(tf.constant, values)))
+    tensors.append(Tensor.of_value(port.spec, shards, mesh))
+  results = iter(tensors)
   return tf.nest.map_structure(lambda there: next(results) if there else None, structure)

@@ -8,12 +8,12 @@ import tensorflow as tf
 from tensorflow.core.protobuf import saved_model_pb2
 
 import meshtf as mtf
-from meshtf.graph import ProductKernels
+from meshtf.graph import MatmulKernels
 from meshtf.ops import products
-from meshtf.ops.products import ONEDNN, product
+from meshtf.ops.products import product
 from meshtf.runtime import at as runtime_at
 from meshtf.runtime import processor
-from meshtf.runtime.tf_private import onednn_kernel
+from meshtf.runtime.tf_private import ONEDNN_MATMULS, onednn_kernel, onednn_matmul
 
 # Products of m, k, n, what is stored transposed, threads -> which inputs get wider
 CASES = [(256, 128, 1024, "", 1, "b"), (256, 128, 1040, "", 1, ""), (512, 128, 1024, "", 1, ""),
@@ -70,7 +70,7 @@ def test_where_onednn_is_asked_the_product_is_the_same(rng, m, k, n, flips, thre
   a, b = (np.stack(xs) if count else xs[0] for xs in zip(*made))
   program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, place(threads, True))
                         ).get_concrete_function(a, b)
-  assert bool(kinds(program.graph) & {*ONEDNN}) is asked
+  assert bool(kinds(program.graph) & {*ONEDNN_MATMULS}) is asked
   want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (b.swapaxes(-1, -2) if "b" in flips else b)
   np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3)
 
@@ -78,11 +78,11 @@ def test_where_onednn_is_asked_the_product_is_the_same(rng, m, k, n, flips, thre
 @pytest.mark.parametrize(("m", "k", "n", "flips", "turned"), TURNED)
 def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, turned):
   a, b = matrices(rng, m, k, n, flips)
-  at = SimpleNamespace(product_kernels=ProductKernels(2, False, all_onednn=True))
+  at = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
   program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
                         ).get_concrete_function(a, b)
   made = {op.type: op for op in program.graph.get_operations()}
-  assert ("Transpose" in made) is turned and not made.keys() & {"Pad", *ONEDNN}
+  assert ("Transpose" in made) is turned and not made.keys() & {"Pad", *ONEDNN_MATMULS}
   assert made["MatMul"].get_attr("transpose_b") is ("b" in flips and not turned)
   want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
   np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=2e-3)
@@ -90,9 +90,9 @@ def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, 
 
 def place(threads, onednn=False):
   """Returns where a product is computed."""
-  if onednn and not all(map(onednn_kernel, ONEDNN)):
+  if onednn and not all(map(onednn_kernel, ONEDNN_MATMULS)):
     pytest.skip("this TensorFlow was built without oneDNN")
-  return SimpleNamespace(product_kernels=ProductKernels(threads, onednn))
+  return SimpleNamespace(matmul_kernels=MatmulKernels(threads, onednn_matmul if onednn else None))
 
 
 @pytest.mark.parametrize("flips", ["a", "b"])
@@ -111,7 +111,7 @@ def test_other_types_stay_as_they_are(rng):
     return [product(x, y, False, flip, place(1, True))
             for x, y, flip in ((a, b, True), (a, tf.transpose(b), False), (a[None], b[None], True))]
 
-  assert not kinds(tf.function(both).get_concrete_function(a, b).graph) & {"Pad", *ONEDNN}
+  assert not kinds(tf.function(both).get_concrete_function(a, b).graph) & {"Pad", *ONEDNN_MATMULS}
 
 
 def test_outside_of_functions_tensorflow_computes_products(rng):
@@ -139,8 +139,8 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
     return float(mtf.reduce_sum(mtf.tanh(h)))
 
   found = []
-  for kernels in (None, ProductKernels(1, False)):
-    monkeypatch.setattr(runtime_at, "product_kernels", lambda devices, found=kernels: found)
+  for kernels in (None, MatmulKernels(1)):
+    monkeypatch.setattr(runtime_at, "matmul_kernels", lambda devices, found=kernels: found)
     found.append(loss(x, w))
     assert bool(seen) is bool(kernels)
   np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
@@ -148,8 +148,8 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
 
 def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(monkeypatch, rng, tmp_path):
   asked, mesh = [], mtf.Mesh("")
-  monkeypatch.setattr(runtime_at, "product_kernels",
-                      lambda devices: asked.append(devices) or ProductKernels(1, False))
+  monkeypatch.setattr(runtime_at, "matmul_kernels",
+                      lambda devices: asked.append(devices) or MatmulKernels(1))
   x, w = (mtf.import_tensor(mesh, rng.standard_normal((16, 8)).astype(np.float32), names)
           for names in ("batch;d_model", "vocab;d_model"))
   predict = mtf.function(lambda x: mtf.einsum([x, w], "batch;vocab"))
@@ -166,13 +166,13 @@ def test_which_processors_have_the_kernel(monkeypatch):
   cpus = ["/job:localhost/replica:0/task:0/device:CPU:0"]
   monkeypatch.setattr(processor, "_without_avx512", lambda: True)
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
-  assert processor.product_kernels(cpus).threads >= 1
-  assert processor.product_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
+  assert processor.matmul_kernels(cpus).threads >= 1
+  assert processor.matmul_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: True)
-  assert processor.product_kernels(cpus)[1:] == (False, True)
+  assert processor.matmul_kernels(cpus)[1:] == (None, True)
   monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
   monkeypatch.setattr(processor, "_without_avx512", lambda: False)
-  assert processor.product_kernels(cpus) is None
+  assert processor.matmul_kernels(cpus) is None
 
 
 @pytest.mark.parametrize(("flags", "without"), [("flags : fpu avx avx2", True), ("", False),
