@@ -15,9 +15,9 @@ from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.statistics import rms
 from meshtf.module import Module
+from meshtf.names import wide
 from meshtf.names.arguments import as_callable, as_sequence, check_floats
 from meshtf.ops.arithmetic import maximum
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.control import stop_gradient
 from meshtf.ops.custom import custom_gradient
 from meshtf.ops.pointwise import cast

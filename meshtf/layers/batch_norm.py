@@ -16,9 +16,8 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.layers.initializers import ones, zeros
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, ShapeLike
+from meshtf.names import Shape, ShapeLike, wide
 from meshtf.names.arguments import check_bools, check_floats
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.microbatch import once_per_batch
 from meshtf.ops.reduce import reduce_mean

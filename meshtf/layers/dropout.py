@@ -14,10 +14,9 @@ from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
-from meshtf.names import Shape, names_of
+from meshtf.names import Shape, names_of, wide
 from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.arithmetic import maximum, minimum
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.random import dropout, random_normal, random_uniform
 from meshtf.ops.reshape import require_dim

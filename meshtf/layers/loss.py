@@ -13,8 +13,8 @@ from __future__ import annotations
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
+from meshtf.names import wide
 from meshtf.ops.arithmetic import maximum, squared_difference
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.loss import cross_entropy
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_mean, reduce_sum

@@ -18,9 +18,8 @@ from meshtf.layers.initializers import ones, zeros
 from meshtf.layers.precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Names, Shape, ShapeLike, names_of
+from meshtf.names import Names, Shape, ShapeLike, names_of, wide
 from meshtf.names.arguments import check_bools, check_floats, check_ints
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.normalize import normalize_layer, normalize_rms
 from meshtf.ops.reduce import reduce_mean

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.names import Names, names_of
+from meshtf.names import Names, names_of, wide
 from meshtf.names.arguments import check_floats
 from meshtf.ops.arithmetic import maximum
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.einsum import einsum
 from meshtf.ops.reduce import reduce_mean, reduce_sum

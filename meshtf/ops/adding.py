@@ -12,8 +12,9 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.names import wide
 from meshtf.names.arguments import as_sequence
-from meshtf.ops.broadcasting import align, onto, same_dtype, wide
+from meshtf.ops.broadcasting import align, onto, same_dtype
 
 
 class AddN(Op):

@@ -30,10 +30,9 @@ from meshtf.graph import (
   record_body,
 )
 from meshtf.graph.loop import stacked, unused_name
-from meshtf.names import Dimension
+from meshtf.names import Dimension, wide
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.batch_dims import index_in_batch
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.nests import (
   ITERATION,

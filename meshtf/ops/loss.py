@@ -21,11 +21,11 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Shape, is_floating, is_integer
+from meshtf.names import Shape, is_floating, is_integer, wide
 from meshtf.names.arguments import as_float
 from meshtf.ops.adding import add_n
 from meshtf.ops.arithmetic import add, multiply, subtract
-from meshtf.ops.broadcasting import wide, widen
+from meshtf.ops.broadcasting import widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import gather_some
 from meshtf.ops.numbering import after, refusals

@@ -15,9 +15,9 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Names, is_complex, is_floating, names_of
+from meshtf.names import Names, is_complex, is_floating, names_of, wide
 from meshtf.ops.arithmetic import equal, squared_difference
-from meshtf.ops.broadcasting import align, require_order, wide, widen
+from meshtf.ops.broadcasting import align, require_order, widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reduce import reduce_mean
 from meshtf.ops.reshape import require_dim

@@ -15,9 +15,10 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.names import wide
 from meshtf.names.arguments import as_float
 from meshtf.ops.arithmetic import add, divide, multiply
-from meshtf.ops.broadcasting import wide, widen
+from meshtf.ops.broadcasting import widen
 from meshtf.ops.choosing import cast
 from meshtf.ops.reduce import reduce_mean, reduce_sum, require_floating
 from meshtf.ops.reshape import require_dim, tensor_along

@@ -16,9 +16,8 @@ from typing import Any
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Dimension, Shape, ShapeLike
+from meshtf.names import Dimension, Shape, ShapeLike, wide
 from meshtf.ops.arithmetic import divide, maximum, minimum, multiply, subtract
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast
 from meshtf.ops.conv_geometry import Parts, pack, unpack
 from meshtf.ops.indexing import range as named_range

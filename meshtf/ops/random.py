@@ -21,12 +21,21 @@ from meshtf.errors import DTypeError, PlanError
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
-from meshtf.names import Names, Shape, ShapeLike, dtype_name, is_floating, is_integer, names_of
+from meshtf.names import (
+  Names,
+  Shape,
+  ShapeLike,
+  dtype_name,
+  is_floating,
+  is_integer,
+  names_of,
+  wide,
+)
 from meshtf.names.arguments import as_float, as_text
 from meshtf.ops.arithmetic import add, multiply
 from meshtf.ops.batch_dims import Strided
 from meshtf.ops.bits import index_words, mix_high, of_elements, random_key
-from meshtf.ops.broadcasting import align, check_scalar, is_scalar, wide
+from meshtf.ops.broadcasting import align, check_scalar, is_scalar
 from meshtf.ops.choosing import cast
 from meshtf.ops.distributions import DISTRIBUTIONS
 from meshtf.ops.microbatch import places_of

@@ -17,9 +17,9 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Names, Shape, ShapeLike, has_gradient, is_floating, names_of
+from meshtf.names import Names, Shape, ShapeLike, has_gradient, is_floating, names_of, wide
 from meshtf.ops.arithmetic import divide, equal, logaddexp, maximum, multiply, subtract
-from meshtf.ops.broadcasting import align, is_scalar, onto, require_order, wide, widen
+from meshtf.ops.broadcasting import align, is_scalar, onto, require_order, widen
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.reshape import require_dim
 from meshtf.ops.sums import sum_over

@@ -21,10 +21,10 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import is_floating, is_integer
+from meshtf.names import is_floating, is_integer, wide
 from meshtf.names.arguments import as_bool, as_dim
 from meshtf.ops.arithmetic import equal, multiply, subtract
-from meshtf.ops.broadcasting import join, same_dtype, that_meet, wide, widen
+from meshtf.ops.broadcasting import join, same_dtype, that_meet, widen
 from meshtf.ops.choosing import cast, clip, where
 from meshtf.ops.reduce import broadcast, log_sum_exp, require_floating
 from meshtf.ops.reshape import require_dim, tensor_along

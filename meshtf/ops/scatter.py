@@ -20,9 +20,8 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Dimension, Names, Shape, ShapeLike
+from meshtf.names import Dimension, Names, Shape, ShapeLike, wide
 from meshtf.ops.arithmetic import add, divide, equal, greater_equal, maximum
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.choosing import cast, where
 from meshtf.ops.indexing import (
   SegmentSum,

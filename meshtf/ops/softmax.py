@@ -17,8 +17,9 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.names import wide
 from meshtf.ops.arithmetic import add, divide, maximum, multiply, subtract
-from meshtf.ops.broadcasting import is_scalar, wide, widen
+from meshtf.ops.broadcasting import is_scalar, widen
 from meshtf.ops.choosing import cast
 from meshtf.ops.control import stop_gradient
 from meshtf.ops.reduce import reduce_max, reduce_sum, require_extra, require_floating

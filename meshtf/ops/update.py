@@ -21,8 +21,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Sample, Spec, Store
-from meshtf.names import dtype_name
-from meshtf.ops.reduce import wide
+from meshtf.names import dtype_name, wide
 
 
 class Finish(Op):

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
+from meshtf.names import wide
 from meshtf.names.arguments import as_float, as_sequence, refuse
 from meshtf.ops.arithmetic import maximum
-from meshtf.ops.broadcasting import wide
 from meshtf.ops.pointwise import cast
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square

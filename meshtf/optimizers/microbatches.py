@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_scalar, as_variables, check_nest
-from meshtf.names import Dimension
+from meshtf.names import Dimension, wide
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.indexing import range
 from meshtf.ops.loops import scan_and_sum
@@ -30,7 +30,6 @@ from meshtf.ops.microbatch import (
   microbatch,
 )
 from meshtf.ops.pointwise import cast
-from meshtf.ops.reduce import wide
 
 
 def accumulate_gradients(loss_of: Callable[[Any], Tensor], variables: Sequence[Any], inputs: Any,

@@ -10,9 +10,8 @@ from tensorflow.python.framework.func_graph import FuncGraph
 
 import meshtf as mtf
 from meshtf.graph import Op, Spec, apply_all
-from meshtf.names import Shape
+from meshtf.names import Shape, wide
 from meshtf.ops.loss import CrossEntropy
-from meshtf.ops.reduce import wide
 from meshtf.ops.select import TopK
 from meshtf.ops.softmax import Softmax
 from meshtf.testing import label, registered_ops
