@@ -2,7 +2,7 @@
 #
 #   make train        trains the default model on this machine
 #   make train-long   the same for longer
-#   make test         lint, types, tests and doctests; TESTS="-k einsum" chooses
+#   make test         format, lint, types, tests and doctests; TESTS="-k einsum" chooses
 #   make quick        the same without the slow tests
 #   make mutants      breaks some sixty rules one by one: the tests must notice each
 #   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
@@ -25,6 +25,7 @@ train-long: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train --gin_file=long.gin $(FLAGS)
 
 test: $(VENV)/.test
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(TESTS)

@@ -1,8 +1,8 @@
 """Packaging of meshtf: what it needs, what it ships, and why.
 
-The gin files lie in `configs/` at the top of a checkout, where people look for them, and are
-shipped as `transformer/configs/`, so that a wheel has two top-level names and no more.
-`transformer.config_files.find_config` finds them in both places.
+The gin files lie in `configs/` at the top of a checkout, where people look for them,
+and are shipped as `transformer/configs/`, so that a wheel has two top-level names and
+no more. `transformer.config_files.find_config` finds them in both places.
 """
 
 from pathlib import Path
@@ -10,44 +10,50 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 EXTRAS = {
-    # From TensorFlow 2.21 on, `tf.summary.scalar` writes events only where TensorBoard is there.
+    # From TensorFlow 2.21 on, `tf.summary.scalar` writes events only where TensorBoard
+    # is there.
     "tensorboard": ["tensorboard>=2.20"],
-    # Runs exported StableHLO modules over many CPU devices, without jax. Python 3.10 has none that
-    # is new enough, and 0.11 may change what jaxlib keeps to itself and jax.
+    # Runs exported StableHLO modules over many CPU devices, without jax. Python 3.10
+    # has none that is new enough, and 0.11 may change what jaxlib keeps to itself and
+    # jax.
     "pjrt": ["jaxlib>=0.7.2,<0.11; python_version >= '3.11'"],
-    # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports it.
+    # The benchmark of the SPMD runtime has the same model in JAX; nothing else imports
+    # it.
     "jax": ["jax>=0.7.2,<0.11; python_version >= '3.11'"],
-    # Word pieces and sentence pieces, trained and run; bytes need neither. Both are what others use
-    # for them, so that vocabularies and their ids are shared.
+    # Word pieces and sentence pieces, trained and run; bytes need neither. Both are
+    # what others use for them, so that vocabularies and their ids are shared.
     "text": ["tokenizers>=0.20", "sentencepiece>=0.2"],
-    # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn brings;
-    # no download.
+    # `examples.digits` and `examples.amoebanet` learn from the images that scikit-learn
+    # brings; no download.
     "examples": ["scikit-learn>=1.5"],
     # `transformer.convert` reads and writes the files of other libraries' models.
     "convert": ["safetensors>=0.4.5"],
-    # tests/data/known_models/make_references.py makes the numbers that known models are compared
-    # with; nothing imports these, tests neither. transformers 5 unties T5 1.1 as that file says.
+    # tests/data/known_models/make_references.py makes the numbers that known models are
+    # compared with; nothing imports these, tests neither. transformers 5 unties T5 1.1
+    # as that file says.
     "hf": ["torch>=2.4", "transformers>=5.23,<6", "safetensors>=0.4.5"],
     "test": [
-        "pytest>=8.1",           # runs the tests and the doctests
-        "pytest-xdist>=3.5",     # on more than one core
-        "ruff>=0.5",             # lint
-        "mypy>=1.10",            # types
-        "setuptools>=70.1",      # builds the wheel whose contents a test looks at
-        "jaxlib>=0.7.2,<0.11; python_version >= '3.11'",     # runs what the SPMD runtime exports
-        "safetensors>=0.4.5",    # the files that transformer.convert reads and writes
-        "scikit-learn>=1.5",     # the images of examples.digits and .amoebanet
-        "tensorboard>=2.20",     # the events that the metrics write are read back
-        "tokenizers>=0.20",      # vocabularies of word pieces
-        "sentencepiece>=0.2",    # and of sentence pieces
-        "hypothesis>=6.100",     # draws programs, and shrinks those that fail
+        "pytest>=8.1",  # runs the tests and the doctests
+        "pytest-xdist>=3.5",  # on more than one core
+        "ruff>=0.17,<0.18",  # lint and format, which differs by version
+        "mypy>=1.10",  # types
+        "setuptools>=70.1",  # builds the wheel whose contents a test looks at
+        # runs what the SPMD runtime exports
+        "jaxlib>=0.7.2,<0.11; python_version >= '3.11'",
+        "safetensors>=0.4.5",  # the files that transformer.convert reads and writes
+        "scikit-learn>=1.5",  # the images of examples.digits and .amoebanet
+        "tensorboard>=2.20",  # the events that the metrics write are read back
+        "tokenizers>=0.20",  # vocabularies of word pieces
+        "sentencepiece>=0.2",  # and of sentence pieces
+        "hypothesis>=6.100",  # draws programs, and shrinks those that fail
     ],
 }
 
 setup(
     name="meshtf",
     version="0.1.0",
-    description="Models in named dimensions, run on any mesh of devices by changing one line",
+    description="Models in named dimensions, run on any mesh of devices by changing "
+    "one line",
     long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
@@ -59,8 +65,13 @@ setup(
         "gin-config>=0.5",
     ],
     extras_require=EXTRAS,
-    packages=[*find_packages(include=["meshtf*", "transformer*"]), "transformer.configs"],
+    packages=[
+        *find_packages(include=["meshtf*", "transformer*"]),
+        "transformer.configs",
+    ],
     package_dir={"transformer.configs": "configs"},
-    package_data={"meshtf": ["py.typed", "forecast/*.html"],
-                  "transformer.configs": ["**/*.gin"]},
+    package_data={
+        "meshtf": ["py.typed", "forecast/*.html"],
+        "transformer.configs": ["**/*.gin"],
+    },
 )

@@ -1,1 +1,3 @@
-"""Side by side with plain TensorFlow: the same model, the same numbers, and what they cost."""
+"""Side by side with plain TensorFlow: the same model, the same numbers, and what they
+cost.
+"""

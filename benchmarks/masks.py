@@ -1,6 +1,6 @@
 """Dropout masks for the hand-written model: the fastest, and those that meshtf draws.
 
-    y = masked(x, philox_mask(x.shape, 0.1, step, place=3))
+y = masked(x, philox_mask(x.shape, 0.1, step, place=3))
 """
 
 from __future__ import annotations
@@ -14,54 +14,68 @@ import tensorflow as tf
 
 @tf.custom_gradient
 def masked(x: tf.Tensor, mask: tf.Tensor) -> Any:
-  """Returns x * mask; the tape by itself would make a gradient of the mask too."""
-  return x * mask, lambda dy: (dy * mask, None)
+    """Returns x * mask; the tape by itself would make a gradient of the mask too."""
+    return x * mask, lambda dy: (dy * mask, None)
 
 
-def philox_mask(shape: Sequence[int], rate: float, seed: tf.Tensor, path: str) -> tf.Tensor:
-  """Returns 0 or 1 / (1 - rate), from sixteen bits of Philox for each number.
+def philox_mask(
+    shape: Sequence[int], rate: float, seed: tf.Tensor, path: str
+) -> tf.Tensor:
+    """Returns 0 or 1 / (1 - rate), from sixteen bits of Philox for each number.
 
-  The fastest that TensorFlow has with a seed: 0.7 of tf.nn.experimental.stateless_dropout, and
-  unlike all of tf.random.stateless_* not a hundred times as slow under XLA.
-  """
-  size = tf.TensorShape(shape).num_elements()
-  words = tf.raw_ops.StatelessRandomUniformFullIntV2(
-      shape=[-(-size // 4)], key=tf.cast([seed], tf.uint64),
-      counter=tf.constant([0, zlib.crc32(path.encode())], tf.uint64), alg=1, dtype=tf.uint64)
-  bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
-  return tf.cast(bits >= tf.constant(round(rate * 2 ** 16), tf.uint16), tf.float32) * (
-      1 / (1 - rate))
+    The fastest that TensorFlow has with a seed: 0.7 of
+    tf.nn.experimental.stateless_dropout, and unlike all of tf.random.stateless_* not a
+    hundred times as slow under XLA.
+    """
+    size = tf.TensorShape(shape).num_elements()
+    words = tf.raw_ops.StatelessRandomUniformFullIntV2(
+        shape=[-(-size // 4)],
+        key=tf.cast([seed], tf.uint64),
+        counter=tf.constant([0, zlib.crc32(path.encode())], tf.uint64),
+        alg=1,
+        dtype=tf.uint64,
+    )
+    bits = tf.reshape(tf.reshape(tf.bitcast(words, tf.uint16), [-1])[:size], shape)
+    return tf.cast(bits >= tf.constant(round(rate * 2**16), tf.uint16), tf.float32) * (
+        1 / (1 - rate)
+    )
 
 
-def hash_mask(shape: Sequence[int], rate: float, seed: tf.Tensor, path: str) -> tf.Tensor:
-  """Returns the mask of meshtf's dropout op of this path under `mtf.seed(0, step)`."""
-  key = tf.constant([[0], [0x9E3779B9]], tf.uint32)
-  for value in (_word(zlib.crc32(path.encode())), _word(0), tf.cast(seed, tf.uint32)):
-    key = _mix(key + value) ^ _word(0x85EBCA6B)
-  key = _mix(key)
-  salts = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
-  a = b = _word(0)
-  for d, size in enumerate(shape):
-    index = tf.bitcast(tf.range(size), tf.uint32) + _word(0x9E3779B9 * d)
-    first, second = tf.unstack(_mix(_mix(index + key) + tf.reverse(key, [0]) + salts))
-    a, b = a[..., None] + first, b[..., None] + second
-  bits = _mix(a, b, last=False)
-  kept = bits >= tf.constant(round(rate * 2 ** 32), tf.uint32)
-  return tf.cast(kept, tf.float32) * (1 / (1 - rate))
+def hash_mask(
+    shape: Sequence[int], rate: float, seed: tf.Tensor, path: str
+) -> tf.Tensor:
+    """Returns the mask of meshtf's dropout op of this path under
+    `mtf.seed(0, step)`.
+    """
+    key = tf.constant([[0], [0x9E3779B9]], tf.uint32)
+    for value in (_word(zlib.crc32(path.encode())), _word(0), tf.cast(seed, tf.uint32)):
+        key = _mix(key + value) ^ _word(0x85EBCA6B)
+    key = _mix(key)
+    salts = tf.constant([[0x68E31DA4], [0xB5297A4D]], tf.uint32)
+    a = b = _word(0)
+    for d, size in enumerate(shape):
+        index = tf.bitcast(tf.range(size), tf.uint32) + _word(0x9E3779B9 * d)
+        first, second = tf.unstack(
+            _mix(_mix(index + key) + tf.reverse(key, [0]) + salts)
+        )
+        a, b = a[..., None] + first, b[..., None] + second
+    bits = _mix(a, b, last=False)
+    kept = bits >= tf.constant(round(rate * 2**32), tf.uint32)
+    return tf.cast(kept, tf.float32) * (1 / (1 - rate))
 
 
 MASKS = {"philox": philox_mask, "hash": hash_mask}
 
 
 def _mix(a: tf.Tensor, b: tf.Tensor | int = 0, last: bool = True) -> tf.Tensor:
-  h = (a ^ _right(a, 16)) * _word(0x7FEB352D) + tf.cast(b, tf.uint32)
-  h = (h ^ _right(h, 15)) * _word(0x846CA68B)
-  return h ^ _right(h, 16) if last else h
+    h = (a ^ _right(a, 16)) * _word(0x7FEB352D) + tf.cast(b, tf.uint32)
+    h = (h ^ _right(h, 15)) * _word(0x846CA68B)
+    return h ^ _right(h, 16) if last else h
 
 
 def _right(h: tf.Tensor, by: int) -> tf.Tensor:
-  return tf.bitwise.right_shift(h, _word(by))
+    return tf.bitwise.right_shift(h, _word(by))
 
 
 def _word(value: int) -> tf.Tensor:
-  return tf.constant(value & 0xFFFFFFFF, tf.uint32)
+    return tf.constant(value & 0xFFFFFFFF, tf.uint32)

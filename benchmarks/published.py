@@ -1,8 +1,10 @@
-"""The published models of `configs/models/` on meshes of up to 2,048 positions: docs/models.md.
+"""The published models of `configs/models/` on meshes of up to 2,048 positions:
+docs/models.md.
 
     python -m benchmarks.published
 
-All of it comes from forecasts, so no device is needed and the same page comes out everywhere.
+All of it comes from forecasts, so no device is needed and the same page comes out
+everywhere.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Published(NamedTuple):
-  """What is said of a model: its parameters as printed, and data x model of some meshes."""
+    """What is said of a model: its parameters as printed, and data x model of some
+    meshes.
+    """
 
-  parameters: str
-  grids: str
+    parameters: str
+    grids: str
 
 
 MODELS = {
@@ -101,39 +105,53 @@ error nor note.
 
 
 def main() -> None:
-  """Writes the page."""
-  path = ROOT / "docs" / "models.md"
-  path.write_text(HEAD + "".join(f"{line}\n" for name in MODELS for line in rows(name)),
-                  encoding="utf-8")
-  print(path.relative_to(ROOT))
+    """Writes the page."""
+    path = ROOT / "docs" / "models.md"
+    path.write_text(
+        HEAD + "".join(f"{line}\n" for name in MODELS for line in rows(name)),
+        encoding="utf-8",
+    )
+    print(path.relative_to(ROOT))
 
 
 def rows(name: str) -> Iterator[str]:
-  """Yields a line of the table for each mesh of a model."""
-  model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
-  first = [f"`{name}`", f"{sum(v.shape.size for v in model.trainable_variables):,}",
-           MODELS[name].parameters]
-  for grid in MODELS[name].grids.split():
-    yield f"| {' | '.join(first)} {costs(grid, run(name, grid).explain())}"
-    first = [""] * 3
+    """Yields a line of the table for each mesh of a model."""
+    model = run(name, params=["Architecture.vocab_multiple = 1"]).trainer.model
+    first = [
+        f"`{name}`",
+        f"{sum(v.shape.size for v in model.trainable_variables):,}",
+        MODELS[name].parameters,
+    ]
+    for grid in MODELS[name].grids.split():
+        yield f"| {' | '.join(first)} {costs(grid, run(name, grid).explain())}"
+        first = [""] * 3
 
 
 def costs(grid: str, forecast: mtf.Forecast) -> str:
-  """Returns what a line says of a mesh."""
-  memory = forecast.memory
-  cells = [grid, f"{forecast.positions:,}", bytes_text(memory.parameters + memory.optimizer_state),
-           bytes_text(memory.peak), bytes_text(forecast.bytes_moved()),
-           flops_text(forecast.flops())]
-  return f"| {' | '.join(cells)} |"
+    """Returns what a line says of a mesh."""
+    memory = forecast.memory
+    cells = [
+        grid,
+        f"{forecast.positions:,}",
+        bytes_text(memory.parameters + memory.optimizer_state),
+        bytes_text(memory.peak),
+        bytes_text(forecast.bytes_moved()),
+        flops_text(forecast.flops()),
+    ]
+    return f"| {' | '.join(cells)} |"
 
 
 def run(name: str, grid: str | None = None, params: Iterable[str] = ()) -> training.Run:
-  """Returns a run of a model on a mesh that has no devices; gin keeps its settings."""
-  gin.clear_config()
-  files = [f"models/{name}.gin", *([f"layouts/grids/{grid}.gin"] if grid else [])]
-  command.configure(files, [*params, 'Mesh.devices = "abstract"', "Mesh.strict = True"])
-  return training.Run()
+    """Returns a run of a model on a mesh that has no devices; gin keeps its
+    settings.
+    """
+    gin.clear_config()
+    files = [f"models/{name}.gin", *([f"layouts/grids/{grid}.gin"] if grid else [])]
+    command.configure(
+        files, [*params, 'Mesh.devices = "abstract"', "Mesh.strict = True"]
+    )
+    return training.Run()
 
 
 if __name__ == "__main__":
-  main()
+    main()

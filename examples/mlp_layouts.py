@@ -1,6 +1,6 @@
 """One model under five layouts: the same losses, other slices, other moves.
 
-    python -m examples.mlp_layouts
+python -m examples.mlp_layouts
 """
 
 from __future__ import annotations
@@ -11,34 +11,47 @@ import numpy as np
 
 import meshtf as mtf
 
-LAYOUTS = {"one position": "", "data": "batch:data", "tensor": "d_ff:model",
-           "both": "batch:data; d_ff:model"}
+LAYOUTS = {
+    "one position": "",
+    "data": "batch:data",
+    "tensor": "d_ff:model",
+    "both": "batch:data; d_ff:model",
+}
 
 
 def train(mesh: mtf.Mesh, title: str) -> None:
-  """Takes three steps; prints the losses, how a variable is cut, and the moves of one step."""
-  normal = mtf.layers.initializers.normal(0.2)
-  w1 = mtf.Variable(mesh, "d_model:16; d_ff:64", normal, name="w1")
-  w2 = mtf.Variable(mesh, "d_ff:64; d_model:16", normal, name="w2")
+    """Takes three steps; prints the losses, how a variable is cut, and the moves of one
+    step.
+    """
+    normal = mtf.layers.initializers.normal(0.2)
+    w1 = mtf.Variable(mesh, "d_model:16; d_ff:64", normal, name="w1")
+    w2 = mtf.Variable(mesh, "d_ff:64; d_model:16", normal, name="w2")
 
-  @mtf.function(x="batch; d_model")
-  def step(x: mtf.Tensor) -> mtf.Tensor:
-    h = mtf.relu(mtf.einsum([x, w1], "batch; d_ff"))
-    y = mtf.einsum([h, w2], "batch; d_model")
-    loss = mtf.reduce_mean(mtf.square(y - x))
-    for w, dw in zip((w1, w2), mtf.gradients([loss], [w1, w2])):
-      w.assign(w - 0.1 * dw)
-    return loss
+    @mtf.function(x="batch; d_model")
+    def step(x: mtf.Tensor) -> mtf.Tensor:
+        h = mtf.relu(mtf.einsum([x, w1], "batch; d_ff"))
+        y = mtf.einsum([h, w2], "batch; d_model")
+        loss = mtf.reduce_mean(mtf.square(y - x))
+        for w, dw in zip((w1, w2), mtf.gradients([loss], [w1, w2])):
+            w.assign(w - 0.1 * dw)
+        return loss
 
-  x = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
-  losses = [float(step(x)) for _ in range(3)]
-  slices = [f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slices()[0].shape)]
-  moves = Counter(move.split()[0] for move in step.lower(x).moves)
-  print(f"{title:<13} losses {' '.join(f'{loss:.3f}' for loss in losses)}   "
-        f"w1: {', '.join(slices)}   {dict(moves)}")
+    x = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
+    losses = [float(step(x)) for _ in range(3)]
+    slices = [
+        f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slices()[0].shape)
+    ]
+    moves = Counter(move.split()[0] for move in step.lower(x).moves)
+    print(
+        f"{title:<13} losses {' '.join(f'{loss:.3f}' for loss in losses)}   "
+        f"w1: {', '.join(slices)}   {dict(moves)}"
+    )
 
 
 if __name__ == "__main__":
-  for name, layout in LAYOUTS.items():
-    train(mtf.Mesh("data:4; model:2", layout) if layout else mtf.Mesh(""), name)
-  train(mtf.Mesh("data:4; model:2", "batch:data", variable_layout="d_model:data"), "fully sharded")
+    for name, layout in LAYOUTS.items():
+        train(mtf.Mesh("data:4; model:2", layout) if layout else mtf.Mesh(""), name)
+    train(
+        mtf.Mesh("data:4; model:2", "batch:data", variable_layout="d_model:data"),
+        "fully sharded",
+    )

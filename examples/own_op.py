@@ -1,9 +1,10 @@
-"""An op of your own is one class: what cutting each name does, and the work of one device.
+"""An op of your own is one class: what cutting each name does, and the work of one
+device.
 
     python -m examples.own_op
 
-Its test is one line, `meshtf.testing.check_op(Distance).require()`: it tries the samples under
-every layout of small meshes, forward and gradient.
+Its test is one line, `meshtf.testing.check_op(Distance).require()`: it tries the
+samples under every layout of small meshes, forward and gradient.
 """
 
 from __future__ import annotations
@@ -17,40 +18,49 @@ import meshtf as mtf
 
 
 class Distance(mtf.Op):
-  """Squared distances of x[rows, d] to c[centre, d] -> [rows, centre]."""
+    """Squared distances of x[rows, d] to c[centre, d] -> [rows, centre]."""
 
-  dim: str                              # what is summed over: d
-  samples = (mtf.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
-             mtf.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")))
+    dim: str  # what is summed over: d
+    samples = (
+        mtf.Sample(("d",), ("batch:8; d:4", "centre:4; d:4")),
+        mtf.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
+    )
 
-  def out(self, *xs: mtf.Spec) -> tuple[mtf.Spec, ...]:
-    x, c = xs
-    if not x.shape.names[-1] == c.shape.names[-1] == self.dim:
-      raise mtf.ShapeError(f"{self.dim!r} must be the last dimension of both inputs.")
-    return (mtf.Spec(x.shape.without(self.dim) + c.shape.without(self.dim), x.dtype),)
+    def out(self, *xs: mtf.Spec) -> tuple[mtf.Spec, ...]:
+        x, c = xs
+        if not x.shape.names[-1] == c.shape.names[-1] == self.dim:
+            raise mtf.ShapeError(
+                f"{self.dim!r} must be the last dimension of both inputs."
+            )
+        return (
+            mtf.Spec(x.shape.without(self.dim) + c.shape.without(self.dim), x.dtype),
+        )
 
-  def role(self, factor: str) -> mtf.Role:      # slices of d give partial sums
-    return mtf.Role.SUM if factor == self.dim else mtf.Role.MAP
+    def role(self, factor: str) -> mtf.Role:  # slices of d give partial sums
+        return mtf.Role.SUM if factor == self.dim else mtf.Role.MAP
 
-  def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
-    x, c = xs
-    return (tf.reduce_sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1),)
+    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+        x, c = xs
+        return (tf.reduce_sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1),)
 
-  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-    x, c = xs
-    rows, centre = y.shape.names
-    dx = x * mtf.reduce_sum(dy, centre) - mtf.einsum([dy, c], x.shape)
-    dc = c * mtf.reduce_sum(dy, rows) - mtf.einsum([dy, x], c.shape)
-    return [2.0 * dx, 2.0 * dc]
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+        x, c = xs
+        rows, centre = y.shape.names
+        dx = x * mtf.reduce_sum(dy, centre) - mtf.einsum([dy, c], x.shape)
+        dc = c * mtf.reduce_sum(dy, rows) - mtf.einsum([dy, x], c.shape)
+        return [2.0 * dx, 2.0 * dc]
 
 
 if __name__ == "__main__":
-  points = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
-  for layout in ("", "batch:data", "centre:data", "d:data", "batch:data; d:model"):
-    mesh = mtf.Mesh("data:2; model:2", layout)
-    x = mtf.import_tensor(mesh, points, "batch; d")
-    c = mtf.import_tensor(mesh, points[:2], "centre; d")
-    y = mtf.apply(Distance("d"), x, c)
-    (dc,) = mtf.gradients([y], [c])
-    print(f"{layout or 'nothing cut':<20} {y.numpy().sum():.3f}  {np.abs(dc.numpy()).sum():.3f}  "
-          f"{y.held.placement}")
+    points = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
+    for layout in ("", "batch:data", "centre:data", "d:data", "batch:data; d:model"):
+        mesh = mtf.Mesh("data:2; model:2", layout)
+        x = mtf.import_tensor(mesh, points, "batch; d")
+        c = mtf.import_tensor(mesh, points[:2], "centre; d")
+        y = mtf.apply(Distance("d"), x, c)
+        (dc,) = mtf.gradients([y], [c])
+        print(
+            f"{layout or 'nothing cut':<20} {y.numpy().sum():.3f}  "
+            f"{np.abs(dc.numpy()).sum():.3f}  "
+            f"{y.held.placement}"
+        )

@@ -2,8 +2,9 @@
 
     python -m examples.two_regions       (prints MB moved, MFLOP and MB held, of one position)
 
-In front, kernels are small and activations large; behind it is the reverse. A single layout moves
-large gradients, or cuts names that are summed over in front and moves activations, or repeats work.
+In front, kernels are small and activations large; behind it is the reverse. A single
+layout moves large gradients, or cuts names that are summed over in front and moves
+activations, or repeats work.
 """
 
 import numpy as np
@@ -11,50 +12,84 @@ import numpy as np
 import meshtf as mtf
 
 FRONT, BACK = "batch:all", "batch:; heads:all; d_ff:all"
-NAMES = ["batch", "pixels", "mixed", "channels", "length", "d_model", "heads", "d_kv", "d_ff"]
+NAMES = [
+    "batch",
+    "pixels",
+    "mixed",
+    "channels",
+    "length",
+    "d_model",
+    "heads",
+    "d_kv",
+    "d_ff",
+]
 X = np.random.default_rng(0).normal(size=(32, 64, 32)).astype("float32")
 
 
 def train_step(mesh: mtf.Mesh, back: str = "") -> mtf.function:
-  """Returns a step of training on x[batch, pixels, channels], whose back is laid out otherwise."""
-  def kernels(*shapes: str) -> list[mtf.Variable]:
-    return [mtf.Variable(mesh, s, mtf.layers.initializers.normal(0.05), name=s) for s in shapes]
-  mix, unmix = kernels("pixels:64;mixed:64", "mixed:64;pixels:64")
-  embed, pool = kernels("channels:32;d_model:256", "pixels:64;length:4")
-  with mtf.layout(back):
-    wi, wo = kernels("d_model:256;d_ff:1024", "d_ff:1024;d_model:256")
-    attention = mtf.layers.MultiHeadAttention(mesh, "d_model:256", "heads:8", "d_kv:32")
-  variables = [mix, unmix, embed, pool, wi, wo, *attention.variables]
+    """Returns a step of training on x[batch, pixels, channels], whose back is laid out
+    otherwise.
+    """
 
-  @mtf.function(mesh=mesh, x="batch;pixels;channels")
-  def step(x: mtf.Tensor) -> mtf.Tensor:
-    x = x + mtf.matmul(mtf.gelu(mtf.matmul(x, mix)), unmix)
-    x = mtf.matmul(mtf.gelu(mtf.matmul(x, embed)), pool)
+    def kernels(*shapes: str) -> list[mtf.Variable]:
+        return [
+            mtf.Variable(mesh, s, mtf.layers.initializers.normal(0.05), name=s)
+            for s in shapes
+        ]
+
+    mix, unmix = kernels("pixels:64;mixed:64", "mixed:64;pixels:64")
+    embed, pool = kernels("channels:32;d_model:256", "pixels:64;length:4")
     with mtf.layout(back):
-      x = x + attention(mtf.normalize_rms(x, "d_model"))
-      x = x + mtf.matmul(mtf.gelu(mtf.matmul(mtf.normalize_rms(x, "d_model"), wi)), wo)
-    loss = mtf.reduce_mean(mtf.square(x - 1.0))
-    for variable, gradient in zip(variables, mtf.gradients([loss], variables)):
-      variable.assign(variable - 0.1 * gradient)
-    return loss
-  return step
+        wi, wo = kernels("d_model:256;d_ff:1024", "d_ff:1024;d_model:256")
+        attention = mtf.layers.MultiHeadAttention(
+            mesh, "d_model:256", "heads:8", "d_kv:32"
+        )
+    variables = [mix, unmix, embed, pool, wi, wo, *attention.variables]
+
+    @mtf.function(mesh=mesh, x="batch;pixels;channels")
+    def step(x: mtf.Tensor) -> mtf.Tensor:
+        x = x + mtf.matmul(mtf.gelu(mtf.matmul(x, mix)), unmix)
+        x = mtf.matmul(mtf.gelu(mtf.matmul(x, embed)), pool)
+        with mtf.layout(back):
+            x = x + attention(mtf.normalize_rms(x, "d_model"))
+            x = x + mtf.matmul(
+                mtf.gelu(mtf.matmul(mtf.normalize_rms(x, "d_model"), wi)), wo
+            )
+        loss = mtf.reduce_mean(mtf.square(x - 1.0))
+        for variable, gradient in zip(variables, mtf.gradients([loss], variables)):
+            variable.assign(variable - 0.1 * gradient)
+        return loss
+
+    return step
 
 
 def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.Forecast]:
-  """Returns forecasts of the legal layouts that have these rules, and perhaps more for `names`."""
-  try:
-    plan = mtf.explain(train_step(mtf.Mesh("all:8", rules, devices="abstract"), back), X)
-  except mtf.LayoutError:
-    return {}
-  found = {rules: plan} if plan.error is None else {}
-  for i, name in enumerate(names if found else []):
-    found |= forecasts(names[i + 1:], f"{rules}{name}:all; ")
-  return found
+    """Returns forecasts of the legal layouts that have these rules, and perhaps more
+    for `names`.
+    """
+    try:
+        plan = mtf.explain(
+            train_step(mtf.Mesh("all:8", rules, devices="abstract"), back), X
+        )
+    except mtf.LayoutError:
+        return {}
+    found = {rules: plan} if plan.error is None else {}
+    for i, name in enumerate(names if found else []):
+        found |= forecasts(names[i + 1 :], f"{rules}{name}:all; ")
+    return found
 
 
 if __name__ == "__main__":
-  plans = forecasts(NAMES, "") | {"two regions": forecasts([], FRONT, BACK)[FRONT]}
-  for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
-    print(*(f"{n / 1e6:6.2f}" for n in (plan.bytes_moved(), plan.flops(), plan.memory.peak)), rules)
-  for mesh, region in (mtf.Mesh(""), ""), (mtf.Mesh("all:8", FRONT), BACK):
-    print(f"losses on {mesh}:", *map(float, map(train_step(mesh, region), [X, X, X])))
+    plans = forecasts(NAMES, "") | {"two regions": forecasts([], FRONT, BACK)[FRONT]}
+    for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
+        print(
+            *(
+                f"{n / 1e6:6.2f}"
+                for n in (plan.bytes_moved(), plan.flops(), plan.memory.peak)
+            ),
+            rules,
+        )
+    for mesh, region in (mtf.Mesh(""), ""), (mtf.Mesh("all:8", FRONT), BACK):
+        print(
+            f"losses on {mesh}:", *map(float, map(train_step(mesh, region), [X, X, X]))
+        )

@@ -1,7 +1,8 @@
-"""Processes of their own for what leaves much behind: TensorFlow keeps every program it compiled.
+"""Processes of their own for what leaves much behind: TensorFlow keeps every program it
+compiled.
 
-    with Apart(tasks=4) as apart:                # a new process after four tasks
-      report = apart(check_export, op, seed)
+with Apart(tasks=4) as apart:                # a new process after four tasks
+  report = apart(check_export, op, seed)
 """
 
 from __future__ import annotations
@@ -16,30 +17,34 @@ DEVICES = 8
 
 
 def start_tensorflow() -> None:
-  """Starts TensorFlow with logical devices, which are fixed from then on."""
-  import tensorflow as tf
-  cpu = tf.config.list_physical_devices("CPU")[0]
-  logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
-  tf.config.set_logical_device_configuration(cpu, logical)
-  tf.config.threading.set_intra_op_parallelism_threads(1)
-  tf.config.threading.set_inter_op_parallelism_threads(2)
+    """Starts TensorFlow with logical devices, which are fixed from then on."""
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
+    tf.config.set_logical_device_configuration(cpu, logical)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(2)
 
 
 class Apart:
-  """Runs functions in another process, which makes room for a new one after some tasks."""
+    """Runs functions in another process, which makes room for a new one after some
+    tasks.
+    """
 
-  def __init__(self, tasks: int) -> None:
-    # Python 3.10 cannot do that; it also has no jaxlib to run modules with.
-    anew = {"max_tasks_per_child": tasks} if sys.version_info >= (3, 11) else {}
-    self._pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), start_tensorflow,
-                                     **anew)
+    def __init__(self, tasks: int) -> None:
+        # Python 3.10 cannot do that; it also has no jaxlib to run modules with.
+        anew = {"max_tasks_per_child": tasks} if sys.version_info >= (3, 11) else {}
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), start_tensorflow, **anew
+        )
 
-  def __enter__(self) -> Apart:
-    return self
+    def __enter__(self) -> Apart:
+        return self
 
-  def __exit__(self, *error: object) -> None:
-    self._pool.shutdown()
+    def __exit__(self, *error: object) -> None:
+        self._pool.shutdown()
 
-  def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
-    """Returns fn(*args); all of it must be picklable."""
-    return self._pool.submit(fn, *args).result()
+    def __call__(self, fn: Callable[..., Any], *args: Any) -> Any:
+        """Returns fn(*args); all of it must be picklable."""
+        return self._pool.submit(fn, *args).result()

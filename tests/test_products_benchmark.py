@@ -1,4 +1,6 @@
-"""`benchmarks.products` times what `ops/products.py` changes, and one product that it does not."""
+"""`benchmarks.products` times what `ops/products.py` changes, and one product that it
+does not.
+"""
 
 import pytest
 
@@ -8,16 +10,18 @@ from meshtf.runtime.tf_private import ONEDNN_MATMULS, onednn_matmul
 
 
 class Place:
-  matmul_kernels = MatmulKernels(1, onednn_matmul)
+    matmul_kernels = MatmulKernels(1, onednn_matmul)
 
 
 @pytest.mark.parametrize("form", forms(256), ids=str)
 def test_all_but_the_first_are_computed_in_another_way(form):
-  program = _program(form, Place).get_concrete_function(*form.inputs())
-  kinds = [op.type for op in program.graph.get_operations()]
-  assert any(kind in ("Pad", *ONEDNN_MATMULS) for kind in kinds) is ("1,040" not in form.what)
-  assert sum(kind in ("MatMul", *ONEDNN_MATMULS) for kind in kinds) == 8
+    program = _program(form, Place).get_concrete_function(*form.inputs())
+    kinds = [op.type for op in program.graph.get_operations()]
+    assert any(kind in ("Pad", *ONEDNN_MATMULS) for kind in kinds) is (
+        "1,040" not in form.what
+    )
+    assert sum(kind in ("MatMul", *ONEDNN_MATMULS) for kind in kinds) == 8
 
 
 def test_both_ways_are_timed():
-  assert all(speed > 0 for speed in speeds(Form("small", 16, 16, 16), 1))
+    assert all(speed > 0 for speed in speeds(Form("small", 16, 16, 16), 1))

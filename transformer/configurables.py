@@ -1,8 +1,8 @@
 """The parts of meshtf that gin files may set: meshtf itself knows nothing of gin.
 
-    Mesh.axes = "data:4;model:2"
-    Mesh.layout = "batch:data; heads:model; d_ff:model; vocab:model"
-    AdamW.learning_rate = @warmup_cosine()
+Mesh.axes = "data:4;model:2"
+Mesh.layout = "batch:data; heads:model; d_ff:model; vocab:model"
+AdamW.learning_rate = @warmup_cosine()
 """
 
 from __future__ import annotations
@@ -12,9 +12,23 @@ import gin
 import meshtf as mtf
 
 _OPTIMIZERS = mtf.optimizers
-for _part in (mtf.Mesh, _OPTIMIZERS.SGD, _OPTIMIZERS.Adam, _OPTIMIZERS.AdamW, _OPTIMIZERS.LAMB,
-              _OPTIMIZERS.Adafactor, _OPTIMIZERS.warmup_cosine, _OPTIMIZERS.warmup_inverse_sqrt,
-              _OPTIMIZERS.linear_warmup, _OPTIMIZERS.linear_decay, _OPTIMIZERS.cosine_decay,
-              _OPTIMIZERS.inverse_sqrt, _OPTIMIZERS.slanted_triangular, _OPTIMIZERS.product,
-              _OPTIMIZERS.delayed, _OPTIMIZERS.named, _OPTIMIZERS.unless_named):
-  gin.external_configurable(_part)
+for _part in (
+    mtf.Mesh,
+    _OPTIMIZERS.SGD,
+    _OPTIMIZERS.Adam,
+    _OPTIMIZERS.AdamW,
+    _OPTIMIZERS.LAMB,
+    _OPTIMIZERS.Adafactor,
+    _OPTIMIZERS.warmup_cosine,
+    _OPTIMIZERS.warmup_inverse_sqrt,
+    _OPTIMIZERS.linear_warmup,
+    _OPTIMIZERS.linear_decay,
+    _OPTIMIZERS.cosine_decay,
+    _OPTIMIZERS.inverse_sqrt,
+    _OPTIMIZERS.slanted_triangular,
+    _OPTIMIZERS.product,
+    _OPTIMIZERS.delayed,
+    _OPTIMIZERS.named,
+    _OPTIMIZERS.unless_named,
+):
+    gin.external_configurable(_part)

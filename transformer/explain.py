@@ -1,13 +1,15 @@
-"""What a step of training will cost, for any configuration of `transformer.train`, before it runs.
+"""What a step of training will cost, for any configuration of `transformer.train`,
+before it runs.
 
     python -m meshtf explain                                      # configs/lm_stdlib.gin
     python -m meshtf explain --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin
     python -m meshtf explain --gin_param='Mesh.axes = "data:256;model:8"' --html=plan.html
 
-It takes the gin files and settings of `python -m transformer.train` and prints every op, its moves
-and their bytes, flops and memory, of one position. It needs no devices, reads no text and runs no
-step. --json and --html save the plan. A program that is refused is shown as far as it was planned,
-with the error. Exit code: 0, or 1 if there is an error.
+It takes the gin files and settings of `python -m transformer.train` and prints every
+op, its moves and their bytes, flops and memory, of one position. It needs no devices,
+reads no text and runs no step. --json and --html save the plan. A program that is
+refused is shown as far as it was planned, with the error. Exit code: 0, or 1 if there
+is an error.
 """
 
 from __future__ import annotations
@@ -24,25 +26,28 @@ from transformer.runs import training
 
 _JSON = flags.DEFINE_string("json", None, "A file for the plan as JSON.")
 _HTML = flags.DEFINE_string("html", None, "A file for the plan as one HTML page.")
-flags.adopt_module_key_flags(command)                  # so that --help shows them
+flags.adopt_module_key_flags(command)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
-  """Reads flags and configuration, and prints and saves the forecast of a step."""
-  with command.leaving_plainly():
-    for flag in (_JSON, _HTML):
-      if flag.value is not None:
-        check_writable(flag.value, f"--{flag.name}")
-    command.configure_by_flags(argv, 'Mesh.devices = "abstract"')
-    forecast = training.Run().explain()
-  for path, save in ((_JSON.value, forecast.save_json), (_HTML.value, forecast.save_html)):
+    """Reads flags and configuration, and prints and saves the forecast of a step."""
+    with command.leaving_plainly():
+        for flag in (_JSON, _HTML):
+            if flag.value is not None:
+                check_writable(flag.value, f"--{flag.name}")
+        command.configure_by_flags(argv, 'Mesh.devices = "abstract"')
+        forecast = training.Run().explain()
+    for path, save in (
+        (_JSON.value, forecast.save_json),
+        (_HTML.value, forecast.save_html),
+    ):
+        try:
+            if path is not None:
+                save(path)
+        except OSError as error:
+            command.leave(f"cannot write {path}: {error.strerror}.")
     try:
-      if path is not None:
-        save(path)
-    except OSError as error:
-      command.leave(f"cannot write {path}: {error.strerror}.")
-  try:
-    print(forecast, flush=True)
-  except BrokenPipeError:          # whoever reads has seen enough, as in `| head`
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-  sys.exit(0 if forecast.error is None else 1)
+        print(forecast, flush=True)
+    except BrokenPipeError:  # whoever reads has seen enough, as in `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0 if forecast.error is None else 1)

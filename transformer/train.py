@@ -4,8 +4,8 @@
     python -m transformer.train --gin_file=lm_stdlib.gin --gin_file=layouts/fsdp.gin
     python -m transformer.train --gin_param='Mesh.axes = "data:8"' --model_dir=runs/data_8
 
-The same command again goes on from the last checkpoint in `model_dir`. No configurable lives here:
-gin would see a module that is run with -m twice.
+The same command again goes on from the last checkpoint in `model_dir`. No configurable
+lives here: gin would see a module that is run with -m twice.
 """
 
 from __future__ import annotations
@@ -15,34 +15,42 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
 from transformer import command
 from transformer.runs import hosts, training
 from transformer.runs.interrupts import SAVED, Terminated, terminate_like_interrupt
 
 _MODEL_DIR = flags.DEFINE_string(
-    "model_dir", None, "Where checkpoints and metrics are; default: runs/ and the name of the last "
-    "gin_file.")
-flags.adopt_module_key_flags(command)                  # so that --help shows them
+    "model_dir",
+    None,
+    "Where checkpoints and metrics are; default: runs/ and the name of the last "
+    "gin_file.",
+)
+flags.adopt_module_key_flags(command)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
-  """Reads flags and configuration, and trains."""
-  model_dir = _MODEL_DIR.value or command.default_model_dir()
-  terminate_like_interrupt()
-  try:
-    with command.leaving_plainly():
-      command.configure_by_flags(argv)
-      hosts.keep_within_hosts(command.connect_by_flags())
-      training.train(model_dir)
-  except KeyboardInterrupt as stop:
-    found = mtf.latest_checkpoint(model_dir)
-    command.leave("\nInterrupted. The same command " + (
-        f"goes on from step {found[0]}, saved in {model_dir}." if found else
-        f"begins anew: {model_dir} has no checkpoint yet."),
-        code=SAVED if isinstance(stop, Terminated) else 1)
+    """Reads flags and configuration, and trains."""
+    model_dir = _MODEL_DIR.value or command.default_model_dir()
+    terminate_like_interrupt()
+    try:
+        with command.leaving_plainly():
+            command.configure_by_flags(argv)
+            hosts.keep_within_hosts(command.connect_by_flags())
+            training.train(model_dir)
+    except KeyboardInterrupt as stop:
+        found = mtf.latest_checkpoint(model_dir)
+        command.leave(
+            "\nInterrupted. The same command "
+            + (
+                f"goes on from step {found[0]}, saved in {model_dir}."
+                if found
+                else f"begins anew: {model_dir} has no checkpoint yet."
+            ),
+            code=SAVED if isinstance(stop, Terminated) else 1,
+        )
 
 
 if __name__ == "__main__":
-  app.run(main)
+    app.run(main)

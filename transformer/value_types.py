@@ -3,7 +3,8 @@
     fits("four", int)                   # False
     described(int | None)               # "an integer or None"
 
-References are looked at as far as can be done without calling anything. What cannot be judged fits.
+References are looked at as far as can be done without calling anything. What cannot be
+judged fits.
 """
 
 from __future__ import annotations
@@ -17,89 +18,111 @@ from typing import Any
 
 from gin.config import ConfigurableReference
 
-_SIMPLE: dict[Any, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float),
-                                        str: (str,)}
-_WORDS: dict[Any, str] = {bool: "True or False", int: "an integer", float: "a number",
-                          str: "a string", types.NoneType: "None"}
+_SIMPLE: dict[Any, tuple[type, ...]] = {
+    bool: (bool,),
+    int: (int,),
+    float: (int, float),
+    str: (str,),
+}
+_WORDS: dict[Any, str] = {
+    bool: "True or False",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    types.NoneType: "None",
+}
 _UNIONS = (typing.Union, types.UnionType)
 
 
 def fits(value: Any, hint: Any) -> bool:
-  """Returns whether a value may be what an annotation asks for."""
-  if isinstance(value, ConfigurableReference):
-    return _reference_fits(value, hint)
-  origin, inner = typing.get_origin(hint), typing.get_args(hint)
-  if origin in _UNIONS:
-    return any(fits(value, one) for one in inner)
-  if hint in _SIMPLE:
-    if hint is bool:
-      return isinstance(value, (bool, int)) and value in (0, 1)
-    return isinstance(value, _SIMPLE[hint]) and not isinstance(value, bool)
-  if hint in (None, types.NoneType):
-    return value is None
-  if origin is tuple and inner and inner[-1] is not Ellipsis:
-    return _is_row(value) and len(value) == len(inner) and all(map(fits, value, inner))
-  if origin in (tuple, list, collections.abc.Sequence):
-    return _is_row(value) and all(fits(one, inner[0]) for one in value)
-  if origin is collections.abc.Callable:
-    return callable(value)
-  return _is_one(value, origin or hint)
+    """Returns whether a value may be what an annotation asks for."""
+    if isinstance(value, ConfigurableReference):
+        return _reference_fits(value, hint)
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        return any(fits(value, one) for one in inner)
+    if hint in _SIMPLE:
+        if hint is bool:
+            return isinstance(value, (bool, int)) and value in (0, 1)
+        return isinstance(value, _SIMPLE[hint]) and not isinstance(value, bool)
+    if hint in (None, types.NoneType):
+        return value is None
+    if origin is tuple and inner and inner[-1] is not Ellipsis:
+        return (
+            _is_row(value) and len(value) == len(inner) and all(map(fits, value, inner))
+        )
+    if origin in (tuple, list, collections.abc.Sequence):
+        return _is_row(value) and all(fits(one, inner[0]) for one in value)
+    if origin is collections.abc.Callable:
+        return callable(value)
+    return _is_one(value, origin or hint)
 
 
 def described(hint: Any) -> str:
-  """Returns what an annotation asks for, in words."""
-  if typing.get_origin(hint) in _UNIONS:
-    return " or ".join(map(described, typing.get_args(hint)))
-  if hint in _WORDS:
-    return _WORDS[hint]
-  if typing.get_origin(hint) is collections.abc.Callable:
-    return "a function or class, as in @name without brackets,"
-  if typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is not Ellipsis:
-    return f"({', '.join(map(described, typing.get_args(hint)))})"
-  if _is_class(hint):
-    return f"a {hint.__name__}, as in @name() with brackets,"
-  return str(hint).replace("collections.abc.", "")
+    """Returns what an annotation asks for, in words."""
+    if typing.get_origin(hint) in _UNIONS:
+        return " or ".join(map(described, typing.get_args(hint)))
+    if hint in _WORDS:
+        return _WORDS[hint]
+    if typing.get_origin(hint) is collections.abc.Callable:
+        return "a function or class, as in @name without brackets,"
+    if typing.get_origin(hint) is tuple and typing.get_args(hint)[-1] is not Ellipsis:
+        return f"({', '.join(map(described, typing.get_args(hint)))})"
+    if _is_class(hint):
+        return f"a {hint.__name__}, as in @name() with brackets,"
+    return str(hint).replace("collections.abc.", "")
 
 
 def _reference_fits(reference: ConfigurableReference, hint: Any) -> bool:
-  wanted = [one for one in _alternatives(hint) if one is not types.NoneType]
-  target = reference.configurable.wrapped
-  if not reference.evaluate:
-    return not all(one in _SIMPLE or _is_class(one) for one in wanted)
-  gives = target if inspect.isclass(target) else result(target)
-  if all(one in _SIMPLE for one in wanted):
-    of_class = inspect.isclass(gives) and gives not in _SIMPLE
-    return not (of_class or typing.get_origin(gives) is collections.abc.Callable)
-  # An object where a function that makes such objects is wanted: brackets too many.
-  makes = [typing.get_args(one)[-1] for one in wanted
-           if typing.get_origin(one) is collections.abc.Callable and typing.get_args(one)]
-  return not (makes and len(makes) == len(wanted) and inspect.isclass(gives) and any(
-      inspect.isclass(made) and issubclass(gives, made) for made in makes))
+    wanted = [one for one in _alternatives(hint) if one is not types.NoneType]
+    target = reference.configurable.wrapped
+    if not reference.evaluate:
+        return not all(one in _SIMPLE or _is_class(one) for one in wanted)
+    gives = target if inspect.isclass(target) else result(target)
+    if all(one in _SIMPLE for one in wanted):
+        of_class = inspect.isclass(gives) and gives not in _SIMPLE
+        return not (of_class or typing.get_origin(gives) is collections.abc.Callable)
+    # An object where a function that makes such objects is wanted: brackets too many.
+    makes = [
+        typing.get_args(one)[-1]
+        for one in wanted
+        if typing.get_origin(one) is collections.abc.Callable and typing.get_args(one)
+    ]
+    return not (
+        makes
+        and len(makes) == len(wanted)
+        and inspect.isclass(gives)
+        and any(inspect.isclass(made) and issubclass(gives, made) for made in makes)
+    )
 
 
 def _alternatives(hint: Any) -> tuple[Any, ...]:
-  return typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
+    return typing.get_args(hint) if typing.get_origin(hint) in _UNIONS else (hint,)
 
 
 def _is_class(hint: Any) -> bool:
-  """Returns whether a hint is a class whose objects are no functions."""
-  return inspect.isclass(hint) and typing.get_origin(hint) is None and "__call__" not in vars(hint)
+    """Returns whether a hint is a class whose objects are no functions."""
+    return (
+        inspect.isclass(hint)
+        and typing.get_origin(hint) is None
+        and "__call__" not in vars(hint)
+    )
 
 
 def _is_row(value: Any) -> bool:
-  return isinstance(value, (list, tuple))
+    return isinstance(value, (list, tuple))
 
 
 def _is_one(value: Any, kind: Any) -> bool:
-  try:
-    return isinstance(value, kind)
-  except TypeError:                    # `Any`, and kinds that cannot be asked for
-    return True
+    try:
+        return isinstance(value, kind)
+    except TypeError:  # `Any`, and kinds that cannot be asked for
+        return True
 
 
 def result(function: Callable[..., Any]) -> Any:
-  """Returns what the annotation of a function says that it returns, or None."""
-  try:
-    return typing.get_type_hints(function).get("return")
-  except (NameError, TypeError):
-    return None
+    """Returns what the annotation of a function says that it returns, or None."""
+    try:
+        return typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):
+        return None

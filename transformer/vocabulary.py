@@ -4,8 +4,8 @@
     python -m transformer.vocabulary --kind=sentencepiece --size=4000 --input='books/*.txt' \\
         --output=books.model
 
-The file is there whole or not at all. `WordPieceVocabulary.path` or `SentencePieceVocabulary.path`
-names it in gin.
+The file is there whole or not at all. `WordPieceVocabulary.path` or
+`SentencePieceVocabulary.path` names it in gin.
 """
 
 from __future__ import annotations
@@ -15,50 +15,57 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer import command, data
 from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
 from transformer.data.writing import check_writable, whole_file
 
 
 def define_flags() -> None:
-  """Defines the flags of the command; other modules have some of the same names."""
-  flags.DEFINE_enum("kind", "wordpiece", ["wordpiece", "sentencepiece"], "What to train.")
-  flags.DEFINE_integer("size", 8000, "How many pieces there are.", lower_bound=1)
-  flags.DEFINE_string("input", None, "A glob of text files; without one, the source of Python's "
-                      "standard library.")
-  flags.DEFINE_string("output", None, "The file to write.", required=True)
-  flags.DEFINE_bool("lower_case", True, "Word pieces: small letters, no accents.")
+    """Defines the flags of the command; other modules have some of the same names."""
+    flags.DEFINE_enum(
+        "kind", "wordpiece", ["wordpiece", "sentencepiece"], "What to train."
+    )
+    flags.DEFINE_integer("size", 8000, "How many pieces there are.", lower_bound=1)
+    flags.DEFINE_string(
+        "input",
+        None,
+        "A glob of text files; without one, the source of Python's standard library.",
+    )
+    flags.DEFINE_string("output", None, "The file to write.", required=True)
+    flags.DEFINE_bool("lower_case", True, "Word pieces: small letters, no accents.")
 
 
 def main(argv: Sequence[str]) -> None:
-  """Trains the vocabulary of the flags and writes it."""
-  asked = flags.FLAGS
-  with command.leaving_plainly():
-    command.refuse_gin(argv)
-    check_writable(asked.output, "--output")
-    train(asked.kind, asked.size, asked.input, asked.output, asked.lower_case)
+    """Trains the vocabulary of the flags and writes it."""
+    asked = flags.FLAGS
+    with command.leaving_plainly():
+        command.refuse_gin(argv)
+        check_writable(asked.output, "--output")
+        train(asked.kind, asked.size, asked.input, asked.output, asked.lower_case)
 
 
-def train(kind: str, size: int, pattern: str | None, output: str, lower_case: bool = True) -> None:
-  """Trains a vocabulary and writes it; see the flags.
+def train(
+    kind: str, size: int, pattern: str | None, output: str, lower_case: bool = True
+) -> None:
+    """Trains a vocabulary and writes it; see the flags.
 
-  Raises:
-    DataError: there is no text, or the size does not go with it; nothing is written.
-  """
-  corpus = data.text_files(pattern) if pattern else data.python_library()
-  texts = [example["text"] for example in data.documents(lambda: corpus).train()]
-  print(f"learning from {corpus}", flush=True)
-  if kind == "wordpiece":
-    pieces = train_word_pieces(texts, size, lower_case)
-    model, number = "".join(f"{piece}\n" for piece in pieces).encode(), len(pieces)
-  else:
-    model, number = train_sentence_pieces(texts, size), size
-  with whole_file(output) as path:
-    path.write_bytes(model)
-  print(f"{number:,} pieces are in {output}")
+    Raises:
+      DataError: there is no text, or the size does not go with it; nothing is written.
+    """
+    corpus = data.text_files(pattern) if pattern else data.python_library()
+    texts = [example["text"] for example in data.documents(lambda: corpus).train()]
+    print(f"learning from {corpus}", flush=True)
+    if kind == "wordpiece":
+        pieces = train_word_pieces(texts, size, lower_case)
+        model, number = "".join(f"{piece}\n" for piece in pieces).encode(), len(pieces)
+    else:
+        model, number = train_sentence_pieces(texts, size), size
+    with whole_file(output) as path:
+        path.write_bytes(model)
+    print(f"{number:,} pieces are in {output}")
 
 
 if __name__ == "__main__":
-  define_flags()
-  app.run(main)
+    define_flags()
+    app.run(main)

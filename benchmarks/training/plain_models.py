@@ -1,6 +1,6 @@
 """The models by hand, by their names.
 
-    model = plain_model(Config("bert"))
+model = plain_model(Config("bert"))
 """
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ PLAIN: dict[str, type[PlainModel]] = {"lm": PlainLM, "moe": PlainMoE, "bert": Pl
 
 
 def plain_model(config: Config) -> PlainModel:
-  """Returns the model of a config."""
-  return PLAIN[config.model](config)
+    """Returns the model of a config."""
+    return PLAIN[config.model](config)

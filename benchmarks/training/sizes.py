@@ -3,8 +3,8 @@
     config = Config("moe", layers=2)
     config.shapes()                     # {"language_model/embedding/table": (4096, 256), ...}
 
-The models are a decoder-only language model, the same with a mixture of experts in every other
-block, and BERT with both tasks of its pretraining.
+The models are a decoder-only language model, the same with a mixture of experts in
+every other block, and BERT with both tasks of its pretraining.
 """
 
 from __future__ import annotations
@@ -21,116 +21,148 @@ Shapes = dict[str, tuple[int, ...]]
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-  """Sizes of the model and of its batch, and how it is trained."""
+    """Sizes of the model and of its batch, and how it is trained."""
 
-  model: str = "lm"
-  vocab: int = 4096
-  batch: int = 16
-  length: int = 128
-  d_model: int = 256
-  d_ff: int = 1024
-  heads: int = 8
-  layers: int = 4
-  experts: int = 8             # of the mixtures of "moe", two for each token
-  capacity: float = 1.25       # slots of all experts over choices of all tokens
-  dropout: float = 0.0
-  z_loss: float = 0.0
-  learning_rate: float = 1e-3
-  beta1: float = 0.9
-  beta2: float = 0.98
-  epsilon: float = 1e-8
+    model: str = "lm"
+    vocab: int = 4096
+    batch: int = 16
+    length: int = 128
+    d_model: int = 256
+    d_ff: int = 1024
+    heads: int = 8
+    layers: int = 4
+    experts: int = 8  # of the mixtures of "moe", two for each token
+    capacity: float = 1.25  # slots of all experts over choices of all tokens
+    dropout: float = 0.0
+    z_loss: float = 0.0
+    learning_rate: float = 1e-3
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-8
 
-  @property
-  def key(self) -> int:
-    return self.d_model // self.heads
+    @property
+    def key(self) -> int:
+        return self.d_model // self.heads
 
-  @property
-  def masked(self) -> int:
-    """How many tokens of a row BERT is to guess: its 15 %."""
-    return max(1, self.length * 3 // 20)
+    @property
+    def masked(self) -> int:
+        """How many tokens of a row BERT is to guess: its 15 %."""
+        return max(1, self.length * 3 // 20)
 
-  @property
-  def slots(self) -> int:
-    """The slots of an expert for tokens of one row."""
-    return min(max(int(2 * self.length * self.capacity / self.experts), 4), self.length)
+    @property
+    def slots(self) -> int:
+        """The slots of an expert for tokens of one row."""
+        return min(
+            max(int(2 * self.length * self.capacity / self.experts), 4), self.length
+        )
 
-  @property
-  def root(self) -> str:
-    """The first part of the paths of variables and of ops that drop."""
-    return "bert" if self.model == "bert" else "language_model"
+    @property
+    def root(self) -> str:
+        """The first part of the paths of variables and of ops that drop."""
+        return "bert" if self.model == "bert" else "language_model"
 
-  def mixed(self, block: int) -> bool:
-    """Returns whether a block has a mixture of experts."""
-    return self.model == "moe" and block % 2 == 1
+    def mixed(self, block: int) -> bool:
+        """Returns whether a block has a mixture of experts."""
+        return self.model == "moe" and block % 2 == 1
 
-  def shapes(self) -> Shapes:
-    """Returns the shape of every variable, by its path in `transformer.models`."""
-    return _bert(self) if self.model == "bert" else _language_model(self)
+    def shapes(self) -> Shapes:
+        """Returns the shape of every variable, by its path in `transformer.models`."""
+        return _bert(self) if self.model == "bert" else _language_model(self)
 
-  def fan_in(self, name: str) -> int:
-    """Returns how many numbers are summed into one output of a matrix."""
-    shape = self.shapes()[name]
-    if "/output/" in name:
-      return int(np.prod(shape[:-1]))
-    return shape[1] if "/experts/" in name else shape[0]
+    def fan_in(self, name: str) -> int:
+        """Returns how many numbers are summed into one output of a matrix."""
+        shape = self.shapes()[name]
+        if "/output/" in name:
+            return int(np.prod(shape[:-1]))
+        return shape[1] if "/experts/" in name else shape[0]
 
 
 def _language_model(c: Config) -> Shapes:
-  d, root = c.d_model, c.root
-  shapes: Shapes = {f"{root}/embedding/table": (c.vocab, d)}
-  for i in range(c.layers):
-    path = f"{root}/decoder/block_{i}"
-    shapes |= {f"{path}/{norm}/scale": (d,) for norm in ("attention_norm", "feed_forward_norm")}
-    shapes |= _attention(c, f"{path}/attention")
-    if c.mixed(i):
-      shapes |= {f"{path}/moe/router/kernel": (d, c.experts),
-                 f"{path}/moe/experts/wi/kernel": (c.experts, d, c.d_ff),
-                 f"{path}/moe/experts/wo/kernel": (c.experts, c.d_ff, d)}
-    else:
-      shapes |= {f"{path}/feed_forward/wi/kernel": (d, c.d_ff),
-                 f"{path}/feed_forward/wo/kernel": (c.d_ff, d)}
-  return shapes | {f"{root}/decoder/norm/scale": (d,), f"{root}/logits/kernel": (d, c.vocab)}
+    d, root = c.d_model, c.root
+    shapes: Shapes = {f"{root}/embedding/table": (c.vocab, d)}
+    for i in range(c.layers):
+        path = f"{root}/decoder/block_{i}"
+        shapes |= {
+            f"{path}/{norm}/scale": (d,)
+            for norm in ("attention_norm", "feed_forward_norm")
+        }
+        shapes |= _attention(c, f"{path}/attention")
+        if c.mixed(i):
+            shapes |= {
+                f"{path}/moe/router/kernel": (d, c.experts),
+                f"{path}/moe/experts/wi/kernel": (c.experts, d, c.d_ff),
+                f"{path}/moe/experts/wo/kernel": (c.experts, c.d_ff, d),
+            }
+        else:
+            shapes |= {
+                f"{path}/feed_forward/wi/kernel": (d, c.d_ff),
+                f"{path}/feed_forward/wo/kernel": (c.d_ff, d),
+            }
+    return shapes | {
+        f"{root}/decoder/norm/scale": (d,),
+        f"{root}/logits/kernel": (d, c.vocab),
+    }
 
 
 def _attention(c: Config, path: str) -> Shapes:
-  inner = (c.heads, c.key)
-  shapes: Shapes = {f"{path}/{n}/kernel": (c.d_model, *inner) for n in ("query", "key", "value")}
-  return shapes | {f"{path}/output/kernel": (*inner, c.d_model)}
+    inner = (c.heads, c.key)
+    shapes: Shapes = {
+        f"{path}/{n}/kernel": (c.d_model, *inner) for n in ("query", "key", "value")
+    }
+    return shapes | {f"{path}/output/kernel": (*inner, c.d_model)}
 
 
 def _bert(c: Config) -> Shapes:
-  d, f, root = c.d_model, c.d_ff, c.root
-  shapes: Shapes = {f"{root}/{table}/table": (rows, d) for table, rows in (
-      ("embedding", c.vocab), ("position_embedding", c.length), ("type_embedding", 2))}
-  shapes |= _norm(f"{root}/embedding_norm", d)
-  for i in range(c.layers):
-    path = f"{root}/encoder/block_{i}"
-    shapes |= _norm(f"{path}/attention_norm", d) | _norm(f"{path}/feed_forward_norm", d)
-    shapes |= _attention(c, f"{path}/attention")
-    shapes |= {f"{path}/attention/{n}/bias": (c.heads, c.key) for n in ("query", "key", "value")}
-    shapes |= {f"{path}/attention/output/bias": (d,)}
-    shapes |= _dense(f"{path}/feed_forward/wi", d, f) | _dense(f"{path}/feed_forward/wo", f, d)
-  head = "pretraining"
-  return (shapes | _dense(f"{root}/pooler", d, d) | _dense(f"{head}/transform", d, d)
-          | _norm(f"{head}/transform_norm", d) | {f"{head}/logits_bias": (c.vocab,)}
-          | _dense(f"{head}/next_sentence", d, 2))
+    d, f, root = c.d_model, c.d_ff, c.root
+    shapes: Shapes = {
+        f"{root}/{table}/table": (rows, d)
+        for table, rows in (
+            ("embedding", c.vocab),
+            ("position_embedding", c.length),
+            ("type_embedding", 2),
+        )
+    }
+    shapes |= _norm(f"{root}/embedding_norm", d)
+    for i in range(c.layers):
+        path = f"{root}/encoder/block_{i}"
+        shapes |= _norm(f"{path}/attention_norm", d) | _norm(
+            f"{path}/feed_forward_norm", d
+        )
+        shapes |= _attention(c, f"{path}/attention")
+        shapes |= {
+            f"{path}/attention/{n}/bias": (c.heads, c.key)
+            for n in ("query", "key", "value")
+        }
+        shapes |= {f"{path}/attention/output/bias": (d,)}
+        shapes |= _dense(f"{path}/feed_forward/wi", d, f) | _dense(
+            f"{path}/feed_forward/wo", f, d
+        )
+    head = "pretraining"
+    return (
+        shapes
+        | _dense(f"{root}/pooler", d, d)
+        | _dense(f"{head}/transform", d, d)
+        | _norm(f"{head}/transform_norm", d)
+        | {f"{head}/logits_bias": (c.vocab,)}
+        | _dense(f"{head}/next_sentence", d, 2)
+    )
 
 
 def _norm(path: str, size: int) -> Shapes:
-  return {f"{path}/scale": (size,), f"{path}/bias": (size,)}
+    return {f"{path}/scale": (size,), f"{path}/bias": (size,)}
 
 
 def _dense(path: str, inputs: int, outputs: int) -> Shapes:
-  return {f"{path}/kernel": (inputs, outputs), f"{path}/bias": (outputs,)}
+    return {f"{path}/kernel": (inputs, outputs), f"{path}/bias": (outputs,)}
 
 
 class Dumped:
-  """Base of cases: dataclasses with a config, which go to their processes as text."""
+    """Base of cases: dataclasses with a config, which go to their processes as text."""
 
-  def dump(self) -> str:
-    return json.dumps(dataclasses.asdict(self))
+    def dump(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
 
-  @classmethod
-  def load(cls, text: str) -> Any:
-    values = json.loads(text)
-    return cls(**values | {"config": Config(**values["config"])})
+    @classmethod
+    def load(cls, text: str) -> Any:
+        values = json.loads(text)
+        return cls(**values | {"config": Config(**values["config"])})

@@ -1,11 +1,12 @@
-"""Makes rows for pretraining of texts: pairs of sentences with some of their tokens hidden.
+"""Makes rows for pretraining of texts: pairs of sentences with some of their tokens
+hidden.
 
     python -m examples.bert.create_pretraining_data --input_file='text/*.txt' \\
         --output_file=rows.tfrecord --vocab_file=vocab.txt --max_seq_length=128 \\
         --max_predictions_per_seq=20 --masked_lm_prob=0.15 --dupe_factor=5
 
-A line is a sentence, and an empty line ends a document. Every copy (--dupe_factor) pairs and hides
-anew. Equal flags make equal files.
+A line is a sentence, and an empty line ends a document. Every copy (--dupe_factor)
+pairs and hides anew. Equal flags make equal files.
 """
 
 from __future__ import annotations
@@ -15,54 +16,82 @@ from collections.abc import Iterator, Sequence
 
 from absl import app, flags
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from examples.bert import records, settings
 from transformer import command, data
 from transformer.data.preprocessors import SentencePairs, mask_tokens
 from transformer.data.sources import Example
 from transformer.data.writing import check_writable
 
-_OUTPUT = flags.DEFINE_string("output_file", None, "TFRecord files to write, by turns; with commas "
-                              "between.")
-_RATE = flags.DEFINE_float("masked_lm_prob", 0.15, "The part of all tokens that is hidden.")
-_COPIES = flags.DEFINE_integer("dupe_factor", 10, "How many times each text is used.",
-                               lower_bound=1)
-_SHORT = flags.DEFINE_float("short_seq_prob", 0.1, "The part of rows that are made shorter.")
-_WORDS = flags.DEFINE_bool("do_whole_word_mask", False, "Hide all pieces of a word or none.")
-for name in ("input_file", "vocab_file", "do_lower_case", "max_seq_length",
-             "max_predictions_per_seq", "random_seed"):           # so that --help shows them
-  flags.declare_key_flag(name)
+_OUTPUT = flags.DEFINE_string(
+    "output_file", None, "TFRecord files to write, by turns; with commas between."
+)
+_RATE = flags.DEFINE_float(
+    "masked_lm_prob", 0.15, "The part of all tokens that is hidden."
+)
+_COPIES = flags.DEFINE_integer(
+    "dupe_factor", 10, "How many times each text is used.", lower_bound=1
+)
+_SHORT = flags.DEFINE_float(
+    "short_seq_prob", 0.1, "The part of rows that are made shorter."
+)
+_WORDS = flags.DEFINE_bool(
+    "do_whole_word_mask", False, "Hide all pieces of a word or none."
+)
+for name in (
+    "input_file",
+    "vocab_file",
+    "do_lower_case",
+    "max_seq_length",
+    "max_predictions_per_seq",
+    "random_seed",
+):  # so that --help shows them
+    flags.declare_key_flag(name)
 
 
-def rows(documents: Sequence[Example], vocabulary: data.WordPieceVocabulary) -> Iterator[Example]:
-  """Yields rows: `tokens`, `token_types`, what is hidden, and whether the second part is another's.
-  """
-  seed = settings.SEED.value
-  pairs = SentencePairs(vocabulary, settings.LENGTH.value, short=_SHORT.value)
-  for copy in range(_COPIES.value):
-    for k, row in enumerate(pairs(documents, (seed, copy, 0))):
-      yield mask_tokens(row, (seed, copy, 1, k), vocabulary=vocabulary,
-                        predictions=settings.PREDICTIONS.value, rate=_RATE.value,
-                        whole_words=_WORDS.value)
+def rows(
+    documents: Sequence[Example], vocabulary: data.WordPieceVocabulary
+) -> Iterator[Example]:
+    """Yields rows: `tokens`, `token_types`, what is hidden, and whether the second part
+    is another's.
+    """
+    seed = settings.SEED.value
+    pairs = SentencePairs(vocabulary, settings.LENGTH.value, short=_SHORT.value)
+    for copy in range(_COPIES.value):
+        for k, row in enumerate(pairs(documents, (seed, copy, 0))):
+            yield mask_tokens(
+                row,
+                (seed, copy, 1, k),
+                vocabulary=vocabulary,
+                predictions=settings.PREDICTIONS.value,
+                rate=_RATE.value,
+                whole_words=_WORDS.value,
+            )
 
 
 def main(argv: Sequence[str]) -> None:
-  """Reads texts and writes rows."""
-  with command.leaving_plainly():
-    command.refuse_gin(argv)
-    paths, outputs = settings.files(settings.INPUT.value), _OUTPUT.value.split(",")
-    for output in outputs:
-      check_writable(output, "--output_file")
-    vocabulary = settings.vocabulary()
-    documents = records.documents(paths)
-    print(f"{len(documents):,} documents, "
-          f"{sum(text['text'].count(chr(10)) + 1 for text in documents):,} sentences, of "
-          f"{', '.join(map(str, paths))}", flush=True)
-    number = records.write(outputs, rows(documents, vocabulary),
-                           data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value))
-    print(f"{number:,} rows are in {', '.join(outputs)}", flush=True)
+    """Reads texts and writes rows."""
+    with command.leaving_plainly():
+        command.refuse_gin(argv)
+        paths, outputs = settings.files(settings.INPUT.value), _OUTPUT.value.split(",")
+        for output in outputs:
+            check_writable(output, "--output_file")
+        vocabulary = settings.vocabulary()
+        documents = records.documents(paths)
+        print(
+            f"{len(documents):,} documents, "
+            f"{sum(text['text'].count(chr(10)) + 1 for text in documents):,} "
+            f"sentences, of {', '.join(map(str, paths))}",
+            flush=True,
+        )
+        number = records.write(
+            outputs,
+            rows(documents, vocabulary),
+            data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),
+        )
+        print(f"{number:,} rows are in {', '.join(outputs)}", flush=True)
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
-  app.run(main)
+    flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
+    app.run(main)

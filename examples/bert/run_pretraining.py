@@ -1,11 +1,13 @@
-"""Pretrains BERT on rows that create_pretraining_data made: hidden tokens, and next sentences.
+"""Pretrains BERT on rows that create_pretraining_data made: hidden tokens, and next
+sentences.
 
     python -m examples.bert.run_pretraining --input_file=rows.tfrecord --eval_file=other.tfrecord \\
         --bert_config_file=bert_config.json --vocab_file=vocab.txt --output_dir=runs/pretrained \\
         --do_train --do_eval --train_batch_size=32 --num_train_steps=1000 --num_warmup_steps=100 \\
         --learning_rate=1e-3 --optimizer=lamb --mesh='data:4;model:2'
 
-Baselines, of what was learnt from: always the most frequent token and the most frequent answer.
+Baselines, of what was learnt from: always the most frequent token and the most frequent
+answer.
 """
 
 from __future__ import annotations
@@ -19,92 +21,124 @@ from collections.abc import Sequence
 import numpy as np
 from absl import app, flags
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from examples.bert import learning, records, settings
 from transformer import data
 from transformer.models.bert import Bert
 from transformer.runs.evaluation import Evaluation
 
-_EVAL = flags.DEFINE_string("eval_file", None, "What to measure on; by default the same.")
-_STEPS = flags.DEFINE_integer("num_train_steps", 100_000, "Steps in all.", lower_bound=1)
-_WARMUP = flags.DEFINE_integer("num_warmup_steps", 10_000, "Those in which the rate climbs.")
-_EVAL_STEPS = flags.DEFINE_integer("max_eval_steps", 100, "The most batches that are measured.",
-                                   lower_bound=1)
+_EVAL = flags.DEFINE_string(
+    "eval_file", None, "What to measure on; by default the same."
+)
+_STEPS = flags.DEFINE_integer(
+    "num_train_steps", 100_000, "Steps in all.", lower_bound=1
+)
+_WARMUP = flags.DEFINE_integer(
+    "num_warmup_steps", 10_000, "Those in which the rate climbs."
+)
+_EVAL_STEPS = flags.DEFINE_integer(
+    "max_eval_steps", 100, "The most batches that are measured.", lower_bound=1
+)
 flags.adopt_module_key_flags(settings)
 flags.adopt_module_key_flags(learning)
-_COUNTED = 20_000          # rows of which the baselines are counted
+_COUNTED = 20_000  # rows of which the baselines are counted
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
-  """Returns the rows of the flags, in batches."""
-  train, held_out = (records.read(patterns, learning.ON_BAD.value)
-                     for patterns in (settings.INPUT.value, _EVAL.value or settings.INPUT.value))
-  task = data.Task("pretraining", learning.Given(train, held_out), vocabulary,
-                   data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),
-                   preprocessors=[functools.partial(records.from_record, vocab=vocab)])
-  return data.TaskData(task, seed=settings.SEED.value)
+    """Returns the rows of the flags, in batches."""
+    train, held_out = (
+        records.read(patterns, learning.ON_BAD.value)
+        for patterns in (settings.INPUT.value, _EVAL.value or settings.INPUT.value)
+    )
+    task = data.Task(
+        "pretraining",
+        learning.Given(train, held_out),
+        vocabulary,
+        data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),
+        preprocessors=[functools.partial(records.from_record, vocab=vocab)],
+    )
+    return data.TaskData(task, seed=settings.SEED.value)
 
 
 def evaluate(model: Bert, rows: data.TaskData, step: int) -> None:
-  """Prints and writes how many hidden tokens and next sentences are told right."""
-  batch = learning.EVAL_BATCH.value
-  found = Evaluation(model, rows, batch, batch * _EVAL_STEPS.value)()
-  source = rows.task.source
-  tokens, follows = _counts(source.train())
-  held_tokens, held_follows = _counts(source.held_out())
-  usual, usual_label = max(tokens, key=tokens.get), max(follows, key=follows.get)
-  piece = rows.vocabulary.pieces[usual]
-  learning.report({
-      "hidden tokens, nats": (f"{found['loss']:.3f}",
-                              f"{_nats(tokens, held_tokens, model.architecture.vocab):.3f} by how "
-                              "frequent they are"),
-      "hidden tokens told right": (
-          f"{found['accuracy']:.1%}",
-          f"{held_tokens[usual] / held_tokens.total():.1%} with {piece!r} for all"),
-      "next sentences told right": (
-          f"{found['next_sentence_accuracy']:.1%}",
-          f"{held_follows[usual_label] / held_follows.total():.1%} with the more frequent answer"),
-  }, {"global_step": step, "masked_lm_loss": found["loss"], "masked_lm_accuracy":
-      found["accuracy"], "next_sentence_accuracy": found["next_sentence_accuracy"]})
+    """Prints and writes how many hidden tokens and next sentences are told right."""
+    batch = learning.EVAL_BATCH.value
+    found = Evaluation(model, rows, batch, batch * _EVAL_STEPS.value)()
+    source = rows.task.source
+    tokens, follows = _counts(source.train())
+    held_tokens, held_follows = _counts(source.held_out())
+    usual, usual_label = max(tokens, key=tokens.get), max(follows, key=follows.get)
+    piece = rows.vocabulary.pieces[usual]
+    learning.report(
+        {
+            "hidden tokens, nats": (
+                f"{found['loss']:.3f}",
+                f"{_nats(tokens, held_tokens, model.architecture.vocab):.3f} by how "
+                "frequent they are",
+            ),
+            "hidden tokens told right": (
+                f"{found['accuracy']:.1%}",
+                f"{held_tokens[usual] / held_tokens.total():.1%} with {piece!r} for "
+                "all",
+            ),
+            "next sentences told right": (
+                f"{found['next_sentence_accuracy']:.1%}",
+                f"{held_follows[usual_label] / held_follows.total():.1%} with the more "
+                "frequent answer",
+            ),
+        },
+        {
+            "global_step": step,
+            "masked_lm_loss": found["loss"],
+            "masked_lm_accuracy": found["accuracy"],
+            "next_sentence_accuracy": found["next_sentence_accuracy"],
+        },
+    )
 
 
-def _counts(rows: Sequence[data.sources.Example]
-            ) -> tuple[collections.Counter[int], collections.Counter[int]]:
-  """Returns how often each token was hidden, and each answer about next sentences right."""
-  tokens: collections.Counter[int] = collections.Counter()
-  follows: collections.Counter[int] = collections.Counter()
-  for hidden, label in records.masked_ids(itertools.islice(rows, _COUNTED)):
-    tokens.update(hidden.tolist())
-    follows[label] += 1
-  return tokens, follows
+def _counts(
+    rows: Sequence[data.sources.Example],
+) -> tuple[collections.Counter[int], collections.Counter[int]]:
+    """Returns how often each token was hidden, and each answer about next sentences
+    right.
+    """
+    tokens: collections.Counter[int] = collections.Counter()
+    follows: collections.Counter[int] = collections.Counter()
+    for hidden, label in records.masked_ids(itertools.islice(rows, _COUNTED)):
+        tokens.update(hidden.tolist())
+        follows[label] += 1
+    return tokens, follows
 
 
-def _nats(counts: collections.Counter[int], held_out: collections.Counter[int],
-          vocab: int) -> float:
-  """Returns the mean of -ln p where p is how frequent a token was, counted once more each."""
-  ids = np.fromiter(held_out, int)
-  p = (np.array([counts[i] for i in ids]) + 1.0) / (counts.total() + vocab)
-  weights = np.fromiter(held_out.values(), float)
-  return float(-(weights * np.log(p)).sum() / weights.sum())
+def _nats(
+    counts: collections.Counter[int], held_out: collections.Counter[int], vocab: int
+) -> float:
+    """Returns the mean of -ln p where p is how frequent a token was, counted once more
+    each.
+    """
+    ids = np.fromiter(held_out, int)
+    p = (np.array([counts[i] for i in ids]) + 1.0) / (counts.total() + vocab)
+    weights = np.fromiter(held_out.values(), float)
+    return float(-(weights * np.log(p)).sum() / weights.sum())
 
 
 def main(argv: Sequence[str]) -> None:
-  """Trains, and measures."""
-  with learning.leaving_plainly():
-    learning.prepare(argv, steps=_STEPS)
-    vocabulary = settings.vocabulary()
-    config = settings.config(vocabulary)
-    rows = examples(vocabulary, config.architecture.vocab)
-    model = settings.build(Bert, config)
-    trainer = learning.trainer(model, _STEPS.value, _WARMUP.value)
-    learning.introduce(model, rows)
-    learning.start(trainer, rows, _STEPS.value, part="")
-    if learning.TRAIN.value:
-      learning.learn(trainer, rows, _STEPS.value)
-    if learning.EVAL.value:
-      evaluate(model, rows, trainer.steps_done)
+    """Trains, and measures."""
+    with learning.leaving_plainly():
+        learning.prepare(argv, steps=_STEPS)
+        vocabulary = settings.vocabulary()
+        config = settings.config(vocabulary)
+        rows = examples(vocabulary, config.architecture.vocab)
+        model = settings.build(Bert, config)
+        trainer = learning.trainer(model, _STEPS.value, _WARMUP.value)
+        learning.introduce(model, rows)
+        learning.start(trainer, rows, _STEPS.value, part="")
+        if learning.TRAIN.value:
+            learning.learn(trainer, rows, _STEPS.value)
+        if learning.EVAL.value:
+            evaluate(model, rows, trainer.steps_done)
 
 
 if __name__ == "__main__":
-  flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
-  app.run(main)
+    flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
+    app.run(main)

@@ -1,6 +1,6 @@
 """What checkpoints are given: variables by name, numbers, and what JSON can hold.
 
-    check_variables({v.name: v for v in model.variables})
+check_variables({v.name: v for v in model.variables})
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ _WAY_OUT = "Write {v.name: v for v in model.variables}."
 
 
 def check_variables(variables: Any) -> None:
-  """Refuses what is no mapping from names to variables. Raises ArgumentError."""
-  if not hasattr(variables, "items"):
-    refuse("variables", variables, _BY_NAME, _WAY_OUT)
-  for name, variable in variables.items():
-    if not isinstance(name, str) or not isinstance(variable, Variable):
-      refuse("variables", {name: variable}, _BY_NAME, _WAY_OUT)
+    """Refuses what is no mapping from names to variables. Raises ArgumentError."""
+    if not hasattr(variables, "items"):
+        refuse("variables", variables, _BY_NAME, _WAY_OUT)
+    for name, variable in variables.items():
+        if not isinstance(name, str) or not isinstance(variable, Variable):
+            refuse("variables", {name: variable}, _BY_NAME, _WAY_OUT)
 
 
 def check_numbers(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
-  """Refuses settings of a checkpoint that are none. Raises ArgumentError."""
-  as_int("step", step, least=0)
-  as_int("keep", keep, least=0)
-  as_int("keep_every", keep_every, least=0)
-  if extra is None:
-    return
-  as_mapping("extra", extra, "a dict of what JSON can hold")
-  try:
-    json.dumps(dict(extra))
-  except (TypeError, ValueError) as error:
-    refuse("extra", extra, "a dict of what JSON can hold", f"{error}.")
+    """Refuses settings of a checkpoint that are none. Raises ArgumentError."""
+    as_int("step", step, least=0)
+    as_int("keep", keep, least=0)
+    as_int("keep_every", keep_every, least=0)
+    if extra is None:
+        return
+    as_mapping("extra", extra, "a dict of what JSON can hold")
+    try:
+        json.dumps(dict(extra))
+    except (TypeError, ValueError) as error:
+        refuse("extra", extra, "a dict of what JSON can hold", f"{error}.")

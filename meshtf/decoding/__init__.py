@@ -1,7 +1,8 @@
 """Decoding: sequences drawn id by id, or searched for, in one loop on the mesh.
 
-A step is given the ids at a position and returns the logits of the ids that follow, and a state:
-whatever named tensors it keeps, such as caches, or None. Here a table says what follows what:
+A step is given the ids at a position and returns the logits of the ids that follow, and
+a state: whatever named tensors it keeps, such as caches, or None. Here a table says
+what follows what:
 
     >>> import numpy as np
     >>> import meshtf as mtf
@@ -15,7 +16,8 @@ whatever named tensors it keeps, such as caches, or None. Here a table says what
     ...   return mtf.gather(table, ids, "here"), state
     >>> prompt = mtf.import_tensor(mesh, np.array([[0, -1, -1, -1]] * 2), "batch; length")
 
-What is negative in a prompt is to be found. The likeliest next id is not always the best one:
+What is negative in a prompt is to be found. The likeliest next id is not always the
+best one:
 
     >>> ids, log_probs = mtf.decoding.sample(step, prompt, end=3, temperature=0)
     >>> ids.numpy()[0].tolist()
@@ -26,9 +28,9 @@ What is negative in a prompt is to be found. The likeliest next id is not always
     [0, 1, 3, 3] 0.36
     [0, 2, 1, 3] 0.216
 
-Given ids go through the step one by one. If all but what follows the last one is known already, as
-when a model reads its prompt in one pass, the prompt here is that last id alone, the state is what
-was read, and the step counts its positions from there:
+Given ids go through the step one by one. If all but what follows the last one is known
+already, as when a model reads its prompt in one pass, the prompt here is that last id
+alone, the state is what was read, and the step counts its positions from there:
 
     sample(lambda at, ids, held: model.step(last + at, ids, held), last_ids_and_room, held)
 """

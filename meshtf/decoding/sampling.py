@@ -4,8 +4,8 @@
     with mtf.seed(7):
       ids, log_probs = mtf.decoding.sample(step, prompt, cache, end=1, temperature=0.8, top_k=40)
 
-Only the best few ids are compared where `top_k` says so: each slice of a cut vocabulary then tells
-no more than k numbers, and noise is made for k ids.
+Only the best few ids are compared where `top_k` says so: each slice of a cut vocabulary
+then tells no more than k numbers, and noise is made for k ids.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.names.arguments import as_float, as_int
 from meshtf.ops.arithmetic import (
-  add,
-  divide,
-  less,
-  logical_and,
-  logical_or,
-  maximum,
-  subtract,
+    add,
+    divide,
+    less,
+    logical_and,
+    logical_or,
+    maximum,
+    subtract,
 )
 from meshtf.ops.choosing import where
 from meshtf.ops.deciding import while_loop
@@ -39,99 +39,149 @@ from meshtf.ops.state import full, zeros
 from meshtf.ops.unary import logical_not
 
 
-def sample(step: Step, prompt: Tensor, state: Any = None, end: int | Sequence[int] | None = None,
-           temperature: Any = 1.0, top_k: int | None = None, top_p: float | None = None,
-           vocab: str = "vocab", length: str = "length", vocab_size: int | None = None,
-           until: Any = None) -> tuple[Tensor, Tensor]:
-  """Returns ids and their log-probabilities: int32 and float32 [*batch, length].
+def sample(
+    step: Step,
+    prompt: Tensor,
+    state: Any = None,
+    end: int | Sequence[int] | None = None,
+    temperature: Any = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    vocab: str = "vocab",
+    length: str = "length",
+    vocab_size: int | None = None,
+    until: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """Returns ids and their log-probabilities: int32 and float32 [*batch, length].
 
-  Ids are drawn one after another, each from softmax(logits / temperature). Draws follow the seeds
-  in force (`with mtf.seed(...)`), alike under every layout. The loop ends when all sequences have.
-  Log-probabilities are log_softmax(logits) at the ids, given ones too; 0 at the first and after an
-  end.
+    Ids are drawn one after another, each from softmax(logits / temperature). Draws
+    follow the seeds in force (`with mtf.seed(...)`), alike under every layout. The loop
+    ends when all sequences have. Log-probabilities are log_softmax(logits) at the ids,
+    given ones too; 0 at the first and after an end.
 
-  Args:
-    step: `logits, state = step(position, ids, state)` with a position, int32 [], the ids [*batch]
-      there, and the logits [*batch, vocab] of the ids that follow.
-    prompt: integers [*batch, length]; ids that are given, and negative where they are to be drawn.
-      The first of each sequence must be given.
-    state: what the step keeps: tensors, in any nesting, of unchanging names and sizes; or None.
-    end: the id that ends a sequence where it is drawn, or several; what follows is `end` again, or
-      the first of them. None: no id.
-    temperature: a number or a tensor, such as one for each sequence; at 0 the likeliest is taken.
-    top_k: draw from so many of the likeliest ids (Fan et al. 2018, arXiv:1805.04833).
-    top_p: draw from the fewest ids, the likeliest, that have this probability together (Holtzman
-      et al. 2019, arXiv:1904.09751), among those of `top_k`; without `top_k` it sorts all.
-    vocab: the name of the dimension of ids.
-    length: the name of the dimension of positions.
-    vocab_size: ids from here on are padding of the dimension, and never drawn.
-    until: positions from here on are not looked for: a number, or int32 [], so that one program
-      serves several. What is not given there is filled as after an end.
+    Args:
+      step: `logits, state = step(position, ids, state)` with a position, int32 [], the
+        ids [*batch] there, and the logits [*batch, vocab] of the ids that follow.
+      prompt: integers [*batch, length]; ids that are given, and negative where they are
+        to be drawn. The first of each sequence must be given.
+      state: what the step keeps: tensors, in any nesting, of unchanging names and
+        sizes; or None.
+      end: the id that ends a sequence where it is drawn, or several; what follows is
+        `end` again, or the first of them. None: no id.
+      temperature: a number or a tensor, such as one for each sequence; at 0 the
+        likeliest is taken.
+      top_k: draw from so many of the likeliest ids (Fan et al. 2018, arXiv:1805.04833).
+      top_p: draw from the fewest ids, the likeliest, that have this probability
+        together (Holtzman et al. 2019, arXiv:1904.09751), among those of `top_k`;
+        without `top_k` it sorts all.
+      vocab: the name of the dimension of ids.
+      length: the name of the dimension of positions.
+      vocab_size: ids from here on are padding of the dimension, and never drawn.
+      until: positions from here on are not looked for: a number, or int32 [], so that
+        one program serves several. What is not given there is filled as after an end.
 
-  Raises:
-    ShapeError, DTypeError: prompt or logits are not as said, or `end` is no id.
-    PlanError: a setting out of its range, a state of another nesting, or no seed.
-  """
-  temperature = _checked(temperature, top_k, top_p)
-  texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
+    Raises:
+      ShapeError, DTypeError: prompt or logits are not as said, or `end` is no id.
+      PlanError: a setting out of its range, a state of another nesting, or no seed.
+    """
+    temperature = _checked(temperature, top_k, top_p)
+    texts = Sequences(step, prompt, state, end, vocab, length, vocab_size, until)
 
-  def goes_on(position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any) -> Tensor:
-    more = less(position, texts.last)
-    return logical_and(more, logical_not(reduce_all(ended))) if texts.ends else more
+    def goes_on(
+        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any
+    ) -> Tensor:
+        more = less(position, texts.last)
+        return logical_and(more, logical_not(reduce_all(ended))) if texts.ends else more
 
-  def turn(position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any) -> Any:
-    logits, held = texts.follow(position, texts.at(ids, position), held)
-    position = add(position, 1)
-    given = texts.at(texts.prompt, position)
-    free = less(given, 0)
-    drawn = where(ended, texts.filler, _draw(logits, vocab, temperature, top_k, top_p))
-    chosen = where(free, drawn, given)
-    log_prob = subtract(gather(logits, chosen, vocab), reduce_logsumexp(logits, vocab))
-    log_prob = where(logical_and(ended, free), 0.0, log_prob)
-    ended = logical_or(ended, logical_and(free, texts.are_ends(chosen)))
-    return (position, texts.put(ids, position, chosen), texts.put(log_probs, position, log_prob),
-            ended, held)
+    def turn(
+        position: Tensor, ids: Tensor, log_probs: Tensor, ended: Tensor, held: Any
+    ) -> Any:
+        logits, held = texts.follow(position, texts.at(ids, position), held)
+        position = add(position, 1)
+        given = texts.at(texts.prompt, position)
+        free = less(given, 0)
+        drawn = where(
+            ended, texts.filler, _draw(logits, vocab, temperature, top_k, top_p)
+        )
+        chosen = where(free, drawn, given)
+        log_prob = subtract(
+            gather(logits, chosen, vocab), reduce_logsumexp(logits, vocab)
+        )
+        log_prob = where(logical_and(ended, free), 0.0, log_prob)
+        ended = logical_or(ended, logical_and(free, texts.are_ends(chosen)))
+        return (
+            position,
+            texts.put(ids, position, chosen),
+            texts.put(log_probs, position, log_prob),
+            ended,
+            held,
+        )
 
-  mesh = prompt.mesh
-  start = (zeros(mesh, "", "int32"), texts.filled, zeros(mesh, prompt.shape),
-           full(mesh, texts.batch, False, "bool"), texts.state)
-  _, ids, log_probs, _, _ = while_loop(goes_on, turn, start)
-  return ids, log_probs
+    mesh = prompt.mesh
+    start = (
+        zeros(mesh, "", "int32"),
+        texts.filled,
+        zeros(mesh, prompt.shape),
+        full(mesh, texts.batch, False, "bool"),
+        texts.state,
+    )
+    _, ids, log_probs, _, _ = while_loop(goes_on, turn, start)
+    return ids, log_probs
 
 
 def _checked(temperature: Any, top_k: int | None, top_p: float | None) -> Any:
-  """Returns the temperature as a number or a tensor."""
-  if top_k is not None:
-    as_int("top_k", top_k)
-  if top_p is not None:
-    as_float("top_p", top_p)
-  if hasattr(temperature, "tensor"):
-    temperature = temperature.tensor()
-  elif not isinstance(temperature, Tensor):
-    temperature = as_float("temperature", temperature, "a number or a tensor")
-  refuse_number(isinstance(temperature, Tensor) or temperature >= 0, "a temperature is at least 0",
-                temperature)
-  refuse_number(top_k is None or top_k >= 1, "top_k is at least 1", top_k,
-                "Leave it out to draw from all ids.")
-  refuse_number(top_p is None or 0 < top_p <= 1, "top_p is above 0 and at most 1", top_p,
-                "Leave it out to draw from all ids.")
-  return temperature
+    """Returns the temperature as a number or a tensor."""
+    if top_k is not None:
+        as_int("top_k", top_k)
+    if top_p is not None:
+        as_float("top_p", top_p)
+    if hasattr(temperature, "tensor"):
+        temperature = temperature.tensor()
+    elif not isinstance(temperature, Tensor):
+        temperature = as_float("temperature", temperature, "a number or a tensor")
+    refuse_number(
+        isinstance(temperature, Tensor) or temperature >= 0,
+        "a temperature is at least 0",
+        temperature,
+    )
+    refuse_number(
+        top_k is None or top_k >= 1,
+        "top_k is at least 1",
+        top_k,
+        "Leave it out to draw from all ids.",
+    )
+    refuse_number(
+        top_p is None or 0 < top_p <= 1,
+        "top_p is above 0 and at most 1",
+        top_p,
+        "Leave it out to draw from all ids.",
+    )
+    return temperature
 
 
-def _draw(logits: Tensor, vocab: str, temperature: Any, top_k: int | None, top_p: float | None
-          ) -> Tensor:
-  """Returns ids: logits without `vocab`."""
-  if not isinstance(temperature, Tensor) and temperature == 0:
-    return argmax(logits, vocab)
-  if top_k is None and top_p in (None, 1):
-    return categorical(logits, vocab, temperature, name="sample")
-  size = logits.shape[vocab]
-  best = Dimension(f"{vocab}_best", size if top_k is None else min(top_k, size))
-  values, ids = largest(logits, vocab, [best])
-  if top_p not in (None, 1):
-    # Counted from the largest, which stays 0 where the temperature is 0.
-    warmth = temperature if isinstance(temperature, Tensor) else full(values.mesh, "", temperature)
-    scaled = divide(subtract(values, reduce_max(values, best.name)), maximum(warmth, 1e-30))
-    before = cumsum(softmax(scaled, best.name), best.name, exclusive=True)
-    values = where(less(before, top_p), values, -float("inf"))
-  return gather(ids, categorical(values, best.name, temperature, name="sample"), best.name)
+def _draw(
+    logits: Tensor, vocab: str, temperature: Any, top_k: int | None, top_p: float | None
+) -> Tensor:
+    """Returns ids: logits without `vocab`."""
+    if not isinstance(temperature, Tensor) and temperature == 0:
+        return argmax(logits, vocab)
+    if top_k is None and top_p in (None, 1):
+        return categorical(logits, vocab, temperature, name="sample")
+    size = logits.shape[vocab]
+    best = Dimension(f"{vocab}_best", size if top_k is None else min(top_k, size))
+    values, ids = largest(logits, vocab, [best])
+    if top_p not in (None, 1):
+        # Counted from the largest, which stays 0 where the temperature is 0.
+        warmth = (
+            temperature
+            if isinstance(temperature, Tensor)
+            else full(values.mesh, "", temperature)
+        )
+        scaled = divide(
+            subtract(values, reduce_max(values, best.name)), maximum(warmth, 1e-30)
+        )
+        before = cumsum(softmax(scaled, best.name), best.name, exclusive=True)
+        values = where(less(before, top_p), values, -float("inf"))
+    return gather(
+        ids, categorical(values, best.name, temperature, name="sample"), best.name
+    )

@@ -1,9 +1,10 @@
-"""What all pictures share: their frame, their letters, and colours for light and dark pages.
+"""What all pictures share: their frame, their letters, and colours for light and dark
+pages.
 
     document("A title", 1000, 400, [text(26, 80, "note", "what it shows")])
 
-A picture is an SVG document that needs nothing else. It brings its own background, so that it can
-be read on pages of any colour.
+A picture is an SVG document that needs nothing else. It brings its own background, so
+that it can be read on pages of any colour.
 """
 
 from __future__ import annotations
@@ -27,18 +28,36 @@ DARK = """\
 """
 
 
-def document(title: str, width: float, height: float, body: Iterable[str], light: str = "",
-             dark: str = "") -> str:
-  """Returns a picture with its title at the top left; `light` and `dark` are further styles."""
-  style = f"{LIGHT}{light}    @media (prefers-color-scheme: dark) {{\n{DARK}{dark}    }}\n"
-  return "\n".join([
-      f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}">',
-      f"  <title>{escape(title)}</title>", f"  <style>{style}  </style>",
-      f'  <rect class="back" width="{width:g}" height="{height:g}" rx="10"/>',
-      text(MARGIN, 38, "title", title), *body, "</svg>", ""])
+def document(
+    title: str,
+    width: float,
+    height: float,
+    body: Iterable[str],
+    light: str = "",
+    dark: str = "",
+) -> str:
+    """Returns a picture with its title at the top left; `light` and `dark` are further
+    styles.
+    """
+    style = f"{LIGHT}{light}    @media (prefers-color-scheme: dark) {{\n{DARK}{dark}    }}\n"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} '
+            f'{height:g}">',
+            f"  <title>{escape(title)}</title>",
+            f"  <style>{style}  </style>",
+            f'  <rect class="back" width="{width:g}" height="{height:g}" rx="10"/>',
+            text(MARGIN, 38, "title", title),
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
 
 
 def text(x: float, y: float, kind: str, words: str, anchor: str = "start") -> str:
-  """Returns words of a class at a place."""
-  place = f'x="{x:g}" y="{y:g}"' + (f' text-anchor="{anchor}"' if anchor != "start" else "")
-  return f'  <text class="{kind}" {place}>{escape(words)}</text>'
+    """Returns words of a class at a place."""
+    place = f'x="{x:g}" y="{y:g}"' + (
+        f' text-anchor="{anchor}"' if anchor != "start" else ""
+    )
+    return f'  <text class="{kind}" {place}>{escape(words)}</text>'

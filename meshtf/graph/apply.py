@@ -3,8 +3,8 @@
     z = apply(Add(), x, y)             # one output
     values, indices = apply_all(TopK("vocab", Dimension("k", 3)), logits)
 
-The node goes to the current executor: a `Graph` inside mtf.function, which records it, or the eager
-one outside, which runs it at once.
+The node goes to the current executor: a `Graph` inside mtf.function, which records it,
+or the eager one outside, which runs it at once.
 """
 
 from __future__ import annotations
@@ -25,101 +25,113 @@ from meshtf.names.arguments import refuse
 
 
 class Executor(Protocol):
-  """What a node goes to."""
+    """What a node goes to."""
 
-  mesh: Mesh | None       # the mesh of the function being traced, once known; None in eager mode
+    mesh: (
+        Mesh | None
+    )  # the mesh of the function being traced, once known; None in eager mode
 
-  def find(self, op: Op) -> Node | None:
-    """Returns a node made before that says the same, such as another read of a variable."""
+    def find(self, op: Op) -> Node | None:
+        """Returns a node made before that says the same, such as another read of a
+        variable.
+        """
 
-  def run(self, node: Node) -> None:
-    """Records a node or runs it."""
+    def run(self, node: Node) -> None:
+        """Records a node or runs it."""
 
 
 class _Executors(threading.local):
-  def __init__(self) -> None:
-    self.stack: list[Executor] = []
+    def __init__(self) -> None:
+        self.stack: list[Executor] = []
 
 
 _executors = _Executors()
-_eager: list[Executor] = []        # one for all threads
+_eager: list[Executor] = []  # one for all threads
 
 
 def set_eager_executor(executor: Executor) -> None:
-  """Sets where nodes go outside of functions; called once, when meshtf is imported."""
-  _eager[:] = [executor]
+    """Sets where nodes go outside of functions; called once, when meshtf is
+    imported.
+    """
+    _eager[:] = [executor]
 
 
 def current_executor() -> Executor:
-  """Returns where nodes go now."""
-  return _executors.stack[-1] if _executors.stack else _eager[0]
+    """Returns where nodes go now."""
+    return _executors.stack[-1] if _executors.stack else _eager[0]
 
 
 @contextlib.contextmanager
 def executing(executor: Executor | None = None) -> Iterator[None]:
-  """Sends the nodes of a `with` block to `executor`; None: to the eager one."""
-  _executors.stack.append(executor or _eager[0])
-  try:
-    yield
-  finally:
-    _executors.stack.pop()
+    """Sends the nodes of a `with` block to `executor`; None: to the eager one."""
+    _executors.stack.append(executor or _eager[0])
+    try:
+        yield
+    finally:
+        _executors.stack.pop()
 
 
 def apply(op: Op, *inputs: Any, mesh: Mesh | None = None) -> Tensor:
-  """Applies an op with one output. Raises what `apply_all` does."""
-  (y,) = apply_all(op, *inputs, mesh=mesh)
-  return y
+    """Applies an op with one output. Raises what `apply_all` does."""
+    (y,) = apply_all(op, *inputs, mesh=mesh)
+    return y
 
 
 def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, ...]:
-  """Applies an op and returns its outputs.
+    """Applies an op and returns its outputs.
 
-  Raises:
-    MeshError: the inputs lie on two meshes.
-    ShapeError, DTypeError: the op refuses its inputs.
-    LayoutError: the layout cannot hold an output.
-  """
-  if not isinstance(op, Op):
-    refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
-  executor, around = current_executor(), current()
-  found = executor.find(op) if op.effect == "read" else None
-  if found is not None:
-    return found.outputs
-  source = around.primals[-1].node.source if around.primals else Source.here()
-  if mesh is not None and not isinstance(mesh, Mesh):
-    as_mesh("mesh", mesh)
-  tensors = tuple(x if isinstance(x, Tensor) else _as_tensor(x, op, i)
-                  for i, x in enumerate(inputs))
-  if around.instead is not None:
-    tensors = tuple(around.instead.get(x, x) for x in tensors)
-  mesh = around.mesh or common_mesh(tensors, mesh or executor.mesh, source)
-  specs = _out(op, tensors, source)
-  if mesh is not None and around.stage is not None:
-    check_stage(mesh, around.stage, source)
-  if mesh is not None and not around.primals and op.effect is None:
-    check_layout(specs, mesh, mesh.layout_in(around.region), source)
-  node = Node(op, tensors, mesh, source, around, executor)
-  node.outputs = tuple(Tensor(node, i, spec) for i, spec in enumerate(specs))
-  if node.group is not None and op.effect is None:
-    node.group.nodes.append(node)
-  executor.run(node)
-  return node.outputs
+    Raises:
+      MeshError: the inputs lie on two meshes.
+      ShapeError, DTypeError: the op refuses its inputs.
+      LayoutError: the layout cannot hold an output.
+    """
+    if not isinstance(op, Op):
+        refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
+    executor, around = current_executor(), current()
+    found = executor.find(op) if op.effect == "read" else None
+    if found is not None:
+        return found.outputs
+    source = around.primals[-1].node.source if around.primals else Source.here()
+    if mesh is not None and not isinstance(mesh, Mesh):
+        as_mesh("mesh", mesh)
+    tensors = tuple(
+        x if isinstance(x, Tensor) else _as_tensor(x, op, i)
+        for i, x in enumerate(inputs)
+    )
+    if around.instead is not None:
+        tensors = tuple(around.instead.get(x, x) for x in tensors)
+    mesh = around.mesh or common_mesh(tensors, mesh or executor.mesh, source)
+    specs = _out(op, tensors, source)
+    if mesh is not None and around.stage is not None:
+        check_stage(mesh, around.stage, source)
+    if mesh is not None and not around.primals and op.effect is None:
+        check_layout(specs, mesh, mesh.layout_in(around.region), source)
+    node = Node(op, tensors, mesh, source, around, executor)
+    node.outputs = tuple(Tensor(node, i, spec) for i, spec in enumerate(specs))
+    if node.group is not None and op.effect is None:
+        node.group.nodes.append(node)
+    executor.run(node)
+    return node.outputs
 
 
 def _as_tensor(x: Any, op: Op, i: int) -> Tensor:
-  """Returns input i of an op as a tensor. Raises ArgumentError, by the name that `out` has."""
-  if hasattr(x, "tensor"):
-    return x.tensor()
-  code = type(op).out.__code__
-  names = code.co_varnames[1:code.co_argcount]
-  return refuse_tensor(names[i] if i < len(names) else "x", x)
+    """Returns input i of an op as a tensor. Raises ArgumentError, by the name that
+    `out` has.
+    """
+    if hasattr(x, "tensor"):
+        return x.tensor()
+    code = type(op).out.__code__
+    names = code.co_varnames[1 : code.co_argcount]
+    return refuse_tensor(names[i] if i < len(names) else "x", x)
 
 
 def _out(op: Op, inputs: tuple[Tensor, ...], source: Source) -> tuple[Spec, ...]:
-  try:
-    return op.out(*(x.spec for x in inputs))
-  except MeshtfError as error:
-    if "from  " in str(error):
-      raise
-    came = "  ".join(f"{x.dtype} {x.shape!r}" for x in inputs)
-    raise type(error)(explain_error(str(error), **{"inputs": came, "from": source})) from None
+    try:
+        return op.out(*(x.spec for x in inputs))
+    except MeshtfError as error:
+        if "from  " in str(error):
+            raise
+        came = "  ".join(f"{x.dtype} {x.shape!r}" for x in inputs)
+        raise type(error)(
+            explain_error(str(error), **{"inputs": came, "from": source})
+        ) from None

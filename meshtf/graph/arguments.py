@@ -1,6 +1,7 @@
-"""Tensors, meshes and variables among the arguments of public functions; see names/arguments.py.
+"""Tensors, meshes and variables among the arguments of public functions; see
+names/arguments.py.
 
-    x = as_tensor("x", x)             # a tensor; a variable is read
+x = as_tensor("x", x)             # a tensor; a variable is read
 """
 
 from __future__ import annotations
@@ -21,64 +22,79 @@ _FULL = 'Make a tensor of it first: mtf.full(mesh, "", value).'
 
 
 def as_tensor(name: str, x: Any) -> Tensor:
-  """Returns a tensor, the value of a variable. Raises ArgumentError for all else."""
-  if isinstance(x, Tensor):
-    return x
-  if hasattr(x, "tensor"):
-    return x.tensor()
-  return refuse_tensor(name, x)
+    """Returns a tensor, the value of a variable. Raises ArgumentError for all else."""
+    if isinstance(x, Tensor):
+        return x
+    if hasattr(x, "tensor"):
+        return x.tensor()
+    return refuse_tensor(name, x)
 
 
 def as_scalar(name: str, x: Any) -> Tensor:
-  """Returns a scalar tensor. Raises ArgumentError, ShapeError."""
-  x = as_tensor(name, x)
-  if x.shape.names:
-    raise ShapeError(explain_error(
-        f"{name} is a scalar.", tensor=repr(x.shape), **{"from": Source.here()},
-        way_out="Reduce it: mtf.reduce_mean(x)."))
-  return x
+    """Returns a scalar tensor. Raises ArgumentError, ShapeError."""
+    x = as_tensor(name, x)
+    if x.shape.names:
+        raise ShapeError(
+            explain_error(
+                f"{name} is a scalar.",
+                tensor=repr(x.shape),
+                **{"from": Source.here()},
+                way_out="Reduce it: mtf.reduce_mean(x).",
+            )
+        )
+    return x
 
 
 def refuse_tensor(name: str, x: object) -> NoReturn:
-  """Raises ArgumentError, which says how a tensor is made of x."""
-  way_out = "" if x is None else _FULL if isinstance(x, (bool, int, float)) else _IMPORT
-  refuse(name, x, _TENSOR, way_out)
+    """Raises ArgumentError, which says how a tensor is made of x."""
+    way_out = (
+        "" if x is None else _FULL if isinstance(x, (bool, int, float)) else _IMPORT
+    )
+    refuse(name, x, _TENSOR, way_out)
 
 
 def as_tensors(name: str, xs: Any) -> list[Tensor]:
-  """Returns a list of tensors. Raises ArgumentError."""
-  return [as_tensor(name, x) for x in as_sequence(name, xs, "a list of tensors")]
+    """Returns a list of tensors. Raises ArgumentError."""
+    return [as_tensor(name, x) for x in as_sequence(name, xs, "a list of tensors")]
 
 
 def check_tensors(**xs: Any) -> None:
-  """Refuses what is no tensor and no variable, by the names of arguments. Raises ArgumentError."""
-  for name, x in xs.items():
-    if not isinstance(x, Operators):
-      refuse_tensor(name, x)
+    """Refuses what is no tensor and no variable, by the names of arguments. Raises
+    ArgumentError.
+    """
+    for name, x in xs.items():
+        if not isinstance(x, Operators):
+            refuse_tensor(name, x)
 
 
 def check_nest(name: str, nest: Any, missing: bool = True) -> None:
-  """Refuses a nesting of anything but tensors, and None if some may be missing."""
-  if isinstance(nest, Mapping):
-    nest = list(nest.values())
-  if isinstance(nest, (tuple, list)):
-    for x in nest:
-      check_nest(name, x, missing)
-  elif not isinstance(nest, Operators) and not (missing and nest is None):
-    refuse_tensor(name, nest)
+    """Refuses a nesting of anything but tensors, and None if some may be missing."""
+    if isinstance(nest, Mapping):
+        nest = list(nest.values())
+    if isinstance(nest, (tuple, list)):
+        for x in nest:
+            check_nest(name, x, missing)
+    elif not isinstance(nest, Operators) and not (missing and nest is None):
+        refuse_tensor(name, nest)
 
 
 def as_mesh(name: str, mesh: Any) -> Mesh:
-  """Returns a mesh. Raises ArgumentError."""
-  if not isinstance(mesh, Mesh):
-    refuse(name, mesh, "a mesh", 'Make one first: mesh = mtf.Mesh("data:4;model:2").')
-  return mesh
+    """Returns a mesh. Raises ArgumentError."""
+    if not isinstance(mesh, Mesh):
+        refuse(
+            name, mesh, "a mesh", 'Make one first: mesh = mtf.Mesh("data:4;model:2").'
+        )
+    return mesh
 
 
-def as_variables(name: str, variables: Any, what: str = "variables or tensors") -> list[Any]:
-  """Returns a list of variables, or of tensors. Raises ArgumentError."""
-  found = list(as_sequence(name, variables, f"a list of {what}"))
-  for v in found:
-    if not isinstance(v, Operators):
-      refuse(name, v, what, "Give model.trainable_variables, or a list of variables.")
-  return found
+def as_variables(
+    name: str, variables: Any, what: str = "variables or tensors"
+) -> list[Any]:
+    """Returns a list of variables, or of tensors. Raises ArgumentError."""
+    found = list(as_sequence(name, variables, f"a list of {what}"))
+    for v in found:
+        if not isinstance(v, Operators):
+            refuse(
+                name, v, what, "Give model.trainable_variables, or a list of variables."
+            )
+    return found

@@ -1,8 +1,8 @@
 """What every new node must satisfy, before anything runs.
 
-`check_inputs` refuses tensors of two meshes and names of two sizes, `check_layout` outputs that the
-layout cannot hold. Tensors that gradient rules make are never refused: the planner leaves their
-later dimension whole and notes it.
+`check_inputs` refuses tensors of two meshes and names of two sizes, `check_layout`
+outputs that the layout cannot hold. Tensors that gradient rules make are never refused:
+the planner leaves their later dimension whole and notes it.
 """
 
 from __future__ import annotations
@@ -16,65 +16,96 @@ from meshtf.mesh import Layout, Mesh
 from meshtf.mesh.mesh import Clash
 
 
-def common_mesh(inputs: Sequence[Tensor], mesh: Mesh | None, source: Source) -> Mesh | None:
-  """Returns the mesh of all inputs. Raises MeshError where they lie on two."""
-  for x in inputs:
-    if mesh is None:
-      mesh = x.mesh
-    elif x.mesh is not None and x.mesh is not mesh:
-      raise MeshError(explain_error(
-          "one op cannot take tensors of two meshes.",
-          meshes=f"{mesh!r} and {x.mesh!r}", tensors=" ".join(repr(t.shape) for t in inputs),
-          **{"from": source},
-          way_out="Make both tensors on one Mesh object (meshes are compared by identity), or "
-                  "bring one over: mtf.import_tensor(mesh, x.numpy(), x.shape)."))
-  return mesh
+def common_mesh(
+    inputs: Sequence[Tensor], mesh: Mesh | None, source: Source
+) -> Mesh | None:
+    """Returns the mesh of all inputs. Raises MeshError where they lie on two."""
+    for x in inputs:
+        if mesh is None:
+            mesh = x.mesh
+        elif x.mesh is not None and x.mesh is not mesh:
+            raise MeshError(
+                explain_error(
+                    "one op cannot take tensors of two meshes.",
+                    meshes=f"{mesh!r} and {x.mesh!r}",
+                    tensors=" ".join(repr(t.shape) for t in inputs),
+                    **{"from": source},
+                    way_out="Make both tensors on one Mesh object (meshes are compared "
+                    "by identity), or bring one over: mtf.import_tensor(mesh, "
+                    "x.numpy(), x.shape).",
+                )
+            )
+    return mesh
 
 
-def check_layout(specs: Sequence[Spec], mesh: Mesh, layout: Layout, source: object,
-                 what: str = "tensor") -> None:
-  """Refuses shapes that the layout cannot hold. Raises LayoutError."""
-  mesh.seen_dims.update(name for spec in specs for name in spec.shape.names
-                        if not name.startswith("."))         # of loops: no rule can have it
-  for spec in specs:
-    for clash in mesh.place(spec.shape, layout)[1]:
-      raise LayoutError(_message(clash, spec, mesh, layout, source, what))
+def check_layout(
+    specs: Sequence[Spec],
+    mesh: Mesh,
+    layout: Layout,
+    source: object,
+    what: str = "tensor",
+) -> None:
+    """Refuses shapes that the layout cannot hold. Raises LayoutError."""
+    mesh.seen_dims.update(
+        name for spec in specs for name in spec.shape.names if not name.startswith(".")
+    )  # of loops: no rule can have it
+    for spec in specs:
+        for clash in mesh.place(spec.shape, layout)[1]:
+            raise LayoutError(_message(clash, spec, mesh, layout, source, what))
 
 
-def _message(clash: Clash, spec: Spec, mesh: Mesh, layout: Layout, source: object,
-             what: str) -> str:
-  rules = "; ".join(f"{n}:{'+'.join(a)}" for n, a in layout.items())
-  if clash.kind == "axis":
+def _message(
+    clash: Clash, spec: Spec, mesh: Mesh, layout: Layout, source: object, what: str
+) -> str:
+    rules = "; ".join(f"{n}:{'+'.join(a)}" for n, a in layout.items())
+    if clash.kind == "axis":
+        return explain_error(
+            f'two dimensions of one {what} want mesh axis "{clash.axis}".',
+            **{
+                what: repr(spec.shape),
+                "from": source,
+                "layout": rules + "\n" + _underline(rules, clash),
+            },
+            way_out="Give one of them another axis, or rename it for this step: "
+            f'mtf.rename(x, "{clash.dim}", "{clash.dim}_whole").',
+        )
+    size, parts = spec.shape[clash.dim], mesh.axes[clash.axis]
     return explain_error(
-        f'two dimensions of one {what} want mesh axis "{clash.axis}".',
-        **{what: repr(spec.shape), "from": source,
-           "layout": rules + "\n" + _underline(rules, clash)},
-        way_out=f"Give one of them another axis, or rename it for this step: "
-                f'mtf.rename(x, "{clash.dim}", "{clash.dim}_whole").')
-  size, parts = spec.shape[clash.dim], mesh.axes[clash.axis]
-  return explain_error(
-      f'dimension "{clash.dim}" of size {size} cannot be cut into {parts} equal slices.',
-      **{what: repr(spec.shape), "from": source, "mesh": repr(mesh),
-         "layout": rules + "\n" + _underline(rules, clash)},
-      way_out=f"Make its size a multiple of {parts} (next: {-(-size // parts) * parts}), take the "
-              f'rule away, or rename the dimension: mtf.rename(x, "{clash.dim}", '
-              f'"{clash.dim}_whole").')
+        f'dimension "{clash.dim}" of size {size} cannot be cut into {parts} equal '
+        "slices.",
+        **{
+            what: repr(spec.shape),
+            "from": source,
+            "mesh": repr(mesh),
+            "layout": rules + "\n" + _underline(rules, clash),
+        },
+        way_out=f"Make its size a multiple of {parts} (next: "
+        f"{-(-size // parts) * parts}), take the rule away, or rename the dimension: "
+        f'mtf.rename(x, "{clash.dim}", "{clash.dim}_whole").',
+    )
 
 
 def _underline(rules: str, clash: Clash) -> str:
-  marks = [" "] * len(rules)
-  for name in filter(None, (clash.other, clash.dim)):
-    start = ("; " + rules).index(f"; {name}:")
-    stop = rules.find(";", start)
-    stop = len(rules) if stop < 0 else stop
-    marks[start:stop] = "^" * (stop - start)
-  return "".join(marks).rstrip()
+    marks = [" "] * len(rules)
+    for name in filter(None, (clash.other, clash.dim)):
+        start = ("; " + rules).index(f"; {name}:")
+        stop = rules.find(";", start)
+        stop = len(rules) if stop < 0 else stop
+        marks[start:stop] = "^" * (stop - start)
+    return "".join(marks).rstrip()
 
 
 def check_stage(mesh: Mesh, stage: int, source: object) -> None:
-  """Raises MeshError where a mesh has no such stage; without an axis for them, all are one."""
-  number = mesh.axes.get(mesh.stages, 1)
-  if number > 1 and not 0 <= stage < number:
-    raise MeshError(explain_error(
-        f"there is no stage {stage}: axis {mesh.stages!r} has {number}.", mesh=repr(mesh),
-        **{"from": source}, way_out=f"Take a stage from 0 to {number - 1}, or a longer axis."))
+    """Raises MeshError where a mesh has no such stage; without an axis for them, all
+    are one.
+    """
+    number = mesh.axes.get(mesh.stages, 1)
+    if number > 1 and not 0 <= stage < number:
+        raise MeshError(
+            explain_error(
+                f"there is no stage {stage}: axis {mesh.stages!r} has {number}.",
+                mesh=repr(mesh),
+                **{"from": source},
+                way_out=f"Take a stage from 0 to {number - 1}, or a longer axis.",
+            )
+        )

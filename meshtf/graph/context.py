@@ -1,7 +1,8 @@
-"""What is in force where an op is made: layout, name path, seeds, gradient, recomputation.
+"""What is in force where an op is made: layout, name path, seeds, gradient,
+recomputation.
 
-    with context(region=Layout.changes("heads:model; batch:")):
-      ...                       # here heads are cut along `model`, and the batch is not cut
+with context(region=Layout.changes("heads:model; batch:")):
+  ...                       # here heads are cut along `model`, and the batch is not cut
 """
 
 from __future__ import annotations
@@ -17,74 +18,85 @@ from meshtf.mesh import EVERYWHERE, Layout
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-  """What a node takes from the code around it."""
+    """What a node takes from the code around it."""
 
-  region: Layout = EVERYWHERE            # changes of the mesh's layout
-  path: tuple[str, ...] = ()             # names of the modules around, for seeds and variables
-  seeds: tuple[Any, ...] | None = None   # of random ops; None: none was given
-  seeded: Any = None                     # random ops met under these seeds: `ops/seeds.py`
-  iterations: tuple[Any, ...] = ()       # numbers of those of all loops around, outer first
-  primals: tuple[Any, ...] = ()          # inside a gradient rule: the tensors of the forward node
-  group: Any = None                      # inside `recompute`: what is computed again
-  after: Any = None                      # nodes made here must not run before this tensor is there
-  instead: Any = None                    # by tensor: the same, computed again, to take in its place
-  stage: int | None = None               # the stage of a pipeline; None: where the inputs are
-  part: Any = None                       # the microbatch made here: `ops/batch_dims.py`
-  later: Any = None                      # where `once_per_batch` keeps what is to be called
-  stack: tuple[Any, ...] = ()            # dimensions that variables made here get in front
-  mesh: Any = None                       # where all that is made lies; None: where its inputs do
-  checked: bool = False                  # whether eager ops must make finite numbers
-  rows: Any = None                       # by id of a variable: the row of it that is its value here
+    region: Layout = EVERYWHERE  # changes of the mesh's layout
+    path: tuple[str, ...] = ()  # names of the modules around, for seeds and variables
+    seeds: tuple[Any, ...] | None = None  # of random ops; None: none was given
+    seeded: Any = None  # random ops met under these seeds: `ops/seeds.py`
+    iterations: tuple[
+        Any, ...
+    ] = ()  # numbers of those of all loops around, outer first
+    primals: tuple[
+        Any, ...
+    ] = ()  # inside a gradient rule: the tensors of the forward node
+    group: Any = None  # inside `recompute`: what is computed again
+    after: Any = None  # nodes made here must not run before this tensor is there
+    instead: Any = None  # by tensor: the same, computed again, to take in its place
+    stage: int | None = None  # the stage of a pipeline; None: where the inputs are
+    part: Any = None  # the microbatch made here: `ops/batch_dims.py`
+    later: Any = None  # where `once_per_batch` keeps what is to be called
+    stack: tuple[Any, ...] = ()  # dimensions that variables made here get in front
+    mesh: Any = None  # where all that is made lies; None: where its inputs do
+    checked: bool = False  # whether eager ops must make finite numbers
+    rows: Any = None  # by id of a variable: the row of it that is its value here
 
 
 # A function that is called outside of functions is recorded without these:
 OUT_OF_FORCE: dict[str, Any] = {
-    field.name: field.default for field in dataclasses.fields(Context) if field.name in (
-        "seeds", "seeded", "primals", "group", "after", "instead", "stack")}
+    field.name: field.default
+    for field in dataclasses.fields(Context)
+    if field.name
+    in ("seeds", "seeded", "primals", "group", "after", "instead", "stack")
+}
 # It has a trace for each of these; for each path only if it draws random numbers:
 _TRACED_FOR = ("region", "stage", "mesh", "path")
-# A trace gets the numbers of iterations as arguments, and its numbers are checked while it runs:
+# A trace gets the numbers of iterations as arguments, and its numbers are checked while
+# it runs:
 _NOT_IN_TRACES = ("iterations", "checked")
-# Whatever else is in force would become a part of its trace, though it changes from call to call:
-# a microbatch, the layer of a Repeat. There it runs op by op.
-_RUN_IN_PLACE = [(field.name, field.default) for field in dataclasses.fields(Context)
-                 if field.name not in (*OUT_OF_FORCE, *_TRACED_FOR, *_NOT_IN_TRACES)]
+# Whatever else is in force would become a part of its trace, though it changes from
+# call to call: a microbatch, the layer of a Repeat. There it runs op by op.
+_RUN_IN_PLACE = [
+    (field.name, field.default)
+    for field in dataclasses.fields(Context)
+    if field.name not in (*OUT_OF_FORCE, *_TRACED_FOR, *_NOT_IN_TRACES)
+]
 
 
 def is_traceable(around: Context) -> bool:
-  """Returns whether a function that is called here can run as a trace."""
-  return all(getattr(around, name) is default for name, default in _RUN_IN_PLACE)
+    """Returns whether a function that is called here can run as a trace."""
+    return all(getattr(around, name) is default for name, default in _RUN_IN_PLACE)
 
 
 class _Local(threading.local):
-  def __init__(self) -> None:
-    self.context = Context()
+    def __init__(self) -> None:
+        self.context = Context()
 
 
 _local = _Local()
 
 
 def current() -> Context:
-  """Returns what is in force now."""
-  return _local.context
+    """Returns what is in force now."""
+    return _local.context
 
 
 @contextlib.contextmanager
 def nothing_in_force() -> Iterator[None]:
-  """Takes all out of force, for a `with` block."""
-  before, _local.context = _local.context, Context()
-  try:
-    yield
-  finally:
-    _local.context = before
+    """Takes all out of force, for a `with` block."""
+    before, _local.context = _local.context, Context()
+    try:
+        yield
+    finally:
+        _local.context = before
 
 
 @contextlib.contextmanager
 def context(**changes: Any) -> Iterator[Context]:
-  """Changes what is in force, for a `with` block."""
-  before = _local.context
-  _local.context = dataclasses.replace(before, **changes)
-  try:
-    yield _local.context
-  finally:
-    _local.context = before
+    """Changes what is in force, for a `with` block."""
+    before = _local.context
+    _local.context = dataclasses.replace(before, **changes)
+    try:
+        yield _local.context
+    finally:
+        _local.context = before

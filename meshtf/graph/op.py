@@ -1,10 +1,11 @@
-"""The op contract: an op says what cutting each name does, and never which axis cuts it.
+"""The op contract: an op says what cutting each name does, and never which axis cuts
+it.
 
-The class of an op is a frozen dataclass by itself; its fields are the op's attributes. An op's
-*factors* are the names of its iteration space: the names of its outputs, and those of its inputs
-that are summed or used up.
-Everything else in the library (layouts, communication, both runtimes, the conformance suite)
-follows from what stands here, so adding an op touches one file. A whole op:
+The class of an op is a frozen dataclass by itself; its fields are the op's attributes.
+An op's *factors* are the names of its iteration space: the names of its outputs, and
+those of its inputs that are summed or used up.
+Everything else in the library (layouts, communication, both runtimes, the conformance
+suite) follows from what stands here, so adding an op touches one file. A whole op:
 
     class RowsOf(Op):
       \"\"\"Rows of a table[rows, d] by number: ids[batch] -> [batch, d].\"\"\"
@@ -39,226 +40,269 @@ from meshtf.names import Shape
 
 
 class Role(enum.Enum):
-  """What cutting a factor does."""
+    """What cutting a factor does."""
 
-  MAP = "map"        # cut inputs give cut outputs
-  SUM = "sum"        # cut inputs give results still to be summed
-  MAX = "max"
-  MIN = "min"
-  SAME = "same"      # after `share`, every device has the whole result
-  WHOLE = "whole"    # must not be cut
+    MAP = "map"  # cut inputs give cut outputs
+    SUM = "sum"  # cut inputs give results still to be summed
+    MAX = "max"
+    MIN = "min"
+    SAME = "same"  # after `share`, every device has the whole result
+    WHOLE = "whole"  # must not be cut
 
 
 class Spec(NamedTuple):
-  """The named shape and the data type of a tensor."""
+    """The named shape and the data type of a tensor."""
 
-  shape: Shape
-  dtype: str
+    shape: Shape
+    dtype: str
 
 
 class Sample(NamedTuple):
-  """A small input for the conformance suite.
+    """A small input for the conformance suite.
 
-  `inputs` are shapes; "int b:4" makes whole numbers below `below`, "bool b:4" truth values, "ties
-  b:4" floats that repeat, "whole b:4" floats without fractions, "positive b:4" floats above zero,
-  "unit b:4" floats between -1 and 1, "complex b:4" complex numbers, plain "b:4" normal floats,
-  "half b:4" the same as bfloat16.
-  """
+    `inputs` are shapes; "int b:4" makes whole numbers below `below`, "bool b:4" truth
+    values, "ties b:4" floats that repeat, "whole b:4" floats without fractions,
+    "positive b:4" floats above zero, "unit b:4" floats between -1 and 1, "complex b:4"
+    complex numbers, plain "b:4" normal floats, "half b:4" the same as bfloat16.
+    """
 
-  attributes: tuple[Any, ...] = ()
-  inputs: tuple[str, ...] = ()
-  below: int = 7
-  gradient: bool = True       # whether to compare gradients: off where the op has none
+    attributes: tuple[Any, ...] = ()
+    inputs: tuple[str, ...] = ()
+    below: int = 7
+    gradient: bool = True  # whether to compare gradients: off where the op has none
 
 
 class Window(NamedTuple):
-  """Factor rows [a, b) read rows [low(a), high(b)) of an input: halo, shift, crop, pad, stride."""
+    """Factor rows [a, b) read rows [low(a), high(b)) of an input: halo, shift, crop,
+    pad, stride.
+    """
 
-  low: Callable[[int], int]
-  high: Callable[[int], int]
-  wrap: bool = False      # whether beyond one end the rows of the other end follow, not `fill`
+    low: Callable[[int], int]
+    high: Callable[[int], int]
+    wrap: bool = (
+        False  # whether beyond one end the rows of the other end follow, not `fill`
+    )
 
 
 class Store(Protocol):
-  """What an op reads or writes besides tensors: a variable's slices, an argument of a function."""
+    """What an op reads or writes besides tensors: a variable's slices, an argument of a
+    function.
+    """
 
-  @property
-  def name(self) -> str: ...
+    @property
+    def name(self) -> str: ...
 
-  @property
-  def spec(self) -> Spec: ...
+    @property
+    def spec(self) -> Spec: ...
 
-  @property
-  def placement(self) -> Placement: ...
+    @property
+    def placement(self) -> Placement: ...
 
-  @property
-  def kind(self) -> Literal["parameter", "state", "argument", "number"]:
-    """What it is; "state" is a variable that is not trained."""
+    @property
+    def kind(self) -> Literal["parameter", "state", "argument", "number"]:
+        """What it is; "state" is a variable that is not trained."""
 
-  mesh: Mesh | None
+    mesh: Mesh | None
 
-  def read(self) -> list[Any]:
-    """Returns one TensorFlow tensor for each position; equal slices may be one object."""
+    def read(self) -> list[Any]:
+        """Returns one TensorFlow tensor for each position; equal slices may be one
+        object.
+        """
 
-  def cells(self) -> Sequence[Any]:
-    """Returns what holds the slice of each position of a variable, shared where they share it."""
+    def cells(self) -> Sequence[Any]:
+        """Returns what holds the slice of each position of a variable, shared where
+        they share it.
+        """
 
 
 class MatmulKernels(NamedTuple):
-  """What TensorFlow multiplies matrices with on CPUs.
+    """What TensorFlow multiplies matrices with on CPUs.
 
-  Attributes:
-    threads: the number of threads that share a product.
-    onednn: oneDNN's kernel as a function of (a, b, flip_a, flip_b); None where it cannot be asked
-      for by name.
-    all_onednn: whether TensorFlow has oneDNN compute all products by itself.
-  """
+    Attributes:
+      threads: the number of threads that share a product.
+      onednn: oneDNN's kernel as a function of (a, b, flip_a, flip_b); None where it
+        cannot be asked for by name.
+      all_onednn: whether TensorFlow has oneDNN compute all products by itself.
+    """
 
-  threads: int
-  onednn: Callable[[Any, Any, bool, bool], Any] | None = None
-  all_onednn: bool = False
+    threads: int
+    onednn: Callable[[Any, Any, bool, bool], Any] | None = None
+    all_onednn: bool = False
 
 
 class At(Protocol):
-  """Where `local` runs: sizes and offsets of one device's slice. Ints are Python ints; offsets are
-  scalar int32 tensors, since a segment is traced once for all devices: no Python `if` on them."""
+    """Where `local` runs: sizes and offsets of one device's slice. Ints are Python
+    ints; offsets are scalar int32 tensors, since a segment is traced once for all
+    devices: no Python `if` on them."""
 
-  inputs: tuple[Shape, ...]         # local shapes, as this device sees them
-  outputs: tuple[Shape, ...]
-  told: tuple[Any, ...] | None      # what all slices shared, stacked [slices, ...]; None: whole
-  kept: tuple[Any, ...]             # what this slice's `share` kept for itself
-  compiled: bool                    # whether XLA compiles it: rarely of interest
+    inputs: tuple[Shape, ...]  # local shapes, as this device sees them
+    outputs: tuple[Shape, ...]
+    told: (
+        tuple[Any, ...] | None
+    )  # what all slices shared, stacked [slices, ...]; None: whole
+    kept: tuple[Any, ...]  # what this slice's `share` kept for itself
+    compiled: bool  # whether XLA compiles it: rarely of interest
 
-  @property
-  def matmul_kernels(self) -> MatmulKernels | None:
-    """What multiplies matrices here; None: nothing that `ops/products.py` knows."""
+    @property
+    def matmul_kernels(self) -> MatmulKernels | None:
+        """What multiplies matrices here; None: nothing that `ops/products.py` knows."""
 
-  @property
-  def kernels_refuse(self) -> bool:
-    """Whether TensorFlow's kernels refuse numbers of elements that are too large: on CPUs."""
+    @property
+    def kernels_refuse(self) -> bool:
+        """Whether TensorFlow's kernels refuse numbers of elements that are too large:
+        on CPUs.
+        """
 
-  def size(self, factor: str) -> int:
-    """Returns the rows of this slice."""
+    def size(self, factor: str) -> int:
+        """Returns the rows of this slice."""
 
-  def whole(self, factor: str) -> int:
-    """Returns the rows of all slices together."""
+    def whole(self, factor: str) -> int:
+        """Returns the rows of all slices together."""
 
-  def parts(self, factor: str) -> int:
-    """Returns the number of slices: 1 where the factor is not cut."""
+    def parts(self, factor: str) -> int:
+        """Returns the number of slices: 1 where the factor is not cut."""
 
-  def index(self, factor: str) -> Any:
-    """Returns the number of this slice; the Python int 0 where the factor is not cut."""
+    def index(self, factor: str) -> Any:
+        """Returns the number of this slice; the Python int 0 where the factor is not
+        cut.
+        """
 
-  def offset(self, factor: str) -> Any:
-    """Returns the first row of this slice; the Python int 0 where the factor is not cut."""
+    def offset(self, factor: str) -> Any:
+        """Returns the first row of this slice; the Python int 0 where the factor is not
+        cut.
+        """
 
-  def axis(self, i: int, dim: str) -> int:
-    """Returns the position of a name among the dimensions of input i."""
+    def axis(self, i: int, dim: str) -> int:
+        """Returns the position of a name among the dimensions of input i."""
 
-  def window(self, i: int, dim: str, x: Any) -> Any:
-    """Returns input i with exactly its window's rows of `dim`, wherever they had to come from."""
+    def window(self, i: int, dim: str, x: Any) -> Any:
+        """Returns input i with exactly its window's rows of `dim`, wherever they had to
+        come from.
+        """
 
-  def apart(self, x: Any) -> Any:
-    """Returns x, which XLA does not merge with what is made of it."""
+    def apart(self, x: Any) -> Any:
+        """Returns x, which XLA does not merge with what is made of it."""
 
 
 class Op(Frozen):
-  """Base class of every op. Subclasses are frozen dataclasses and override no concrete subclass."""
-
-  samples: ClassVar[tuple[Sample, ...]] = ()
-  # May unfinished sums flow through? "each": one unfinished input at a time; "joint": all at once.
-  # May be a property where it depends on an attribute.
-  linear: ClassVar[Literal["each", "joint"] | None] = None
-  # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes of a program.
-  outlined: ClassVar[bool] = False
-  # Whether no gradient ever flows through, so that nothing before it needs one.
-  stops_gradient: ClassVar[bool] = False
-  # Whether all of the outputs is zero, so that they are unfinished sums, too; may be a property.
-  zero: ClassVar[bool] = False
-  # Whether inputs and outputs are brought where the layout says at once, not when it is needed.
-  settled: ClassVar[bool] = False
-  # An op that writes with outputs: the same as an op that writes its stores and, before them, a
-  # variable that starts as the last input and ends as the output. May be a property.
-  in_place: ClassVar[Op | None] = None
-  # "print": `update` tells the world outside, once for all devices, in the order of recording.
-  effect: ClassVar[Literal["read", "write", "print"] | None] = None
-
-  def out(self, *xs: Spec) -> tuple[Spec, ...]:
-    """Returns shape and data type of each output. Raises ShapeError or DTypeError."""
-    raise NotImplementedError
-
-  def role(self, factor: str) -> Role:
-    """Returns what cutting `factor` does."""
-    return Role.MAP
-
-  def factor(self, dim: str) -> str:
-    """Returns the factor of an input's name. Used-up names that could meet another name of an
-    output get a fresh one, by convention "." + dim."""
-    return dim
-
-  def space(self, *xs: Spec) -> dict[str, int]:
-    """Returns the size of a factor, only where an input's name has another size than it."""
-    return {}
-
-  def needs(self, i: int, dim: str) -> Window | None:
-    """Returns which rows of input i a slice reads, where they are not the slice's own."""
-    return None
-
-  def fill(self, i: int) -> float:
-    """Returns the neutral element of input i outside of windows."""
-    return 0.0
-
-  def shared(self, factor: str) -> bool:
-    """Whether slices of `factor` must hear what all the others `share`."""
-    return False
-
-  def share(self, at: At, *xs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Returns (told, kept): what this slice tells all others, and what it keeps for `local`."""
-    raise NotImplementedError
-
-  def tells(self, *xs: Spec) -> tuple[Spec, ...]:
-    """Returns what `share` tells, for inputs of these local shapes; dimensions of 1 may be left
-    out. A forecast counts bytes by it, without running anything."""
-    raise NotImplementedError
-
-  def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
-    """Runs the TensorFlow ops of one device, as if there were no mesh."""
-    raise NotImplementedError
-
-  def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-    """Returns the cotangent of each input, in named ops; None where there is none.
-
-    With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
+    """Base class of every op. Subclasses are frozen dataclasses and override no
+    concrete subclass.
     """
-    raise NotImplementedError
 
-  @property
-  def stores(self) -> tuple[Store, ...]:
-    """What an op with an effect reads or writes; all of one placement."""
-    return ()
+    samples: ClassVar[tuple[Sample, ...]] = ()
+    # May unfinished sums flow through? "each": one unfinished input at a time; "joint":
+    # all at once. May be a property where it depends on an attribute.
+    linear: ClassVar[Literal["each", "joint"] | None] = None
+    # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes
+    # of a program.
+    outlined: ClassVar[bool] = False
+    # Whether no gradient ever flows through, so that nothing before it needs one.
+    stops_gradient: ClassVar[bool] = False
+    # Whether all of the outputs is zero, so that they are unfinished sums, too; may be
+    # a property.
+    zero: ClassVar[bool] = False
+    # Whether inputs and outputs are brought where the layout says at once, not when it
+    # is needed.
+    settled: ClassVar[bool] = False
+    # An op that writes with outputs: the same as an op that writes its stores and,
+    # before them, a variable that starts as the last input and ends as the output. May
+    # be a property.
+    in_place: ClassVar[Op | None] = None
+    # "print": `update` tells the world outside, once for all devices, in the order of
+    # recording.
+    effect: ClassVar[Literal["read", "write", "print"] | None] = None
 
-  @property
-  def bodies(self) -> tuple[Any, ...]:
-    """What a loop or branch runs: `graph.Body`; an op that is one is planned by them alone."""
-    return ()
+    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+        """Returns shape and data type of each output. Raises ShapeError or
+        DTypeError.
+        """
+        raise NotImplementedError
 
-  def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any] | None:
-    """Writes one device's slices of the stores, in place; each slice is written once.
+    def role(self, factor: str) -> Role:
+        """Returns what cutting `factor` does."""
+        return Role.MAP
 
-    Returns outputs, if there are any; these lie as the stores do. With the effect "print" there are
-    no slices, and the inputs are whole.
-    """
-    raise NotImplementedError
+    def factor(self, dim: str) -> str:
+        """Returns the factor of an input's name. Used-up names that could meet another
+        name of an output get a fresh one, by convention "." + dim."""
+        return dim
 
-  def scratch(self, *xs: Spec) -> tuple[Spec, ...]:
-    """Returns what `local` holds for a while beside inputs and outputs of these local shapes."""
-    return ()
+    def space(self, *xs: Spec) -> dict[str, int]:
+        """Returns the size of a factor, only where an input's name has another size
+        than it.
+        """
+        return {}
 
-  def flops(self, *xs: Spec) -> int:
-    """Returns the floating-point operations on whole tensors; default: one per output element."""
-    return sum(o.shape.size for o in self.out(*xs))
+    def needs(self, i: int, dim: str) -> Window | None:
+        """Returns which rows of input i a slice reads, where they are not the slice's
+        own.
+        """
+        return None
 
-  @property
-  def title(self) -> str:
-    """The name of the op as plans and errors print it."""
-    return type(self).__name__.lower()
+    def fill(self, i: int) -> float:
+        """Returns the neutral element of input i outside of windows."""
+        return 0.0
+
+    def shared(self, factor: str) -> bool:
+        """Whether slices of `factor` must hear what all the others `share`."""
+        return False
+
+    def share(self, at: At, *xs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """Returns (told, kept): what this slice tells all others, and what it keeps for
+        `local`.
+        """
+        raise NotImplementedError
+
+    def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+        """Returns what `share` tells, for inputs of these local shapes; dimensions of 1
+        may be left out. A forecast counts bytes by it, without running anything."""
+        raise NotImplementedError
+
+    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+        """Runs the TensorFlow ops of one device, as if there were no mesh."""
+        raise NotImplementedError
+
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+        """Returns the cotangent of each input, in named ops; None where there is none.
+
+        With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
+        """
+        raise NotImplementedError
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """What an op with an effect reads or writes; all of one placement."""
+        return ()
+
+    @property
+    def bodies(self) -> tuple[Any, ...]:
+        """What a loop or branch runs: `graph.Body`; an op that is one is planned by
+        them alone.
+        """
+        return ()
+
+    def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any] | None:
+        """Writes one device's slices of the stores, in place; each slice is written
+        once.
+
+        Returns outputs, if there are any; these lie as the stores do. With the effect
+        "print" there are no slices, and the inputs are whole.
+        """
+        raise NotImplementedError
+
+    def scratch(self, *xs: Spec) -> tuple[Spec, ...]:
+        """Returns what `local` holds for a while beside inputs and outputs of these
+        local shapes.
+        """
+        return ()
+
+    def flops(self, *xs: Spec) -> int:
+        """Returns the floating-point operations on whole tensors; default: one per
+        output element.
+        """
+        return sum(o.shape.size for o in self.out(*xs))
+
+    @property
+    def title(self) -> str:
+        """The name of the op as plans and errors print it."""
+        return type(self).__name__.lower()

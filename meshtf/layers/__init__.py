@@ -5,9 +5,10 @@
     norm = mtf.layers.LayerNorm(mesh, "d_model:512", name="norm")
     h = mtf.relu(wi(norm(x)))
 
-A layer computes in the type of its input: of x in bfloat16 comes bfloat16, by variables that stay
-float32 and are cast where they are used, and their gradients are float32. Statistics of norms,
-softmax and losses are computed in float32 inside. `Embedding(..., dtype="bfloat16")` begins it.
+A layer computes in the type of its input: of x in bfloat16 comes bfloat16, by variables
+that stay float32 and are cast where they are used, and their gradients are float32.
+Statistics of norms, softmax and losses are computed in float32 inside.
+`Embedding(..., dtype="bfloat16")` begins it.
 """
 
 from meshtf.layers import initializers
@@ -19,29 +20,78 @@ from meshtf.layers.convolution import Conv, ConvTranspose, SeparableConv
 from meshtf.layers.dense import Dense
 from meshtf.layers.distance import RelativeBias, distance_slopes
 from meshtf.layers.dot_product import compress_mean, dot_product_attention
-from meshtf.layers.dropout import AnnealedDropout, Dropout, add_noise, multiplicative_jitter
+from meshtf.layers.dropout import (
+    AnnealedDropout,
+    Dropout,
+    add_noise,
+    multiplicative_jitter,
+)
 from meshtf.layers.embedding import Embedding, sinusoids
 from meshtf.layers.feed_forward import DenseProduct, FeedForward
 from meshtf.layers.heads import Cache, Moment
 from meshtf.layers.local_attention import LocalAttention, local_attention
 from meshtf.layers.loss import (
-  mean_squared_error,
-  sigmoid_cross_entropy,
-  softmax_cross_entropy,
-  weights_nonzero,
+    mean_squared_error,
+    sigmoid_cross_entropy,
+    softmax_cross_entropy,
+    weights_nonzero,
 )
-from meshtf.layers.masks import causal_bias, causal_mask, mask_bias, padding_mask, segment_mask
+from meshtf.layers.masks import (
+    causal_bias,
+    causal_mask,
+    mask_bias,
+    padding_mask,
+    segment_mask,
+)
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
 from meshtf.layers.repeat import Repeat
 from meshtf.layers.rotary import Angles, rotary_angles, rotate
 from meshtf.layers.statistics import correlation, rms
 
-__all__ = ["Angles", "AnnealedDropout", "BatchNorm", "BlockwiseAttention", "Cache", "Conv",
-           "ConvTranspose", "Dense", "DenseProduct", "Dropout", "Embedding", "FeedForward",
-           "GroupNorm", "LayerNorm", "LocalAttention", "Moment", "MultiHeadAttention",
-           "RMSNorm", "RelativeBias", "Repeat", "Reversible", "SeparableConv", "add_noise",
-           "blockwise_attention", "causal_bias", "causal_mask", "clip_gradient", "compress_mean",
-           "correlation", "distance_slopes", "dot_product_attention", "initializers",
-           "local_attention", "mask_bias", "mean_squared_error", "multiplicative_jitter",
-           "padding_mask", "rms", "rotary_angles", "rotate", "segment_mask",
-           "sigmoid_cross_entropy", "sinusoids", "softmax_cross_entropy", "weights_nonzero"]
+__all__ = [
+    "Angles",
+    "AnnealedDropout",
+    "BatchNorm",
+    "BlockwiseAttention",
+    "Cache",
+    "Conv",
+    "ConvTranspose",
+    "Dense",
+    "DenseProduct",
+    "Dropout",
+    "Embedding",
+    "FeedForward",
+    "GroupNorm",
+    "LayerNorm",
+    "LocalAttention",
+    "Moment",
+    "MultiHeadAttention",
+    "RMSNorm",
+    "RelativeBias",
+    "Repeat",
+    "Reversible",
+    "SeparableConv",
+    "add_noise",
+    "blockwise_attention",
+    "causal_bias",
+    "causal_mask",
+    "clip_gradient",
+    "compress_mean",
+    "correlation",
+    "distance_slopes",
+    "dot_product_attention",
+    "initializers",
+    "local_attention",
+    "mask_bias",
+    "mean_squared_error",
+    "multiplicative_jitter",
+    "padding_mask",
+    "rms",
+    "rotary_angles",
+    "rotate",
+    "segment_mask",
+    "sigmoid_cross_entropy",
+    "sinusoids",
+    "softmax_cross_entropy",
+    "weights_nonzero",
+]

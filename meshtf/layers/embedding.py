@@ -8,7 +8,8 @@
     x = x + Embedding(mesh, "position:128", "d_model:512", name="positions")(places)
     x = x + sinusoids(places, "d_model:512")
 
-With `vocab` cut, each device looks up its own rows, and the sum of what all found is the result.
+With `vocab` cut, each device looks up its own rows, and the sum of what all found is
+the result.
 """
 
 from __future__ import annotations
@@ -36,65 +37,98 @@ from meshtf.runtime.variables import Variable
 
 
 class Embedding(Module):
-  """Rows of a table by number.
+    """Rows of a table by number.
 
-  Args:
-    mesh: where the table lies.
-    vocab_dim: the numbers there are, such as "vocab:256".
-    output_dim: what a row is made of, such as "d_model:512".
-    initializer: default: normal with variance 1.
-    expert_dims: dimensions of which each row has a table of its own, such as "ensemble:4".
-    dtype: of the rows that it returns, such as "bfloat16"; default: the table's.
-    name: the last part of the path of its variable.
-  """
+    Args:
+      mesh: where the table lies.
+      vocab_dim: the numbers there are, such as "vocab:256".
+      output_dim: what a row is made of, such as "d_model:512".
+      initializer: default: normal with variance 1.
+      expert_dims: dimensions of which each row has a table of its own, such as
+        "ensemble:4".
+      dtype: of the rows that it returns, such as "bfloat16"; default: the table's.
+      name: the last part of the path of its variable.
+    """
 
-  def __init__(self, mesh: Mesh, vocab_dim: ShapeLike, output_dim: ShapeLike,
-               initializer: Initializer | None = None, expert_dims: ShapeLike = "",
-               dtype: str | None = None, name: str = "embedding") -> None:
-    super().__init__(name)
-    self.vocab_dim, self.output_dim, self.dtype = Shape(vocab_dim), Shape(output_dim), dtype
-    if dtype is not None:
-      dtype_name(dtype)
-    with self.scope():
-      self.table = Variable(mesh, Shape(expert_dims) + self.vocab_dim + self.output_dim,
-                            normal() if initializer is None else initializer, name="table")
+    def __init__(
+        self,
+        mesh: Mesh,
+        vocab_dim: ShapeLike,
+        output_dim: ShapeLike,
+        initializer: Initializer | None = None,
+        expert_dims: ShapeLike = "",
+        dtype: str | None = None,
+        name: str = "embedding",
+    ) -> None:
+        super().__init__(name)
+        self.vocab_dim, self.output_dim, self.dtype = (
+            Shape(vocab_dim),
+            Shape(output_dim),
+            dtype,
+        )
+        if dtype is not None:
+            dtype_name(dtype)
+        with self.scope():
+            self.table = Variable(
+                mesh,
+                Shape(expert_dims) + self.vocab_dim + self.output_dim,
+                normal() if initializer is None else initializer,
+                name="table",
+            )
 
-  def __call__(self, ids: Tensor) -> Tensor:
-    """Returns [..., expert_dims, output_dim] for integers ids[...], which may have expert_dims."""
-    check_tensors(ids=ids)
-    rows = gather(self.table, ids, self.vocab_dim.names[0])
-    # Rows are cast, not the table: what ids that come often send back is added up in float32.
-    return cast(rows, self.dtype or rows.dtype)
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Returns [..., expert_dims, output_dim] for integers ids[...], which may have
+        expert_dims.
+        """
+        check_tensors(ids=ids)
+        rows = gather(self.table, ids, self.vocab_dim.names[0])
+        # Rows are cast, not the table: what ids that come often send back is added up
+        # in float32.
+        return cast(rows, self.dtype or rows.dtype)
 
-  def attend(self, x: Tensor) -> Tensor:
-    """Returns the product of x[..., output_dim] with every row: [..., expert_dims, vocab_dim]."""
-    check_tensors(x=x)
-    require_dim(x.shape, *self.output_dim.names)
-    shape = x.shape + self.table.shape.without(*x.shape.names)
-    return einsum([x, in_type_of(x, self.table)], shape.without(*self.output_dim.names))
+    def attend(self, x: Tensor) -> Tensor:
+        """Returns the product of x[..., output_dim] with every row: [..., expert_dims,
+        vocab_dim].
+        """
+        check_tensors(x=x)
+        require_dim(x.shape, *self.output_dim.names)
+        shape = x.shape + self.table.shape.without(*x.shape.names)
+        return einsum(
+            [x, in_type_of(x, self.table)], shape.without(*self.output_dim.names)
+        )
 
 
-def sinusoids(positions: Tensor, dim: ShapeLike, shortest: float = 1.0, longest: float = 10000.0,
-              dtype: str = "float32") -> Tensor:
-  """Returns [..., dim]: sines, then cosines, of positions[...] (Vaswani et al., 2017, section 3.5).
+def sinusoids(
+    positions: Tensor,
+    dim: ShapeLike,
+    shortest: float = 1.0,
+    longest: float = 10000.0,
+    dtype: str = "float32",
+) -> Tensor:
+    """Returns [..., dim]: sines, then cosines, of positions[...] (Vaswani et al., 2017,
+    section 3.5).
 
-  Args:
-    positions: integers, such as mtf.range(mesh, "length:128").
-    dim: of even size, such as "d_model:512".
-    shortest: the fastest wave repeats after 2 * pi * shortest positions.
-    longest: the slowest one after 2 * pi * longest.
-    dtype: of the waves: "float64" beside embeddings in float64.
+    Args:
+      positions: integers, such as mtf.range(mesh, "length:128").
+      dim: of even size, such as "d_model:512".
+      shortest: the fastest wave repeats after 2 * pi * shortest positions.
+      longest: the slowest one after 2 * pi * longest.
+      dtype: of the waves: "float64" beside embeddings in float64.
 
-  Raises:
-    ShapeError: `dim` is odd, or too small for two different waves.
-  """
-  positions = as_tensor("positions", positions)
-  check_floats(shortest=shortest, longest=longest)
-  name, size = single_dim(dim).name, single_dim(dim).size
-  if size % 2 or size < 4:
-    raise ShapeError(f"sinusoids come in pairs, two at least: {name}:{size} must be even.")
-  steps = range_(positions.mesh, Dimension(name, size // 2), dtype)
-  slower = exp(steps * (-math.log(longest / shortest) / (size // 2 - 1))) * (1 / shortest)
-  angles = outer(cast(positions, dtype), slower)
-  angles = transpose(angles, (*positions.shape.names, name))
-  return concat([sin(angles), cos(angles)], name)
+    Raises:
+      ShapeError: `dim` is odd, or too small for two different waves.
+    """
+    positions = as_tensor("positions", positions)
+    check_floats(shortest=shortest, longest=longest)
+    name, size = single_dim(dim).name, single_dim(dim).size
+    if size % 2 or size < 4:
+        raise ShapeError(
+            f"sinusoids come in pairs, two at least: {name}:{size} must be even."
+        )
+    steps = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    slower = exp(steps * (-math.log(longest / shortest) / (size // 2 - 1))) * (
+        1 / shortest
+    )
+    angles = outer(cast(positions, dtype), slower)
+    angles = transpose(angles, (*positions.shape.names, name))
+    return concat([sin(angles), cos(angles)], name)

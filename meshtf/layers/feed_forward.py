@@ -1,4 +1,5 @@
-"""Products of dense layers (the GLU family), and the feed-forward half of a Transformer block.
+"""Products of dense layers (the GLU family), and the feed-forward half of a Transformer
+block.
 
     gated = DenseProduct(mesh, "d_model:512", "d_ff:1024", ["silu", "linear"])
     h = gated(x)                      # silu(x · kernel_0) * (x · kernel_1)
@@ -6,10 +7,10 @@
     mlp = FeedForward(mesh, "d_model:512", "d_ff:2048", activation="swiglu", dropout_rate=0.1)
     y = mlp(x, training=True)         # [batch length d_model] -> the same
 
-An activation is a function of a tensor, or the name of one: linear, relu, leaky_relu, squared_relu,
-elu, selu, gelu (as usual approximated by tanh), gelu_exact, silu, sigmoid, tanh, softplus.
-FeedForward takes the names of gated ones, too (Shazeer, 2020, arXiv 2002.05202): glu, bilinear,
-reglu, geglu, swiglu.
+An activation is a function of a tensor, or the name of one: linear, relu, leaky_relu,
+squared_relu, elu, selu, gelu (as usual approximated by tanh), gelu_exact, silu,
+sigmoid, tanh, softplus. FeedForward takes the names of gated ones, too (Shazeer, 2020,
+arXiv 2002.05202): glu, bilinear, reglu, geglu, swiglu.
 """
 
 from __future__ import annotations
@@ -33,111 +34,173 @@ Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 
 
 def _linear(x: Tensor) -> Tensor:
-  return x
+    return x
 
 
 def _gelu_exact(x: Tensor) -> Tensor:
-  return pointwise.gelu(x, approximate=False)
+    return pointwise.gelu(x, approximate=False)
 
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "linear": _linear, "relu": pointwise.relu, "leaky_relu": pointwise.leaky_relu,
-    "squared_relu": pointwise.squared_relu, "elu": pointwise.elu, "selu": pointwise.selu,
-    "gelu": pointwise.gelu, "gelu_exact": _gelu_exact, "silu": pointwise.silu,
-    "sigmoid": pointwise.sigmoid, "tanh": pointwise.tanh, "softplus": pointwise.softplus}
-_GATED = {"glu": "sigmoid", "bilinear": "linear", "reglu": "relu", "geglu": "gelu",
-          "swiglu": "silu"}
+    "linear": _linear,
+    "relu": pointwise.relu,
+    "leaky_relu": pointwise.leaky_relu,
+    "squared_relu": pointwise.squared_relu,
+    "elu": pointwise.elu,
+    "selu": pointwise.selu,
+    "gelu": pointwise.gelu,
+    "gelu_exact": _gelu_exact,
+    "silu": pointwise.silu,
+    "sigmoid": pointwise.sigmoid,
+    "tanh": pointwise.tanh,
+    "softplus": pointwise.softplus,
+}
+_GATED = {
+    "glu": "sigmoid",
+    "bilinear": "linear",
+    "reglu": "relu",
+    "geglu": "gelu",
+    "swiglu": "silu",
+}
 
 
 class DenseProduct(Module):
-  """The product of several dense layers of one input, each with an activation.
+    """The product of several dense layers of one input, each with an activation.
 
-  Args:
-    mesh: where the variables lie.
-    reduced_dims: the dimensions of the input that are summed away, such as "d_model:512".
-    new_dims: the dimensions that come in, such as "d_ff:2048".
-    activations: of each factor, in order.
-    use_bias: whether the dense layers add a bias.
-    kernel_initializer: of each kernel; default: that of `Dense`.
-    expert_dims: dimensions of which each row has kernels and biases of its own.
-    name: the last part of the path of the variables of a single factor; several factors are
-      numbered: "wi_0", "wi_1".
+    Args:
+      mesh: where the variables lie.
+      reduced_dims: the dimensions of the input that are summed away, such as
+        "d_model:512".
+      new_dims: the dimensions that come in, such as "d_ff:2048".
+      activations: of each factor, in order.
+      use_bias: whether the dense layers add a bias.
+      kernel_initializer: of each kernel; default: that of `Dense`.
+      expert_dims: dimensions of which each row has kernels and biases of its own.
+      name: the last part of the path of the variables of a single factor; several
+        factors are numbered: "wi_0", "wi_1".
 
-  Raises:
-    ShapeError: there are no activations.
-    ParseError: there is no activation of a name.
-  """
+    Raises:
+      ShapeError: there are no activations.
+      ParseError: there is no activation of a name.
+    """
 
-  def __init__(self, mesh: Mesh, reduced_dims: ShapeLike, new_dims: ShapeLike,
-               activations: Sequence[Activation] = ("silu", "linear"), use_bias: bool = True,
-               kernel_initializer: Initializer | None = None, expert_dims: ShapeLike = "",
-               name: str = "dense_product") -> None:
-    activations = as_sequence("activations", activations, "a list of activations")
-    super().__init__(name)
-    if not activations:
-      raise ShapeError("a product of dense layers has one factor at least: name its activation.")
-    self.activations = [_function(a) for a in activations]
-    several = len(activations) > 1
-    self.factors = [Dense(mesh, reduced_dims, new_dims, use_bias, kernel_initializer, expert_dims,
-                          name=f"{name}_{i}" if several else name)
-                    for i in range(len(activations))]
+    def __init__(
+        self,
+        mesh: Mesh,
+        reduced_dims: ShapeLike,
+        new_dims: ShapeLike,
+        activations: Sequence[Activation] = ("silu", "linear"),
+        use_bias: bool = True,
+        kernel_initializer: Initializer | None = None,
+        expert_dims: ShapeLike = "",
+        name: str = "dense_product",
+    ) -> None:
+        activations = as_sequence("activations", activations, "a list of activations")
+        super().__init__(name)
+        if not activations:
+            raise ShapeError(
+                "a product of dense layers has one factor at least: name its "
+                "activation."
+            )
+        self.activations = [_function(a) for a in activations]
+        several = len(activations) > 1
+        self.factors = [
+            Dense(
+                mesh,
+                reduced_dims,
+                new_dims,
+                use_bias,
+                kernel_initializer,
+                expert_dims,
+                name=f"{name}_{i}" if several else name,
+            )
+            for i in range(len(activations))
+        ]
 
-  def __call__(self, x: Tensor) -> Tensor:
-    """Returns [..., new_dims] for x[..., reduced_dims]."""
-    check_tensors(x=x)
-    first, *others = (f(dense(x)) for f, dense in zip(self.activations, self.factors))
-    for other in others:
-      first = first * other
-    return first
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns [..., new_dims] for x[..., reduced_dims]."""
+        check_tensors(x=x)
+        first, *others = (
+            f(dense(x)) for f, dense in zip(self.activations, self.factors)
+        )
+        for other in others:
+            first = first * other
+        return first
 
 
 class FeedForward(Module):
-  """wo · dropout(f(wi · x)); gated: wo · dropout(f(wi_0 · x) * (wi_1 · x)).
+    """wo · dropout(f(wi · x)); gated: wo · dropout(f(wi_0 · x) * (wi_1 · x)).
 
-  Args:
-    mesh: where the variables lie.
-    model_dim: what comes in and goes out, such as "d_model:512".
-    hidden_dim: what lies between, such as "d_ff:2048".
-    activation: a function of a tensor or its name, or the name of a gated one.
-    dropout_rate: the share of hidden numbers that is dropped in training.
-    use_bias: whether the products add a bias.
-    output_initializer: of the kernel of the last product.
-    dropout_broadcast: names along which one dropout mask serves all rows.
-    expert_dims: dimensions of which each row has variables of its own.
-    name: the last part of the path of its variables.
+    Args:
+      mesh: where the variables lie.
+      model_dim: what comes in and goes out, such as "d_model:512".
+      hidden_dim: what lies between, such as "d_ff:2048".
+      activation: a function of a tensor or its name, or the name of a gated one.
+      dropout_rate: the share of hidden numbers that is dropped in training.
+      use_bias: whether the products add a bias.
+      output_initializer: of the kernel of the last product.
+      dropout_broadcast: names along which one dropout mask serves all rows.
+      expert_dims: dimensions of which each row has variables of its own.
+      name: the last part of the path of its variables.
 
-  Raises:
-    ParseError: there is no activation of this name.
-  """
+    Raises:
+      ParseError: there is no activation of this name.
+    """
 
-  def __init__(self, mesh: Mesh, model_dim: ShapeLike, hidden_dim: ShapeLike,
-               activation: Activation = "relu", dropout_rate: float = 0.0, use_bias: bool = False,
-               output_initializer: Initializer | None = None, dropout_broadcast: str = "",
-               expert_dims: ShapeLike = "", name: str = "feed_forward") -> None:
-    super().__init__(name)
-    gate = _GATED.get(activation) if isinstance(activation, str) else None
-    with self.scope():
-      self.wi = DenseProduct(mesh, model_dim, hidden_dim,
-                             [gate, "linear"] if gate else [activation], use_bias,
-                             expert_dims=expert_dims, name="wi")
-      self.dropout = Dropout(dropout_rate, dropout_broadcast)
-      self.wo = Dense(mesh, hidden_dim, model_dim, use_bias, output_initializer, expert_dims,
-                      name="wo")
+    def __init__(
+        self,
+        mesh: Mesh,
+        model_dim: ShapeLike,
+        hidden_dim: ShapeLike,
+        activation: Activation = "relu",
+        dropout_rate: float = 0.0,
+        use_bias: bool = False,
+        output_initializer: Initializer | None = None,
+        dropout_broadcast: str = "",
+        expert_dims: ShapeLike = "",
+        name: str = "feed_forward",
+    ) -> None:
+        super().__init__(name)
+        gate = _GATED.get(activation) if isinstance(activation, str) else None
+        with self.scope():
+            self.wi = DenseProduct(
+                mesh,
+                model_dim,
+                hidden_dim,
+                [gate, "linear"] if gate else [activation],
+                use_bias,
+                expert_dims=expert_dims,
+                name="wi",
+            )
+            self.dropout = Dropout(dropout_rate, dropout_broadcast)
+            self.wo = Dense(
+                mesh,
+                hidden_dim,
+                model_dim,
+                use_bias,
+                output_initializer,
+                expert_dims,
+                name="wo",
+            )
 
-  def __call__(self, x: Tensor, training: bool = False) -> Tensor:
-    """Returns [..., model_dim] for x of the same shape."""
-    check_tensors(x=x)
-    check_bools(training=training)
-    return self.wo(self.dropout(self.wi(x), training))
+    def __call__(self, x: Tensor, training: bool = False) -> Tensor:
+        """Returns [..., model_dim] for x of the same shape."""
+        check_tensors(x=x)
+        check_bools(training=training)
+        return self.wo(self.dropout(self.wi(x), training))
 
 
 def _function(activation: Activation) -> Callable[[Tensor], Tensor]:
-  if not isinstance(activation, str):
-    return as_callable("activation", activation, "a function of a tensor, or the name of one")
-  if activation not in _FUNCTIONS:
-    close = near_misses(activation, [*_FUNCTIONS, *_GATED])
-    raise ParseError(f"there is no activation {activation!r}."
-                     + (f" Did you mean {close}?" if close else "")
-                     + f"\n  Take one of {', '.join(_FUNCTIONS)}, in a FeedForward also "
-                     f"{', '.join(_GATED)}, or give a function of a tensor.")
-  return _FUNCTIONS[activation]
+    if not isinstance(activation, str):
+        return as_callable(
+            "activation", activation, "a function of a tensor, or the name of one"
+        )
+    if activation not in _FUNCTIONS:
+        close = near_misses(activation, [*_FUNCTIONS, *_GATED])
+        raise ParseError(
+            f"there is no activation {activation!r}."
+            + (f" Did you mean {close}?" if close else "")
+            + f"\n  Take one of {', '.join(_FUNCTIONS)}, in a FeedForward also "
+            f"{', '.join(_GATED)}, or give a function of a tensor."
+        )
+    return _FUNCTIONS[activation]

@@ -4,9 +4,9 @@
     y = norm(x)                       # mean 0 and variance 1 over d_model, then scaled and shifted
     norm = GroupNorm(mesh, "channels:64", groups=8, over="height;width")
 
-What needs a whole dimension is one op each (`normalize_layer`, `normalize_rms`), which stays
-distributed where the dimension is cut; over several dimensions it is two means. Statistics of half
-floats are float32.
+What needs a whole dimension is one op each (`normalize_layer`, `normalize_rms`), which
+stays distributed where the dimension is cut; over several dimensions it is two means.
+Statistics of half floats are float32.
 """
 
 from __future__ import annotations
@@ -29,95 +29,111 @@ from meshtf.runtime.variables import Variable
 
 
 class LayerNorm(Module):
-  """(x - mean) / sqrt(variance + epsilon) * scale + bias.
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias.
 
-  Args:
-    mesh: where the variables lie.
-    dim: the dimension that is normalized over, such as "d_model:512".
-    epsilon: what is added to the variance.
-    use_bias: whether a bias, at first zero, is added.
-    name: the last part of the path of its variables.
-  """
+    Args:
+      mesh: where the variables lie.
+      dim: the dimension that is normalized over, such as "d_model:512".
+      epsilon: what is added to the variance.
+      use_bias: whether a bias, at first zero, is added.
+      name: the last part of the path of its variables.
+    """
 
-  def __init__(self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6, use_bias: bool = True,
-               name: str = "layer_norm") -> None:
-    check_floats(epsilon=epsilon)
-    check_bools(use_bias=use_bias)
-    super().__init__(name)
-    self.dim, self.epsilon = single_dim(dim).name, epsilon
-    with self.scope():
-      self.scale = Variable(mesh, dim, ones, name="scale")
-      self.bias = Variable(mesh, dim, zeros, name="bias") if use_bias else None
+    def __init__(
+        self,
+        mesh: Mesh,
+        dim: ShapeLike,
+        epsilon: float = 1e-6,
+        use_bias: bool = True,
+        name: str = "layer_norm",
+    ) -> None:
+        check_floats(epsilon=epsilon)
+        check_bools(use_bias=use_bias)
+        super().__init__(name)
+        self.dim, self.epsilon = single_dim(dim).name, epsilon
+        with self.scope():
+            self.scale = Variable(mesh, dim, ones, name="scale")
+            self.bias = Variable(mesh, dim, zeros, name="bias") if use_bias else None
 
-  def __call__(self, x: Tensor) -> Tensor:
-    """Returns x, normalized over `dim`."""
-    check_tensors(x=x)
-    y = normalize_layer(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
-    return y if self.bias is None else y + in_type_of(x, self.bias)
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns x, normalized over `dim`."""
+        check_tensors(x=x)
+        y = normalize_layer(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+        return y if self.bias is None else y + in_type_of(x, self.bias)
 
 
 class RMSNorm(Module):
-  """x / sqrt(mean of squares + epsilon) * scale.
+    """x / sqrt(mean of squares + epsilon) * scale.
 
-  Args:
-    mesh: where the variable lies.
-    dim: the dimension that is normalized over, such as "d_model:512".
-    epsilon: what is added to the mean of squares.
-    name: the last part of the path of its variable.
-  """
+    Args:
+      mesh: where the variable lies.
+      dim: the dimension that is normalized over, such as "d_model:512".
+      epsilon: what is added to the mean of squares.
+      name: the last part of the path of its variable.
+    """
 
-  def __init__(self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6,
-               name: str = "rms_norm") -> None:
-    check_floats(epsilon=epsilon)
-    super().__init__(name)
-    self.dim, self.epsilon = single_dim(dim).name, epsilon
-    with self.scope():
-      self.scale = Variable(mesh, dim, ones, name="scale")
+    def __init__(
+        self, mesh: Mesh, dim: ShapeLike, epsilon: float = 1e-6, name: str = "rms_norm"
+    ) -> None:
+        check_floats(epsilon=epsilon)
+        super().__init__(name)
+        self.dim, self.epsilon = single_dim(dim).name, epsilon
+        with self.scope():
+            self.scale = Variable(mesh, dim, ones, name="scale")
 
-  def __call__(self, x: Tensor) -> Tensor:
-    """Returns x, divided by its root mean square over `dim`, times the scale."""
-    check_tensors(x=x)
-    return normalize_rms(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns x, divided by its root mean square over `dim`, times the scale."""
+        check_tensors(x=x)
+        return normalize_rms(x, self.dim, self.epsilon) * in_type_of(x, self.scale)
 
 
 class GroupNorm(Module):
-  """Mean 0 and variance 1 of each group of channels, times a scale, plus a bias, of each channel.
+    """Mean 0 and variance 1 of each group of channels, times a scale, plus a bias, of
+    each channel.
 
-  With one group for each channel it is instance norm (Wu and He, 2018, arXiv 1803.08494).
+    With one group for each channel it is instance norm (Wu and He, 2018, arXiv
+    1803.08494).
 
-  Args:
-    mesh: where the variables lie.
-    channel_dim: what is parted into groups, such as "channels:64".
-    groups: how many groups there are.
-    over: further names that are normalized over, such as "height;width".
-    epsilon: what is added to the variance.
-    name: the last part of the path of its variables.
+    Args:
+      mesh: where the variables lie.
+      channel_dim: what is parted into groups, such as "channels:64".
+      groups: how many groups there are.
+      over: further names that are normalized over, such as "height;width".
+      epsilon: what is added to the variance.
+      name: the last part of the path of its variables.
 
-  Raises:
-    ShapeError: the groups do not divide the channels.
-  """
+    Raises:
+      ShapeError: the groups do not divide the channels.
+    """
 
-  def __init__(self, mesh: Mesh, channel_dim: ShapeLike, groups: int, over: Names = "",
-               epsilon: float = 1e-6, name: str = "group_norm") -> None:
-    check_ints(groups=groups)
-    check_floats(epsilon=epsilon)
-    super().__init__(name)
-    dim = single_dim(channel_dim)
-    if groups < 1 or dim.size % groups:
-      raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
-    names_of(over, Shape(""), what="over")
-    self.dim, self.over, self.epsilon = dim, over, epsilon
-    self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
-    with self.scope():
-      self.scale = Variable(mesh, dim, ones, name="scale")
-      self.bias = Variable(mesh, dim, zeros, name="bias")
+    def __init__(
+        self,
+        mesh: Mesh,
+        channel_dim: ShapeLike,
+        groups: int,
+        over: Names = "",
+        epsilon: float = 1e-6,
+        name: str = "group_norm",
+    ) -> None:
+        check_ints(groups=groups)
+        check_floats(epsilon=epsilon)
+        super().__init__(name)
+        dim = single_dim(channel_dim)
+        if groups < 1 or dim.size % groups:
+            raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
+        names_of(over, Shape(""), what="over")
+        self.dim, self.over, self.epsilon = dim, over, epsilon
+        self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
+        with self.scope():
+            self.scale = Variable(mesh, dim, ones, name="scale")
+            self.bias = Variable(mesh, dim, zeros, name="bias")
 
-  def __call__(self, x: Tensor) -> Tensor:
-    """Returns x, normalized over `over` and the channels of each group."""
-    x = as_tensor("x", x)
-    y = cast(split_dim(x, self.dim.name, self.parts), wide(x.dtype))
-    dims = (*names_of(self.over, x.shape), "in_group")
-    y = y - reduce_mean(y, dims)
-    y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
-    y = cast(merge(y, self.parts.names, self.dim.name), x.dtype)
-    return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)
+    def __call__(self, x: Tensor) -> Tensor:
+        """Returns x, normalized over `over` and the channels of each group."""
+        x = as_tensor("x", x)
+        y = cast(split_dim(x, self.dim.name, self.parts), wide(x.dtype))
+        dims = (*names_of(self.over, x.shape), "in_group")
+        y = y - reduce_mean(y, dims)
+        y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
+        y = cast(merge(y, self.parts.names, self.dim.name), x.dtype)
+        return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)

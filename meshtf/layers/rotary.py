@@ -3,9 +3,9 @@
     turn = rotary_angles(mtf.range(mesh, "length:128"), "key:64")
     q, k = rotate(q, "key", turn), rotate(k, "key", turn)
 
-Then q · k depends on how far apart two positions are, and on nothing else of where they are (Su et
-al., 2021). Number i of the first half is paired with number i of the second. The angles are made
-once and used by all layers.
+Then q · k depends on how far apart two positions are, and on nothing else of where they
+are (Su et al., 2021). Number i of the first half is paired with number i of the second.
+The angles are made once and used by all layers.
 """
 
 from __future__ import annotations
@@ -29,40 +29,50 @@ from meshtf.ops.unary import cos, exp, sin
 
 
 class Angles(NamedTuple):
-  """Cosine and signed sine of each position's angles: [..., length, key] each."""
+    """Cosine and signed sine of each position's angles: [..., length, key] each."""
 
-  cos: Tensor
-  sin: Tensor
+    cos: Tensor
+    sin: Tensor
 
 
-def rotary_angles(positions: Tensor, key_dim: ShapeLike, longest: float = 10000.0,
-                  dtype: str = "float32") -> Angles:
-  """Returns the angles position * longest**(-2 i / key), for both of a pair.
+def rotary_angles(
+    positions: Tensor,
+    key_dim: ShapeLike,
+    longest: float = 10000.0,
+    dtype: str = "float32",
+) -> Angles:
+    """Returns the angles position * longest**(-2 i / key), for both of a pair.
 
-  Args:
-    positions: integers, such as mtf.range(mesh, "length:128").
-    key_dim: the size of a head, such as "key:64".
-    longest: the slowest pair turns once in about 2 * pi * longest positions.
-    dtype: of the angles: "float64" for heads in float64.
+    Args:
+      positions: integers, such as mtf.range(mesh, "length:128").
+      key_dim: the size of a head, such as "key:64".
+      longest: the slowest pair turns once in about 2 * pi * longest positions.
+      dtype: of the angles: "float64" for heads in float64.
 
-  Raises:
-    ShapeError: the size of a head is odd.
-  """
-  positions = as_tensor("positions", positions)
-  check_floats(longest=longest)
-  name, size = single_dim(key_dim).name, single_dim(key_dim).size
-  if size % 2:
-    raise ShapeError(f"rotary positions turn pairs: {name}:{size} must have an even size.")
-  half = Dimension(name, size // 2)
-  slower = exp(range_(positions.mesh, half, dtype) * (-2.0 * math.log(longest) / size))
-  angles = transpose(outer(cast(positions, dtype), slower), (*positions.shape.names, name))
-  sines = sin(angles)
-  return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
+    Raises:
+      ShapeError: the size of a head is odd.
+    """
+    positions = as_tensor("positions", positions)
+    check_floats(longest=longest)
+    name, size = single_dim(key_dim).name, single_dim(key_dim).size
+    if size % 2:
+        raise ShapeError(
+            f"rotary positions turn pairs: {name}:{size} must have an even size."
+        )
+    half = Dimension(name, size // 2)
+    slower = exp(
+        range_(positions.mesh, half, dtype) * (-2.0 * math.log(longest) / size)
+    )
+    angles = transpose(
+        outer(cast(positions, dtype), slower), (*positions.shape.names, name)
+    )
+    sines = sin(angles)
+    return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
 
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
-  """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
-  x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
-  check_record(Angles, angles=angles)
-  swapped = roll(x, key_dim, x.shape[key_dim] // 2)
-  return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)
+    """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
+    x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
+    check_record(Angles, angles=angles)
+    swapped = roll(x, key_dim, x.shape[key_dim] // 2)
+    return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)

@@ -10,5 +10,15 @@ from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.mesh import EVERYWHERE, Mesh
 from meshtf.mesh.state import At, Pending, Placement, Split, State, Whole
 
-__all__ = ["At", "EVERYWHERE", "Layout", "LayoutLike", "Mesh", "Pending", "Placement", "Split",
-           "State", "Whole"]
+__all__ = [
+    "At",
+    "EVERYWHERE",
+    "Layout",
+    "LayoutLike",
+    "Mesh",
+    "Pending",
+    "Placement",
+    "Split",
+    "State",
+    "Whole",
+]

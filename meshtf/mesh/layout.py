@@ -7,14 +7,15 @@
 >>> layout.override("d_ff:; heads:model")
 batch:data; heads:model
 
-Changes of rules are a `Layout` too, in which "heads:" takes a rule away, and "*:" all of them:
+Changes of rules are a `Layout` too, in which "heads:" takes a rule away, and "*:" all
+of them:
 
 >>> layout.override(Layout.changes("*:; length:data"))
 length:data
 
-A rule is stored as a tuple of axes ("batch:data+model" is one dimension over two axes, the mesh's
-order being major to minor), which the planner and the moves carry; a `Mesh` still refuses more than
-one.
+A rule is stored as a tuple of axes ("batch:data+model" is one dimension over two axes,
+the mesh's order being major to minor), which the planner and the moves carry; a `Mesh`
+still refuses more than one.
 """
 
 from __future__ import annotations
@@ -26,83 +27,110 @@ from meshtf.errors import ParseError, explain_error
 from meshtf.names import Source, parse_pairs
 from meshtf.names.arguments import as_dim, described
 
-LayoutLike: TypeAlias = Union["Layout", str, Mapping[str, str], Iterable[tuple[str, str]]]
+LayoutLike: TypeAlias = Union[
+    "Layout", str, Mapping[str, str], Iterable[tuple[str, str]]
+]
 
 
 class Layout:
-  """An immutable map from names of dimensions to tuples of mesh axes."""
+    """An immutable map from names of dimensions to tuples of mesh axes."""
 
-  __slots__ = ("_rules", "_hash")
+    __slots__ = ("_rules", "_hash")
 
-  def __init__(self, rules: LayoutLike = ()) -> None:
-    self._rules: dict[str, tuple[str, ...]] = {}
-    for name, axes in _pairs(rules):
-      if self._rules.get(name, axes) != axes:
-        raise ParseError(explain_error(
-            f"the layout maps dimension {name!r} twice.", layout=rules,
-            way_out="A dimension goes to one axis: delete one of the rules."))
-      self._rules[name] = axes
-    self._hash = hash(tuple(sorted(self._rules.items())))
+    def __init__(self, rules: LayoutLike = ()) -> None:
+        self._rules: dict[str, tuple[str, ...]] = {}
+        for name, axes in _pairs(rules):
+            if self._rules.get(name, axes) != axes:
+                raise ParseError(
+                    explain_error(
+                        f"the layout maps dimension {name!r} twice.",
+                        layout=rules,
+                        way_out="A dimension goes to one axis: delete one of the "
+                        "rules.",
+                    )
+                )
+            self._rules[name] = axes
+        self._hash = hash(tuple(sorted(self._rules.items())))
 
-  def axes(self, name: str) -> tuple[str, ...]:
-    """Returns the axes that cut dimension `name`: most often none or one."""
-    return self._rules.get(as_dim("name", name), ())
+    def axes(self, name: str) -> tuple[str, ...]:
+        """Returns the axes that cut dimension `name`: most often none or one."""
+        return self._rules.get(as_dim("name", name), ())
 
-  def items(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Returns the rules as (dimension name, axes)."""
-    return iter(self._rules.items())
+    def items(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Returns the rules as (dimension name, axes)."""
+        return iter(self._rules.items())
 
-  @staticmethod
-  def changes(rules: LayoutLike) -> Layout:
-    """Returns rules that `override` others: "heads:" takes one away, "*:" all of them."""
-    if isinstance(rules, str):
-      rules = parse_pairs(rules, what="change of layout", values=False)
-    return Layout(rules)
+    @staticmethod
+    def changes(rules: LayoutLike) -> Layout:
+        """Returns rules that `override` others: "heads:" takes one away, "*:" all of
+        them.
+        """
+        if isinstance(rules, str):
+            rules = parse_pairs(rules, what="change of layout", values=False)
+        return Layout(rules)
 
-  def override(self, rules: LayoutLike) -> Layout:
-    """Returns this layout after changes, such as "d_ff:; heads:model"."""
-    return self._from({n: axes for n, axes in self._changed(rules).items() if axes})
+    def override(self, rules: LayoutLike) -> Layout:
+        """Returns this layout after changes, such as "d_ff:; heads:model"."""
+        return self._from({n: axes for n, axes in self._changed(rules).items() if axes})
 
-  def then(self, rules: LayoutLike) -> Layout:
-    """Returns one change that does what this one and then another do."""
-    return self._from(self._changed(rules))
+    def then(self, rules: LayoutLike) -> Layout:
+        """Returns one change that does what this one and then another do."""
+        return self._from(self._changed(rules))
 
-  def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
-    changes = dict(Layout.changes(rules).items())
-    return changes if "*" in changes else self._rules | changes
+    def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
+        changes = dict(Layout.changes(rules).items())
+        return changes if "*" in changes else self._rules | changes
 
-  @staticmethod
-  def _from(rules: Mapping[str, tuple[str, ...]]) -> Layout:
-    return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
+    @staticmethod
+    def _from(rules: Mapping[str, tuple[str, ...]]) -> Layout:
+        return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
 
-  def check_axes(self, **came: object) -> None:
-    """Refuses a dimension over several axes. Raises ParseError, with what came in its message."""
-    for name, axes in self.items():
-      if len(axes) > 1:
-        raise ParseError(explain_error(
-            f"dimension {name!r} is laid out over {len(axes)} axes at once.",
-            rule=f"{name}:{'+'.join(axes)}", **came,
-            way_out="One dimension over several axes is not supported yet: name one axis."))
+    def check_axes(self, **came: object) -> None:
+        """Refuses a dimension over several axes. Raises ParseError, with what came in
+        its message.
+        """
+        for name, axes in self.items():
+            if len(axes) > 1:
+                raise ParseError(
+                    explain_error(
+                        f"dimension {name!r} is laid out over {len(axes)} axes at "
+                        "once.",
+                        rule=f"{name}:{'+'.join(axes)}",
+                        **came,
+                        way_out="One dimension over several axes is not supported yet: "
+                        "name one axis.",
+                    )
+                )
 
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, Layout) and self._rules == other._rules
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self._rules == other._rules
 
-  def __hash__(self) -> int:
-    return self._hash
+    def __hash__(self) -> int:
+        return self._hash
 
-  def __repr__(self) -> str:
-    return "; ".join(f"{name}:{'+'.join(axes)}" for name, axes in self._rules.items())
+    def __repr__(self) -> str:
+        return "; ".join(
+            f"{name}:{'+'.join(axes)}" for name, axes in self._rules.items()
+        )
 
 
 def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
-  if isinstance(rules, Layout):
-    return list(rules.items())
-  if isinstance(rules, str):
-    rules = parse_pairs(rules, what="layout")
-  try:
-    pairs = list(rules.items() if isinstance(rules, Mapping) else rules)
-    return [(name + "", tuple(axis for axis in value.split("+") if axis)) for name, value in pairs]
-  except (TypeError, ValueError, AttributeError):
-    raise ParseError(explain_error(
-        f"a layout is not made of {described(rules)}.", **{"from": Source.here()},
-        way_out='Write it as "batch:data; d_ff:model", or as {"batch": "data"}.')) from None
+    if isinstance(rules, Layout):
+        return list(rules.items())
+    if isinstance(rules, str):
+        rules = parse_pairs(rules, what="layout")
+    try:
+        pairs = list(rules.items() if isinstance(rules, Mapping) else rules)
+        return [
+            (name + "", tuple(axis for axis in value.split("+") if axis))
+            for name, value in pairs
+        ]
+    except (TypeError, ValueError, AttributeError):
+        raise ParseError(
+            explain_error(
+                f"a layout is not made of {described(rules)}.",
+                **{"from": Source.here()},
+                way_out='Write it as "batch:data; d_ff:model", or as {"batch": '
+                '"data"}.',
+            )
+        ) from None

@@ -8,8 +8,8 @@
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-Positions are not devices: `devices=` says what hardware they map to, and is resolved by the
-runtime when the first op runs.
+Positions are not devices: `devices=` says what hardware they map to, and is resolved by
+the runtime when the first op runs.
 """
 
 from __future__ import annotations
@@ -23,14 +23,20 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from absl import logging
 
-from meshtf.errors import LayoutError, LayoutWarning, MeshError, explain_error, near_misses
+from meshtf.errors import (
+    LayoutError,
+    LayoutWarning,
+    MeshError,
+    explain_error,
+    near_misses,
+)
 from meshtf.mesh.axes import (
-  AxesLike,
-  level_outside,
-  read_axes,
-  read_devices,
-  read_names,
-  read_strings,
+    AxesLike,
+    level_outside,
+    read_axes,
+    read_devices,
+    read_names,
+    read_strings,
 )
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.state import At, Placement, Split, State, Whole
@@ -38,257 +44,352 @@ from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
-EVERYWHERE = Layout()      # no changes: the rules of the mesh
+EVERYWHERE = Layout()  # no changes: the rules of the mesh
 
 
 class Clash(NamedTuple):
-  """Why a dimension of a tensor is not cut along the axis that the layout names."""
+    """Why a dimension of a tensor is not cut along the axis that the layout names."""
 
-  kind: Literal["axis", "size"]     # the axis is taken by `other`; the size does not divide
-  dim: str
-  axis: str
-  other: str = ""
+    kind: Literal[
+        "axis", "size"
+    ]  # the axis is taken by `other`; the size does not divide
+    dim: str
+    axis: str
+    other: str = ""
 
 
 class Mesh:
-  """A grid of positions with named axes; compared by identity.
+    """A grid of positions with named axes; compared by identity.
 
-  Args:
-    axes: names and sizes, such as "data:4;model:2", or pairs, or a dict; "" is a mesh of one
-      position.
-    layout: which dimension is cut along which axis, for all tensors but variables.
-    variable_layout: further rules for variables and what belongs to them (FSDP, ZeRO-3).
-    optimizer_layout: further rules for what optimizers keep beside the variables (ZeRO-1).
-    keep_gathered: whether a variable that is made whole for the forward pass stays so until the
-      backward pass needs it; else it is freed and gathered again.
-    devices: None (all CPU positions on one CPU, else a GPU each), "logical:8" (logical devices of
-      one CPU), "separate:8" (these as if each had a memory of its own), a list with one device name
-      for each position, or "abstract": none, for programs that are only explained.
-    within_host: an axis, or several, along which positions lie on one host, whatever the order of
-      the axes; it matters where devices are a list of names over several hosts.
-    stages: the axis along which stages of a pipeline lie (`mtf.stage`); it cuts no dimension.
-    optional_axes: axes that layouts may name although this mesh lacks them, such as "data;model":
-      for a layout that stays as it is when the mesh shrinks.
-    strict: whether warnings about the layout are errors.
-    seed: the seed from which the initial values of variables are drawn.
-    bucket_bytes: how much of gradients and other unfinished sums is reduced together, where devices
-      have memories of their own, while the backward pass goes on; 0: each by itself.
+    Args:
+      axes: names and sizes, such as "data:4;model:2", or pairs, or a dict; "" is a mesh
+        of one position.
+      layout: which dimension is cut along which axis, for all tensors but variables.
+      variable_layout: further rules for variables and what belongs to them (FSDP,
+        ZeRO-3).
+      optimizer_layout: further rules for what optimizers keep beside the variables
+        (ZeRO-1).
+      keep_gathered: whether a variable that is made whole for the forward pass stays so
+        until the backward pass needs it; else it is freed and gathered again.
+      devices: None (all CPU positions on one CPU, else a GPU each), "logical:8"
+        (logical devices of one CPU), "separate:8" (these as if each had a memory of its
+        own), a list with one device name
+        for each position, or "abstract": none, for programs that are only explained.
+      within_host: an axis, or several, along which positions lie on one host, whatever
+        the order of the axes; it matters where devices are a list of names over several
+        hosts.
+      stages: the axis along which stages of a pipeline lie (`mtf.stage`); it cuts no
+        dimension.
+      optional_axes: axes that layouts may name although this mesh lacks them, such as
+        "data;model": for a layout that stays as it is when the mesh shrinks.
+      strict: whether warnings about the layout are errors.
+      seed: the seed from which the initial values of variables are drawn.
+      bucket_bytes: how much of gradients and other unfinished sums is reduced together,
+        where devices have memories of their own, while the backward pass goes on; 0:
+        each by itself.
 
-  Raises:
-    LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
-    MeshError: the number of devices is not the mesh's size, `within_host` names no axis, or
-      `bucket_bytes` is negative.
-    ParseError: a string cannot be read, or a rule names several axes.
-  """
+    Raises:
+      LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
+      MeshError: the number of devices is not the mesh's size, `within_host` names no
+        axis, or `bucket_bytes` is negative.
+      ParseError: a string cannot be read, or a rule names several axes.
+    """
 
-  def __init__(self, axes: AxesLike, layout: LayoutLike = (), variable_layout: LayoutLike = (),
-               optimizer_layout: LayoutLike = (), keep_gathered: bool = False,
-               devices: str | Sequence[str] | None = None,
-               within_host: str | Sequence[str] = (), stages: str = "stage",
-               strict: bool = False, seed: int = 0, bucket_bytes: int = 25 * 2**20,
-               optional_axes: str | Sequence[str] = ()) -> None:
-    self.axes = read_axes(axes)
-    self.layout = Layout(layout)
-    self._variable_rules = Layout.changes(variable_layout)
-    self._optimizer_rules = Layout.changes(optimizer_layout)
-    self._layouts: dict[tuple[Layout, str], Layout] = {}
-    self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
-    self.keep_gathered = as_bool("keep_gathered", keep_gathered)
-    self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
-    self.devices = read_devices(devices)
-    self.within_host = read_strings("within_host", within_host, "an axis, or several")
-    self.stages = as_text("stages", stages, "the name of an axis")
-    self.optional_axes = read_names(optional_axes)
-    self.strict = as_bool("strict", strict)
-    self.seed = as_int("seed", seed)
-    self.notes: list[str] = []          # what is legal but worth knowing; explain prints them
-    self.seen_dims: set[str] = set()    # names met so far, to find rules that never matched
-    self.warned: set[str] = set()       # rules and axes of which a warning was given
-    self._check()
+    def __init__(
+        self,
+        axes: AxesLike,
+        layout: LayoutLike = (),
+        variable_layout: LayoutLike = (),
+        optimizer_layout: LayoutLike = (),
+        keep_gathered: bool = False,
+        devices: str | Sequence[str] | None = None,
+        within_host: str | Sequence[str] = (),
+        stages: str = "stage",
+        strict: bool = False,
+        seed: int = 0,
+        bucket_bytes: int = 25 * 2**20,
+        optional_axes: str | Sequence[str] = (),
+    ) -> None:
+        self.axes = read_axes(axes)
+        self.layout = Layout(layout)
+        self._variable_rules = Layout.changes(variable_layout)
+        self._optimizer_rules = Layout.changes(optimizer_layout)
+        self._layouts: dict[tuple[Layout, str], Layout] = {}
+        self._groups: dict[tuple[str, ...], tuple[tuple[int, ...], ...]] = {}
+        self.keep_gathered = as_bool("keep_gathered", keep_gathered)
+        self.bucket_bytes = as_int("bucket_bytes", bucket_bytes)
+        self.devices = read_devices(devices)
+        self.within_host = read_strings(
+            "within_host", within_host, "an axis, or several"
+        )
+        self.stages = as_text("stages", stages, "the name of an axis")
+        self.optional_axes = read_names(optional_axes)
+        self.strict = as_bool("strict", strict)
+        self.seed = as_int("seed", seed)
+        self.notes: list[
+            str
+        ] = []  # what is legal but worth knowing; explain prints them
+        self.seen_dims: set[str] = (
+            set()
+        )  # names met so far, to find rules that never matched
+        self.warned: set[str] = set()  # rules and axes of which a warning was given
+        self._check()
 
-  @property
-  def size(self) -> int:
-    """The number of positions."""
-    return math.prod(self.axes.values())
+    @property
+    def size(self) -> int:
+        """The number of positions."""
+        return math.prod(self.axes.values())
 
-  @functools.cached_property
-  def coords(self) -> tuple[tuple[int, ...], ...]:
-    """The coordinates of all positions, the last axis running fastest."""
-    return tuple(itertools.product(*map(range, self.axes.values())))
+    @functools.cached_property
+    def coords(self) -> tuple[tuple[int, ...], ...]:
+        """The coordinates of all positions, the last axis running fastest."""
+        return tuple(itertools.product(*map(range, self.axes.values())))
 
-  @functools.cached_property
-  def axis_index(self) -> dict[str, int]:
-    """The place of each axis in a placement."""
-    return {axis: i for i, axis in enumerate(self.axes)}
+    @functools.cached_property
+    def axis_index(self) -> dict[str, int]:
+        """The place of each axis in a placement."""
+        return {axis: i for i, axis in enumerate(self.axes)}
 
-  def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
-    """Returns the positions that differ only along `axes`, in the order of their coordinates."""
-    for axis in axes:
-      as_choice("axes", axis, self.axes)
-    if axes not in self._groups:
-      along = [self.axis_index[a] for a in axes]
-      groups: dict[tuple[int, ...], list[int]] = {}
-      for position, coord in enumerate(self.coords):
-        key = tuple(-1 if i in along else c for i, c in enumerate(coord))
-        groups.setdefault(key, []).append(position)
-      self._groups[axes] = tuple(map(tuple, groups.values()))
-    return self._groups[axes]
+    def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
+        """Returns the positions that differ only along `axes`, in the order of their
+        coordinates.
+        """
+        for axis in axes:
+            as_choice("axes", axis, self.axes)
+        if axes not in self._groups:
+            along = [self.axis_index[a] for a in axes]
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for position, coord in enumerate(self.coords):
+                key = tuple(-1 if i in along else c for i, c in enumerate(coord))
+                groups.setdefault(key, []).append(position)
+            self._groups[axes] = tuple(map(tuple, groups.values()))
+        return self._groups[axes]
 
-  def layout_in(self, region: Layout = EVERYWHERE, what: What = "tensor") -> Layout:
-    """Returns the rules for what lies in a region whose changes of the layout are `region`."""
-    if not isinstance(region, Layout):
-      refuse("region", region, "changes of a layout", 'Write Layout.changes("heads:; d:model").')
-    key = region, what if isinstance(what, str) else as_choice("what", what, get_args(What))
-    if key not in self._layouts:
-      as_choice("what", what, get_args(What))
-      self._check_rules(region)
-      layout = self.layout.override(region)
-      if what != "tensor":
-        layout = layout.override(self._variable_rules)
-      self._layouts[key] = layout.override(self._optimizer_rules) if what == "slot" else layout
-    return self._layouts[key]
+    def layout_in(self, region: Layout = EVERYWHERE, what: What = "tensor") -> Layout:
+        """Returns the rules for what lies in a region whose changes of the layout are
+        `region`.
+        """
+        if not isinstance(region, Layout):
+            refuse(
+                "region",
+                region,
+                "changes of a layout",
+                'Write Layout.changes("heads:; d:model").',
+            )
+        key = (
+            region,
+            what if isinstance(what, str) else as_choice("what", what, get_args(What)),
+        )
+        if key not in self._layouts:
+            as_choice("what", what, get_args(What))
+            self._check_rules(region)
+            layout = self.layout.override(region)
+            if what != "tensor":
+                layout = layout.override(self._variable_rules)
+            self._layouts[key] = (
+                layout.override(self._optimizer_rules) if what == "slot" else layout
+            )
+        return self._layouts[key]
 
-  @property
-  def variable_layout(self) -> Layout:
-    """The rules for variables."""
-    return self.layout_in(what="variable")
+    @property
+    def variable_layout(self) -> Layout:
+        """The rules for variables."""
+        return self.layout_in(what="variable")
 
-  @property
-  def optimizer_layout(self) -> Layout:
-    """The rules for what optimizers keep beside the variables."""
-    return self.layout_in(what="slot")
+    @property
+    def optimizer_layout(self) -> Layout:
+        """The rules for what optimizers keep beside the variables."""
+        return self.layout_in(what="slot")
 
-  @property
-  def abstract(self) -> bool:
-    """Whether there is no hardware: programs are explained, and never run."""
-    return self.devices == "abstract"
+    @property
+    def abstract(self) -> bool:
+        """Whether there is no hardware: programs are explained, and never run."""
+        return self.devices == "abstract"
 
-  def exchanges(self, first: str, second: str) -> list[tuple[int, int]]:
-    """Returns (source, target) of all positions, where two axes of one size change places."""
-    as_choice("first", first, self.axes)
-    as_choice("second", second, self.axes)
-    size = self.axes[first]
-    return [(group[k % size * size + k // size], target) for group in self.groups(first, second)
-            for k, target in enumerate(group)]
+    def exchanges(self, first: str, second: str) -> list[tuple[int, int]]:
+        """Returns (source, target) of all positions, where two axes of one size change
+        places.
+        """
+        as_choice("first", first, self.axes)
+        as_choice("second", second, self.axes)
+        size = self.axes[first]
+        return [
+            (group[k % size * size + k // size], target)
+            for group in self.groups(first, second)
+            for k, target in enumerate(group)
+        ]
 
-  @property
-  def whole(self) -> Placement:
-    """The placement of a tensor that every position holds."""
-    return (Whole,) * len(self.axes)
+    @property
+    def whole(self) -> Placement:
+        """The placement of a tensor that every position holds."""
+        return (Whole,) * len(self.axes)
 
-  def place(self, shape: Shape, layout: Layout | None = None, stage: int | None = None
-            ) -> tuple[Placement, tuple[Clash, ...]]:
-    """Returns where a layout (by default the mesh's) puts a shape, and what it could not cut."""
-    layout = self.layout if layout is None else layout
-    if not isinstance(shape, Shape):
-      refuse("shape", shape, "a shape", 'Write mtf.Shape("batch:8;d_model:512").')
-    if not isinstance(layout, Layout):
-      refuse("layout", layout, "a layout", 'Write mtf.Layout("batch:data").')
-    if stage is not None:
-      as_int("stage", stage)
-    states: dict[str, State] = dict.fromkeys(self.axes, Whole)
-    if stage is not None and self.axes.get(self.stages, 1) > 1:
-      states[self.stages] = At(stage)
-    clashes: list[Clash] = []
-    for dim in shape:
-      axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
-      parts = math.prod(self.axes[a] for a in axes)
-      for axis in axes:
-        taken = states[axis]
-        if dim.size % parts:
-          clashes.append(Clash("size", dim.name, axis))
-        elif isinstance(taken, Split):
-          clashes.append(Clash("axis", dim.name, axis, taken.dim))
-        else:
-          states[axis] = Split(dim.name)
-    return tuple(states.values()), tuple(clashes)
+    def place(
+        self, shape: Shape, layout: Layout | None = None, stage: int | None = None
+    ) -> tuple[Placement, tuple[Clash, ...]]:
+        """Returns where a layout (by default the mesh's) puts a shape, and what it
+        could not cut.
+        """
+        layout = self.layout if layout is None else layout
+        if not isinstance(shape, Shape):
+            refuse("shape", shape, "a shape", 'Write mtf.Shape("batch:8;d_model:512").')
+        if not isinstance(layout, Layout):
+            refuse("layout", layout, "a layout", 'Write mtf.Layout("batch:data").')
+        if stage is not None:
+            as_int("stage", stage)
+        states: dict[str, State] = dict.fromkeys(self.axes, Whole)
+        if stage is not None and self.axes.get(self.stages, 1) > 1:
+            states[self.stages] = At(stage)
+        clashes: list[Clash] = []
+        for dim in shape:
+            axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
+            parts = math.prod(self.axes[a] for a in axes)
+            for axis in axes:
+                taken = states[axis]
+                if dim.size % parts:
+                    clashes.append(Clash("size", dim.name, axis))
+                elif isinstance(taken, Split):
+                    clashes.append(Clash("axis", dim.name, axis, taken.dim))
+                else:
+                    states[axis] = Split(dim.name)
+        return tuple(states.values()), tuple(clashes)
 
-  def has(self, placement: Placement) -> list[bool]:
-    """Returns for each position whether it holds a tensor at all."""
-    if not isinstance(placement, tuple) or len(placement) != len(self.axes):
-      refuse("placement", placement, "a state for each axis of the mesh")
-    return [all(not isinstance(s, At) or s.coordinate == c for s, c in zip(placement, coord))
-            for coord in self.coords]
+    def has(self, placement: Placement) -> list[bool]:
+        """Returns for each position whether it holds a tensor at all."""
+        if not isinstance(placement, tuple) or len(placement) != len(self.axes):
+            refuse("placement", placement, "a state for each axis of the mesh")
+        return [
+            all(
+                not isinstance(s, At) or s.coordinate == c
+                for s, c in zip(placement, coord)
+            )
+            for coord in self.coords
+        ]
 
-  def note(self, text: str) -> None:
-    """Keeps a remark about this mesh, once."""
-    if as_text("text", text) not in self.notes:
-      self.notes.append(text)
-      logging.info("%s", text)
+    def note(self, text: str) -> None:
+        """Keeps a remark about this mesh, once."""
+        if as_text("text", text) not in self.notes:
+            self.notes.append(text)
+            logging.info("%s", text)
 
-  def unmatched_rules(self) -> dict[str, str]:
-    """Returns the rules whose dimension was never seen, each with names that resemble it."""
-    rules = dict.fromkeys(name for name, _ in self._rules())
-    return {n: near_misses(n, self.seen_dims) for n in rules if n not in self.seen_dims}
+    def unmatched_rules(self) -> dict[str, str]:
+        """Returns the rules whose dimension was never seen, each with names that
+        resemble it.
+        """
+        rules = dict.fromkeys(name for name, _ in self._rules())
+        return {
+            n: near_misses(n, self.seen_dims) for n in rules if n not in self.seen_dims
+        }
 
-  def unused_axes(self) -> dict[str, str]:
-    """Returns the axes that no rule so far names, nor `stages`, each with names that resemble it:
-    those of rules, of `stages` and of `optional_axes` that this mesh lacks."""
-    named = {self.stages, *(axis for _, axes in self._rules() for axis in axes)}
-    lacking = {*named, *self.optional_axes}.difference(self.axes)
-    return {axis: near_misses(axis, lacking) for axis, size in self.axes.items()
-            if size > 1 and axis not in named}
+    def unused_axes(self) -> dict[str, str]:
+        """Returns the axes that no rule so far names, nor `stages`, each with names
+        that resemble it: those of rules, of `stages` and of `optional_axes` that this
+        mesh lacks."""
+        named = {self.stages, *(axis for _, axes in self._rules() for axis in axes)}
+        lacking = {*named, *self.optional_axes}.difference(self.axes)
+        return {
+            axis: near_misses(axis, lacking)
+            for axis, size in self.axes.items()
+            if size > 1 and axis not in named
+        }
 
-  @property
-  def lies_idle(self) -> bool:
-    """Whether there are rules, and none so far names an axis that the mesh has."""
-    several = {axis for axis, size in self.axes.items() if size > 1}
-    return any(True for _ in self._rules()) and several == set(self.unused_axes()) != set()
+    @property
+    def lies_idle(self) -> bool:
+        """Whether there are rules, and none so far names an axis that the mesh has."""
+        several = {axis for axis, size in self.axes.items() if size > 1}
+        return (
+            any(True for _ in self._rules())
+            and several == set(self.unused_axes()) != set()
+        )
 
-  def _rules(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-    layouts = (self.layout, *self._layouts.values(), self.variable_layout, self.optimizer_layout)
-    return (rule for layout in layouts for rule in layout.items())
+    def _rules(self) -> Iterator[tuple[str, tuple[str, ...]]]:
+        layouts = (
+            self.layout,
+            *self._layouts.values(),
+            self.variable_layout,
+            self.optimizer_layout,
+        )
+        return (rule for layout in layouts for rule in layout.items())
 
-  def _check(self) -> None:
-    for rules in (self.layout, self._variable_rules, self._optimizer_rules):
-      self._check_rules(rules)
-    if self.stages not in (*self.axes, "stage"):
-      self._answer_lacking(self.stages, f"stages={self.stages!r}")
-    for axis in self.within_host:
-      if axis not in self.axes:
-        raise MeshError(explain_error(
-            f"within_host names the axis {axis!r}, which the mesh lacks.", mesh=self,
-            close_to=near_misses(axis, self.axes) or "none of its axes",
-            way_out="Name axes of the mesh, or leave within_host out."))
-    if self.bucket_bytes < 0:
-      raise MeshError(f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
-                      "unfinished sum by itself.")
-    devices = self.devices
-    if not (devices is None or isinstance(devices, str)) and len(devices) != self.size:
-      raise MeshError(explain_error(
-          f"the mesh has {self.size} positions, but {len(devices)} devices were given.",
-          mesh=self, devices=", ".join(devices),
-          way_out="Give one device for each position (the last axis runs fastest), or devices=None "
-                  "to map all positions to the hardware at hand."))
+    def _check(self) -> None:
+        for rules in (self.layout, self._variable_rules, self._optimizer_rules):
+            self._check_rules(rules)
+        if self.stages not in (*self.axes, "stage"):
+            self._answer_lacking(self.stages, f"stages={self.stages!r}")
+        for axis in self.within_host:
+            if axis not in self.axes:
+                raise MeshError(
+                    explain_error(
+                        f"within_host names the axis {axis!r}, which the mesh lacks.",
+                        mesh=self,
+                        close_to=near_misses(axis, self.axes) or "none of its axes",
+                        way_out="Name axes of the mesh, or leave within_host out.",
+                    )
+                )
+        if self.bucket_bytes < 0:
+            raise MeshError(
+                f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
+                "unfinished sum by itself."
+            )
+        devices = self.devices
+        if (
+            not (devices is None or isinstance(devices, str))
+            and len(devices) != self.size
+        ):
+            raise MeshError(
+                explain_error(
+                    f"the mesh has {self.size} positions, but {len(devices)} devices "
+                    "were given.",
+                    mesh=self,
+                    devices=", ".join(devices),
+                    way_out="Give one device for each position (the last axis runs "
+                    "fastest), or devices=None to map all positions to the hardware at "
+                    "hand.",
+                )
+            )
 
-  def _check_rules(self, layout: Layout) -> None:
-    """Refuses a dimension over several axes, and notes axes that are not there."""
-    layout.check_axes(mesh=self)
-    for name, axes in layout.items():
-      for axis in axes:
-        if axis == self.stages and axis in self.axes:
-          raise MeshError(explain_error(
-              f"axis {axis!r} is for the stages of a pipeline: no dimension is cut along it.",
-              rule=f"{name}:{axis}", mesh=self,
-              way_out="Name another axis, or say which one is for stages: Mesh(..., stages=...)."))
-        if axis not in self.axes:
-          self._answer_lacking(axis, f"layout rule {name}:{axis}")
+    def _check_rules(self, layout: Layout) -> None:
+        """Refuses a dimension over several axes, and notes axes that are not there."""
+        layout.check_axes(mesh=self)
+        for name, axes in layout.items():
+            for axis in axes:
+                if axis == self.stages and axis in self.axes:
+                    raise MeshError(
+                        explain_error(
+                            f"axis {axis!r} is for the stages of a pipeline: no "
+                            "dimension is cut along it.",
+                            rule=f"{name}:{axis}",
+                            mesh=self,
+                            way_out="Name another axis, or say which one is for "
+                            "stages: Mesh(..., stages=...).",
+                        )
+                    )
+                if axis not in self.axes:
+                    self._answer_lacking(axis, f"layout rule {name}:{axis}")
 
-  def _answer_lacking(self, axis: str, what: str) -> None:
-    """Notes an axis that is not there, and warns of it unless it may be absent."""
-    close = near_misses(axis, self.axes)
-    meant = f"Did you mean {close}?" if close else ""
-    self.note(f"{what}: the mesh {self!r} has no axis {axis!r}, which counts as size 1. {meant}"
-              .rstrip())
-    if self.size == 1 or axis in (*self.optional_axes, *self.warned):
-      return
-    self.warned.add(axis)
-    text = explain_error(
-        f"{what}: the mesh has no axis {axis!r}, which counts as size 1.", mesh=repr(self),
-        way_out=f'{meant} If it may be absent, say so: Mesh(..., optional_axes="{axis}").'.lstrip())
-    if self.strict:
-      raise LayoutError(text)
-    warnings.warn(text, LayoutWarning, stacklevel=level_outside())
+    def _answer_lacking(self, axis: str, what: str) -> None:
+        """Notes an axis that is not there, and warns of it unless it may be absent."""
+        close = near_misses(axis, self.axes)
+        meant = f"Did you mean {close}?" if close else ""
+        self.note(
+            f"{what}: the mesh {self!r} has no axis {axis!r}, which counts as size 1. "
+            f"{meant}".rstrip()
+        )
+        if self.size == 1 or axis in (*self.optional_axes, *self.warned):
+            return
+        self.warned.add(axis)
+        text = explain_error(
+            f"{what}: the mesh has no axis {axis!r}, which counts as size 1.",
+            mesh=repr(self),
+            way_out=f"{meant} If it may be absent, say so: Mesh(..., "
+            f'optional_axes="{axis}").'.lstrip(),
+        )
+        if self.strict:
+            raise LayoutError(text)
+        warnings.warn(text, LayoutWarning, stacklevel=level_outside())
 
-  def __repr__(self) -> str:
-    return ";".join(f"{name}:{size}" for name, size in self.axes.items()) or "(one position)"
+    def __repr__(self) -> str:
+        return (
+            ";".join(f"{name}:{size}" for name, size in self.axes.items())
+            or "(one position)"
+        )

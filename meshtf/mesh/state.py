@@ -5,8 +5,9 @@
     Pending(kind)  each holds a partial result, still to be summed, maxed or minned
     At(k)          the devices at coordinate k hold all of it, and no others (a stage)
 
-A `Placement` is one state for each axis of the mesh, in the order of the axes. A dimension over
-several axes is cut by the first of them in that order (the major one) first.
+A `Placement` is one state for each axis of the mesh, in the order of the axes. A
+dimension over several axes is cut by the first of them in that order (the major one)
+first.
 
 >>> from meshtf.mesh import Pending, Split, Whole
 >>> (Split("batch"), Pending("sum")) == (Split("batch"), Pending("sum"))
@@ -25,31 +26,31 @@ Kind: TypeAlias = Literal["sum", "max", "min"]
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-  """Cut into equal slices along a dimension."""
+    """Cut into equal slices along a dimension."""
 
-  dim: str
+    dim: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Pending:
-  """A partial result on each device, to be reduced over the axis."""
+    """A partial result on each device, to be reduced over the axis."""
 
-  kind: Kind
+    kind: Kind
 
 
 @dataclasses.dataclass(frozen=True)
 class At:
-  """All of it on the devices at one coordinate: a stage of a pipeline."""
+    """All of it on the devices at one coordinate: a stage of a pipeline."""
 
-  coordinate: int
+    coordinate: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _Whole:
-  """All of it on every device."""
+    """All of it on every device."""
 
-  def __repr__(self) -> str:
-    return "Whole"
+    def __repr__(self) -> str:
+        return "Whole"
 
 
 Whole = _Whole()
@@ -58,5 +59,5 @@ Placement: TypeAlias = tuple[State, ...]
 
 
 def finished(placement: Placement) -> Placement:
-  """Returns the placement with partial results read as Whole."""
-  return tuple(Whole if isinstance(s, Pending) else s for s in placement)
+    """Returns the placement with partial results read as Whole."""
+    return tuple(Whole if isinstance(s, Pending) else s for s in placement)

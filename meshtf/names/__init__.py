@@ -7,21 +7,37 @@
 
 from meshtf.names.dimension import Dimension
 from meshtf.names.dtype import (
-  complex_dtype,
-  dtype_bytes,
-  dtype_name,
-  has_gradient,
-  is_complex,
-  is_floating,
-  is_integer,
-  real_dtype,
-  wide,
+    complex_dtype,
+    dtype_bytes,
+    dtype_name,
+    has_gradient,
+    is_complex,
+    is_floating,
+    is_integer,
+    real_dtype,
+    wide,
 )
 from meshtf.names.given import Names, name_of, names_of
 from meshtf.names.parse import parse_pairs
 from meshtf.names.shape import Shape, ShapeLike
 from meshtf.names.source import Source
 
-__all__ = ["Dimension", "Names", "Shape", "ShapeLike", "Source", "complex_dtype", "dtype_bytes",
-           "dtype_name", "has_gradient", "is_complex", "is_floating", "is_integer", "name_of",
-           "names_of", "parse_pairs", "real_dtype", "wide"]
+__all__ = [
+    "Dimension",
+    "Names",
+    "Shape",
+    "ShapeLike",
+    "Source",
+    "complex_dtype",
+    "dtype_bytes",
+    "dtype_name",
+    "has_gradient",
+    "is_complex",
+    "is_floating",
+    "is_integer",
+    "name_of",
+    "names_of",
+    "parse_pairs",
+    "real_dtype",
+    "wide",
+]

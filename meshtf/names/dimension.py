@@ -15,29 +15,38 @@ import re
 
 from meshtf.errors import ShapeError
 
-_PARTED = re.compile(r"[:;,\s]")          # what parts names from sizes, and from each other
+_PARTED = re.compile(r"[:;,\s]")  # what parts names from sizes, and from each other
 
 
 @dataclasses.dataclass(frozen=True)
 class Dimension:
-  """A name and a size, such as batch:8."""
+    """A name and a size, such as batch:8."""
 
-  name: str
-  size: int
+    name: str
+    size: int
 
-  def __post_init__(self) -> None:
-    if not isinstance(self.name, str) or not self.name:
-      raise ShapeError(f"a dimension's name must be a non-empty string, not {self.name!r}.")
-    if _PARTED.search(self.name):
-      raise ShapeError(f"a dimension's name has no ':', ';', ',' or blanks in it: {self.name!r}.")
-    try:
-      size = operator.index(self.size)           # numpy integers are welcome
-    except TypeError:
-      raise ShapeError(f"the size of dimension {self.name!r} must be an integer, "
-                       f"not {self.size!r}.") from None
-    if size < 0:
-      raise ShapeError(f"the size of dimension {self.name!r} must not be negative: {size}.")
-    object.__setattr__(self, "size", size)
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise ShapeError(
+                f"a dimension's name must be a non-empty string, not {self.name!r}."
+            )
+        if _PARTED.search(self.name):
+            raise ShapeError(
+                "a dimension's name has no ':', ';', ',' or blanks in it: "
+                f"{self.name!r}."
+            )
+        try:
+            size = operator.index(self.size)  # numpy integers are welcome
+        except TypeError:
+            raise ShapeError(
+                f"the size of dimension {self.name!r} must be an integer, not "
+                f"{self.size!r}."
+            ) from None
+        if size < 0:
+            raise ShapeError(
+                f"the size of dimension {self.name!r} must not be negative: {size}."
+            )
+        object.__setattr__(self, "size", size)
 
-  def __repr__(self) -> str:
-    return f"{self.name}:{self.size}"
+    def __repr__(self) -> str:
+        return f"{self.name}:{self.size}"

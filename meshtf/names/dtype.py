@@ -12,63 +12,85 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.names.arguments import described
 from meshtf.names.source import Source
 
-_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "int32": 4, "uint32": 4,
-          "int64": 8, "uint64": 8, "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8,
-          "complex64": 8, "complex128": 16}
+_BYTES = {
+    "bool": 1,
+    "int8": 1,
+    "uint8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
 _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 
 def dtype_name(dtype: object) -> str:
-  """Returns the name of a data type given as a string, a Python type, or a numpy or tf dtype."""
-  if isinstance(dtype, str):
-    name = dtype
-  elif isinstance(dtype, type) and dtype in _PYTHON:
-    name = _PYTHON[dtype]
-  else:
-    told = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-    name = told if isinstance(told, str) else described(dtype)
-  if name not in _BYTES:
-    raise DTypeError(
-        explain_error(f"{name!r} is not a data type that meshtf knows; it knows "
-                      f"{', '.join(_BYTES)}.", **{"from": Source.here()}))
-  return name
+    """Returns the name of a data type given as a string, a Python type, or a numpy or
+    tf dtype.
+    """
+    if isinstance(dtype, str):
+        name = dtype
+    elif isinstance(dtype, type) and dtype in _PYTHON:
+        name = _PYTHON[dtype]
+    else:
+        told = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        name = told if isinstance(told, str) else described(dtype)
+    if name not in _BYTES:
+        raise DTypeError(
+            explain_error(
+                f"{name!r} is not a data type that meshtf knows; it knows "
+                f"{', '.join(_BYTES)}.",
+                **{"from": Source.here()},
+            )
+        )
+    return name
 
 
 def dtype_bytes(dtype: str) -> int:
-  """Returns the bytes of one element."""
-  return _BYTES[dtype]
+    """Returns the bytes of one element."""
+    return _BYTES[dtype]
 
 
 def is_floating(dtype: str) -> bool:
-  """Whether the type is a real floating one."""
-  return dtype in ("bfloat16", "float16", "float32", "float64")
+    """Whether the type is a real floating one."""
+    return dtype in ("bfloat16", "float16", "float32", "float64")
 
 
 def is_complex(dtype: str) -> bool:
-  """Whether the type is of complex numbers."""
-  return dtype in ("complex64", "complex128")
+    """Whether the type is of complex numbers."""
+    return dtype in ("complex64", "complex128")
 
 
 def has_gradient(dtype: str) -> bool:
-  """Whether values of this type have gradients: floats and complex numbers."""
-  return is_floating(dtype) or is_complex(dtype)
+    """Whether values of this type have gradients: floats and complex numbers."""
+    return is_floating(dtype) or is_complex(dtype)
 
 
 def wide(dtype: str) -> str:
-  """Returns the type of sums and statistics: float32 for half floats."""
-  return "float32" if dtype in ("bfloat16", "float16") else dtype
+    """Returns the type of sums and statistics: float32 for half floats."""
+    return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
 def is_integer(dtype: str) -> bool:
-  """Whether the type is a signed or unsigned integer."""
-  return "int" in dtype
+    """Whether the type is a signed or unsigned integer."""
+    return "int" in dtype
 
 
 def complex_dtype(dtype: str) -> str:
-  """Returns the complex type whose parts are of this type."""
-  return {"float64": "complex128"}.get(dtype, "complex64")
+    """Returns the complex type whose parts are of this type."""
+    return {"float64": "complex128"}.get(dtype, "complex64")
 
 
 def real_dtype(dtype: str) -> str:
-  """Returns the type of a complex type's parts; the type itself if it is not complex."""
-  return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    """Returns the type of a complex type's parts; the type itself if it is
+    not complex.
+    """
+    return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)

@@ -15,37 +15,49 @@ from meshtf.names.source import Source
 
 _WORD = re.compile(r"[^;,.\s]+")
 _PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")
-_CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")      # also "heads:" and "*:"
+_CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")  # also "heads:" and "*:"
 
 
 def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, str]]:
-  """Returns the (name, value) pairs of `text`; without `values`, bare names and "" as values.
+    """Returns the (name, value) pairs of `text`; without `values`, bare names and "" as
+    values.
 
-  Changes of a layout may say "heads:" and "*:", but no bare names.
+    Changes of a layout may say "heads:" and "*:", but no bare names.
 
-  Raises:
-    ParseError: a word is no pair; the message points at it with a caret.
-  """
-  if not isinstance(text, str):
-    raise ArgumentError(explain_error(
-        f"a {what} is written as a string, not as {described(text)}.", **{"from": Source.here()},
-        way_out=f"Write it as {_example(what)!r}."))
-  text = re.sub(r"\s*:\s*", ":", text.strip())
-  pairs = []
-  pattern = _CHANGE if what == "change of layout" else _PAIR
-  for word in _WORD.finditer(text):
-    match = pattern.fullmatch(word.group())
-    if match is None or (values and not match.group(2)):
-      raise ParseError(_point_at(text, word.start(), len(word.group()), what))
-    pairs.append((match.group(1), match.group(2) or ""))
-  return pairs
+    Raises:
+      ParseError: a word is no pair; the message points at it with a caret.
+    """
+    if not isinstance(text, str):
+        raise ArgumentError(
+            explain_error(
+                f"a {what} is written as a string, not as {described(text)}.",
+                **{"from": Source.here()},
+                way_out=f"Write it as {_example(what)!r}.",
+            )
+        )
+    text = re.sub(r"\s*:\s*", ":", text.strip())
+    pairs = []
+    pattern = _CHANGE if what == "change of layout" else _PAIR
+    for word in _WORD.finditer(text):
+        match = pattern.fullmatch(word.group())
+        if match is None or (values and not match.group(2)):
+            raise ParseError(_point_at(text, word.start(), len(word.group()), what))
+        pairs.append((match.group(1), match.group(2) or ""))
+    return pairs
 
 
 def _point_at(text: str, start: int, length: int, what: str) -> str:
-  return (f"a {what} is written as pairs of name:value, such as {_example(what)!r}; this cannot be "
-          f"read, from {Source.here()}:\n  {text}\n  {' ' * start}{'^' * length}")
+    return (
+        f"a {what} is written as pairs of name:value, such as {_example(what)!r}; this "
+        "cannot be "
+        f"read, from {Source.here()}:\n  {text}\n  {' ' * start}{'^' * length}"
+    )
 
 
 def _example(what: str) -> str:
-  examples = {"shape": "batch:8;d_model:512", "mesh": "data:4;model:2", "window": "h:k_h;w:k_w"}
-  return examples.get(what, "batch:data;d_ff:model")
+    examples = {
+        "shape": "batch:8;d_model:512",
+        "mesh": "data:4;model:2",
+        "window": "h:k_h;w:k_w",
+    }
+    return examples.get(what, "batch:data;d_ff:model")

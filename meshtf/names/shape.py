@@ -16,155 +16,174 @@ from typing import Any, TypeAlias, Union
 
 from meshtf.errors import ArgumentError, ShapeError, explain_error
 from meshtf.names.arguments import (
-  as_dim,
-  as_int,
-  as_mapping,
-  as_sequence,
-  described,
-  refuse,
+    as_dim,
+    as_int,
+    as_mapping,
+    as_sequence,
+    described,
+    refuse,
 )
 from meshtf.names.dimension import Dimension
 from meshtf.names.parse import parse_pairs
 from meshtf.names.source import Source
 
-ShapeLike: TypeAlias = Union["Shape", str, Dimension, Iterable[Dimension],
-                             Iterable[tuple[str, int]]]
+ShapeLike: TypeAlias = Union[
+    "Shape", str, Dimension, Iterable[Dimension], Iterable[tuple[str, int]]
+]
 
 
-_NAMES = "names of dimensions, such as [\"d\"]"
+_NAMES = 'names of dimensions, such as ["d"]'
 
 
 class Shape:
-  """An immutable, hashable tuple of dimensions; made from a string, pairs or dimensions."""
-
-  __slots__ = ("_dims", "_sizes", "_hash")
-
-  def __init__(self, dims: ShapeLike = ()) -> None:
-    self._dims: tuple[Dimension, ...] = _dimensions(dims)
-    self._sizes = {d.name: d.size for d in self._dims}
-    self._hash = hash(self._dims)
-    if len(self._sizes) != len(self._dims):
-      twice = [n for n in self._sizes if sum(d.name == n for d in self._dims) > 1]
-      raise ShapeError(f"the name {twice[0]!r} stands twice in {self!r}: within one tensor a name "
-                       f"means one dimension. Rename one of them.")
-
-  @property
-  def names(self) -> tuple[str, ...]:
-    """The names, in order."""
-    return tuple(self._sizes)
-
-  @property
-  def sizes(self) -> tuple[int, ...]:
-    """The sizes, in order."""
-    return tuple(self._sizes.values())
-
-  @property
-  def size(self) -> int:
-    """The number of elements."""
-    return math.prod(self._sizes.values())
-
-  def __getitem__(self, name: str) -> int:
-    try:
-      return self._sizes[name]
-    except (KeyError, TypeError):
-      as_dim("name", name, self)
-      raise ShapeError(f"there is no dimension {name!r} in {self!r}.") from None
-
-  def get(self, name: str, default: int = 1) -> int:
-    """Returns the size of `name`, or `default` where the shape lacks it."""
-    return self._sizes.get(as_dim("name", name, self), as_int("default", default))
-
-  def index(self, name: str) -> int:
-    """Returns the position of `name`."""
-    self[name]
-    return self.names.index(name)
-
-  def dim(self, name: str) -> Dimension:
-    """Returns the dimension called `name`."""
-    return Dimension(name, self[name])
-
-  def without(self, *names: str) -> Shape:
-    """Returns the shape without these names (which need not be there)."""
-    for name in names:
-      as_dim("names", name, self)
-    return Shape(d for d in self._dims if d.name not in names)
-
-  def only(self, names: Iterable[str]) -> Shape:
-    """Returns the dimensions with these names, in this shape's order."""
-    keep = {as_dim("names", name, self) for name in as_sequence("names", names, _NAMES)}
-    return Shape(d for d in self._dims if d.name in keep)
-
-  def rename(self, names: Mapping[str, str]) -> Shape:
-    """Returns the shape with names replaced, all at once."""
-    as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
-    return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
-
-  def resize(self, name: str, size: int) -> Shape:
-    """Returns the shape with another size of `name`."""
-    self[name]
-    return Shape(Dimension(d.name, size if d.name == name else d.size) for d in self._dims)
-
-  def union(self, *others: Shape) -> Shape:
-    """Returns this shape and then what the others have besides, as broadcasting orders it.
-
-    If another shape holds all names of this one, in this one's order, its order wins.
+    """An immutable, hashable tuple of dimensions; made from a string, pairs or
+    dimensions.
     """
-    out = self
-    for other in others:
-      if not isinstance(other, Shape):
-        refuse("others", other, "shapes")
-      kept = [n for n in other.names if n in out._sizes]
-      longer = other if tuple(kept) == out.names else out
-      shorter = out if longer is other else other
-      out = Shape([*longer, *(d for d in shorter if d.name not in longer._sizes)])
-    return out
 
-  def __contains__(self, name: object) -> bool:
-    return isinstance(name, str) and name in self._sizes
+    __slots__ = ("_dims", "_sizes", "_hash")
 
-  def __iter__(self) -> Iterator[Dimension]:
-    return iter(self._dims)
+    def __init__(self, dims: ShapeLike = ()) -> None:
+        self._dims: tuple[Dimension, ...] = _dimensions(dims)
+        self._sizes = {d.name: d.size for d in self._dims}
+        self._hash = hash(self._dims)
+        if len(self._sizes) != len(self._dims):
+            twice = [n for n in self._sizes if sum(d.name == n for d in self._dims) > 1]
+            raise ShapeError(
+                f"the name {twice[0]!r} stands twice in {self!r}: within one tensor a "
+                "name means one dimension. Rename one of them."
+            )
 
-  def __len__(self) -> int:
-    return len(self._dims)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names, in order."""
+        return tuple(self._sizes)
 
-  def __add__(self, other: ShapeLike) -> Shape:
-    return Shape([*self._dims, *Shape(other)])
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes, in order."""
+        return tuple(self._sizes.values())
 
-  def __eq__(self, other: object) -> bool:
-    return isinstance(other, Shape) and self._dims == other._dims
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self._sizes.values())
 
-  def __hash__(self) -> int:
-    return self._hash
+    def __getitem__(self, name: str) -> int:
+        try:
+            return self._sizes[name]
+        except (KeyError, TypeError):
+            as_dim("name", name, self)
+            raise ShapeError(f"there is no dimension {name!r} in {self!r}.") from None
 
-  def __repr__(self) -> str:
-    return "[" + " ".join(map(repr, self._dims)) + "]"
+    def get(self, name: str, default: int = 1) -> int:
+        """Returns the size of `name`, or `default` where the shape lacks it."""
+        return self._sizes.get(as_dim("name", name, self), as_int("default", default))
+
+    def index(self, name: str) -> int:
+        """Returns the position of `name`."""
+        self[name]
+        return self.names.index(name)
+
+    def dim(self, name: str) -> Dimension:
+        """Returns the dimension called `name`."""
+        return Dimension(name, self[name])
+
+    def without(self, *names: str) -> Shape:
+        """Returns the shape without these names (which need not be there)."""
+        for name in names:
+            as_dim("names", name, self)
+        return Shape(d for d in self._dims if d.name not in names)
+
+    def only(self, names: Iterable[str]) -> Shape:
+        """Returns the dimensions with these names, in this shape's order."""
+        keep = {
+            as_dim("names", name, self) for name in as_sequence("names", names, _NAMES)
+        }
+        return Shape(d for d in self._dims if d.name in keep)
+
+    def rename(self, names: Mapping[str, str]) -> Shape:
+        """Returns the shape with names replaced, all at once."""
+        as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
+        return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
+
+    def resize(self, name: str, size: int) -> Shape:
+        """Returns the shape with another size of `name`."""
+        self[name]
+        return Shape(
+            Dimension(d.name, size if d.name == name else d.size) for d in self._dims
+        )
+
+    def union(self, *others: Shape) -> Shape:
+        """Returns this shape and then what the others have besides, as broadcasting
+        orders it.
+
+        If another shape holds all names of this one, in this one's order, its order
+        wins.
+        """
+        out = self
+        for other in others:
+            if not isinstance(other, Shape):
+                refuse("others", other, "shapes")
+            kept = [n for n in other.names if n in out._sizes]
+            longer = other if tuple(kept) == out.names else out
+            shorter = out if longer is other else other
+            out = Shape([*longer, *(d for d in shorter if d.name not in longer._sizes)])
+        return out
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._sizes
+
+    def __iter__(self) -> Iterator[Dimension]:
+        return iter(self._dims)
+
+    def __len__(self) -> int:
+        return len(self._dims)
+
+    def __add__(self, other: ShapeLike) -> Shape:
+        return Shape([*self._dims, *Shape(other)])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Shape) and self._dims == other._dims
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return "[" + " ".join(map(repr, self._dims)) + "]"
 
 
 def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
-  if isinstance(dims, Shape):
-    return dims._dims
-  if isinstance(dims, Dimension):
-    return (dims,)
-  if isinstance(dims, str):
-    return tuple(_parsed(name, size, dims) for name, size in parse_pairs(dims, what="shape"))
-  try:
-    return tuple(d if isinstance(d, Dimension) else _pair(d) for d in iter(dims))
-  except ShapeError:
-    raise
-  except (TypeError, ValueError):
-    raise ArgumentError(explain_error(
-        f"a shape is not made of {described(dims)}.", **{"from": Source.here()},
-        way_out='Write it as "batch:8;d_model:512", as dimensions, or as pairs of name and size.'
-        )) from None
+    if isinstance(dims, Shape):
+        return dims._dims
+    if isinstance(dims, Dimension):
+        return (dims,)
+    if isinstance(dims, str):
+        return tuple(
+            _parsed(name, size, dims) for name, size in parse_pairs(dims, what="shape")
+        )
+    try:
+        return tuple(d if isinstance(d, Dimension) else _pair(d) for d in iter(dims))
+    except ShapeError:
+        raise
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            explain_error(
+                f"a shape is not made of {described(dims)}.",
+                **{"from": Source.here()},
+                way_out='Write it as "batch:8;d_model:512", as dimensions, or as pairs '
+                "of name and size.",
+            )
+        ) from None
 
 
 def _pair(pair: Any) -> Dimension:
-  name, size = pair
-  return Dimension(name, size)
+    name, size = pair
+    return Dimension(name, size)
 
 
 def _parsed(name: str, size: str, text: str) -> Dimension:
-  if not size.isdigit():
-    raise ShapeError(f"the size of {name!r} must be an integer, not {size!r}, in {text!r}.")
-  return Dimension(name, int(size))
+    if not size.isdigit():
+        raise ShapeError(
+            f"the size of {name!r} must be an integer, not {size!r}, in {text!r}."
+        )
+    return Dimension(name, int(size))

@@ -1,4 +1,5 @@
-"""The ops, each once: what cutting each name does, the local TensorFlow ops, the gradient.
+"""The ops, each once: what cutting each name does, the local TensorFlow ops, the
+gradient.
 
     elements      elementwise, unary, scalar, binary, arithmetic, activations, pointwise, complex
     sums          reduce, moments, adding, einsum, softmax, loss, normalize

@@ -1,9 +1,9 @@
 """Optimizers: updates of variables, written on named dimensions alone.
 
-    rate = mtf.optimizers.warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
-    optimizer = mtf.optimizers.AdamW(model.trainable_variables, rate, weight_decay=0.1)
-    grads, norm = mtf.optimizers.clip_by_global_norm(grads, 1.0)
-    optimizer.apply(grads, model.trainable_variables, step)
+rate = mtf.optimizers.warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
+optimizer = mtf.optimizers.AdamW(model.trainable_variables, rate, weight_decay=0.1)
+grads, norm = mtf.optimizers.clip_by_global_norm(grads, 1.0)
+optimizer.apply(grads, model.trainable_variables, step)
 """
 
 from meshtf.optimizers.adafactor import Adafactor, relative_step
@@ -14,20 +14,41 @@ from meshtf.optimizers.lamb import LAMB
 from meshtf.optimizers.microbatches import accumulate_gradients
 from meshtf.optimizers.optimizer import Optimizer
 from meshtf.optimizers.schedules import (
-  Schedule,
-  cosine_decay,
-  delayed,
-  inverse_sqrt,
-  linear_decay,
-  linear_warmup,
-  product,
-  slanted_triangular,
-  warmup_cosine,
-  warmup_inverse_sqrt,
+    Schedule,
+    cosine_decay,
+    delayed,
+    inverse_sqrt,
+    linear_decay,
+    linear_warmup,
+    product,
+    slanted_triangular,
+    warmup_cosine,
+    warmup_inverse_sqrt,
 )
 from meshtf.optimizers.sgd import SGD
 
-__all__ = ["Adafactor", "Adam", "AdamW", "ByName", "LAMB", "Optimizer", "SGD", "Schedule",
-           "accumulate_gradients", "clip_by_global_norm", "cosine_decay", "delayed", "global_norm",
-           "inverse_sqrt", "linear_decay", "linear_warmup", "named", "product", "relative_step",
-           "slanted_triangular", "unless_named", "warmup_cosine", "warmup_inverse_sqrt"]
+__all__ = [
+    "Adafactor",
+    "Adam",
+    "AdamW",
+    "ByName",
+    "LAMB",
+    "Optimizer",
+    "SGD",
+    "Schedule",
+    "accumulate_gradients",
+    "clip_by_global_norm",
+    "cosine_decay",
+    "delayed",
+    "global_norm",
+    "inverse_sqrt",
+    "linear_decay",
+    "linear_warmup",
+    "named",
+    "product",
+    "relative_step",
+    "slanted_triangular",
+    "unless_named",
+    "warmup_cosine",
+    "warmup_inverse_sqrt",
+]

@@ -3,7 +3,8 @@
     m = beta_1 * m + (1 - beta_1) * grad              v = beta_2 * v + (1 - beta_2) * grad**2
     variable -= rate * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)
 
-AdamW takes rate * weight_decay * variable away before, from matrices only unless told otherwise.
+AdamW takes rate * weight_decay * variable away before, from matrices only unless told
+otherwise.
 """
 
 from __future__ import annotations
@@ -13,107 +14,161 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor, apply_all
 from meshtf.graph.arguments import as_variables, check_tensors
-from meshtf.names.arguments import check_callables, check_floats, check_fractions, check_record
+from meshtf.names.arguments import (
+    check_callables,
+    check_floats,
+    check_fractions,
+    check_record,
+)
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.unary import exp, sqrt
 from meshtf.ops.update import AdamUpdate, Decay
-from meshtf.optimizers.optimizer import Optimizer, carry_out, check_slots, is_half, usually_decays
+from meshtf.optimizers.optimizer import (
+    Optimizer,
+    carry_out,
+    check_slots,
+    is_half,
+    usually_decays,
+)
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variables import Variable
 
 
 class Adam(Optimizer):
-  """Adam (Kingma and Ba, 2015), in the form that Keras computes.
+    """Adam (Kingma and Ba, 2015), in the form that Keras computes.
 
-  Args:
-    variables: those that will be updated.
-    learning_rate: a number, or a schedule.
-    beta_1: how much of the mean of gradients stays at each step.
-    beta_2: how much of the mean of their squares stays.
-    epsilon: what is added to the root of that mean.
-    name: the first part of the names of the slots.
-  """
+    Args:
+      variables: those that will be updated.
+      learning_rate: a number, or a schedule.
+      beta_1: how much of the mean of gradients stays at each step.
+      beta_2: how much of the mean of their squares stays.
+      epsilon: what is added to the root of that mean.
+      name: the first part of the names of the slots.
+    """
 
-  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
-               beta_1: float = 0.9, beta_2: float = 0.999, epsilon: float = 1e-8,
-               name: str = "adam") -> None:
-    variables = as_variables("variables", variables, "variables")
-    check_fractions(beta_1=beta_1, beta_2=beta_2)
-    check_floats(epsilon=epsilon)
-    super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
-                     name)
-    self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        name: str = "adam",
+    ) -> None:
+        variables = as_variables("variables", variables, "variables")
+        check_fractions(beta_1=beta_1, beta_2=beta_2)
+        check_floats(epsilon=epsilon)
+        super().__init__(
+            variables,
+            learning_rate,
+            [{"m": v.shape, "v": v.shape} for v in variables],
+            name,
+        )
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
-  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-    """Returns the rate, larger by as much as slots that began at zero are too small."""
-    check_tensors(rate=rate, step=step)
-    t = cast(step, rate.dtype) + 1.0
-    return (rate * sqrt(bias_correction(self.beta_2, t)) / bias_correction(self.beta_1, t),)
+    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the rate, larger by as much as slots that began at zero are too
+        small.
+        """
+        check_tensors(rate=rate, step=step)
+        t = cast(step, rate.dtype) + 1.0
+        return (
+            rate
+            * sqrt(bias_correction(self.beta_2, t))
+            / bias_correction(self.beta_1, t),
+        )
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             numbers: tuple[Tensor, ...]) -> None:
-    """Updates a variable and its slots."""
-    check_record(Variable, variable=variable)
-    check_tensors(grad=grad)
-    check_slots(slots, numbers)
-    carry_out(self._fused(variable, slots), variable, grad, slots, *numbers)
+    def update(
+        self,
+        variable: Variable,
+        grad: Tensor,
+        slots: dict[str, Variable],
+        numbers: tuple[Tensor, ...],
+    ) -> None:
+        """Updates a variable and its slots."""
+        check_record(Variable, variable=variable)
+        check_tensors(grad=grad)
+        check_slots(slots, numbers)
+        carry_out(self._fused(variable, slots), variable, grad, slots, *numbers)
 
-  def _fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
-    """Returns the update of a variable and its slots as one op."""
-    return AdamUpdate(variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon)
+    def _fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
+        """Returns the update of a variable and its slots as one op."""
+        return AdamUpdate(
+            variable, slots["m"], slots["v"], self.beta_1, self.beta_2, self.epsilon
+        )
 
 
 class AdamW(Adam):
-  """Adam with weight decay that does not pass through the slots (Loshchilov and Hutter, 2019).
+    """Adam with weight decay that does not pass through the slots (Loshchilov and
+    Hutter, 2019).
 
-  Args:
-    variables: those that will be updated.
-    learning_rate: a number, or a schedule.
-    weight_decay: the share of a variable, times the rate, that is taken away at each step.
-    beta_1: how much of the mean of gradients stays at each step.
-    beta_2: how much of the mean of their squares stays.
-    epsilon: what is added to the root of that mean.
-    decays: which variables are decayed; default: those of two and more dimensions, but
-      biases and scales.
-    name: the first part of the names of the slots.
-  """
+    Args:
+      variables: those that will be updated.
+      learning_rate: a number, or a schedule.
+      weight_decay: the share of a variable, times the rate, that is taken away at each
+        step.
+      beta_1: how much of the mean of gradients stays at each step.
+      beta_2: how much of the mean of their squares stays.
+      epsilon: what is added to the root of that mean.
+      decays: which variables are decayed; default: those of two and more dimensions,
+        but biases and scales.
+      name: the first part of the names of the slots.
+    """
 
-  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
-               weight_decay: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999,
-               epsilon: float = 1e-8, decays: Callable[[Variable], bool] | None = None,
-               name: str = "adam") -> None:
-    check_floats(weight_decay=weight_decay)
-    check_callables(decays=decays)
-    super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
-    self.weight_decay = weight_decay
-    self.decays = decays or usually_decays
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        learning_rate: Rate = 0.001,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        decays: Callable[[Variable], bool] | None = None,
+        name: str = "adam",
+    ) -> None:
+        check_floats(weight_decay=weight_decay)
+        check_callables(decays=decays)
+        super().__init__(variables, learning_rate, beta_1, beta_2, epsilon, name)
+        self.weight_decay = weight_decay
+        self.decays = decays or usually_decays
 
-  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-    """Returns the rate with Adam's correction, and the rate."""
-    return (*super().numbers(rate, step), rate)
+    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the rate with Adam's correction, and the rate."""
+        return (*super().numbers(rate, step), rate)
 
-  def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
-    """Takes away what decays, but of half floats, which are rounded once for decay and update."""
-    as_variables("variables", variables)
-    check_tensors(rate=rate)
-    share = rate * self.weight_decay
-    for variable in filter(self.decays, variables):
-      if not is_half(variable):
-        apply_all(Decay(variable), share, mesh=variable.mesh)
+    def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
+        """Takes away what decays, but of half floats, which are rounded once for decay
+        and update.
+        """
+        as_variables("variables", variables)
+        check_tensors(rate=rate)
+        share = rate * self.weight_decay
+        for variable in filter(self.decays, variables):
+            if not is_half(variable):
+                apply_all(Decay(variable), share, mesh=variable.mesh)
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             numbers: tuple[Tensor, ...]) -> None:
-    """Updates a variable and its slots."""
-    check_record(Variable, variable=variable)
-    check_tensors(grad=grad)
-    check_slots(slots, numbers)
-    corrected, rate = numbers
-    later = is_half(variable) and self.decays(variable)
-    decay = rate * self.weight_decay if later else None
-    carry_out(self._fused(variable, slots), variable, grad, slots, corrected, decay=decay)
+    def update(
+        self,
+        variable: Variable,
+        grad: Tensor,
+        slots: dict[str, Variable],
+        numbers: tuple[Tensor, ...],
+    ) -> None:
+        """Updates a variable and its slots."""
+        check_record(Variable, variable=variable)
+        check_tensors(grad=grad)
+        check_slots(slots, numbers)
+        corrected, rate = numbers
+        later = is_half(variable) and self.decays(variable)
+        decay = rate * self.weight_decay if later else None
+        carry_out(
+            self._fused(variable, slots), variable, grad, slots, corrected, decay=decay
+        )
 
 
 def bias_correction(beta: float, t: Tensor) -> Tensor:
-  """Returns 1 - beta**t: how much of a mean is there that began at zero, t updates ago."""
-  return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0, t.dtype)
+    """Returns 1 - beta**t: how much of a mean is there that began at zero, t updates
+    ago.
+    """
+    return 1.0 - exp(t * math.log(beta)) if beta else full(t.mesh, "", 1.0, t.dtype)

@@ -1,4 +1,5 @@
-"""LAMB (You et al., 2019, arXiv 1904.00962): Adam whose steps are as long as their variable.
+"""LAMB (You et al., 2019, arXiv 1904.00962): Adam whose steps are as long as their
+variable.
 
     m, v as in Adam, both divided by 1 - beta**t
     change = m / (sqrt(v) + epsilon) + weight_decay * variable
@@ -15,7 +16,12 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
-from meshtf.names.arguments import check_callables, check_floats, check_fractions, check_record
+from meshtf.names.arguments import (
+    check_callables,
+    check_floats,
+    check_fractions,
+    check_record,
+)
 from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reduce import reduce_sum
 from meshtf.ops.unary import sqrt, square
@@ -27,60 +33,81 @@ from meshtf.runtime.variables import Variable
 
 
 class LAMB(Optimizer):
-  """LAMB, for large batches: all in float32, or in float64 for variables of that type.
+    """LAMB, for large batches: all in float32, or in float64 for variables of that
+    type.
 
-  Args:
-    variables: those that will be updated.
-    learning_rate: a number, or a schedule.
-    weight_decay: what part of a variable is added to its change before this is scaled.
-    beta_1: how much of the mean of gradients stays at each step.
-    beta_2: how much of the mean of their squares stays.
-    epsilon: what is added to the root of that mean.
-    decays: which variables are decayed and have changes scaled to their norm; the others are
-      updated as by Adam. Default: those of two and more dimensions, but biases and scales.
-    name: the first part of the names of the slots.
-  """
+    Args:
+      variables: those that will be updated.
+      learning_rate: a number, or a schedule.
+      weight_decay: what part of a variable is added to its change before this is
+        scaled.
+      beta_1: how much of the mean of gradients stays at each step.
+      beta_2: how much of the mean of their squares stays.
+      epsilon: what is added to the root of that mean.
+      decays: which variables are decayed and have changes scaled to their norm; the
+        others are updated as by Adam. Default: those of two and more dimensions, but
+          biases and scales.
+      name: the first part of the names of the slots.
+    """
 
-  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.001,
-               weight_decay: float = 0.01, beta_1: float = 0.9, beta_2: float = 0.999,
-               epsilon: float = 1e-6, decays: Callable[[Variable], bool] | None = None,
-               name: str = "lamb") -> None:
-    variables = as_variables("variables", variables, "variables")
-    check_fractions(beta_1=beta_1, beta_2=beta_2)
-    check_floats(epsilon=epsilon, weight_decay=weight_decay)
-    check_callables(decays=decays)
-    super().__init__(variables, learning_rate, [{"m": v.shape, "v": v.shape} for v in variables],
-                     name)
-    self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-    self.weight_decay, self.decays = weight_decay, decays or usually_decays
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        learning_rate: Rate = 0.001,
+        weight_decay: float = 0.01,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-6,
+        decays: Callable[[Variable], bool] | None = None,
+        name: str = "lamb",
+    ) -> None:
+        variables = as_variables("variables", variables, "variables")
+        check_fractions(beta_1=beta_1, beta_2=beta_2)
+        check_floats(epsilon=epsilon, weight_decay=weight_decay)
+        check_callables(decays=decays)
+        super().__init__(
+            variables,
+            learning_rate,
+            [{"m": v.shape, "v": v.shape} for v in variables],
+            name,
+        )
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.weight_decay, self.decays = weight_decay, decays or usually_decays
 
-  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-    """Returns the rate, and by how much slots that began at zero are too small."""
-    check_tensors(rate=rate, step=step)
-    t = cast(step, rate.dtype) + 1.0
-    return rate, bias_correction(self.beta_1, t), bias_correction(self.beta_2, t)
+    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the rate, and by how much slots that began at zero are too small."""
+        check_tensors(rate=rate, step=step)
+        t = cast(step, rate.dtype) + 1.0
+        return rate, bias_correction(self.beta_1, t), bias_correction(self.beta_2, t)
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             numbers: tuple[Tensor, ...]) -> None:
-    """Updates a variable and its slots."""
-    check_record(Variable, variable=variable)
-    check_tensors(grad=grad)
-    check_slots(slots, numbers)
-    rate, first, second = numbers
-    with lying(variable.slot_layout):
-      grad = finished(cast(grad, rate.dtype))
-      value = cast(variable.tensor(), rate.dtype)
-      m = mix(slots["m"], grad, 1 - self.beta_1)
-      v = mix(slots["v"], square(grad), 1 - self.beta_2)
-      change = (m / first) / (sqrt(v / second) + self.epsilon)
-      if self.decays(variable):
-        change = change + value * self.weight_decay
-        change = change * _trust(value, change)
-      value = cast(value - change * rate, variable.dtype)
-    variable.assign(value)
+    def update(
+        self,
+        variable: Variable,
+        grad: Tensor,
+        slots: dict[str, Variable],
+        numbers: tuple[Tensor, ...],
+    ) -> None:
+        """Updates a variable and its slots."""
+        check_record(Variable, variable=variable)
+        check_tensors(grad=grad)
+        check_slots(slots, numbers)
+        rate, first, second = numbers
+        with lying(variable.slot_layout):
+            grad = finished(cast(grad, rate.dtype))
+            value = cast(variable.tensor(), rate.dtype)
+            m = mix(slots["m"], grad, 1 - self.beta_1)
+            v = mix(slots["v"], square(grad), 1 - self.beta_2)
+            change = (m / first) / (sqrt(v / second) + self.epsilon)
+            if self.decays(variable):
+                change = change + value * self.weight_decay
+                change = change * _trust(value, change)
+            value = cast(value - change * rate, variable.dtype)
+        variable.assign(value)
 
 
 def _trust(value: Tensor, change: Tensor) -> Tensor:
-  """Returns norm(value) / norm(change), and 1 where one of them is 0."""
-  norm, other = (sqrt(reduce_sum(square(x))) for x in (value, change))
-  return where((norm > 0.0) & (other > 0.0), norm / where(other > 0.0, other, 1.0), 1.0)
+    """Returns norm(value) / norm(change), and 1 where one of them is 0."""
+    norm, other = (sqrt(reduce_sum(square(x))) for x in (value, change))
+    return where(
+        (norm > 0.0) & (other > 0.0), norm / where(other > 0.0, other, 1.0), 1.0
+    )

@@ -1,4 +1,5 @@
-"""What all optimizers share: slots beside the variables, and one update for each gradient.
+"""What all optimizers share: slots beside the variables, and one update for each
+gradient.
 
     optimizer = Adam(model.trainable_variables, learning_rate=1e-3)
 
@@ -9,13 +10,15 @@
       optimizer.apply(mtf.gradients([loss], variables), variables, step)
       return loss
 
-A slot is a variable of its own, with dimensions of its variable. It is cut as that one is, unless
-the mesh's `optimizer_layout` has more rules (ZeRO-1): then the gradient is scattered to where the
-slots lie, each position updates its slice, and the new value of the variable is gathered.
+A slot is a variable of its own, with dimensions of its variable. It is cut as that one
+is, unless the mesh's `optimizer_layout` has more rules (ZeRO-1): then the gradient is
+scattered to where the slots lie, each position updates its slice, and the new value of
+the variable is gathered.
 
-Slots are float64 for variables of float64 and float32 for all others, and updates are computed in
-that type. A variable of bfloat16 or float16 is rounded once in each step. So it loses changes that
-are smaller than its rounding: train variables of float32, and let layers compute in bfloat16.
+Slots are float64 for variables of float64 and float32 for all others, and updates are
+computed in that type. A variable of bfloat16 or float16 is rounded once in each step.
+So it loses changes that are smaller than its rounding: train variables of float32, and
+let layers compute in bfloat16.
 """
 
 from __future__ import annotations
@@ -26,12 +29,24 @@ from typing import Any
 
 from meshtf.errors import DTypeError, LayoutError, PlanError, ShapeError, explain_error
 from meshtf.graph import Source, Tensor, apply, apply_all, context
-from meshtf.graph.arguments import as_scalar, as_tensor, as_tensors, as_variables, check_tensors
+from meshtf.graph.arguments import (
+    as_scalar,
+    as_tensor,
+    as_tensors,
+    as_variables,
+    check_tensors,
+)
 from meshtf.layers.initializers import Initializer, shared
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, has_gradient, is_complex
-from meshtf.names.arguments import as_float, as_mapping, as_sequence, check_record, refuse
+from meshtf.names.arguments import (
+    as_float,
+    as_mapping,
+    as_sequence,
+    check_record,
+    refuse,
+)
 from meshtf.ops.pointwise import cast
 from meshtf.ops.state import full
 from meshtf.ops.update import PartUpdate, Update
@@ -41,249 +56,367 @@ from meshtf.runtime.variables import Variable
 
 
 class Optimizer(Module):
-  """Base class: a subclass names its slots and writes `update`.
-
-  Args:
-    variables: those that will be updated.
-    learning_rate: a number, or a schedule: a function of the step.
-    slots: for each variable, in order, the names and shapes of its slots, at first zero.
-    name: the first part of the names of the slots.
-
-  Raises:
-    DTypeError: there are slots for a variable of complex numbers.
-    LayoutError: the mesh's `optimizer_layout` cannot cut the slots of a variable.
-    PlanError: two variables have one name.
-  """
-
-  def __init__(self, variables: Sequence[Variable], learning_rate: Rate,
-               slots: Sequence[Mapping[str, Shape]], name: str) -> None:
-    variables = as_variables("variables", variables)
-    if not callable(learning_rate):
-      as_float("learning_rate", learning_rate, "a number, or a function of the step")
-    slots = as_sequence("slots", slots, "a dict of shapes for each variable")
-    super().__init__(name)
-    self.learning_rate = learning_rate
-    twice = [n for n, k in Counter(v.name for v in variables).items() if k > 1]
-    if twice:
-      raise PlanError(explain_error(
-          f"two variables are called {twice[0]!r}: slots and checkpoints go by name.",
-          way_out="Give one of the modules around them another name=."))
-    if len(slots) != len(variables):
-      raise PlanError(f"there are {len(variables)} variables, and slots for {len(slots)}.")
-    for variable, shapes in zip(variables, slots, strict=True):
-      as_mapping("slots", shapes, "shapes by the names of slots")
-      if shapes:
-        _check_slots(type(self).__name__, variable)
-    with self.scope():
-      zeros = {dtype: _zeros(variables, dtype) for dtype in set(map(slot_dtype, variables))}
-      self.slots = {v.name: {slot: _slot(v, slot, shape, zeros[slot_dtype(v)])
-                             for slot, shape in shapes.items()}
-                    for v, shapes in zip(variables, slots)}
-
-  def apply(self, grads: Sequence[Tensor | None], variables: Sequence[Variable],
-            step: Tensor) -> None:
-    """Updates variables from their gradients; one whose gradient is None stays as it is, since the
-    loss does not depend on it.
+    """Base class: a subclass names its slots and writes `update`.
 
     Args:
-      grads: a gradient for each variable.
-      variables: some or all of those that the optimizer was made for.
-      step: scalar int32, 0 for the first update.
+      variables: those that will be updated.
+      learning_rate: a number, or a schedule: a function of the step.
+      slots: for each variable, in order, the names and shapes of its slots, at first
+        zero.
+      name: the first part of the names of the slots.
 
     Raises:
-      PlanError: a variable is not one that the optimizer was made for, or the step is no tensor.
+      DTypeError: there are slots for a variable of complex numbers.
+      LayoutError: the mesh's `optimizer_layout` cannot cut the slots of a variable.
+      PlanError: two variables have one name.
     """
-    grads, variables = check_pairs(grads, variables)
-    self.check_known(variables)
-    _check_step(step)
-    pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
-    for grad, variable in pairs:
-      _check_gradient(grad, variable)
-    for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
-      own = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
-      with computed_in(dtype):
-        rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
-        self.prepare([v for _, v in own], rate)
-        numbers = self.numbers(rate, step)
-      for grad, variable in own:
-        self.update(variable, grad, self.slots[variable.name], numbers)
 
-  def check_known(self, variables: Sequence[Variable]) -> None:
-    """Refuses variables that the optimizer was not made for. Raises PlanError."""
-    variables = as_variables("variables", variables)
-    for variable in variables:
-      if variable.name not in self.slots:
-        raise PlanError(explain_error(
-            f"{type(self).__name__} was not made for variable {variable.name!r}.",
-            it_knows=", ".join(self.slots) or "none",
-            way_out="Make the optimizer from all the variables that it is to update."))
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        learning_rate: Rate,
+        slots: Sequence[Mapping[str, Shape]],
+        name: str,
+    ) -> None:
+        variables = as_variables("variables", variables)
+        if not callable(learning_rate):
+            as_float(
+                "learning_rate", learning_rate, "a number, or a function of the step"
+            )
+        slots = as_sequence("slots", slots, "a dict of shapes for each variable")
+        super().__init__(name)
+        self.learning_rate = learning_rate
+        twice = [n for n, k in Counter(v.name for v in variables).items() if k > 1]
+        if twice:
+            raise PlanError(
+                explain_error(
+                    f"two variables are called {twice[0]!r}: slots and checkpoints go "
+                    "by name.",
+                    way_out="Give one of the modules around them another name=.",
+                )
+            )
+        if len(slots) != len(variables):
+            raise PlanError(
+                f"there are {len(variables)} variables, and slots for {len(slots)}."
+            )
+        for variable, shapes in zip(variables, slots, strict=True):
+            as_mapping("slots", shapes, "shapes by the names of slots")
+            if shapes:
+                _check_slots(type(self).__name__, variable)
+        with self.scope():
+            zeros = {
+                dtype: _zeros(variables, dtype)
+                for dtype in set(map(slot_dtype, variables))
+            }
+            self.slots = {
+                v.name: {
+                    slot: _slot(v, slot, shape, zeros[slot_dtype(v)])
+                    for slot, shape in shapes.items()
+                }
+                for v, shapes in zip(variables, slots)
+            }
 
-  def rate_at(self, step: Tensor) -> Tensor:
-    """Returns the learning rate at a step: a scalar."""
-    check_tensors(step=step)
-    if callable(self.learning_rate):
-      return self.learning_rate(step)
-    return scalar(step.mesh, self.learning_rate)
+    def apply(
+        self,
+        grads: Sequence[Tensor | None],
+        variables: Sequence[Variable],
+        step: Tensor,
+    ) -> None:
+        """Updates variables from their gradients; one whose gradient is None stays as
+        it is, since the loss does not depend on it.
 
-  def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-    """Returns the scalars that all updates of a step take: the rate, unless there are more.
+        Args:
+          grads: a gradient for each variable.
+          variables: some or all of those that the optimizer was made for.
+          step: scalar int32, 0 for the first update.
 
-    They have the data type of the rate: float64 for variables of float64, else float32.
-    """
-    check_tensors(rate=rate, step=step)
-    return (rate,)
+        Raises:
+          PlanError: a variable is not one that the optimizer was made for, or the step
+            is no tensor.
+        """
+        grads, variables = check_pairs(grads, variables)
+        self.check_known(variables)
+        _check_step(step)
+        pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
+        for grad, variable in pairs:
+            _check_gradient(grad, variable)
+        for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
+            own = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
+            with computed_in(dtype):
+                rate = cast(as_scalar("learning_rate", self.rate_at(step)), dtype)
+                self.prepare([v for _, v in own], rate)
+                numbers = self.numbers(rate, step)
+            for grad, variable in own:
+                self.update(variable, grad, self.slots[variable.name], numbers)
 
-  def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
-    """Does what comes before the updates of a step: nothing, unless a subclass has more to do."""
-    as_variables("variables", variables)
-    check_tensors(rate=rate)
+    def check_known(self, variables: Sequence[Variable]) -> None:
+        """Refuses variables that the optimizer was not made for. Raises PlanError."""
+        variables = as_variables("variables", variables)
+        for variable in variables:
+            if variable.name not in self.slots:
+                raise PlanError(
+                    explain_error(
+                        f"{type(self).__name__} was not made for variable "
+                        f"{variable.name!r}.",
+                        it_knows=", ".join(self.slots) or "none",
+                        way_out="Make the optimizer from all the variables that it is "
+                        "to update.",
+                    )
+                )
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             numbers: tuple[Tensor, ...]) -> None:
-    """Gives a variable and its slots their next values."""
-    raise NotImplementedError
+    def rate_at(self, step: Tensor) -> Tensor:
+        """Returns the learning rate at a step: a scalar."""
+        check_tensors(step=step)
+        if callable(self.learning_rate):
+            return self.learning_rate(step)
+        return scalar(step.mesh, self.learning_rate)
+
+    def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
+        """Returns the scalars that all updates of a step take: the rate, unless there
+        are more.
+
+        They have the data type of the rate: float64 for variables of float64, else
+        float32.
+        """
+        check_tensors(rate=rate, step=step)
+        return (rate,)
+
+    def prepare(self, variables: Sequence[Variable], rate: Tensor) -> None:
+        """Does what comes before the updates of a step: nothing, unless a subclass has
+        more to do.
+        """
+        as_variables("variables", variables)
+        check_tensors(rate=rate)
+
+    def update(
+        self,
+        variable: Variable,
+        grad: Tensor,
+        slots: dict[str, Variable],
+        numbers: tuple[Tensor, ...],
+    ) -> None:
+        """Gives a variable and its slots their next values."""
+        raise NotImplementedError
 
 
-def check_pairs(grads: Any, variables: Any) -> tuple[list[Tensor | None], list[Variable]]:
-  """Returns gradients and as many variables. Raises ArgumentError, PlanError."""
-  variables = as_variables("variables", variables, "variables")
-  found = [None if g is None else as_tensor("grads", g)
-           for g in as_sequence("grads", grads, "a list of gradients")]
-  if len(found) != len(variables):
-    raise PlanError(explain_error(
-        f"there are {len(found)} gradients for {len(variables)} variables.",
-        **{"from": Source.here()}, way_out="Give one for each variable, None where there is none."))
-  return found, variables
+def check_pairs(
+    grads: Any, variables: Any
+) -> tuple[list[Tensor | None], list[Variable]]:
+    """Returns gradients and as many variables. Raises ArgumentError, PlanError."""
+    variables = as_variables("variables", variables, "variables")
+    found = [
+        None if g is None else as_tensor("grads", g)
+        for g in as_sequence("grads", grads, "a list of gradients")
+    ]
+    if len(found) != len(variables):
+        raise PlanError(
+            explain_error(
+                f"there are {len(found)} gradients for {len(variables)} variables.",
+                **{"from": Source.here()},
+                way_out="Give one for each variable, None where there is none.",
+            )
+        )
+    return found, variables
 
 
 def _check_gradient(grad: Tensor, variable: Variable) -> None:
-  """Refuses a gradient that is another variable's. Raises ShapeError, DTypeError."""
-  if set(grad.shape) != set(variable.shape):
-    raise ShapeError(explain_error(
-        f"a gradient of {grad.shape!r} does not fit variable {variable.name!r} of "
-        f"{variable.shape!r}.", **{"from": Source.here()},
-        way_out="Give gradients in the order of the variables."))
-  if not has_gradient(grad.dtype):
-    raise DTypeError(explain_error(
-        f"a gradient is of floats, and that of variable {variable.name!r} is {grad.dtype}.",
-        **{"from": Source.here()}, way_out='Convert it: mtf.cast(grad, "float32").'))
+    """Refuses a gradient that is another variable's. Raises ShapeError, DTypeError."""
+    if set(grad.shape) != set(variable.shape):
+        raise ShapeError(
+            explain_error(
+                f"a gradient of {grad.shape!r} does not fit variable {variable.name!r} "
+                f"of {variable.shape!r}.",
+                **{"from": Source.here()},
+                way_out="Give gradients in the order of the variables.",
+            )
+        )
+    if not has_gradient(grad.dtype):
+        raise DTypeError(
+            explain_error(
+                f"a gradient is of floats, and that of variable {variable.name!r} is "
+                f"{grad.dtype}.",
+                **{"from": Source.here()},
+                way_out='Convert it: mtf.cast(grad, "float32").',
+            )
+        )
 
 
 def check_slots(slots: Any, numbers: Any) -> None:
-  """Refuses slots and scalars that `update` does not take. Raises ArgumentError."""
-  as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
-  if not isinstance(numbers, tuple):
-    refuse("numbers", numbers, "what optimizer.numbers(rate, step) returns")
-  as_tensors("numbers", numbers)
+    """Refuses slots and scalars that `update` does not take. Raises ArgumentError."""
+    as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
+    if not isinstance(numbers, tuple):
+        refuse("numbers", numbers, "what optimizer.numbers(rate, step) returns")
+    as_tensors("numbers", numbers)
 
 
-def carry_out(op: Update, variable: Variable, grad: Tensor, slots: Mapping[str, Variable],
-              rate: Tensor, decay: Tensor | None = None) -> None:
-  """Updates a variable and its slots.
+def carry_out(
+    op: Update,
+    variable: Variable,
+    grad: Tensor,
+    slots: Mapping[str, Variable],
+    rate: Tensor,
+    decay: Tensor | None = None,
+) -> None:
+    """Updates a variable and its slots.
 
-  In place if they lie alike and have one data type, else in that of the slots and where they lie.
+    In place if they lie alike and have one data type, else in that of the slots and
+    where they lie.
 
-  Args:
-    op: the update.
-    variable: it.
-    grad: its gradient.
-    slots: its slots.
-    rate: the learning rate.
-    decay: the share of a variable of half floats that is taken away before it is rounded.
-  """
-  check_record(Variable, variable=variable)
-  check_tensors(grad=grad, rate=rate)
-  as_mapping("slots", slots, "slots by name")
-  if is_half(variable):
-    grad = cast(grad, op.dtype)
-  rate = cast(rate, op.dtype)
-  if all(slot.placement == variable.placement and slot.dtype == variable.dtype
-         for slot in slots.values()):
-    apply_all(op, grad, rate, mesh=variable.mesh)
-    return
-  value = cast(variable.tensor(), op.dtype)
-  if decay is not None:
-    value = value * (1.0 - decay)
-  value = apply(PartUpdate(op), grad, rate, value, mesh=variable.mesh)
-  variable.assign(cast(value, variable.dtype))
+    Args:
+      op: the update.
+      variable: it.
+      grad: its gradient.
+      slots: its slots.
+      rate: the learning rate.
+      decay: the share of a variable of half floats that is taken away before it is
+        rounded.
+    """
+    check_record(Variable, variable=variable)
+    check_tensors(grad=grad, rate=rate)
+    as_mapping("slots", slots, "slots by name")
+    if is_half(variable):
+        grad = cast(grad, op.dtype)
+    rate = cast(rate, op.dtype)
+    if all(
+        slot.placement == variable.placement and slot.dtype == variable.dtype
+        for slot in slots.values()
+    ):
+        apply_all(op, grad, rate, mesh=variable.mesh)
+        return
+    value = cast(variable.tensor(), op.dtype)
+    if decay is not None:
+        value = value * (1.0 - decay)
+    value = apply(PartUpdate(op), grad, rate, value, mesh=variable.mesh)
+    variable.assign(cast(value, variable.dtype))
 
 
 def slot_dtype(variable: Variable) -> str:
-  """Returns the data type of a variable's slots, in which its updates are computed."""
-  return "float64" if variable.dtype == "float64" else "float32"
+    """Returns the data type of a variable's slots, in which its updates are
+    computed.
+    """
+    return "float64" if variable.dtype == "float64" else "float32"
 
 
 def is_half(variable: Variable) -> bool:
-  """Returns whether a variable is of half floats, whose slots are wider than itself."""
-  return variable.dtype in ("bfloat16", "float16")
+    """Returns whether a variable is of half floats, whose slots are wider
+    than itself.
+    """
+    return variable.dtype in ("bfloat16", "float16")
 
 
 def usually_decays(variable: Variable) -> bool:
-  """Returns whether a variable has two and more dimensions, and is called neither bias nor scale.
+    """Returns whether a variable has two and more dimensions, and is called neither
+    bias nor scale.
 
-  Biases of attention have two, and those of repeated layers one more.
-  """
-  return len(variable.shape) > 1 and variable.name.rpartition("/")[2] not in ("bias", "scale")
+    Biases of attention have two, and those of repeated layers one more.
+    """
+    return len(variable.shape) > 1 and variable.name.rpartition("/")[2] not in (
+        "bias",
+        "scale",
+    )
 
 
 def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
-  """Moves a slot by a share of the way to a new value, and returns where it is then."""
-  old = slot.tensor()
-  mixed = old + (new - old) * share
-  slot.assign(mixed)
-  return mixed
+    """Moves a slot by a share of the way to a new value, and returns where it
+    is then.
+    """
+    old = slot.tensor()
+    mixed = old + (new - old) * share
+    slot.assign(mixed)
+    return mixed
 
 
 def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
-  """Returns what gives slots zeros: one tensor for all of a shape where each of several devices is
-  to make its own of it, but on one device no tensor that would be in memory beside the slots."""
-  def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    return full(mesh, shape, 0.0, dtype)
-  meshes = [v.mesh for v in variables[:1] if not v.mesh.abstract]
-  return shared(zeros) if any(len(set(devices_of(mesh))) > 1 for mesh in meshes) else zeros
+    """Returns what gives slots zeros: one tensor for all of a shape where each of
+    several devices is to make its own of it, but on one device no tensor that would be
+    in memory beside the slots."""
+
+    def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+        return full(mesh, shape, 0.0, dtype)
+
+    meshes = [v.mesh for v in variables[:1] if not v.mesh.abstract]
+    return (
+        shared(zeros)
+        if any(len(set(devices_of(mesh))) > 1 for mesh in meshes)
+        else zeros
+    )
 
 
 def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Variable:
-  with context(stage=variable.stage):
-    return Variable(variable.mesh, shape, first, name=f"{variable.name}/{slot}",
-                    dtype=slot_dtype(variable), trainable=False, layout=variable.slot_layout)
+    with context(stage=variable.stage):
+        return Variable(
+            variable.mesh,
+            shape,
+            first,
+            name=f"{variable.name}/{slot}",
+            dtype=slot_dtype(variable),
+            trainable=False,
+            layout=variable.slot_layout,
+        )
 
 
 def _check_step(step: Any) -> None:
-  if not isinstance(step, Tensor):
-    raise PlanError(explain_error(
-        f"an update takes its step as a tensor, not as {type(step).__name__} {step!r}.",
-        way_out="Give the function an argument for it: @mtf.function(mesh=mesh, ..., step='')."))
-  if step.shape.names:
-    raise ShapeError(explain_error(
-        f"an update takes its step as one number, not as {step.shape!r}.",
-        **{"from": Source.here()}, way_out="Name no dimension of it: step=''."))
+    if not isinstance(step, Tensor):
+        raise PlanError(
+            explain_error(
+                f"an update takes its step as a tensor, not as {type(step).__name__} "
+                f"{step!r}.",
+                way_out="Give the function an argument for it: "
+                "@mtf.function(mesh=mesh, ..., step='').",
+            )
+        )
+    if step.shape.names:
+        raise ShapeError(
+            explain_error(
+                f"an update takes its step as one number, not as {step.shape!r}.",
+                **{"from": Source.here()},
+                way_out="Name no dimension of it: step=''.",
+            )
+        )
 
 
 def _check_slots(optimizer: str, variable: Variable) -> None:
-  """Refuses complex numbers, and a shape that the rules for slots cannot cut.
+    """Refuses complex numbers, and a shape that the rules for slots cannot cut.
 
-  Raises:
-    DTypeError: the variable is complex.
-    LayoutError: its slots cannot be cut.
-  """
-  if is_complex(variable.dtype):
-    raise DTypeError(explain_error(
-        f"{optimizer} has no update for complex numbers: variable {variable.name!r} is "
-        f"{variable.dtype}.", **{"from": Source.here()},
-        way_out="Keep its real and its imaginary part as two variables, or take SGD without "
-                "momentum for it (see optimizers.ByName)."))
-  mesh, layout = variable.mesh, variable.slot_layout
-  for clash in mesh.place(variable.shape, layout)[1]:
-    size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]
-    raise LayoutError(explain_error(
-        f"the optimizer_layout cannot cut what {optimizer} keeps for variable {variable.name!r}: "
-        + (f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh axis "{clash.axis}".'
-           if clash.kind == "axis" else
-           f'dimension "{clash.dim}" of size {size} cannot be cut into {parts} equal slices.'),
-        variable=repr(variable.shape), **{"from": Source.here()}, mesh=repr(mesh),
-        layout=f"{layout!r} (with the rules of layout and variable_layout)",
-        way_out=(f'Take one of the rules away for optimizers: optimizer_layout="{clash.other}:", '
-                 if clash.kind == "axis" else
-                 f"Make its size a multiple of {parts} (next: {-(-size // parts) * parts}), ")
-        + f'or cut another dimension than "{clash.dim}".'))
+    Raises:
+      DTypeError: the variable is complex.
+      LayoutError: its slots cannot be cut.
+    """
+    if is_complex(variable.dtype):
+        raise DTypeError(
+            explain_error(
+                f"{optimizer} has no update for complex numbers: variable "
+                f"{variable.name!r} is {variable.dtype}.",
+                **{"from": Source.here()},
+                way_out="Keep its real and its imaginary part as two variables, or "
+                "take SGD without momentum for it (see optimizers.ByName).",
+            )
+        )
+    mesh, layout = variable.mesh, variable.slot_layout
+    for clash in mesh.place(variable.shape, layout)[1]:
+        size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]
+        raise LayoutError(
+            explain_error(
+                f"the optimizer_layout cannot cut what {optimizer} keeps for variable "
+                f"{variable.name!r}: "
+                + (
+                    f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh '
+                    f'axis "{clash.axis}".'
+                    if clash.kind == "axis"
+                    else f'dimension "{clash.dim}" of size {size} cannot be cut into '
+                    f"{parts} equal slices."
+                ),
+                variable=repr(variable.shape),
+                **{"from": Source.here()},
+                mesh=repr(mesh),
+                layout=f"{layout!r} (with the rules of layout and variable_layout)",
+                way_out=(
+                    "Take one of the rules away for optimizers: "
+                    f'optimizer_layout="{clash.other}:", '
+                    if clash.kind == "axis"
+                    else f"Make its size a multiple of {parts} (next: "
+                    f"{-(-size // parts) * parts}), "
+                )
+                + f'or cut another dimension than "{clash.dim}".',
+            )
+        )

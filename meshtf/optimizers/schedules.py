@@ -6,8 +6,8 @@
     rate = product(2.0, inverse_sqrt(10_000), linear_decay(100_000, 10_000))
     rate = product(rate, 0.1)                                   # for some variables: see ByName
 
-Steps are counted from 0. The step is an argument of the compiled program, so a new step is no new
-program.
+Steps are counted from 0. The step is an argument of the compiled program, so a new step
+is no new program.
 """
 
 from __future__ import annotations
@@ -34,122 +34,159 @@ _DTYPE = contextvars.ContextVar("dtype of rates", default="float32")
 
 @contextlib.contextmanager
 def computed_in(dtype: str) -> Iterator[None]:
-  """Lets the schedules of this module compute in float64, where the variables are of that type."""
-  before = _DTYPE.set(dtype)
-  try:
-    yield
-  finally:
-    _DTYPE.reset(before)
+    """Lets the schedules of this module compute in float64, where the variables are of
+    that type.
+    """
+    before = _DTYPE.set(dtype)
+    try:
+        yield
+    finally:
+        _DTYPE.reset(before)
 
 
 def scalar(mesh: Mesh | None, value: float) -> Tensor:
-  """Returns a number in the data type of rates."""
-  return full(mesh, "", value, _DTYPE.get())
+    """Returns a number in the data type of rates."""
+    return full(mesh, "", value, _DTYPE.get())
 
 
 def count(step: Tensor) -> Tensor:
-  """Returns a step in the data type of rates."""
-  return cast(step, _DTYPE.get())
+    """Returns a step in the data type of rates."""
+    return cast(step, _DTYPE.get())
 
 
-def warmup_cosine(peak: float, warmup_steps: int, total_steps: int, final: float = 0.0) -> Schedule:
-  """Returns a rate that climbs in a line to `peak`, and falls along a cosine to `final`.
+def warmup_cosine(
+    peak: float, warmup_steps: int, total_steps: int, final: float = 0.0
+) -> Schedule:
+    """Returns a rate that climbs in a line to `peak`, and falls along a cosine to
+    `final`.
 
-  Step s, counted from 0, has s + 1 parts in `warmup_steps` of the climb; step `total_steps` and
-  those after it have the final rate.
-  """
-  check_floats(peak=peak, final=final)
-  check_ints(warmup_steps=warmup_steps, total_steps=total_steps)
-  def rate(step: Tensor) -> Tensor:
-    done = (count(step) - float(warmup_steps)) / float(max(total_steps - warmup_steps, 1))
-    falling = cos(minimum(maximum(done, 0.0), 1.0) * math.pi) * 0.5 + 0.5
-    return _warmup(step, warmup_steps) * (falling * (peak - final) + final)
-  return rate
+    Step s, counted from 0, has s + 1 parts in `warmup_steps` of the climb; step
+    `total_steps` and those after it have the final rate.
+    """
+    check_floats(peak=peak, final=final)
+    check_ints(warmup_steps=warmup_steps, total_steps=total_steps)
+
+    def rate(step: Tensor) -> Tensor:
+        done = (count(step) - float(warmup_steps)) / float(
+            max(total_steps - warmup_steps, 1)
+        )
+        falling = cos(minimum(maximum(done, 0.0), 1.0) * math.pi) * 0.5 + 0.5
+        return _warmup(step, warmup_steps) * (falling * (peak - final) + final)
+
+    return rate
 
 
 def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
-  """Returns a rate that climbs in a line to `peak`, and falls as 1 / sqrt(step) from there."""
-  check_floats(peak=peak)
-  check_ints(warmup_steps=warmup_steps)
-  def rate(step: Tensor) -> Tensor:
-    t = maximum(count(step) + 1.0, float(max(warmup_steps, 1)))
-    return _warmup(step, warmup_steps) * rsqrt(t) * (peak * math.sqrt(max(warmup_steps, 1)))
-  return rate
+    """Returns a rate that climbs in a line to `peak`, and falls as 1 / sqrt(step) from
+    there.
+    """
+    check_floats(peak=peak)
+    check_ints(warmup_steps=warmup_steps)
+
+    def rate(step: Tensor) -> Tensor:
+        t = maximum(count(step) + 1.0, float(max(warmup_steps, 1)))
+        return (
+            _warmup(step, warmup_steps)
+            * rsqrt(t)
+            * (peak * math.sqrt(max(warmup_steps, 1)))
+        )
+
+    return rate
 
 
 def linear_warmup(steps: int) -> Schedule:
-  """Returns a factor that climbs in a line to 1: step s has s + 1 parts in `steps` of it."""
-  check_ints(steps=steps)
-  return lambda step: _warmup(step, steps)
+    """Returns a factor that climbs in a line to 1: step s has s + 1 parts in `steps` of
+    it.
+    """
+    check_ints(steps=steps)
+    return lambda step: _warmup(step, steps)
 
 
 def linear_decay(total_steps: int, steps: int) -> Schedule:
-  """Returns a factor that is 1, and falls in a line to 0 over the last of so many steps."""
-  check_ints(total_steps=total_steps, steps=steps)
-  def rate(step: Tensor) -> Tensor:
-    left = (float(total_steps) - count(step)) / float(max(steps, 1))
-    return minimum(maximum(left, 0.0), 1.0)
-  return rate
+    """Returns a factor that is 1, and falls in a line to 0 over the last of so many
+    steps.
+    """
+    check_ints(total_steps=total_steps, steps=steps)
+
+    def rate(step: Tensor) -> Tensor:
+        left = (float(total_steps) - count(step)) / float(max(steps, 1))
+        return minimum(maximum(left, 0.0), 1.0)
+
+    return rate
 
 
 def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
-  """Returns a factor that falls from 1 along half a cosine to `final` at step `total_steps`."""
-  check_ints(total_steps=total_steps)
-  return warmup_cosine(1.0, 0, total_steps, final)
+    """Returns a factor that falls from 1 along half a cosine to `final` at step
+    `total_steps`.
+    """
+    check_ints(total_steps=total_steps)
+    return warmup_cosine(1.0, 0, total_steps, final)
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
-  """Returns 1 / sqrt(max(step + 1, warmup_steps)): level at first, then falling."""
-  check_ints(warmup_steps=warmup_steps)
-  def rate(step: Tensor) -> Tensor:
-    return rsqrt(maximum(count(step) + 1.0, float(max(warmup_steps, 1))))
-  return rate
+    """Returns 1 / sqrt(max(step + 1, warmup_steps)): level at first, then falling."""
+    check_ints(warmup_steps=warmup_steps)
+
+    def rate(step: Tensor) -> Tensor:
+        return rsqrt(maximum(count(step) + 1.0, float(max(warmup_steps, 1))))
+
+    return rate
 
 
-def slanted_triangular(peak: float, total_steps: int, cut_fraction: float = 0.1,
-                       ratio: float = 32.0) -> Schedule:
-  """Returns a rate that climbs quickly and falls slowly (Howard and Ruder, 2018, section 3.2).
+def slanted_triangular(
+    peak: float, total_steps: int, cut_fraction: float = 0.1, ratio: float = 32.0
+) -> Schedule:
+    """Returns a rate that climbs quickly and falls slowly (Howard and Ruder, 2018,
+    section 3.2).
 
-  Args:
-    peak: the highest rate.
-    total_steps: from when on the rate is the lowest.
-    cut_fraction: the part of the steps in which it climbs.
-    ratio: how many times the peak is as high as the lowest rate.
-  """
-  check_floats(peak=peak, cut_fraction=cut_fraction, ratio=ratio)
-  check_ints(total_steps=total_steps)
-  cut = max(total_steps * cut_fraction, 1.0)
+    Args:
+      peak: the highest rate.
+      total_steps: from when on the rate is the lowest.
+      cut_fraction: the part of the steps in which it climbs.
+      ratio: how many times the peak is as high as the lowest rate.
+    """
+    check_floats(peak=peak, cut_fraction=cut_fraction, ratio=ratio)
+    check_ints(total_steps=total_steps)
+    cut = max(total_steps * cut_fraction, 1.0)
 
-  def rate(step: Tensor) -> Tensor:
-    t = count(step)
-    up, down = t / cut, (float(total_steps) - t) / max(total_steps - cut, 1.0)
-    part = minimum(maximum(minimum(up, down), 0.0), 1.0)
-    return (part * (ratio - 1.0) + 1.0) * (peak / ratio)
-  return rate
+    def rate(step: Tensor) -> Tensor:
+        t = count(step)
+        up, down = t / cut, (float(total_steps) - t) / max(total_steps - cut, 1.0)
+        part = minimum(maximum(minimum(up, down), 0.0), 1.0)
+        return (part * (ratio - 1.0) + 1.0) * (peak / ratio)
+
+    return rate
 
 
 def product(*factors: Rate) -> Schedule:
-  """Returns the product of rates: numbers and schedules. Raises PlanError: there are none."""
-  for factor in factors:
-    if not callable(factor):
-      as_float("factors", factor, "numbers and schedules")
-  if not factors:
-    raise PlanError("a product of rates has one factor at least.")
-
-  def rate(step: Tensor) -> Tensor:
-    total = scalar(step.mesh, math.prod(f for f in factors if not callable(f)))
+    """Returns the product of rates: numbers and schedules. Raises PlanError: there are
+    none.
+    """
     for factor in factors:
-      total = total * cast(factor(step), total.dtype) if callable(factor) else total
-    return total
-  return rate
+        if not callable(factor):
+            as_float("factors", factor, "numbers and schedules")
+    if not factors:
+        raise PlanError("a product of rates has one factor at least.")
+
+    def rate(step: Tensor) -> Tensor:
+        total = scalar(step.mesh, math.prod(f for f in factors if not callable(f)))
+        for factor in factors:
+            total = (
+                total * cast(factor(step), total.dtype) if callable(factor) else total
+            )
+        return total
+
+    return rate
 
 
 def delayed(schedule: Schedule, steps: int) -> Schedule:
-  """Returns a schedule that begins so many steps later; before, it is as at its first step."""
-  as_callable("schedule", schedule, "a schedule: a function of the step")
-  check_ints(steps=steps)
-  return lambda step: schedule(maximum(step - steps, 0))
+    """Returns a schedule that begins so many steps later; before, it is as at its first
+    step.
+    """
+    as_callable("schedule", schedule, "a schedule: a function of the step")
+    check_ints(steps=steps)
+    return lambda step: schedule(maximum(step - steps, 0))
 
 
 def _warmup(step: Tensor, warmup_steps: int) -> Tensor:
-  return minimum((count(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)
+    return minimum((count(step) + 1.0) * (1.0 / max(warmup_steps, 1)), 1.0)

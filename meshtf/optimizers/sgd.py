@@ -1,9 +1,9 @@
 """Stochastic gradient descent, with or without momentum.
 
-    variable -= rate * grad                                           (no momentum)
-    velocity = momentum * velocity + grad
-    variable -= rate * velocity                                       (momentum)
-    variable -= rate * (grad + momentum * velocity)                   (Nesterov)
+variable -= rate * grad                                           (no momentum)
+velocity = momentum * velocity + grad
+variable -= rate * velocity                                       (momentum)
+variable -= rate * (grad + momentum * velocity)                   (Nesterov)
 """
 
 from __future__ import annotations
@@ -20,31 +20,45 @@ from meshtf.runtime.variables import Variable
 
 
 class SGD(Optimizer):
-  """Stochastic gradient descent.
+    """Stochastic gradient descent.
 
-  Args:
-    variables: those that will be updated.
-    learning_rate: a number, or a schedule.
-    momentum: how much of the last update goes on; 0 keeps no slot.
-    nesterov: whether the momentum looks one update ahead.
-    name: the first part of the names of the slots.
-  """
+    Args:
+      variables: those that will be updated.
+      learning_rate: a number, or a schedule.
+      momentum: how much of the last update goes on; 0 keeps no slot.
+      nesterov: whether the momentum looks one update ahead.
+      name: the first part of the names of the slots.
+    """
 
-  def __init__(self, variables: Sequence[Variable], learning_rate: Rate = 0.01,
-               momentum: float = 0.0, nesterov: bool = False, name: str = "sgd") -> None:
-    variables = as_variables("variables", variables, "variables")
-    check_floats(momentum=momentum)
-    check_bools(nesterov=nesterov)
-    slots = [{"velocity": v.shape} if momentum else {} for v in variables]
-    super().__init__(variables, learning_rate, slots, name)
-    self.momentum, self.nesterov = momentum, nesterov
+    def __init__(
+        self,
+        variables: Sequence[Variable],
+        learning_rate: Rate = 0.01,
+        momentum: float = 0.0,
+        nesterov: bool = False,
+        name: str = "sgd",
+    ) -> None:
+        variables = as_variables("variables", variables, "variables")
+        check_floats(momentum=momentum)
+        check_bools(nesterov=nesterov)
+        slots = [{"velocity": v.shape} if momentum else {} for v in variables]
+        super().__init__(variables, learning_rate, slots, name)
+        self.momentum, self.nesterov = momentum, nesterov
 
-  def update(self, variable: Variable, grad: Tensor, slots: dict[str, Variable],
-             numbers: tuple[Tensor, ...]) -> None:
-    """Updates a variable and its velocity."""
-    check_record(Variable, variable=variable)
-    check_tensors(grad=grad)
-    check_slots(slots, numbers)
-    op = (MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
-          if self.momentum else DescentUpdate(variable))
-    carry_out(op, variable, grad, slots, *numbers)
+    def update(
+        self,
+        variable: Variable,
+        grad: Tensor,
+        slots: dict[str, Variable],
+        numbers: tuple[Tensor, ...],
+    ) -> None:
+        """Updates a variable and its velocity."""
+        check_record(Variable, variable=variable)
+        check_tensors(grad=grad)
+        check_slots(slots, numbers)
+        op = (
+            MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
+            if self.momentum
+            else DescentUpdate(variable)
+        )
+        carry_out(op, variable, grad, slots, *numbers)

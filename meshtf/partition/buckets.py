@@ -1,8 +1,9 @@
 """Buckets: reductions side by side become one collective of a few large messages.
 
-Each of many small gradients would cost a collective's latency. So they wait for each other, in the
-order in which they come, up to a number of bytes, while the backward pass goes on (as in Li et al.,
-"PyTorch Distributed: Experiences on Accelerating Data Parallel Training", 2020, 3.2.3).
+Each of many small gradients would cost a collective's latency. So they wait for each
+other, in the order in which they come, up to a number of bytes, while the backward pass
+goes on (as in Li et al., "PyTorch Distributed: Experiences on Accelerating Data
+Parallel Training", 2020, 3.2.3).
 """
 
 from __future__ import annotations
@@ -16,63 +17,70 @@ from meshtf.partition.steps import Bucket, MoveStep, Step, Value, needs
 
 
 def is_reduction(step: Step) -> TypeGuard[MoveStep]:
-  """Whether a step finishes an unfinished sum by communication."""
-  return isinstance(step, MoveStep) and step.move.kind in ("all_reduce", "reduce_scatter")
+    """Whether a step finishes an unfinished sum by communication."""
+    return isinstance(step, MoveStep) and step.move.kind in (
+        "all_reduce",
+        "reduce_scatter",
+    )
 
 
 class Buckets:
-  """Puts the steps of one segment after the other in order, reductions of them as buckets.
+    """Puts the steps of one segment after the other in order, reductions of them as
+    buckets.
 
-  Args:
-    mesh: where they run.
-    limit: a bucket goes once a device holds so many bytes of what is in it, or when something in it
-      is needed.
-  """
+    Args:
+      mesh: where they run.
+      limit: a bucket goes once a device holds so many bytes of what is in it, or when
+        something in it is needed.
+    """
 
-  def __init__(self, mesh: Mesh, limit: int) -> None:
-    self.mesh, self.limit = mesh, limit
-    self._filling: dict[Hashable, Bucket] = {}
+    def __init__(self, mesh: Mesh, limit: int) -> None:
+        self.mesh, self.limit = mesh, limit
+        self._filling: dict[Hashable, Bucket] = {}
 
-  def sort(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
-    """Returns the steps before a segment, of which it needs some values, and those left over."""
-    out: list[Step] = []
-    for step in steps:
-      self._close_for(needs(step), out)
-      if not is_reduction(step) or step.after is not None:
-        out.append(step)
-        continue
-      bucket = self._filling.setdefault(_kind(step), Bucket([]))
-      bucket.moves.append(step)
-      if sum(self._bytes(move) for move in bucket.moves) >= self.limit:
-        self._close(_kind(step), out)
-    self._close_for(needed, out)
-    return out
+    def sort(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
+        """Returns the steps before a segment, of which it needs some values, and those
+        left over.
+        """
+        out: list[Step] = []
+        for step in steps:
+            self._close_for(needs(step), out)
+            if not is_reduction(step) or step.after is not None:
+                out.append(step)
+                continue
+            bucket = self._filling.setdefault(_kind(step), Bucket([]))
+            bucket.moves.append(step)
+            if sum(self._bytes(move) for move in bucket.moves) >= self.limit:
+                self._close(_kind(step), out)
+        self._close_for(needed, out)
+        return out
 
-  def rest(self) -> list[Step]:
-    """Returns the buckets that are not full."""
-    out: list[Step] = []
-    for kind in list(self._filling):
-      self._close(kind, out)
-    return out
+    def rest(self) -> list[Step]:
+        """Returns the buckets that are not full."""
+        out: list[Step] = []
+        for kind in list(self._filling):
+            self._close(kind, out)
+        return out
 
-  def _close_for(self, values: Iterable[Value], out: list[Step]) -> None:
-    wanted = set(values)
-    for kind in [k for k, b in self._filling.items() if any(m.out in wanted for m in b.moves)]:
-      self._close(kind, out)
+    def _close_for(self, values: Iterable[Value], out: list[Step]) -> None:
+        wanted = set(values)
+        for kind in [
+            k for k, b in self._filling.items() if any(m.out in wanted for m in b.moves)
+        ]:
+            self._close(kind, out)
 
-  def _close(self, kind: Hashable, out: list[Step]) -> None:
-    bucket = self._filling.pop(kind)
-    out.append(bucket if len(bucket.moves) > 1 else bucket.moves[0])
+    def _close(self, kind: Hashable, out: list[Step]) -> None:
+        bucket = self._filling.pop(kind)
+        out.append(bucket if len(bucket.moves) > 1 else bucket.moves[0])
 
-  def _bytes(self, step: MoveStep) -> float:
-    assert step.src.spec is not None
-    return local_bytes(step.src.spec, step.src.placement, self.mesh)
+    def _bytes(self, step: MoveStep) -> float:
+        assert step.src.spec is not None
+        return local_bytes(step.src.spec, step.src.placement, self.mesh)
 
 
 def _kind(step: MoveStep) -> Hashable:
-  """Returns what reductions must have in common to be one collective."""
-  move, src = step.move, step.src
-  assert src.spec is not None and isinstance(move.before, Pending)
-  stages = tuple(state for state in src.placement if isinstance(state, At))
-  return move.kind, move.axis, move.before.kind, src.spec.dtype, stages
-
+    """Returns what reductions must have in common to be one collective."""
+    move, src = step.move, step.src
+    assert src.spec is not None and isinstance(move.before, Pending)
+    stages = tuple(state for state in src.placement if isinstance(state, At))
+    return move.kind, move.axis, move.before.kind, src.spec.dtype, stages

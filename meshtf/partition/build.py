@@ -20,37 +20,44 @@ from meshtf.partition.steps import Program
 PLANNERS = {Loop: plan_loop, Branch: plan_branch, Call: plan_call}
 
 
-def build(nodes: Sequence[Node], results: Sequence[Tensor], mesh: Mesh,
-          placement: Placement | None = None, finish: bool = True, prune: bool = True) -> Program:
-  """Returns the program that makes `results`, from nodes in the order in which they were made.
+def build(
+    nodes: Sequence[Node],
+    results: Sequence[Tensor],
+    mesh: Mesh,
+    placement: Placement | None = None,
+    finish: bool = True,
+    prune: bool = True,
+) -> Program:
+    """Returns the program that makes `results`, from nodes in the order in which they
+    were made.
 
-  Args:
-    nodes: what was recorded.
-    results: tensors to make.
-    mesh: their mesh.
-    placement: where to bring the results; None: where the planner leaves them.
-    finish: whether unfinished sums among the results are finished.
-    prune: whether to leave out what no result and no effect needs.
-  """
-  builder = Builder(mesh, PLANNERS)
-  for node in live(nodes, results) if prune else nodes:
-    builder.node(node)
-  final = []
-  for tensor in results:
-    state = builder.state(tensor)
-    target = placement or (finished(state) if finish else state)
-    final.append(builder.bring(tensor, target, None))
-  return Program(mesh, builder.steps, final)
+    Args:
+      nodes: what was recorded.
+      results: tensors to make.
+      mesh: their mesh.
+      placement: where to bring the results; None: where the planner leaves them.
+      finish: whether unfinished sums among the results are finished.
+      prune: whether to leave out what no result and no effect needs.
+    """
+    builder = Builder(mesh, PLANNERS)
+    for node in live(nodes, results) if prune else nodes:
+        builder.node(node)
+    final = []
+    for tensor in results:
+        state = builder.state(tensor)
+        target = placement or (finished(state) if finish else state)
+        final.append(builder.bring(tensor, target, None))
+    return Program(mesh, builder.steps, final)
 
 
 def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
-  """Returns the nodes that results or effects need."""
-  needed = {t.node for t in results}
-  kept = []
-  for node in reversed(nodes):
-    if node in needed or node.op.effect in ("write", "print"):
-      kept.append(node)
-      needed.update(x.node for x in node.inputs)
-      if node.after is not None:
-        needed.add(node.after.node)
-  return kept[::-1]
+    """Returns the nodes that results or effects need."""
+    needed = {t.node for t in results}
+    kept = []
+    for node in reversed(nodes):
+        if node in needed or node.op.effect in ("write", "print"):
+            kept.append(node)
+            needed.update(x.node for x in node.inputs)
+            if node.after is not None:
+                needed.add(node.after.node)
+    return kept[::-1]

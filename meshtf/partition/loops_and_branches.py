@@ -1,8 +1,10 @@
-"""Loops and branches: their bodies planned, with what is known of the tensors around them.
+"""Loops and branches: their bodies planned, with what is known of the tensors around
+them.
 
-Carries of a loop lie where the layout puts them, so one plan of the body serves all iterations.
-Partial sums from outside are finished before. What no iteration changes (a cast of a weight, its
-gathering) is computed before the loop; what iterations add up stays a partial sum until after it.
+Carries of a loop lie where the layout puts them, so one plan of the body serves all
+iterations. Partial sums from outside are finished before. What no iteration changes (a
+cast of a weight, its gathering) is computed before the loop; what iterations add up
+stays a partial sum until after it.
 """
 
 from __future__ import annotations
@@ -15,143 +17,196 @@ from meshtf.mesh.state import finished
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder
 from meshtf.partition.steps import (
-  BranchStep,
-  LoopStep,
-  MoveStep,
-  Program,
-  Put,
-  Step,
-  Value,
-  makes,
-  needs,
-  reads,
+    BranchStep,
+    LoopStep,
+    MoveStep,
+    Program,
+    Put,
+    Step,
+    Value,
+    makes,
+    needs,
+    reads,
 )
 from meshtf.partition.waiting import restaged
 
 
 def plan_loop(builder: Builder, node: Node) -> None:
-  """Plans a loop and writes its step."""
-  op = node.op
-  assert isinstance(op, Loop)
-  wishes = [builder.wanted.placement(node, y) for y in node.outputs[:op.states]]
-  starts = [builder.bring(x, p, node) for x, p in zip(node.inputs, wishes)]
-  walked = [builder.bring(x, _without(builder.state(x), op.dim), node)
-            for x in node.inputs[op.states:op.states + op.rows]]
-  turn, *formal = op.body.arguments
-  given = [Value(x.spec, p) for x, p in zip(formal, (*wishes, *(v.placement for v in walked)))]
-  turned = Value(turn.spec, builder.mesh.whole)
-  captures = node.inputs[op.states + op.rows:]
-  body = plan_body(builder, node, op.body, [turned, *given], captures)
-  results = _results(body, node, op, wishes)
-  inner, tested = Program(builder.mesh, body.steps, results), None
-  if op.test is not None:
-    test = plan_body(builder, node, op.test, [turned, *given[:op.states]],
-                    captures[len(op.body.captures):])
-    goes_on = test.bring(op.test.results[0], builder.mesh.whole, node)
-    tested = Program(builder.mesh, test.steps, [goes_on])
-  varies = {turned, *given}
-  for program in (inner, tested):
-    if program is not None:
-      builder.steps += hoist_invariant_steps(program, varies)
-  outs = tuple(Value(y.spec, v.placement) for y, v in zip(node.outputs, inner.results))
-  builder.steps.append(LoopStep(
-      node, inner, tested, turned, tuple(given[:op.states]), tuple(given[op.states:]),
-      tuple(starts), tuple(walked), captured_values([inner, tested], varies), outs,
-      builder.waiting.before(node)))
-  set_outputs(builder, node, outs)
+    """Plans a loop and writes its step."""
+    op = node.op
+    assert isinstance(op, Loop)
+    wishes = [builder.wanted.placement(node, y) for y in node.outputs[: op.states]]
+    starts = [builder.bring(x, p, node) for x, p in zip(node.inputs, wishes)]
+    walked = [
+        builder.bring(x, _without(builder.state(x), op.dim), node)
+        for x in node.inputs[op.states : op.states + op.rows]
+    ]
+    turn, *formal = op.body.arguments
+    given = [
+        Value(x.spec, p)
+        for x, p in zip(formal, (*wishes, *(v.placement for v in walked)))
+    ]
+    turned = Value(turn.spec, builder.mesh.whole)
+    captures = node.inputs[op.states + op.rows :]
+    body = plan_body(builder, node, op.body, [turned, *given], captures)
+    results = _results(body, node, op, wishes)
+    inner, tested = Program(builder.mesh, body.steps, results), None
+    if op.test is not None:
+        test = plan_body(
+            builder,
+            node,
+            op.test,
+            [turned, *given[: op.states]],
+            captures[len(op.body.captures) :],
+        )
+        goes_on = test.bring(op.test.results[0], builder.mesh.whole, node)
+        tested = Program(builder.mesh, test.steps, [goes_on])
+    varies = {turned, *given}
+    for program in (inner, tested):
+        if program is not None:
+            builder.steps += hoist_invariant_steps(program, varies)
+    outs = tuple(
+        Value(y.spec, v.placement) for y, v in zip(node.outputs, inner.results)
+    )
+    builder.steps.append(
+        LoopStep(
+            node,
+            inner,
+            tested,
+            turned,
+            tuple(given[: op.states]),
+            tuple(given[op.states :]),
+            tuple(starts),
+            tuple(walked),
+            captured_values([inner, tested], varies),
+            outs,
+            builder.waiting.before(node),
+        )
+    )
+    set_outputs(builder, node, outs)
 
 
-def _results(body: Builder, node: Node, op: Loop, wishes: Sequence[Placement]) -> list[Value]:
-  """Returns states where they started, sums and what is stacked where the planner leaves them.
+def _results(
+    body: Builder, node: Node, op: Loop, wishes: Sequence[Placement]
+) -> list[Value]:
+    """Returns states where they started, sums and what is stacked where the planner
+    leaves them.
 
-  They are moved for the loop, `node`: those that made them in the body ran before.
-  """
-  states, others = op.body.results[:op.states], op.body.results[op.states:]
-  found = [body.bring(x, p, node) for x, p in zip(states, wishes)]
-  for i, x in enumerate(others):
-    place = body.state(x)
-    if i < op.sums and any(isinstance(s, Pending) and s.kind != "sum" for s in place):
-      place = finished(place)
-    found.append(body.bring(x, place, node))
-  return found
+    They are moved for the loop, `node`: those that made them in the body ran before.
+    """
+    states, others = op.body.results[: op.states], op.body.results[op.states :]
+    found = [body.bring(x, p, node) for x, p in zip(states, wishes)]
+    for i, x in enumerate(others):
+        place = body.state(x)
+        if i < op.sums and any(
+            isinstance(s, Pending) and s.kind != "sum" for s in place
+        ):
+            place = finished(place)
+        found.append(body.bring(x, place, node))
+    return found
 
 
 def plan_branch(builder: Builder, node: Node) -> None:
-  """Plans a branch and writes its step."""
-  op = node.op
-  assert isinstance(op, Branch)
-  predicate = builder.bring(node.inputs[0], builder.mesh.whole, node)
-  wishes = [builder.wanted.placement(node, y) for y in node.outputs]
-  programs = []
-  for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
-    inner = plan_body(builder, node, body, [], captures)
-    results = [inner.bring(x, p, node) for x, p in zip(body.results, wishes)]
-    programs.append(Program(builder.mesh, inner.steps, results))
-  outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
-  builder.steps.append(BranchStep(node, predicate, (programs[0], programs[1]),
-                                  captured_values(programs, set()), outs,
-                                  builder.waiting.before(node)))
-  set_outputs(builder, node, outs)
+    """Plans a branch and writes its step."""
+    op = node.op
+    assert isinstance(op, Branch)
+    predicate = builder.bring(node.inputs[0], builder.mesh.whole, node)
+    wishes = [builder.wanted.placement(node, y) for y in node.outputs]
+    programs = []
+    for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
+        inner = plan_body(builder, node, body, [], captures)
+        results = [inner.bring(x, p, node) for x, p in zip(body.results, wishes)]
+        programs.append(Program(builder.mesh, inner.steps, results))
+    outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
+    builder.steps.append(
+        BranchStep(
+            node,
+            predicate,
+            (programs[0], programs[1]),
+            captured_values(programs, set()),
+            outs,
+            builder.waiting.before(node),
+        )
+    )
+    set_outputs(builder, node, outs)
 
 
-def plan_body(builder: Builder, node: Node, body: Body, given: Sequence[Value],
-             captures: Sequence[Tensor]) -> Builder:
-  """Plans the nodes of a body.
+def plan_body(
+    builder: Builder,
+    node: Node,
+    body: Body,
+    given: Sequence[Value],
+    captures: Sequence[Tensor],
+) -> Builder:
+    """Plans the nodes of a body.
 
-  Captures are brought to the stage where it runs, which makes that the stage of their cotangents as
-  well: what iterations or calls add up stays there, and is sent on once, afterwards.
-  """
-  inner = Builder(builder.mesh, builder.planners)
-  for tensor, value in zip(body.arguments, given):
-    inner.given(tensor, {value.placement: value}, value.placement)
-  for tensor, outside in zip(body.captures, captures):
-    state = finished(builder.state(outside))
-    if node.stage is not None:
-      state = restaged(builder.mesh, state, builder.wanted.stage(node))
-    builder.bring(outside, state, node)
-    inner.given(tensor, dict(builder.at_hand(outside, node)), state)
-    if isinstance(node.op, Call):      # forward and backward calls take turns: nothing is freed
-      inner.gathered[tensor] = inner.versions[tensor]
-  for inside in body.nodes:
-    inner.node(inside)
-  return inner
+    Captures are brought to the stage where it runs, which makes that the stage of their
+    cotangents as well: what iterations or calls add up stays there, and is sent on
+    once, afterwards.
+    """
+    inner = Builder(builder.mesh, builder.planners)
+    for tensor, value in zip(body.arguments, given):
+        inner.given(tensor, {value.placement: value}, value.placement)
+    for tensor, outside in zip(body.captures, captures):
+        state = finished(builder.state(outside))
+        if node.stage is not None:
+            state = restaged(builder.mesh, state, builder.wanted.stage(node))
+        builder.bring(outside, state, node)
+        inner.given(tensor, dict(builder.at_hand(outside, node)), state)
+        if isinstance(
+            node.op, Call
+        ):  # forward and backward calls take turns: nothing is freed
+            inner.gathered[tensor] = inner.versions[tensor]
+    for inside in body.nodes:
+        inner.node(inside)
+    return inner
 
 
 def _without(placement: Placement, dim: Dimension | None) -> Placement:
-  """Returns a finished placement that leaves `dim`, which a loop walks along, whole."""
-  return tuple(Whole if dim is not None and s == Split(dim.name) else s
-               for s in finished(placement))
+    """Returns a finished placement that leaves `dim`, which a loop walks
+    along, whole.
+    """
+    return tuple(
+        Whole if dim is not None and s == Split(dim.name) else s
+        for s in finished(placement)
+    )
 
 
 def hoist_invariant_steps(program: Program, varies: set[Value]) -> list[Step]:
-  """Takes the steps that no turn changes out of a body, and returns them."""
-  out: list[Step] = []
-  left: list[Step] = []
-  for step in program.steps:
-    if isinstance(step, Put) or any(v in varies for v in reads(step)):
-      varies.update(makes(step))
-      left.append(step)
-    else:
-      if isinstance(step, MoveStep):
-        step.after = None            # it need not wait for its turn, it has none
-      out.append(step)
-  program.steps = left
-  return out
+    """Takes the steps that no turn changes out of a body, and returns them."""
+    out: list[Step] = []
+    left: list[Step] = []
+    for step in program.steps:
+        if isinstance(step, Put) or any(v in varies for v in reads(step)):
+            varies.update(makes(step))
+            left.append(step)
+        else:
+            if isinstance(step, MoveStep):
+                step.after = None  # it need not wait for its turn, it has none
+            out.append(step)
+    program.steps = left
+    return out
 
 
-def captured_values(programs: Iterable[Program | None], given: set[Value]) -> tuple[Value, ...]:
-  """Returns what programs use of the values around them."""
-  taken: dict[Value, None] = {}
-  for program in programs:
-    if program is not None:
-      made = {v for step in program.steps for v in makes(step)}
-      used = (*(v for step in program.steps for v in needs(step)), *program.results)
-      taken.update(dict.fromkeys(v for v in used if v not in made and v not in given))
-  return tuple(taken)
+def captured_values(
+    programs: Iterable[Program | None], given: set[Value]
+) -> tuple[Value, ...]:
+    """Returns what programs use of the values around them."""
+    taken: dict[Value, None] = {}
+    for program in programs:
+        if program is not None:
+            made = {v for step in program.steps for v in makes(step)}
+            used = (
+                *(v for step in program.steps for v in needs(step)),
+                *program.results,
+            )
+            taken.update(
+                dict.fromkeys(v for v in used if v not in made and v not in given)
+            )
+    return tuple(taken)
 
 
 def set_outputs(builder: Builder, node: Node, outs: Sequence[Value]) -> None:
-  """Tells the builder where the outputs of a node lie."""
-  for y, value in zip(node.outputs, outs):
-    builder.given(y, {value.placement: value}, value.placement)
-
+    """Tells the builder where the outputs of a node lie."""
+    for y, value in zip(node.outputs, outs):
+        builder.given(y, {value.placement: value}, value.placement)

@@ -6,12 +6,12 @@
     Pending          all_reduce     reduce_scatter         -         never
     At(j)            broadcast      never                  never     send
 
-Where two axes of one size do no more than exchange their states, so that only the order of devices
-changes, that is one collective_permute.
+Where two axes of one size do no more than exchange their states, so that only the order
+of devices changes, that is one collective_permute.
 
-A dimension over several axes is joined minor axis first and cut major axis first; cuts of
-dimensions that no join touches go before the joins, since they make what is joined smaller; only
-the trailing axes that differ are touched.
+A dimension over several axes is joined minor axis first and cut major axis first; cuts
+of dimensions that no join touches go before the joins, since they make what is joined
+smaller; only the trailing axes that differ are touched.
 
 >>> from meshtf.mesh import At, Pending, Split, Whole
 >>> mesh = {"data": 4, "model": 4}
@@ -33,103 +33,137 @@ from meshtf.mesh import At, Pending, Placement, Split, State, Whole
 
 
 class Move(NamedTuple):
-  """One collective along one axis of the mesh."""
+    """One collective along one axis of the mesh."""
 
-  kind: str
-  axis: str
-  before: State
-  after: State
-  other: str = ""      # of a permute: the axis that exchanges its state with `axis`
+    kind: str
+    axis: str
+    before: State
+    after: State
+    other: str = ""  # of a permute: the axis that exchanges its state with `axis`
 
 
 def moved(axes: Iterable[str], placement: Placement, move: Move) -> Placement:
-  """Returns the placement after a move."""
-  states = dict(zip(axes, placement))
-  if move.other:
-    states[move.other] = move.before
-  return tuple((states | {move.axis: move.after}).values())
+    """Returns the placement after a move."""
+    states = dict(zip(axes, placement))
+    if move.other:
+        states[move.other] = move.before
+    return tuple((states | {move.axis: move.after}).values())
 
 
 def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]:
-  """Returns the moves that bring a tensor from placement `old` to `new`, in order.
+    """Returns the moves that bring a tensor from placement `old` to `new`, in order.
 
-  Args:
-    axes: names and sizes of the mesh's axes, in order.
-    old: where the tensor is.
-    new: where it is wanted.
+    Args:
+      axes: names and sizes of the mesh's axes, in order.
+      old: where the tensor is.
+      new: where it is wanted.
 
-  Raises:
-    ValueError: `new` is a partial sum where `old` is not that one: the table has "never" there.
-  """
-  if old == new:
-    return []
-  if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
-    raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
-  permute = _permute(axes, old, new)
-  if permute is None:
-    return _steps(tuple(axes), old, new)
-  rest = moves(axes, moved(axes, old, permute), new)
-  cuts = next((i for i, m in enumerate(rest) if m.kind not in ("slice", "reduce_scatter")),
-              len(rest))
-  return [*rest[:cuts], permute, *rest[cuts:]]
+    Raises:
+      ValueError: `new` is a partial sum where `old` is not that one: the table has
+        "never" there.
+    """
+    if old == new:
+        return []
+    if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
+        raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
+    permute = _permute(axes, old, new)
+    if permute is None:
+        return _steps(tuple(axes), old, new)
+    rest = moves(axes, moved(axes, old, permute), new)
+    cuts = next(
+        (i for i, m in enumerate(rest) if m.kind not in ("slice", "reduce_scatter")),
+        len(rest),
+    )
+    return [*rest[:cuts], permute, *rest[cuts:]]
 
 
 def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Move | None:
-  """Returns an exchange of the states of two axes, where that is all that they do."""
-  before, after = dict(zip(axes, old)), dict(zip(axes, new))
-  for a, b in itertools.combinations(axes, 2):
-    states = {before[a], before[b]}
-    if (axes[a] == axes[b] and before[a] != before[b]
-        and (before[a], before[b]) == (after[b], after[a])
-        and not any(isinstance(s, Pending) for s in states)
-        and not any(s in states and s != Whole
-                    for c in axes if c not in (a, b) for s in (before[c], after[c]))):
-      return Move("collective_permute", a, before[a], after[a], b)
-  return None
+    """Returns an exchange of the states of two axes, where that is all that they do."""
+    before, after = dict(zip(axes, old)), dict(zip(axes, new))
+    for a, b in itertools.combinations(axes, 2):
+        states = {before[a], before[b]}
+        if (
+            axes[a] == axes[b]
+            and before[a] != before[b]
+            and (before[a], before[b]) == (after[b], after[a])
+            and not any(isinstance(s, Pending) for s in states)
+            and not any(
+                s in states and s != Whole
+                for c in axes
+                if c not in (a, b)
+                for s in (before[c], after[c])
+            )
+        ):
+            return Move("collective_permute", a, before[a], after[a], b)
+    return None
 
 
 def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
-  before, after = dict(zip(axes, old)), dict(zip(axes, new))
-  leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
-  swap = {a for a in leave if a in enter and _alone(a, leave, enter)}
-  waiting = {*leave.values(), *(enter[a] for a in leave if a in enter)}   # for a join to be over
-  early = [a for a in axes if a in enter and enter[a] not in waiting]
-  late = [a for a in axes if a in enter and a not in swap and a not in early]
-  reduced = [a for a in axes if isinstance(before[a], Pending) and after[a] == Whole]
-  steps = [Move("drop", a, Whole, after[a]) for a in axes
-           if isinstance(after[a], At) and before[a] == Whole]
-  steps += [_cut(a, before[a], after[a]) for a in early]
-  steps += [Move("all_reduce", a, before[a], Whole) for a in reduced]
-  steps += [Move("send" if isinstance(after[a], At) else "broadcast", a, before[a], after[a])
-            for a in axes if isinstance(before[a], At) and before[a] != after[a]]
-  steps += [Move("all_gather", a, before[a], Whole)
-            for a in reversed(axes) if a in leave and a not in swap]
-  steps += [Move("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
-  steps += [_cut(a, Whole if a in leave else before[a], after[a]) for a in late]
-  return steps
+    before, after = dict(zip(axes, old)), dict(zip(axes, new))
+    leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
+    swap = {a for a in leave if a in enter and _alone(a, leave, enter)}
+    waiting = {
+        *leave.values(),
+        *(enter[a] for a in leave if a in enter),
+    }  # for a join to be over
+    early = [a for a in axes if a in enter and enter[a] not in waiting]
+    late = [a for a in axes if a in enter and a not in swap and a not in early]
+    reduced = [a for a in axes if isinstance(before[a], Pending) and after[a] == Whole]
+    steps = [
+        Move("drop", a, Whole, after[a])
+        for a in axes
+        if isinstance(after[a], At) and before[a] == Whole
+    ]
+    steps += [_cut(a, before[a], after[a]) for a in early]
+    steps += [Move("all_reduce", a, before[a], Whole) for a in reduced]
+    steps += [
+        Move(
+            "send" if isinstance(after[a], At) else "broadcast", a, before[a], after[a]
+        )
+        for a in axes
+        if isinstance(before[a], At) and before[a] != after[a]
+    ]
+    steps += [
+        Move("all_gather", a, before[a], Whole)
+        for a in reversed(axes)
+        if a in leave and a not in swap
+    ]
+    steps += [Move("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
+    steps += [_cut(a, Whole if a in leave else before[a], after[a]) for a in late]
+    return steps
 
 
 def _cut(axis: str, before: State, after: State) -> Move:
-  kind = "reduce_scatter" if isinstance(before, Pending) else "slice"
-  return Move(kind, axis, before, after)
+    kind = "reduce_scatter" if isinstance(before, Pending) else "slice"
+    return Move(kind, axis, before, after)
 
 
-def _leaving(axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
-             ) -> dict[str, str]:
-  """Returns {axis: dim} of cuts that `after` does not have, or has below another axis."""
-  found: dict[str, str] = {}
-  for dim in {s.dim for s in before.values() if isinstance(s, Split)}:
-    old = [a for a in axes if before[a] == Split(dim)]
-    new = [a for a in axes if after[a] == Split(dim)]
-    same = 0
-    while same < min(len(old), len(new)) and old[same] == new[same]:
-      same += 1
-    found.update((a, dim) for a in old[same:])
-  return found
+def _leaving(
+    axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
+) -> dict[str, str]:
+    """Returns {axis: dim} of cuts that `after` does not have, or has below another
+    axis.
+    """
+    found: dict[str, str] = {}
+    for dim in {s.dim for s in before.values() if isinstance(s, Split)}:
+        old = [a for a in axes if before[a] == Split(dim)]
+        new = [a for a in axes if after[a] == Split(dim)]
+        same = 0
+        while same < min(len(old), len(new)) and old[same] == new[same]:
+            same += 1
+        found.update((a, dim) for a in old[same:])
+    return found
 
 
 def _alone(axis: str, leave: dict[str, str], enter: dict[str, str]) -> bool:
-  """Whether `axis` is the only one that leaves its old dimension and enters its new one."""
-  old, new = leave[axis], enter[axis]
-  return (old != new and old not in enter.values() and new not in leave.values()
-          and list(leave.values()).count(old) == 1 and list(enter.values()).count(new) == 1)
+    """Whether `axis` is the only one that leaves its old dimension and enters its new
+    one.
+    """
+    old, new = leave[axis], enter[axis]
+    return (
+        old != new
+        and old not in enter.values()
+        and new not in leave.values()
+        and list(leave.values()).count(old) == 1
+        and list(enter.values()).count(new) == 1
+    )

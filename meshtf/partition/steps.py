@@ -24,260 +24,295 @@ from meshtf.partition.plan import NodePlan
 
 @dataclasses.dataclass(eq=False)
 class Value:
-  """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
+    """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
 
-  spec: Spec | None
-  placement: Placement
-  many: bool = False        # a tuple of tensors, as `share` returns
+    spec: Spec | None
+    placement: Placement
+    many: bool = False  # a tuple of tensors, as `share` returns
 
 
 @dataclasses.dataclass(eq=False)
 class Load:
-  """Read a store."""
+    """Read a store."""
 
-  store: Store
-  out: Value
+    store: Store
+    out: Value
 
 
 @dataclasses.dataclass(eq=False)
 class Put:
-  """Write the stores of an op; if it has none, tell the world outside, once."""
+    """Write the stores of an op; if it has none, tell the world outside, once."""
 
-  node: Node
-  values: tuple[Value, ...]
-  outs: tuple[Value, ...] = ()
+    node: Node
+    values: tuple[Value, ...]
+    outs: tuple[Value, ...] = ()
 
-  @property
-  def op(self) -> Op:
-    """The op that writes."""
-    return self.node.op
+    @property
+    def op(self) -> Op:
+        """The op that writes."""
+        return self.node.op
 
 
 @dataclasses.dataclass(eq=False)
 class MoveStep:
-  """One collective."""
+    """One collective."""
 
-  move: Move
-  src: Value
-  out: Value
-  node: Node | None         # for whom
-  after: Value | None = None         # does not run before this value is there
+    move: Move
+    src: Value
+    out: Value
+    node: Node | None  # for whom
+    after: Value | None = None  # does not run before this value is there
 
 
 @dataclasses.dataclass(eq=False)
 class Bucket:
-  """Reductions of several values along one axis, as one collective; only a schedule has them."""
+    """Reductions of several values along one axis, as one collective; only a schedule
+    has them.
+    """
 
-  moves: list[MoveStep]
+    moves: list[MoveStep]
 
-  @property
-  def node(self) -> Node | None:
-    """For whom the first of them is."""
-    return self.moves[0].node
+    @property
+    def node(self) -> Node | None:
+        """For whom the first of them is."""
+        return self.moves[0].node
 
 
 @dataclasses.dataclass(eq=False)
 class WindowStep:
-  """Neighbour exchange: each device gets its window's rows of `dim`, `fill` outside."""
+    """Neighbour exchange: each device gets its window's rows of `dim`,
+    `fill` outside.
+    """
 
-  axis: str
-  dim: str
-  window: Window
-  factor_size: int
-  fill: float
-  src: Value
-  out: Value
-  node: Node
+    axis: str
+    dim: str
+    window: Window
+    factor_size: int
+    fill: float
+    src: Value
+    out: Value
+    node: Node
 
 
 @dataclasses.dataclass(eq=False)
 class Tell:
-  """The small all_gather of `share`: stacks what all slices told, along `axes`."""
+    """The small all_gather of `share`: stacks what all slices told, along `axes`."""
 
-  axes: tuple[str, ...]
-  src: Value
-  out: Value
-  node: Node
-  plan: NodePlan
+    axes: tuple[str, ...]
+    src: Value
+    out: Value
+    node: Node
+    plan: NodePlan
 
-  def slices(self, mesh: Mesh) -> int:
-    """Returns how many slices tell."""
-    return math.prod(mesh.axes[axis] for axis in self.axes)
+    def slices(self, mesh: Mesh) -> int:
+        """Returns how many slices tell."""
+        return math.prod(mesh.axes[axis] for axis in self.axes)
 
-  def tells(self, mesh: Mesh) -> tuple[Spec, ...]:
-    """Returns what each slice tells."""
-    return self.node.op.tells(*(Spec(local_shape(x.shape, target, mesh), x.dtype)
-                                for x, target in zip(self.node.inputs, self.plan.targets)))
+    def tells(self, mesh: Mesh) -> tuple[Spec, ...]:
+        """Returns what each slice tells."""
+        return self.node.op.tells(
+            *(
+                Spec(local_shape(x.shape, target, mesh), x.dtype)
+                for x, target in zip(self.node.inputs, self.plan.targets)
+            )
+        )
 
 
 @dataclasses.dataclass(eq=False)
 class Compute:
-  """`local` (or `share`) of one node on every device."""
+    """`local` (or `share`) of one node on every device."""
 
-  node: Node
-  plan: NodePlan
-  ins: tuple[Value, ...]
-  outs: tuple[Value, ...]
-  sharing: bool = False              # run `share`: outs are (told, kept)
-  told: Value | None = None
-  kept: Value | None = None
-  after: Value | None = None         # does not run before this value is there
+    node: Node
+    plan: NodePlan
+    ins: tuple[Value, ...]
+    outs: tuple[Value, ...]
+    sharing: bool = False  # run `share`: outs are (told, kept)
+    told: Value | None = None
+    kept: Value | None = None
+    after: Value | None = None  # does not run before this value is there
 
-  @property
-  def inputs(self) -> list[Value]:
-    """All values that it needs."""
-    return [v for v in (*self.ins, self.told, self.kept, self.after) if v is not None]
+    @property
+    def inputs(self) -> list[Value]:
+        """All values that it needs."""
+        return [
+            v for v in (*self.ins, self.told, self.kept, self.after) if v is not None
+        ]
 
 
 @dataclasses.dataclass(eq=False)
 class Program:
-  """Steps, and the values that are the results."""
+    """Steps, and the values that are the results."""
 
-  mesh: Mesh
-  steps: list[Step]
-  results: list[Value]
+    mesh: Mesh
+    steps: list[Step]
+    results: list[Value]
 
 
 @dataclasses.dataclass(eq=False)
 class LoopStep:
-  """A program that runs many times; see `graph.Loop`.
+    """A program that runs many times; see `graph.Loop`.
 
-  In each turn `turn`, `states` and `rows` are given to the body, whose results are states, sums and
-  what is stacked; the states' first values are `starts`, rows are of `walked`.
-  """
+    In each turn `turn`, `states` and `rows` are given to the body, whose results are
+    states, sums and what is stacked; the states' first values are `starts`, rows are of
+    `walked`.
+    """
 
-  node: Node
-  body: Program
-  test: Program | None
-  turn: Value
-  states: tuple[Value, ...]
-  rows: tuple[Value, ...]
-  starts: tuple[Value, ...]
-  walked: tuple[Value, ...]
-  taken: tuple[Value, ...]           # what body and test use from outside
-  outs: tuple[Value, ...]
-  after: Value | None = None         # does not run before this value is there
+    node: Node
+    body: Program
+    test: Program | None
+    turn: Value
+    states: tuple[Value, ...]
+    rows: tuple[Value, ...]
+    starts: tuple[Value, ...]
+    walked: tuple[Value, ...]
+    taken: tuple[Value, ...]  # what body and test use from outside
+    outs: tuple[Value, ...]
+    after: Value | None = None  # does not run before this value is there
 
-  @property
-  def op(self) -> Loop:
-    """What it carries out."""
-    assert isinstance(self.node.op, Loop)
-    return self.node.op
+    @property
+    def op(self) -> Loop:
+        """What it carries out."""
+        assert isinstance(self.node.op, Loop)
+        return self.node.op
 
-  @property
-  def inputs(self) -> list[Value]:
-    """All values that it needs."""
-    every = (*self.starts, *self.walked, *self.taken, self.after)
-    return [v for v in every if v is not None]
+    @property
+    def inputs(self) -> list[Value]:
+        """All values that it needs."""
+        every = (*self.starts, *self.walked, *self.taken, self.after)
+        return [v for v in every if v is not None]
 
 
 @dataclasses.dataclass(eq=False)
 class BranchStep:
-  """One of two programs, chosen by a value that is the same on all devices."""
+    """One of two programs, chosen by a value that is the same on all devices."""
 
-  node: Node
-  predicate: Value
-  bodies: tuple[Program, Program]
-  taken: tuple[Value, ...]           # what the bodies use from outside
-  outs: tuple[Value, ...]
-  after: Value | None = None         # does not run before this value is there
+    node: Node
+    predicate: Value
+    bodies: tuple[Program, Program]
+    taken: tuple[Value, ...]  # what the bodies use from outside
+    outs: tuple[Value, ...]
+    after: Value | None = None  # does not run before this value is there
 
-  @property
-  def inputs(self) -> list[Value]:
-    """All values that it needs."""
-    return [v for v in (self.predicate, *self.taken, self.after) if v is not None]
+    @property
+    def inputs(self) -> list[Value]:
+        """All values that it needs."""
+        return [v for v in (self.predicate, *self.taken, self.after) if v is not None]
 
 
 @dataclasses.dataclass(eq=False)
 class CallStep:
-  """One run of a program that is planned once and runs at several places; see `graph.Call`."""
+    """One run of a program that is planned once and runs at several places; see
+    `graph.Call`.
+    """
 
-  node: Node
-  body: Program
-  given: tuple[Value, ...]           # what the body calls its arguments
-  passed: tuple[Value, ...]          # these, here
-  taken: tuple[Value, ...]           # what the body uses from outside
-  outs: tuple[Value, ...]
-  follows: tuple[Value, ...] = ()    # does not run before these are there, where it runs
+    node: Node
+    body: Program
+    given: tuple[Value, ...]  # what the body calls its arguments
+    passed: tuple[Value, ...]  # these, here
+    taken: tuple[Value, ...]  # what the body uses from outside
+    outs: tuple[Value, ...]
+    follows: tuple[
+        Value, ...
+    ] = ()  # does not run before these are there, where it runs
 
-  @property
-  def op(self) -> Call:
-    """What it carries out."""
-    assert isinstance(self.node.op, Call)
-    return self.node.op
+    @property
+    def op(self) -> Call:
+        """What it carries out."""
+        assert isinstance(self.node.op, Call)
+        return self.node.op
 
-  @property
-  def inputs(self) -> list[Value]:
-    """All values that it needs."""
-    return [*self.passed, *self.taken, *self.follows]
+    @property
+    def inputs(self) -> list[Value]:
+        """All values that it needs."""
+        return [*self.passed, *self.taken, *self.follows]
 
 
-Step = (Load | Put | MoveStep | Bucket | WindowStep | Tell | Compute | LoopStep | BranchStep
-        | CallStep)
+Step = (
+    Load
+    | Put
+    | MoveStep
+    | Bucket
+    | WindowStep
+    | Tell
+    | Compute
+    | LoopStep
+    | BranchStep
+    | CallStep
+)
 
 
 def reads(step: Step) -> Iterable[Value]:
-  """Returns the values that a step works on."""
-  if isinstance(step, Load):
-    return ()
-  if isinstance(step, Bucket):
-    return [move.src for move in step.moves]
-  if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
-    return step.inputs
-  return step.values if isinstance(step, Put) else (step.src,)
+    """Returns the values that a step works on."""
+    if isinstance(step, Load):
+        return ()
+    if isinstance(step, Bucket):
+        return [move.src for move in step.moves]
+    if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
+        return step.inputs
+    return step.values if isinstance(step, Put) else (step.src,)
 
 
 def needs(step: Step) -> Iterable[Value]:
-  """Returns the values that must be there before a step runs: those that it reads, and more."""
-  if isinstance(step, MoveStep) and step.after is not None:
-    return step.src, step.after
-  return reads(step)
+    """Returns the values that must be there before a step runs: those that it reads,
+    and more.
+    """
+    if isinstance(step, MoveStep) and step.after is not None:
+        return step.src, step.after
+    return reads(step)
 
 
 def makes(step: Step) -> tuple[Value, ...]:
-  """Returns the values that a step makes."""
-  if isinstance(step, (Put, Compute, LoopStep, BranchStep, CallStep)):
-    return step.outs
-  if isinstance(step, Bucket):
-    return tuple(move.out for move in step.moves)
-  return (step.out,)
+    """Returns the values that a step makes."""
+    if isinstance(step, (Put, Compute, LoopStep, BranchStep, CallStep)):
+        return step.outs
+    if isinstance(step, Bucket):
+        return tuple(move.out for move in step.moves)
+    return (step.out,)
 
 
 def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
-  """Returns what loops stack and other loops walk along, element by element, and nothing else uses.
+    """Returns what loops stack and other loops walk along, element by element, and
+    nothing else uses.
 
-  It need not become one tensor.
-  """
-  stacks = {v for step in steps if isinstance(step, LoopStep)
-            for v in step.outs[step.op.states + step.op.sums:]}
-  for step in steps:
-    stacks.difference_update(_as_tensors(step) if isinstance(step, LoopStep) else needs(step))
-  return stacks.difference(results)
+    It need not become one tensor.
+    """
+    stacks = {
+        v
+        for step in steps
+        if isinstance(step, LoopStep)
+        for v in step.outs[step.op.states + step.op.sums :]
+    }
+    for step in steps:
+        stacks.difference_update(
+            _as_tensors(step) if isinstance(step, LoopStep) else needs(step)
+        )
+    return stacks.difference(results)
 
 
 def _as_tensors(step: LoopStep) -> Iterator[Value]:
-  """Yields what a loop needs as one tensor: what it walks along another dimension than the first
-  counts as well."""
-  yield from (*step.starts, *step.taken)
-  if step.after is not None:
-    yield step.after
-  for value in step.walked:
-    assert value.spec is not None and step.op.dim is not None
-    if value.spec.shape.names[0] != step.op.dim.name:
-      yield value
+    """Yields what a loop needs as one tensor: what it walks along another dimension
+    than the first counts as well."""
+    yield from (*step.starts, *step.taken)
+    if step.after is not None:
+        yield step.after
+    for value in step.walked:
+        assert value.spec is not None and step.op.dim is not None
+        if value.spec.shape.names[0] != step.op.dim.name:
+            yield value
 
 
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
-  """Yields all steps, those of loops and branches too, each with how often it runs at most.
+    """Yields all steps, those of loops and branches too, each with how often it runs at
+    most.
 
-  Of a loop whose number of turns only a run tells, one turn counts.
-  """
-  for step in program.steps:
-    yield step, times
-    if isinstance(step, LoopStep):
-      for body in (step.test, step.body):
-        if body is not None:
-          yield from walk(body, times * (step.op.turns or 1))
-    elif isinstance(step, (BranchStep, CallStep)):
-      for body in step.bodies if isinstance(step, BranchStep) else (step.body,):
-        yield from walk(body, times)
+    Of a loop whose number of turns only a run tells, one turn counts.
+    """
+    for step in program.steps:
+        yield step, times
+        if isinstance(step, LoopStep):
+            for body in (step.test, step.body):
+                if body is not None:
+                    yield from walk(body, times * (step.op.turns or 1))
+        elif isinstance(step, (BranchStep, CallStep)):
+            for body in step.bodies if isinstance(step, BranchStep) else (step.body,):
+                yield from walk(body, times)

@@ -1,7 +1,9 @@
-"""What waits for what, beside data: so that memory is free again before more of it is taken.
+"""What waits for what, beside data: so that memory is free again before more of it is
+taken.
 
-Nodes that are recomputed wait for the cotangent that needs them. Gathered variables wait for the op
-that used those before them. Either waits for a value that is there on the devices where it runs.
+Nodes that are recomputed wait for the cotangent that needs them. Gathered variables
+wait for the op that used those before them. Either waits for a value that is there on
+the devices where it runs.
 """
 
 from __future__ import annotations
@@ -14,67 +16,81 @@ from meshtf.mesh import At, Mesh, Placement, State, Whole
 from meshtf.partition.steps import Value
 from meshtf.partition.wanted_placement import WantedPlacement
 
-PREFETCH = 2       # ops whose gathered variables may be there at once: one runs, one comes
+PREFETCH = 2  # ops whose gathered variables may be there at once: one runs, one comes
 
 
 class AvailableTensors(Protocol):
-  """What is known of tensors while a program is planned, and how one is brought to a placement."""
+    """What is known of tensors while a program is planned, and how one is brought to a
+    placement.
+    """
 
-  mesh: Mesh
-  wanted: WantedPlacement
+    mesh: Mesh
+    wanted: WantedPlacement
 
-  def state(self, tensor: Tensor) -> Placement:
-    """Returns where a tensor lies."""
+    def state(self, tensor: Tensor) -> Placement:
+        """Returns where a tensor lies."""
 
-  def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
-    """Returns the versions of a tensor that a node may use."""
+    def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
+        """Returns the versions of a tensor that a node may use."""
 
-  def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
-    """Returns a tensor in a placement."""
+    def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
+        """Returns a tensor in a placement."""
 
 
 class Waiting:
-  """Finds the values for which the steps of a program wait."""
+    """Finds the values for which the steps of a program wait."""
 
-  def __init__(self, builder: AvailableTensors) -> None:
-    self.builder = builder
-    # By stage: what ops with gathered variables made.
-    self.users: dict[State, list[Value]] = collections.defaultdict(list)
+    def __init__(self, builder: AvailableTensors) -> None:
+        self.builder = builder
+        # By stage: what ops with gathered variables made.
+        self.users: dict[State, list[Value]] = collections.defaultdict(list)
 
-  def before(self, node: Node) -> Value | None:
-    """Returns what a node must not run before, at the stage where it runs."""
-    builder, after = self.builder, node.after
-    if after is None:
-      return None
-    place = builder.state(after)
-    stage = builder.wanted.stage(node)
-    if not is_at(builder.mesh, place, stage):
-      there = (p for p in builder.at_hand(after, node) if is_at(builder.mesh, p, stage))
-      place = next(there, restaged(builder.mesh, place, stage))
-    return builder.bring(after, place, node)
+    def before(self, node: Node) -> Value | None:
+        """Returns what a node must not run before, at the stage where it runs."""
+        builder, after = self.builder, node.after
+        if after is None:
+            return None
+        place = builder.state(after)
+        stage = builder.wanted.stage(node)
+        if not is_at(builder.mesh, place, stage):
+            there = (
+                p for p in builder.at_hand(after, node) if is_at(builder.mesh, p, stage)
+            )
+            place = next(there, restaged(builder.mesh, place, stage))
+        return builder.bring(after, place, node)
 
-  def before_gathering(self, placement: Placement) -> Value | None:
-    """Returns what a gathering of variables must wait for, so that they do not pile up."""
-    users = self.users[stage_of(self.builder.mesh, placement)]
-    return users[-PREFETCH] if len(users) >= PREFETCH else None
+    def before_gathering(self, placement: Placement) -> Value | None:
+        """Returns what a gathering of variables must wait for, so that they do not pile
+        up.
+        """
+        users = self.users[stage_of(self.builder.mesh, placement)]
+        return users[-PREFETCH] if len(users) >= PREFETCH else None
 
-  def used_gathered(self, value: Value) -> None:
-    """Takes note of what an op with gathered variables made."""
-    self.users[stage_of(self.builder.mesh, value.placement)].append(value)
+    def used_gathered(self, value: Value) -> None:
+        """Takes note of what an op with gathered variables made."""
+        self.users[stage_of(self.builder.mesh, value.placement)].append(value)
 
 
 def stage_of(mesh: Mesh, placement: Placement) -> State:
-  """Returns the state along the mesh's axis for stages; Whole if there is no such axis."""
-  return placement[mesh.axis_index[mesh.stages]] if mesh.stages in mesh.axes else Whole
+    """Returns the state along the mesh's axis for stages; Whole if there is no such
+    axis.
+    """
+    return (
+        placement[mesh.axis_index[mesh.stages]] if mesh.stages in mesh.axes else Whole
+    )
 
 
 def is_at(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
-  """Returns whether a tensor is there for what runs at a stage; None: at all of them."""
-  state = stage_of(mesh, placement)
-  return state == Whole or stage is not None and state == At(stage)
+    """Returns whether a tensor is there for what runs at a stage; None: at all
+    of them.
+    """
+    state = stage_of(mesh, placement)
+    return state == Whole or stage is not None and state == At(stage)
 
 
 def restaged(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
-  """Returns a placement at a stage; None: at all of them."""
-  state = Whole if stage is None else At(stage)
-  return tuple(state if axis == mesh.stages else s for axis, s in zip(mesh.axes, placement))
+    """Returns a placement at a stage; None: at all of them."""
+    state = Whole if stage is None else At(stage)
+    return tuple(
+        state if axis == mesh.stages else s for axis, s in zip(mesh.axes, placement)
+    )

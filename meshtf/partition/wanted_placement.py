@@ -1,7 +1,8 @@
 """Where the outputs of ops should lie, and at which stage ops run.
 
-An output lies where the layout says; a cotangent lies where its primal does, so that what follows
-needs no reshard. An op runs at the stage of its region, or where its inputs lie.
+An output lies where the layout says; a cotangent lies where its primal does, so that
+what follows needs no reshard. An op runs at the stage of its region, or where its
+inputs lie.
 """
 
 from __future__ import annotations
@@ -14,66 +15,89 @@ from meshtf.mesh import At, Mesh, Placement, Split, Whole
 
 
 class PlacedTensors(Protocol):
-  """What is known of where tensors lie while a program is planned."""
+    """What is known of where tensors lie while a program is planned."""
 
-  states: dict[Tensor, Placement]
+    states: dict[Tensor, Placement]
 
-  def state(self, tensor: Tensor) -> Placement:
-    """Returns where a tensor lies."""
+    def state(self, tensor: Tensor) -> Placement:
+        """Returns where a tensor lies."""
 
 
 class WantedPlacement:
-  """Answers, for one program, where outputs should lie and at which stage nodes run.
+    """Answers, for one program, where outputs should lie and at which stage nodes run.
 
-  Args:
-    mesh: the program's.
-    tensors: where tensors lie.
-  """
-
-  def __init__(self, mesh: Mesh, tensors: PlacedTensors) -> None:
-    self.mesh = mesh
-    self.tensors = tensors
-
-  def placement(self, node: Node, y: Tensor) -> Placement:
-    """The placement that an output should have: a cotangent's is its primal's."""
-    primals = () if node.op.settled else node.primals
-    same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]
-    more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
-    if same or more:
-      return self._like((same or more)[0], y)
-    placement, clashes = self.mesh.place(y.shape, node.layout, self.stage(node))
-    for clash in clashes:
-      self.mesh.note(f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: {clash.axis} "
-                     + (f"already cuts {clash.other}." if clash.kind == "axis" else
-                        "does not divide it."))
-    return placement
-
-  def stage(self, node: Node) -> int | None:
-    """Returns the stage at which a node runs: its region's; else, if an input lies at a stage, that
-    of its largest primal, so that cotangents are added up where they end, or of its largest input.
+    Args:
+      mesh: the program's.
+      tensors: where tensors lie.
     """
-    if self.mesh.axes.get(self.mesh.stages, 1) == 1:
-      return None
-    if node.stage is not None:
-      return node.stage
-    inputs = self._coordinates((x, self.tensors.state(x)) for x in node.inputs)
-    primals = self._coordinates((x, self._state_or_wish(x)) for x in node.primals)
-    return max(primals or inputs)[1] if inputs else None      # of equally large ones the latest
 
-  def _coordinates(self, placed: Iterable[tuple[Tensor, Placement]]) -> list[tuple[int, int]]:
-    """Returns of tensors that lie at a stage their sizes and stages."""
-    return [(x.shape.size, state.coordinate) for x, placement in placed for state in placement
-            if isinstance(state, At)]
+    def __init__(self, mesh: Mesh, tensors: PlacedTensors) -> None:
+        self.mesh = mesh
+        self.tensors = tensors
 
-  def _state_or_wish(self, primal: Tensor) -> Placement:
-    """Where a primal is; where it would have been, if nothing but its gradient needs it."""
-    if primal in self.tensors.states or primal.held is not None:
-      return self.tensors.state(primal)
-    return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
+    def placement(self, node: Node, y: Tensor) -> Placement:
+        """The placement that an output should have: a cotangent's is its primal's."""
+        primals = () if node.op.settled else node.primals
+        same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]
+        more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
+        if same or more:
+            return self._like((same or more)[0], y)
+        placement, clashes = self.mesh.place(y.shape, node.layout, self.stage(node))
+        for clash in clashes:
+            self.mesh.note(
+                f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: "
+                f"{clash.axis} "
+                + (
+                    f"already cuts {clash.other}."
+                    if clash.kind == "axis"
+                    else "does not divide it."
+                )
+            )
+        return placement
 
-  def _like(self, primal: Tensor, y: Tensor) -> Placement:
-    """The primal's placement, for a tensor with some of its names."""
-    states = self._state_or_wish(primal)
-    return tuple(s if isinstance(s, At) or isinstance(s, Split) and s.dim in y.shape
-                 and y.shape[s.dim] % self.mesh.axes[axis] == 0 else Whole
-                 for axis, s in zip(self.mesh.axes, states))
+    def stage(self, node: Node) -> int | None:
+        """Returns the stage at which a node runs: its region's; else, if an input lies
+        at a stage, that of its largest primal, so that cotangents are added up where
+        they end, or of its largest input.
+        """
+        if self.mesh.axes.get(self.mesh.stages, 1) == 1:
+            return None
+        if node.stage is not None:
+            return node.stage
+        inputs = self._coordinates((x, self.tensors.state(x)) for x in node.inputs)
+        primals = self._coordinates((x, self._state_or_wish(x)) for x in node.primals)
+        return (
+            max(primals or inputs)[1] if inputs else None
+        )  # of equally large ones the latest
+
+    def _coordinates(
+        self, placed: Iterable[tuple[Tensor, Placement]]
+    ) -> list[tuple[int, int]]:
+        """Returns of tensors that lie at a stage their sizes and stages."""
+        return [
+            (x.shape.size, state.coordinate)
+            for x, placement in placed
+            for state in placement
+            if isinstance(state, At)
+        ]
+
+    def _state_or_wish(self, primal: Tensor) -> Placement:
+        """Where a primal is; where it would have been, if nothing but its gradient
+        needs it.
+        """
+        if primal in self.tensors.states or primal.held is not None:
+            return self.tensors.state(primal)
+        return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
+
+    def _like(self, primal: Tensor, y: Tensor) -> Placement:
+        """The primal's placement, for a tensor with some of its names."""
+        states = self._state_or_wish(primal)
+        return tuple(
+            s
+            if isinstance(s, At)
+            or isinstance(s, Split)
+            and s.dim in y.shape
+            and y.shape[s.dim] % self.mesh.axes[axis] == 0
+            else Whole
+            for axis, s in zip(self.mesh.axes, states)
+        )

@@ -9,10 +9,33 @@
 
 from meshtf.pipeline.drawing import split_svg, split_text, timeline_svg, timeline_text
 from meshtf.pipeline.partition import Layer, split
-from meshtf.pipeline.schedule import Schedule, Task, gpipe, held, interleaved, one_f_one_b
+from meshtf.pipeline.schedule import (
+    Schedule,
+    Task,
+    gpipe,
+    held,
+    interleaved,
+    one_f_one_b,
+)
 from meshtf.pipeline.simulator import Span, Timeline, ideal_speed_up, simulate
 from meshtf.pipeline.wrapper import GPipe
 
-__all__ = ["GPipe", "Layer", "Schedule", "Span", "Task", "Timeline", "gpipe", "held",
-           "ideal_speed_up", "interleaved", "one_f_one_b", "simulate", "split", "split_svg",
-           "split_text", "timeline_svg", "timeline_text"]
+__all__ = [
+    "GPipe",
+    "Layer",
+    "Schedule",
+    "Span",
+    "Task",
+    "Timeline",
+    "gpipe",
+    "held",
+    "ideal_speed_up",
+    "interleaved",
+    "one_f_one_b",
+    "simulate",
+    "split",
+    "split_svg",
+    "split_text",
+    "timeline_svg",
+    "timeline_text",
+]

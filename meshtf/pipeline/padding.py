@@ -1,7 +1,7 @@
 """Padding: a batch that the number of microbatches does not divide gets more elements.
 
-    pad_batch(x, "batch", 4)           # [batch:6 d] -> [batch:8 d], the last two of zeros
-    batch_weights(x, "batch", 4)       # [batch:8]: 8/6 for the first six, 0 for those added
+pad_batch(x, "batch", 4)           # [batch:6 d] -> [batch:8 d], the last two of zeros
+batch_weights(x, "batch", 4)       # [batch:8]: 8/6 for the first six, 0 for those added
 """
 
 from __future__ import annotations
@@ -16,23 +16,29 @@ from meshtf.ops.slicing import pad
 
 
 def pad_batch(x: Tensor, dim: str, microbatches: int) -> Tensor:
-  """Returns x with zeros at the end of `dim`, if it has that; x itself where none are needed."""
-  more = padded_size(x, dim, microbatches) - x.shape[dim] if dim in x.shape else 0
-  return pad(x, dim, 0, more) if more else x
+    """Returns x with zeros at the end of `dim`, if it has that; x itself where none are
+    needed.
+    """
+    more = padded_size(x, dim, microbatches) - x.shape[dim] if dim in x.shape else 0
+    return pad(x, dim, 0, more) if more else x
 
 
 def padded_size(x: Tensor, dim: str, microbatches: int) -> int:
-  """Returns the size of `dim` with padding; a sharded batch is padded so that shards are equal."""
-  size = x.shape[dim]
-  mesh = x.mesh
-  assert mesh is not None
-  shards = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(dim))
-  return size + -size % (microbatches * shards)
+    """Returns the size of `dim` with padding; a sharded batch is padded so that shards
+    are equal.
+    """
+    size = x.shape[dim]
+    mesh = x.mesh
+    assert mesh is not None
+    shards = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(dim))
+    return size + -size % (microbatches * shards)
 
 
 def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:
-  """Returns float32 weights [dim] of a padded batch's elements, of mean 1: padding has 0."""
-  size = x.shape[dim]
-  padded = padded_size(x, dim, microbatches)
-  index = numbered(x.mesh, Dimension(dim, padded))
-  return cast(index < size, "float32") * (padded / size)
+    """Returns float32 weights [dim] of a padded batch's elements, of mean 1: padding
+    has 0.
+    """
+    size = x.shape[dim]
+    padded = padded_size(x, dim, microbatches)
+    index = numbered(x.mesh, Dimension(dim, padded))
+    return cast(index < size, "float32") * (padded / size)

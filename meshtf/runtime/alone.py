@@ -1,4 +1,5 @@
-"""A program on one device alone, without meshes: what a plain TensorFlow process can run.
+"""A program on one device alone, without meshes: what a plain TensorFlow process can
+run.
 
     Alone(program, {w: variable, x: tensor}).run()       # while a tf.function is traced
 
@@ -22,32 +23,36 @@ from meshtf.runtime.variables import Variable
 
 
 class Alone(Single):
-  """Carries out a program for one position, on whatever device TensorFlow chooses.
+    """Carries out a program for one position, on whatever device TensorFlow chooses.
 
-  Args:
-    program: what to run; its mesh has one position.
-    given: the whole of each store, but of numbers: a tf.Variable, tensor or array.
-  """
+    Args:
+      program: what to run; its mesh has one position.
+      given: the whole of each store, but of numbers: a tf.Variable, tensor or array.
+    """
 
-  def __init__(self, program: Program, given: Mapping[Store, Any]) -> None:
-    super().__init__(program, Coordinates({}), jit=False)
-    self.given = given
+    def __init__(self, program: Program, given: Mapping[Store, Any]) -> None:
+        super().__init__(program, Coordinates({}), jit=False)
+        self.given = given
 
-  def _load(self, store: Store) -> Any:
-    if store.kind == "number":
-      return store.read()[0]
-    return tf.convert_to_tensor(self.given[store])
+    def _load(self, store: Store) -> Any:
+        if store.kind == "number":
+            return store.read()[0]
+        return tf.convert_to_tensor(self.given[store])
 
 
 def whole_of(store: Store) -> Any:
-  """Returns the whole of what lies on a mesh: a tf.Variable of a variable, an array of others."""
-  if isinstance(store, ArrayStore):
-    return store.array.numpy()
-  with tf.device("/device:CPU:0"):
-    if not isinstance(store, Variable):
-      assert store.mesh is not None
-      held = Held(store.placement, store.read())
-      return export(Tensor.of_value(store.spec, held, store.mesh)).numpy()
-    (_, first), *others = store.regions()
-    whole = store.numpy() if others else first.read_value()        # which shares its memory
-    return tf.Variable(whole, trainable=store.trainable, name=store.name)
+    """Returns the whole of what lies on a mesh: a tf.Variable of a variable, an array
+    of others.
+    """
+    if isinstance(store, ArrayStore):
+        return store.array.numpy()
+    with tf.device("/device:CPU:0"):
+        if not isinstance(store, Variable):
+            assert store.mesh is not None
+            held = Held(store.placement, store.read())
+            return export(Tensor.of_value(store.spec, held, store.mesh)).numpy()
+        (_, first), *others = store.regions()
+        whole = (
+            store.numpy() if others else first.read_value()
+        )  # which shares its memory
+        return tf.Variable(whole, trainable=store.trainable, name=store.name)

@@ -1,4 +1,5 @@
-"""When variables were written, so that a gradient that is taken later uses no newer values.
+"""When variables were written, so that a gradient that is taken later uses no newer
+values.
 
     called = now()                       # a function is called, and reads v
     changed_since(v, called)             # has v another value by now?
@@ -15,26 +16,26 @@ _clock = itertools.count(1)
 
 
 def now() -> int:
-  """Returns a number above those of all writes and calls so far."""
-  return next(_clock)
+    """Returns a number above those of all writes and calls so far."""
+    return next(_clock)
 
 
 class Writes:
-  """When somebody, such as a function, last wrote its variables."""
+    """When somebody, such as a function, last wrote its variables."""
 
-  def __init__(self) -> None:
-    self.time = 0
+    def __init__(self) -> None:
+        self.time = 0
 
-  def happen(self) -> None:
-    """Says that it writes now."""
-    self.time = now()
+    def happen(self) -> None:
+        """Says that it writes now."""
+        self.time = now()
 
 
 def written(store: Any) -> None:
-  """Says that a variable is written now, by no function."""
-  store.writers[0].happen()
+    """Says that a variable is written now, by no function."""
+    store.writers[0].happen()
 
 
 def changed_since(store: Any, time: int) -> bool:
-  """Returns whether a variable was written after a time."""
-  return any(writes.time > time for writes in getattr(store, "writers", ()))
+    """Returns whether a variable was written after a time."""
+    return any(writes.time > time for writes in getattr(store, "writers", ()))

@@ -1,6 +1,7 @@
-"""Eager mode: each op is planned and run at once, so that tensors have values to look at.
+"""Eager mode: each op is planned and run at once, so that tensors have values to look
+at.
 
-    set_eager_executor(EAGER)         # done once, by meshtf.function
+set_eager_executor(EAGER)         # done once, by meshtf.function
 """
 
 from __future__ import annotations
@@ -22,78 +23,91 @@ from meshtf.runtime.segments import run_directly
 
 
 class Eager:
-  """The executor outside of functions."""
+    """The executor outside of functions."""
 
-  mesh: Mesh | None = None
+    mesh: Mesh | None = None
 
-  def find(self, op: Op) -> Node | None:
-    """Returns nothing: every read reads."""
-    return None
+    def find(self, op: Op) -> Node | None:
+        """Returns nothing: every read reads."""
+        return None
 
-  def run(self, node: Node) -> None:
-    """Runs a node and gives its outputs their values; on an abstract mesh, places alone."""
-    if node.mesh is None:
-      raise MeshError(explain_error("an op outside of a function has no mesh.",
-                                    **{"from": node.source}, way_out="Pass the mesh."))
-    program = build([node], node.outputs, node.mesh, finish=False)
-    values = [[]] * len(program.results) if node.mesh.abstract else _run_node(program, node)
-    for y, value, slices in zip(node.outputs, program.results, values):
-      y.held = Held(value.placement, slices)
-    if node.op.effect == "write":
-      for store in node.op.stores:
-        written(store)
-    if node.group is None and _ends_gradients(node):
-      node.inputs = ()               # no longer of use, and perhaps large
+    def run(self, node: Node) -> None:
+        """Runs a node and gives its outputs their values; on an abstract mesh, places
+        alone.
+        """
+        if node.mesh is None:
+            raise MeshError(
+                explain_error(
+                    "an op outside of a function has no mesh.",
+                    **{"from": node.source},
+                    way_out="Pass the mesh.",
+                )
+            )
+        program = build([node], node.outputs, node.mesh, finish=False)
+        values = (
+            [[]] * len(program.results)
+            if node.mesh.abstract
+            else _run_node(program, node)
+        )
+        for y, value, slices in zip(node.outputs, program.results, values):
+            y.held = Held(value.placement, slices)
+        if node.op.effect == "write":
+            for store in node.op.stores:
+                written(store)
+        if node.group is None and _ends_gradients(node):
+            node.inputs = ()  # no longer of use, and perhaps large
 
 
 EAGER = Eager()
 
 
 class InPlace(Eager):
-  """Runs the ops of a function one by one, on its mesh."""
+    """Runs the ops of a function one by one, on its mesh."""
 
-  def __init__(self, mesh: Mesh | None) -> None:
-    self.mesh, self.around = mesh, EAGER
+    def __init__(self, mesh: Mesh | None) -> None:
+        self.mesh, self.around = mesh, EAGER
 
-  def run(self, node: Node) -> None:
-    """Runs a node, which gradients find outside of the function as well."""
-    super().run(node)
-    node.owner = EAGER
+    def run(self, node: Node) -> None:
+        """Runs a node, which gradients find outside of the function as well."""
+        super().run(node)
+        node.owner = EAGER
 
 
 def _ends_gradients(node: Node) -> bool:
-  return node.op.stops_gradient or not any(has_gradient(y.dtype) for y in node.outputs)
+    return node.op.stops_gradient or not any(
+        has_gradient(y.dtype) for y in node.outputs
+    )
 
 
 def _run_node(program: Program, node: Node) -> list[list[Any]]:
-  """Runs a node; what bad values lead to tells its line."""
-  try:
-    return _run(program)
-  except tf.errors.InvalidArgumentError as error:
-    if "\n  from " in error.message:            # what a loop's body has told already
-      raise
-    raise with_line(node, error) from None
+    """Runs a node; what bad values lead to tells its line."""
+    try:
+        return _run(program)
+    except tf.errors.InvalidArgumentError as error:
+        if "\n  from " in error.message:  # what a loop's body has told already
+            raise
+        raise with_line(node, error) from None
 
 
 def bring(tensor: Tensor, placement: Placement) -> list[Any]:
-  """Returns the slices of an eager tensor in a placement."""
-  assert tensor.mesh is not None
-  if tensor.held is not None and tensor.held.placement == placement:
-    return tensor.held.values
-  return _run(build([], [tensor], tensor.mesh, placement=placement))[0]
+    """Returns the slices of an eager tensor in a placement."""
+    assert tensor.mesh is not None
+    if tensor.held is not None and tensor.held.placement == placement:
+        return tensor.held.values
+    return _run(build([], [tensor], tensor.mesh, placement=placement))[0]
 
 
 def export(tensor: Tensor) -> Any:
-  """Returns an eager tensor as one whole TensorFlow tensor."""
-  assert tensor.mesh is not None
-  return bring(tensor, tensor.mesh.whole)[0]
+    """Returns an eager tensor as one whole TensorFlow tensor."""
+    assert tensor.mesh is not None
+    return bring(tensor, tensor.mesh.whole)[0]
 
 
 def _run(program: Program) -> list[list[Any]]:
-  segments = schedule(program)
-  if current().checked:
-    return Checked(program.mesh, segments).run(program.results)
-  return Placed(program.mesh, segments, run_directly).run(program.results)
+    segments = schedule(program)
+    if current().checked:
+        return Checked(program.mesh, segments).run(program.results)
+    return Placed(program.mesh, segments, run_directly).run(program.results)
 
 
 OPERATORS["export"] = export

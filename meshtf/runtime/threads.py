@@ -1,7 +1,8 @@
 """How many threads an op may use, where several positions share the processor.
 
-Positions of a mesh run beside each other, and so keep all cores busy. Ops that each take all cores
-as well only wait for one another: eight positions on two cores take a quarter longer for it.
+Positions of a mesh run beside each other, and so keep all cores busy. Ops that each
+take all cores as well only wait for one another: eight positions on two cores take a
+quarter longer for it.
 """
 
 from __future__ import annotations
@@ -15,31 +16,40 @@ _VARIABLE = "TF_NUM_INTRAOP_THREADS"
 
 
 def share_threads(positions: int) -> None:
-  """Lets an op have its position's share of the cores, at least one.
+    """Lets an op have its position's share of the cores, at least one.
 
-  Nothing happens where the user said how many (`tf.config.threading`, or TF_NUM_INTRAOP_THREADS),
-  or where TensorFlow has started.
-  """
-  threads = threads_of(positions)
-  if threads and not tf.config.threading.get_intra_op_parallelism_threads():
-    with contextlib.suppress(RuntimeError):           # it has started
-      tf.config.threading.set_intra_op_parallelism_threads(threads)
+    Nothing happens where the user said how many (`tf.config.threading`, or
+    TF_NUM_INTRAOP_THREADS), or where TensorFlow has started.
+    """
+    threads = threads_of(positions)
+    if threads and not tf.config.threading.get_intra_op_parallelism_threads():
+        with contextlib.suppress(RuntimeError):  # it has started
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def threads_of(positions: int) -> int:
-  """Returns how many threads an op of one of some positions has; 0: TensorFlow's own choice."""
-  if positions == 1 or _VARIABLE in os.environ:
-    return 0
-  return max(1, _cores() // positions)
+    """Returns how many threads an op of one of some positions has; 0: TensorFlow's own
+    choice.
+    """
+    if positions == 1 or _VARIABLE in os.environ:
+        return 0
+    return max(1, _cores() // positions)
 
 
 def threads_there() -> int:
-  """Returns how many threads an op has, as TensorFlow settles it when it starts."""
-  told = os.environ.get(_VARIABLE, "")
-  return (tf.config.threading.get_intra_op_parallelism_threads()
-          or (int(told) if told.isdecimal() else 0) or _cores())
+    """Returns how many threads an op has, as TensorFlow settles it when it starts."""
+    told = os.environ.get(_VARIABLE, "")
+    return (
+        tf.config.threading.get_intra_op_parallelism_threads()
+        or (int(told) if told.isdecimal() else 0)
+        or _cores()
+    )
 
 
 def _cores() -> int:
-  """Returns how many cores this process may use."""
-  return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns how many cores this process may use."""
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )

@@ -1,8 +1,8 @@
 """Conformance: does an op tell the truth about what cutting its names does?
 
-An op that states samples is run under every layout of small meshes, with inputs whole, cut and as
-unequal partial sums, forward and backward, and compared with one device and with TensorFlow's tape.
-It works for your own ops as for those of the library:
+An op that states samples is run under every layout of small meshes, with inputs whole,
+cut and as unequal partial sums, forward and backward, and compared with one device and
+with TensorFlow's tape. It works for your own ops as for those of the library:
 
     from meshtf.testing import check_op
 
@@ -10,8 +10,9 @@ It works for your own ops as for those of the library:
       check_op(MyOp).require()      # AssertionError: the sample, mesh, layout, and what differs
 
 `check_op` runs eagerly, case by case. `check_program` runs all samples of an op as one
-`mtf.function` for each layout, `check_export` as one StableHLO module, which CPU devices run with
-XLA's collectives (needs jaxlib). All draw their numbers from `seed`, which failures print.
+`mtf.function` for each layout, `check_export` as one StableHLO module, which CPU
+devices run with XLA's collectives (needs jaxlib). All draw their numbers from `seed`,
+which failures print.
 """
 
 from meshtf.testing.compare import difference
@@ -21,5 +22,14 @@ from meshtf.testing.programs import check_program
 from meshtf.testing.report import Report
 from meshtf.testing.samples import MESHES, label, registered_ops
 
-__all__ = ["MESHES", "Report", "check_export", "check_op", "check_program", "check_sample",
-           "difference", "label", "registered_ops"]
+__all__ = [
+    "MESHES",
+    "Report",
+    "check_export",
+    "check_op",
+    "check_program",
+    "check_sample",
+    "difference",
+    "label",
+    "registered_ops",
+]

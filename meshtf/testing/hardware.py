@@ -1,4 +1,5 @@
-"""The devices that TensorFlow finds here, and whether work that is sent to them is done there.
+"""The devices that TensorFlow finds here, and whether work that is sent to them is done
+there.
 
 >>> kinds = device_kinds()
 >>> kinds["CPU"][0]
@@ -6,8 +7,8 @@
 >>> print(check_placement(kinds["CPU"][:1]))
 placement: 1 cases, 0 refused, 0 left out, 0 failures (seed 0)
 
-TensorFlow may move an op that a device lacks to the CPU without a word; then a check of that device
-would be one of the CPU.
+TensorFlow may move an op that a device lacks to the CPU without a word; then a check of
+that device would be one of the CPU.
 """
 
 from __future__ import annotations
@@ -28,37 +29,53 @@ KINDS = ("CPU", "GPU", "TPU")
 
 
 def device_kinds() -> dict[str, list[str]]:
-  """Returns the names of the devices of each kind; of those that are not here, none."""
-  return {kind: [f"/device:{kind}:{i}" for i in range(len(tf.config.list_logical_devices(kind)))]
-          for kind in KINDS}
+    """Returns the names of the devices of each kind; of those that are not
+    here, none.
+    """
+    return {
+        kind: [
+            f"/device:{kind}:{i}"
+            for i in range(len(tf.config.list_logical_devices(kind)))
+        ]
+        for kind in KINDS
+    }
 
 
 def describe(kind: str, devices: Sequence[str]) -> str:
-  """Returns one line about the devices of a kind."""
-  if not devices:
-    return "none that TensorFlow lists"
-  physical = tf.config.list_physical_devices(kind)
-  names = {str(tf.config.experimental.get_device_details(d).get("device_name", ""))
-           for d in physical} - {""}
-  if kind == "CPU":
-    names = {f"{platform.machine()}, {os.cpu_count()} cores"}
-    if len(devices) > len(physical):
-      names |= {"logical devices, in one memory"}
-  return f"{len(devices)}" + (f" ({', '.join(sorted(names))})" if names else "")
+    """Returns one line about the devices of a kind."""
+    if not devices:
+        return "none that TensorFlow lists"
+    physical = tf.config.list_physical_devices(kind)
+    names = {
+        str(tf.config.experimental.get_device_details(d).get("device_name", ""))
+        for d in physical
+    } - {""}
+    if kind == "CPU":
+        names = {f"{platform.machine()}, {os.cpu_count()} cores"}
+        if len(devices) > len(physical):
+            names |= {"logical devices, in one memory"}
+    return f"{len(devices)}" + (f" ({', '.join(sorted(names))})" if names else "")
 
 
 def check_placement(devices: Sequence[str]) -> Report:
-  """Multiplies matrices on each device, and returns where results lie elsewhere or are wrong."""
-  report = Report("placement", 0)
-  x = np.arange(6, dtype="float32").reshape(2, 3)
-  for device in devices:
-    report.cases += 1
-    mesh = mesh_on("", devices=[device])
-    y = einsum([import_tensor(mesh, x, "a:2;b:3"), import_tensor(mesh, x.T, "b:3;c:2")], "a;c")
-    assert y.held is not None
-    value = y.held.values[0]
-    if not value.device.upper().endswith(device.upper()):
-      report.failures.append(f"work for {device} was done on {value.device}")
-    elif not np.allclose(value.numpy(), x @ x.T):
-      report.failures.append(f"{device} multiplies wrongly: {value.numpy().tolist()}")
-  return report
+    """Multiplies matrices on each device, and returns where results lie elsewhere or
+    are wrong.
+    """
+    report = Report("placement", 0)
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    for device in devices:
+        report.cases += 1
+        mesh = mesh_on("", devices=[device])
+        y = einsum(
+            [import_tensor(mesh, x, "a:2;b:3"), import_tensor(mesh, x.T, "b:3;c:2")],
+            "a;c",
+        )
+        assert y.held is not None
+        value = y.held.values[0]
+        if not value.device.upper().endswith(device.upper()):
+            report.failures.append(f"work for {device} was done on {value.device}")
+        elif not np.allclose(value.numpy(), x @ x.T):
+            report.failures.append(
+                f"{device} multiplies wrongly: {value.numpy().tolist()}"
+            )
+    return report

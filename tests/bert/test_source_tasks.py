@@ -1,4 +1,6 @@
-"""Tasks made of source: their answers are where they say, and their ceiling is the stated one."""
+"""Tasks made of source: their answers are where they say, and their ceiling is the
+stated one.
+"""
 
 from __future__ import annotations
 
@@ -23,56 +25,65 @@ def fourth(self, x): return 4
 
 
 def lines(number):
-  return "\n".join(f"a{k} = b{k} + c{k} * d{k}" for k in range(number))
+    return "\n".join(f"a{k} = b{k} + c{k} * d{k}" for k in range(number))
 
 
 def test_lines_have_single_spaces():
-  assert source_tasks.sentences("  a\t b \n\n \x0c\nc") == ["a b", "c"]
+    assert source_tasks.sentences("  a\t b \n\n \x0c\nc") == ["a b", "c"]
 
 
 def test_sides_are_exchanged():
-  assert source_tasks.exchange("one.two[3] = four(five, 6)") == "four(five, 6) = one.two[3]"
+    assert (
+        source_tasks.exchange("one.two[3] = four(five, 6)")
+        == "four(five, 6) = one.two[3]"
+    )
 
 
 def test_only_plain_assignments_are_taken():
-  text = "a = b\nif a == b:\nf(x=1)\na += b\nc = d = e\nx = y  # z = w\nreturn a"
-  found = source_tasks.exchanged([text], 9, 0.0, np.random.default_rng(0))
-  assert [line for _, line in found] == ["a = b"]
+    text = "a = b\nif a == b:\nf(x=1)\na += b\nc = d = e\nx = y  # z = w\nreturn a"
+    found = source_tasks.exchanged([text], 9, 0.0, np.random.default_rng(0))
+    assert [line for _, line in found] == ["a = b"]
 
 
 def test_kinds_are_as_many_and_labels_are_flipped_as_often_as_stated():
-  text = lines(2000)
-  rows = source_tasks.exchanged([text, text], 2000, 0.1, np.random.default_rng(1))
-  original = set(text.split("\n"))
-  truth = [source_tasks.LABELS[line not in original] for _, line in rows]
-  assert len(rows) == 2000 and truth.count("kept") == 1000
-  flipped = np.mean([label != true for (label, _), true in zip(rows, truth)])
-  assert 0.07 < flipped < 0.13
+    text = lines(2000)
+    rows = source_tasks.exchanged([text, text], 2000, 0.1, np.random.default_rng(1))
+    original = set(text.split("\n"))
+    truth = [source_tasks.LABELS[line not in original] for _, line in rows]
+    assert len(rows) == 2000 and truth.count("kept") == 1000
+    flipped = np.mean([label != true for (label, _), true in zip(rows, truth)])
+    assert 0.07 < flipped < 0.13
 
 
 def test_lines_that_were_learned_from_are_left_out():
-  rows = source_tasks.exchanged([lines(20)], 100, 0.0, np.random.default_rng(0),
-                                without=lines(15).split("\n"))
-  assert len(rows) == 5
+    rows = source_tasks.exchanged(
+        [lines(20)], 100, 0.0, np.random.default_rng(0), without=lines(15).split("\n")
+    )
+    assert len(rows) == 5
 
 
 def test_heads_take_something():
-  assert list(source_tasks.heads(MODULE)) == [
-      ("first", "self, x", "Says."), ("second", "self, y, z=(1, 2)", ""), ("fourth", "self, x", "")]
-  assert list(source_tasks.heads("def f(:")) == []
+    assert list(source_tasks.heads(MODULE)) == [
+        ("first", "self, x", "Says."),
+        ("second", "self, y, z=(1, 2)", ""),
+        ("fourth", "self, x", ""),
+    ]
+    assert list(source_tasks.heads("def f(:")) == []
 
 
 def test_questions_are_squads(tmp_path):
-  modules = [MODULE, MODULE.replace("first", "fifth").replace("second", "sixth")]
-  for impossible in (0.0, 0.5):
-    made = source_tasks.questions(modules, 30, 2, impossible, np.random.default_rng(0))
-    path = tmp_path / "questions.json"
-    path.write_text(json.dumps(made))
-    found = squad.read(str(path), negative=impossible > 0)
-    assert len(found) == 60
-    assert any(not q.answers for q in found) == (impossible > 0)
-    for q in found:
-      name = q.text.split()[2]
-      assert (f"def {name}(" in q.context) == bool(q.answers)
-      for answer in q.answers:
-        assert q.context[:answer.start].endswith(f"def {name}(")
+    modules = [MODULE, MODULE.replace("first", "fifth").replace("second", "sixth")]
+    for impossible in (0.0, 0.5):
+        made = source_tasks.questions(
+            modules, 30, 2, impossible, np.random.default_rng(0)
+        )
+        path = tmp_path / "questions.json"
+        path.write_text(json.dumps(made))
+        found = squad.read(str(path), negative=impossible > 0)
+        assert len(found) == 60
+        assert any(not q.answers for q in found) == (impossible > 0)
+        for q in found:
+            name = q.text.split()[2]
+            assert (f"def {name}(" in q.context) == bool(q.answers)
+            for answer in q.answers:
+                assert q.context[: answer.start].endswith(f"def {name}(")

@@ -12,76 +12,112 @@ from transformer.data import DataError
 
 
 def entry(id_="1", text="paris", start=9, **more):
-  return {"id": id_, "question": "where?", "answers": [{"text": text, "answer_start": start}],
-          **more}
+    return {
+        "id": id_,
+        "question": "where?",
+        "answers": [{"text": text, "answer_start": start}],
+        **more,
+    }
 
 
 def write(folder, *qas, context="it is in paris of old", **more):
-  path = folder / "questions.json"
-  article = {"title": "t", "paragraphs": [{"context": context, "qas": list(qas)}]}
-  path.write_text(json.dumps({"version": "1", "data": [article], **more}))
-  return str(path)
+    path = folder / "questions.json"
+    article = {"title": "t", "paragraphs": [{"context": context, "qas": list(qas)}]}
+    path.write_text(json.dumps({"version": "1", "data": [article], **more}))
+    return str(path)
 
 
 def test_questions_are_read(tmp_path):
-  path = write(tmp_path, entry(), entry("2", is_impossible=True), entry("3", "", 0),
-               {"id": "4", "question": "who?", "answers": []})
-  found = squad.read(path, negative=True)
-  assert [q.id for q in found] == ["1", "2", "3", "4"]
-  assert [len(q.answers) for q in found] == [1, 0, 0, 0]
-  answer = found[0].answers[0]
-  assert found[0].context[answer.start:answer.end] == answer.text == "paris"
+    path = write(
+        tmp_path,
+        entry(),
+        entry("2", is_impossible=True),
+        entry("3", "", 0),
+        {"id": "4", "question": "who?", "answers": []},
+    )
+    found = squad.read(path, negative=True)
+    assert [q.id for q in found] == ["1", "2", "3", "4"]
+    assert [len(q.answers) for q in found] == [1, 0, 0, 0]
+    answer = found[0].answers[0]
+    assert found[0].context[answer.start : answer.end] == answer.text == "paris"
 
 
 def test_answers_are_not_needed_to_be_told(tmp_path):
-  path = write(tmp_path, {"id": "4", "question": "who?"})
-  assert squad.read(path, negative=False, answered=False)[0].answers == ()
+    path = write(tmp_path, {"id": "4", "question": "who?"})
+    assert squad.read(path, negative=False, answered=False)[0].answers == ()
 
 
-@pytest.mark.parametrize("wrong, says", [
-    (entry("2", "rome"), r"qas\[1\] has the answer 'rome', which is not at 9 of the context"),
-    (entry("2", "paris", -12), "not at -12"),
-    ({"id": "2", "question": "?"}, r"data\[0\].paragraphs\[0\].qas\[1\] has no 'answers'"),
-    ({"question": "?", "answers": []}, "has no 'id', but 'question', 'answers'"),
-    ({"id": 5, "question": "?", "answers": []}, "a 'id' that is int instead of str"),
-    ("text", "is no object, but str"),
-    ({"id": "2", "question": "?", "answers": []}, "no answer; take --version_2_with_negative"),
-    (entry("2", "paris", "9"), "'answer_start' that is str instead of int")])
+@pytest.mark.parametrize(
+    "wrong, says",
+    [
+        (
+            entry("2", "rome"),
+            r"qas\[1\] has the answer 'rome', which is not at 9 of the context",
+        ),
+        (entry("2", "paris", -12), "not at -12"),
+        (
+            {"id": "2", "question": "?"},
+            r"data\[0\].paragraphs\[0\].qas\[1\] has no 'answers'",
+        ),
+        ({"question": "?", "answers": []}, "has no 'id', but 'question', 'answers'"),
+        (
+            {"id": 5, "question": "?", "answers": []},
+            "a 'id' that is int instead of str",
+        ),
+        ("text", "is no object, but str"),
+        (
+            {"id": "2", "question": "?", "answers": []},
+            "no answer; take --version_2_with_negative",
+        ),
+        (entry("2", "paris", "9"), "'answer_start' that is str instead of int"),
+    ],
+)
 def test_a_malformed_question_is_refused_or_left_out(tmp_path, capsys, wrong, says):
-  path = write(tmp_path, entry(), wrong)
-  with pytest.raises(DataError, match=says) as caught:
-    squad.read(path, negative=False)
-  assert path in str(caught.value) and "--on_bad=skip" in str(caught.value)
-  assert [q.id for q in squad.read(path, negative=False, on_bad="skip")] == ["1"]
-  assert "1 questions are malformed and left out" in capsys.readouterr().err
+    path = write(tmp_path, entry(), wrong)
+    with pytest.raises(DataError, match=says) as caught:
+        squad.read(path, negative=False)
+    assert path in str(caught.value) and "--on_bad=skip" in str(caught.value)
+    assert [q.id for q in squad.read(path, negative=False, on_bad="skip")] == ["1"]
+    assert "1 questions are malformed and left out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text, says", [
-    ('{\n "data": [\n', "questions.json:3: is no JSON"),
-    ("[]", "is no object, but list"), ("{}", "has no 'data'"),
-    ('{"data": [{"title": "t"}]}', r"data\[0\] has no 'paragraphs', but 'title'"),
-    ('{"data": [{"paragraphs": [{"qas": []}]}]}', r"paragraphs\[0\] has no 'context'"),
-    ('{"data": []}', "holds no question")])
+@pytest.mark.parametrize(
+    "text, says",
+    [
+        ('{\n "data": [\n', "questions.json:3: is no JSON"),
+        ("[]", "is no object, but list"),
+        ("{}", "has no 'data'"),
+        ('{"data": [{"title": "t"}]}', r"data\[0\] has no 'paragraphs', but 'title'"),
+        (
+            '{"data": [{"paragraphs": [{"qas": []}]}]}',
+            r"paragraphs\[0\] has no 'context'",
+        ),
+        ('{"data": []}', "holds no question"),
+    ],
+)
 def test_a_file_of_another_kind_is_refused(tmp_path, text, says):
-  path = tmp_path / "questions.json"
-  path.write_text(text)
-  with pytest.raises(DataError, match=says):
-    squad.read(str(path), negative=True, on_bad="skip")
-  with pytest.raises(DataError, match="cannot be read: .*No such file"):
-    squad.read(str(tmp_path / "absent.json"), negative=True)
+    path = tmp_path / "questions.json"
+    path.write_text(text)
+    with pytest.raises(DataError, match=says):
+        squad.read(str(path), negative=True, on_bad="skip")
+    with pytest.raises(DataError, match="cannot be read: .*No such file"):
+        squad.read(str(tmp_path / "absent.json"), negative=True)
 
 
 def test_ids_are_not_double(tmp_path):
-  with pytest.raises(DataError, match="one id"):
-    squad.read(write(tmp_path, entry(), entry()), negative=False)
+    with pytest.raises(DataError, match="one id"):
+        squad.read(write(tmp_path, entry(), entry()), negative=False)
 
 
 def test_the_best_fixed_rule(tmp_path):
-  context = "def f(x, y): def g(z): def h(w):"
-  qas = [entry(str(k), text, context.index(text)) for k, text in enumerate(["x, y", "z", "w"])]
-  asked = squad.read(write(tmp_path, *qas, context=context), negative=False)
-  rules = fixed_rules(asked)
-  assert {rule(context) for rule in rules.values()} == {"", "x, y"}
-  name, scores = best_rule(asked, asked)
-  assert name in ("what is first between '(' and ')'", "always 'x, y'")
-  assert scores["exact"] == pytest.approx(100 / 3)
+    context = "def f(x, y): def g(z): def h(w):"
+    qas = [
+        entry(str(k), text, context.index(text))
+        for k, text in enumerate(["x, y", "z", "w"])
+    ]
+    asked = squad.read(write(tmp_path, *qas, context=context), negative=False)
+    rules = fixed_rules(asked)
+    assert {rule(context) for rule in rules.values()} == {"", "x, y"}
+    name, scores = best_rule(asked, asked)
+    assert name in ("what is first between '(' and ')'", "always 'x, y'")
+    assert scores["exact"] == pytest.approx(100 / 3)

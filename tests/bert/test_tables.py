@@ -1,4 +1,6 @@
-"""Tab-separated files: columns by name or number, and lines that are refused or left out."""
+"""Tab-separated files: columns by name or number, and lines that are refused or left
+out.
+"""
 
 from __future__ import annotations
 
@@ -14,59 +16,84 @@ COLUMNS = Columns("label", "text_a", "text_b")
 
 
 def write(folder, text, name="train.tsv"):
-  path = folder / name
-  path.write_text(text, encoding="utf-8")
-  return path
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
 
 
 def test_columns_are_found_by_name(tmp_path):
-  path = write(tmp_path, "\ufefftext_b\tid\tlabel\ttext_a\nb 1\t7\tyes\ta \"1\n\nb2\t8\tno\ta2\n")
-  rows = tables.read(path, COLUMNS, "refuse")
-  assert [(r["label"], r["text_a"], r["text_b"]) for r in rows] == [
-      ("yes", 'a "1', "b 1"), ("no", "a2", "b2")]
-  assert tables.labels_of(rows, COLUMNS) == ("no", "yes")
+    path = write(
+        tmp_path,
+        '\ufefftext_b\tid\tlabel\ttext_a\nb 1\t7\tyes\ta "1\n\nb2\t8\tno\ta2\n',
+    )
+    rows = tables.read(path, COLUMNS, "refuse")
+    assert [(r["label"], r["text_a"], r["text_b"]) for r in rows] == [
+        ("yes", 'a "1', "b 1"),
+        ("no", "a2", "b2"),
+    ]
+    assert tables.labels_of(rows, COLUMNS) == ("no", "yes")
 
 
 def test_columns_without_names_are_numbers(tmp_path):
-  path = write(tmp_path, "x\t1\t\tgood\nx\t0\t*\tbad\n")
-  rows = tables.read(path, tables.TASKS["cola"], "refuse")
-  assert [(r["1"], r["3"]) for r in rows] == [("1", "good"), ("0", "bad")]
+    path = write(tmp_path, "x\t1\t\tgood\nx\t0\t*\tbad\n")
+    rows = tables.read(path, tables.TASKS["cola"], "refuse")
+    assert [(r["1"], r["3"]) for r in rows] == [("1", "good"), ("0", "bad")]
 
 
 def test_a_bad_line_is_refused_by_file_and_line_or_left_out(tmp_path):
-  path = write(tmp_path, "label\ttext_a\ttext_b\nyes\ta\tb\nno\tonly\nno\tc\td\n")
-  with pytest.raises(DataError, match="train.tsv:3: line 3 has 2 fields; 3 are expected: label"):
-    tables.read(path, COLUMNS, "refuse")
-  with pytest.warns(UserWarning, match="1 bad lines were left out"):
-    assert [row["text_a"] for row in tables.read(path, COLUMNS, "skip")] == ["a", "c"]
+    path = write(tmp_path, "label\ttext_a\ttext_b\nyes\ta\tb\nno\tonly\nno\tc\td\n")
+    with pytest.raises(
+        DataError, match="train.tsv:3: line 3 has 2 fields; 3 are expected: label"
+    ):
+        tables.read(path, COLUMNS, "refuse")
+    with pytest.warns(UserWarning, match="1 bad lines were left out"):
+        assert [row["text_a"] for row in tables.read(path, COLUMNS, "skip")] == [
+            "a",
+            "c",
+        ]
 
 
 def test_a_label_that_training_does_not_know(tmp_path):
-  path = write(tmp_path, "label\ttext_a\ttext_b\nyes\ta\tb\nmaybe\tc\td\n", "dev.tsv")
-  with pytest.raises(DataError, match="dev.tsv:3: line 3 has label 'maybe'; there are no, yes"):
-    tables.read(path, COLUMNS, "refuse", ("no", "yes"))
-  assert len(tables.read(path, COLUMNS, "refuse", ("no", "yes"), labelled=False)) == 2
+    path = write(tmp_path, "label\ttext_a\ttext_b\nyes\ta\tb\nmaybe\tc\td\n", "dev.tsv")
+    with pytest.raises(
+        DataError, match="dev.tsv:3: line 3 has label 'maybe'; there are no, yes"
+    ):
+        tables.read(path, COLUMNS, "refuse", ("no", "yes"))
+    assert len(tables.read(path, COLUMNS, "refuse", ("no", "yes"), labelled=False)) == 2
 
 
 def test_a_missing_column_and_a_missing_file(tmp_path):
-  path = write(tmp_path, "label\tsentence\nyes\ta\n")
-  with pytest.raises(DataError, match="train.tsv:1: there is no column 'text_a', but label, sent"):
-    tables.read(path, COLUMNS, "refuse")
-  with pytest.raises(DataError, match="absent.tsv cannot be read"):
-    tables.read(tmp_path / "absent.tsv", COLUMNS, "refuse")
-  with pytest.raises(DataError, match="one label alone, 'yes'"):
-    tables.labels_of(tables.read(path, Columns("label", "sentence"), "refuse"), COLUMNS)
+    path = write(tmp_path, "label\tsentence\nyes\ta\n")
+    with pytest.raises(
+        DataError, match="train.tsv:1: there is no column 'text_a', but label, sent"
+    ):
+        tables.read(path, COLUMNS, "refuse")
+    with pytest.raises(DataError, match="absent.tsv cannot be read"):
+        tables.read(tmp_path / "absent.tsv", COLUMNS, "refuse")
+    with pytest.raises(DataError, match="one label alone, 'yes'"):
+        tables.labels_of(
+            tables.read(path, Columns("label", "sentence"), "refuse"), COLUMNS
+        )
 
 
 def test_naive_bayes_counts_words_of_both_texts_apart():
-  def row(tokens, types, label):
-    return {"tokens": np.array(tokens), "token_types": np.array(types), "labels": np.int32(label)}
-  learned = [row([2, 5, 3, 6, 3, 0], [0, 0, 0, 1, 1, 0], 0),
-             row([2, 6, 3, 5, 3, 0], [0, 0, 0, 1, 1, 0], 1),
-             row([2, 6, 3, 7, 3, 0], [0, 0, 0, 1, 1, 0], 1)]
-  bag = BagOfWords(learned, classes=2, vocab=8)
-  assert bag.frequent.tolist() == [1, 2]
-  assert [bag(one) for one in learned] == [0, 1, 1]
-  p0 = 2 / 4 * (2 / (5 + 16)) ** 1       # by hand: prior (1 + 1), counts + 1 over all + classes' 16
-  p1 = 3 / 4 * (1 / (10 + 16)) ** 1
-  assert bag(row([5, 0], [0, 0], 0)) == int(p1 > p0) == 0
+    def row(tokens, types, label):
+        return {
+            "tokens": np.array(tokens),
+            "token_types": np.array(types),
+            "labels": np.int32(label),
+        }
+
+    learned = [
+        row([2, 5, 3, 6, 3, 0], [0, 0, 0, 1, 1, 0], 0),
+        row([2, 6, 3, 5, 3, 0], [0, 0, 0, 1, 1, 0], 1),
+        row([2, 6, 3, 7, 3, 0], [0, 0, 0, 1, 1, 0], 1),
+    ]
+    bag = BagOfWords(learned, classes=2, vocab=8)
+    assert bag.frequent.tolist() == [1, 2]
+    assert [bag(one) for one in learned] == [0, 1, 1]
+    p0 = (
+        2 / 4 * (2 / (5 + 16)) ** 1
+    )  # by hand: prior (1 + 1), counts + 1 over all + classes' 16
+    p1 = 3 / 4 * (1 / (10 + 16)) ** 1
+    assert bag(row([5, 0], [0, 0], 0)) == int(p1 > p0) == 0

@@ -1,4 +1,6 @@
-"""What README.md and walk.sh say: flags that are there, and commands that are the same."""
+"""What README.md and walk.sh say: flags that are there, and commands that are
+the same.
+"""
 
 from __future__ import annotations
 
@@ -18,27 +20,41 @@ COMMAND = re.compile(r"-m (examples\.bert\.\w+)((?:[^\n]|(?<=\\)\n)*)")
 
 
 def commands(text):
-  return COMMAND.findall(text.replace("\\\\\n", "\\\n"))
+    return COMMAND.findall(text.replace("\\\\\n", "\\\n"))
 
 
-@pytest.mark.parametrize("name", ["make_tasks", "create_pretraining_data", "run_pretraining",
-                                  "run_classifier", "run_squad"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "make_tasks",
+        "create_pretraining_data",
+        "run_pretraining",
+        "run_classifier",
+        "run_squad",
+    ],
+)
 def test_flags_that_are_named_are_there(name):
-  module = importlib.import_module(f"examples.bert.{name}")
-  known = {flag.name for flag in flags.FLAGS.get_key_flags_for_module(module.__name__)}
-  given = commands(WALK) + commands(README) + commands(module.__doc__)
-  mine = {flag for module_, rest in given if module_ == module.__name__
-          for flag in re.findall(r"--(\w+)", rest)}
-  assert mine and mine <= known
+    module = importlib.import_module(f"examples.bert.{name}")
+    known = {
+        flag.name for flag in flags.FLAGS.get_key_flags_for_module(module.__name__)
+    }
+    given = commands(WALK) + commands(README) + commands(module.__doc__)
+    mine = {
+        flag
+        for module_, rest in given
+        if module_ == module.__name__
+        for flag in re.findall(r"--(\w+)", rest)
+    }
+    assert mine and mine <= known
 
 
 def test_the_walk_of_the_readme_is_the_script():
-  plain = [re.sub(r"[\s\\]+", " ", rest) for _, rest in commands(WALK)]
-  shown = [re.sub(r"[\s\\]+", " ", rest) for _, rest in commands(README)]
-  assert len(plain) == 5
-  for rest in plain:
-    assert rest in shown
+    plain = [re.sub(r"[\s\\]+", " ", rest) for _, rest in commands(WALK)]
+    shown = [re.sub(r"[\s\\]+", " ", rest) for _, rest in commands(README)]
+    assert len(plain) == 5
+    for rest in plain:
+        assert rest in shown
 
 
 def test_every_kind_of_table_is_named():
-  assert all(f"`{name}`" in README for name in tables.TASKS)
+    assert all(f"`{name}`" in README for name in tables.TASKS)

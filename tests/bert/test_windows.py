@@ -1,4 +1,6 @@
-"""Windows: every token is in one of its own, and answers come back as the characters they were."""
+"""Windows: every token is in one of its own, and answers come back as the characters
+they were.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +11,95 @@ from examples.bert.squad import Answer, Question
 from examples.bert.windows import Shape, cut, own_windows, windows
 from transformer.data import DataError
 
-CONTEXT = "The old tower, unaffable, stands in Paris  of 1889. It is where the river is wide."
+CONTEXT = (
+    "The old tower, unaffable, stands in Paris  of 1889. It is where the river is wide."
+)
 
 
 def question(answer, text="where is the tower ?"):
-  start = CONTEXT.index(answer)
-  return Question("1", text, CONTEXT, (Answer(answer, start),))
+    start = CONTEXT.index(answer)
+    return Question("1", text, CONTEXT, (Answer(answer, start),))
 
 
-@pytest.mark.parametrize("tokens, room, stride", [(1, 4, 2), (4, 4, 2), (5, 4, 2), (23, 7, 3),
-                                                  (23, 7, 50), (9, 3, 1)])
+@pytest.mark.parametrize(
+    "tokens, room, stride",
+    [(1, 4, 2), (4, 4, 2), (5, 4, 2), (23, 7, 3), (23, 7, 50), (9, 3, 1)],
+)
 def test_windows_cover_all_and_have_one_owner(tokens, room, stride):
-  spans = cut(tokens, room, stride)
-  assert spans[0][0] == 0 and spans[-1][1] == tokens
-  assert all(end - begin == room for begin, end in spans[:-1])
-  assert all(b - a == min(stride, room) for (a, _), (b, _) in zip(spans, spans[1:]))
-  own = own_windows(spans, tokens)
-  for at, k in enumerate(own):
-    around = [min(at - a, b - 1 - at) + 0.01 * (b - a) if a <= at < b else -1 for a, b in spans]
-    assert around[k] == max(around)
+    spans = cut(tokens, room, stride)
+    assert spans[0][0] == 0 and spans[-1][1] == tokens
+    assert all(end - begin == room for begin, end in spans[:-1])
+    assert all(b - a == min(stride, room) for (a, _), (b, _) in zip(spans, spans[1:]))
+    own = own_windows(spans, tokens)
+    for at, k in enumerate(own):
+        around = [
+            min(at - a, b - 1 - at) + 0.01 * (b - a) if a <= at < b else -1
+            for a, b in spans
+        ]
+        assert around[k] == max(around)
 
 
 def test_no_tokens_no_windows():
-  assert cut(0, 4, 2) == [] and own_windows([], 0).tolist() == []
+    assert cut(0, 4, 2) == [] and own_windows([], 0).tolist() == []
 
 
 def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
-  made = windows(3, question("Paris"), vocabulary, Shape(16, 4, 5))
-  ids = vocabulary.encode(CONTEXT)
-  asked = vocabulary.encode("where is the tower")
-  assert len(made) > 2
-  for window, (begin, end) in zip(made, cut(len(ids), 16 - 4 - 3, 5), strict=True):
-    expected = [vocabulary.begin, *asked, vocabulary.end, *ids[begin:end], vocabulary.end]
-    assert window.tokens.tolist() == expected and len(expected) <= 16
-    assert window.token_types.tolist() == [0] * 6 + [1] * (len(expected) - 6)
-    assert window.question == 3
+    made = windows(3, question("Paris"), vocabulary, Shape(16, 4, 5))
+    ids = vocabulary.encode(CONTEXT)
+    asked = vocabulary.encode("where is the tower")
+    assert len(made) > 2
+    for window, (begin, end) in zip(made, cut(len(ids), 16 - 4 - 3, 5), strict=True):
+        expected = [
+            vocabulary.begin,
+            *asked,
+            vocabulary.end,
+            *ids[begin:end],
+            vocabulary.end,
+        ]
+        assert window.tokens.tolist() == expected and len(expected) <= 16
+        assert window.token_types.tolist() == [0] * 6 + [1] * (len(expected) - 6)
+        assert window.question == 3
 
 
-@pytest.mark.parametrize("answer", ["Paris", "old tower", "unaffable", "1889", "The", "wide.",
-                                    "Paris  of 1889"])
+@pytest.mark.parametrize(
+    "answer",
+    ["Paris", "old tower", "unaffable", "1889", "The", "wide.", "Paris  of 1889"],
+)
 @pytest.mark.parametrize("stride", [3, 8])
 def test_spans_lead_back_to_the_characters_of_the_answer(answer, stride, vocabulary):
-  asked, found = question(answer), 0
-  for window in windows(0, asked, vocabulary, Shape(20, 8, stride)):
-    start, end = window.span(asked.answers[0])
-    row = window.row(asked.answers[0])
-    assert (row["start"], row["end"]) == (start, end)
-    if start:
-      first, last = window.places[start - window.first], window.places[end - window.first]
-      assert CONTEXT[first[0]:last[1]] == answer
-      found += 1
-    else:
-      assert end == 0
-  assert found
+    asked, found = question(answer), 0
+    for window in windows(0, asked, vocabulary, Shape(20, 8, stride)):
+        start, end = window.span(asked.answers[0])
+        row = window.row(asked.answers[0])
+        assert (row["start"], row["end"]) == (start, end)
+        if start:
+            first, last = (
+                window.places[start - window.first],
+                window.places[end - window.first],
+            )
+            assert CONTEXT[first[0] : last[1]] == answer
+            found += 1
+        else:
+            assert end == 0
+    assert found
 
 
 def test_an_answer_that_is_cut_is_not_there(vocabulary):
-  asked = question("unaffable, stands in Paris  of 1889")
-  made = windows(0, asked, vocabulary, Shape(16, 8, 2))
-  assert all(window.span(asked.answers[0]) == (0, 0) for window in made)
-  assert made[0].row(None)["start"] == 0
+    asked = question("unaffable, stands in Paris  of 1889")
+    made = windows(0, asked, vocabulary, Shape(16, 8, 2))
+    assert all(window.span(asked.answers[0]) == (0, 0) for window in made)
+    assert made[0].row(None)["start"] == 0
 
 
 def test_each_token_is_its_windows_own_once(vocabulary):
-  made = windows(0, question("Paris"), vocabulary, Shape(14, 4, 3))
-  owned = np.concatenate([window.places[window.own] for window in made])
-  _, places = vocabulary.encode_with_places(CONTEXT)
-  assert sorted(map(tuple, owned)) == sorted(map(tuple, places))
+    made = windows(0, question("Paris"), vocabulary, Shape(14, 4, 3))
+    owned = np.concatenate([window.places[window.own] for window in made])
+    _, places = vocabulary.encode_with_places(CONTEXT)
+    assert sorted(map(tuple, owned)) == sorted(map(tuple, places))
 
 
 def test_no_room_for_a_context(vocabulary):
-  with pytest.raises(DataError, match="no room for a context beside a question of 5.*\n.*lower"):
-    windows(0, question("Paris"), vocabulary, Shape(8, 30, 3))
+    with pytest.raises(
+        DataError, match="no room for a context beside a question of 5.*\n.*lower"
+    ):
+        windows(0, question("Paris"), vocabulary, Shape(8, 30, 3))

@@ -1,6 +1,7 @@
-"""A process that saves or restores, and prints how far its memory rose above what it held: bytes.
+"""A process that saves or restores, and prints how far its memory rose above what it
+held: bytes.
 
-    python -m tests.checkpoints.memory_worker save FOLDER "one device" 256
+python -m tests.checkpoints.memory_worker save FOLDER "one device" 256
 """
 
 from __future__ import annotations
@@ -16,50 +17,59 @@ from tests.checkpoints.models import MESHES
 
 
 def main(what: str, folder: str, key: str, mebibytes: int) -> None:
-  """Makes two variables of so many MiB each, and saves or restores them."""
-  mtf.logical_devices(8)
-  mesh = mtf.Mesh(**MESHES[key])
-  rows = mebibytes * 2**20 // (4 * 1024)
+    """Makes two variables of so many MiB each, and saves or restores them."""
+    mtf.logical_devices(8)
+    mesh = mtf.Mesh(**MESHES[key])
+    rows = mebibytes * 2**20 // (4 * 1024)
 
-  def init(mesh, shape, name):
-    return mtf.import_tensor(mesh, np.full(shape.sizes, ord(name), "float32"), shape)
+    def init(mesh, shape, name):
+        return mtf.import_tensor(
+            mesh, np.full(shape.sizes, ord(name), "float32"), shape
+        )
 
-  here = {name: mtf.Variable(mesh, f"d_model:{rows}; d_ff:1024", init, name) for name in "ab"}
-  if what == "save":
-    small = {"x": mtf.Variable(mesh, "d_model:16; d_ff:8", init, "x")}
-    mtf.restore_checkpoint(mtf.save_checkpoint(f"{folder}/first", 1, small), small)  # has run once
-    rise = rise_of(lambda: mtf.save_checkpoint(folder, 1, here))
-  else:
-    for v in here.values():
-      for slice_ in {id(s): s for s in v.slices()}.values():
-        slice_.assign(slice_ * 0.0)                 # each has memory of its own from here on
-    rise = rise_of(lambda: mtf.restore_checkpoint(f"{folder}/step_00000001", here))
-    for name, v in here.items():
-      assert all(float(s[-1, -1]) == ord(name) for s in v.slices())
-  print(rise)
+    here = {
+        name: mtf.Variable(mesh, f"d_model:{rows}; d_ff:1024", init, name)
+        for name in "ab"
+    }
+    if what == "save":
+        small = {"x": mtf.Variable(mesh, "d_model:16; d_ff:8", init, "x")}
+        mtf.restore_checkpoint(
+            mtf.save_checkpoint(f"{folder}/first", 1, small), small
+        )  # has run once
+        rise = rise_of(lambda: mtf.save_checkpoint(folder, 1, here))
+    else:
+        for v in here.values():
+            for slice_ in {id(s): s for s in v.slices()}.values():
+                slice_.assign(slice_ * 0.0)  # each has memory of its own from here on
+        rise = rise_of(lambda: mtf.restore_checkpoint(f"{folder}/step_00000001", here))
+        for name, v in here.items():
+            assert all(float(s[-1, -1]) == ord(name) for s in v.slices())
+    print(rise)
 
 
 def rise_of(work) -> int:
-  """Returns the highest resident memory while something runs, above that before.
+    """Returns the highest resident memory while something runs, above that before.
 
-  TensorFlow keeps what was freed, to use it again; so all of that is used before.
-  """
-  held = []
-  for mebibytes in (64, 16, 4, 1):
+    TensorFlow keeps what was freed, to use it again; so all of that is used before.
+    """
+    held = []
+    for mebibytes in (64, 16, 4, 1):
+        before = resident("VmRSS")
+        while resident("VmRSS") - before < mebibytes * 2**19:
+            held.append(tf.ones(mebibytes * 2**18) + len(held))
+    Path("/proc/self/clear_refs").write_text(
+        "5"
+    )  # the mark of the highest falls to what is now
     before = resident("VmRSS")
-    while resident("VmRSS") - before < mebibytes * 2**19:
-      held.append(tf.ones(mebibytes * 2**18) + len(held))
-  Path("/proc/self/clear_refs").write_text("5")     # the mark of the highest falls to what is now
-  before = resident("VmRSS")
-  work()
-  return resident("VmHWM") - before
+    work()
+    return resident("VmHWM") - before
 
 
 def resident(which: str) -> int:
-  """Returns a number of /proc/self/status in bytes."""
-  lines = Path("/proc/self/status").read_text().splitlines()
-  return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
+    """Returns a number of /proc/self/status in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
 
 
 if __name__ == "__main__":
-  main(*sys.argv[1:4], int(sys.argv[4]))
+    main(*sys.argv[1:4], int(sys.argv[4]))

@@ -9,15 +9,27 @@ import meshtf as mtf
 MESHES = {
     "one device": {"axes": ""},
     "8 devices": {"axes": "data:8", "layout": "batch:data", "devices": "logical:8"},
-    "fsdp of 8": {"axes": "data:8", "variable_layout": "d_model:data", "devices": "logical:8"},
+    "fsdp of 8": {
+        "axes": "data:8",
+        "variable_layout": "d_model:data",
+        "devices": "logical:8",
+    },
     "tensor parallel": {"axes": "data:2; model:4", "layout": "d_ff:model; vocab:model"},
-    "fsdp and tensor parallel": {"axes": "data:2; model:4", "layout": "d_ff:model; vocab:model",
-                                 "variable_layout": "d_model:data", "devices": "logical:8"},
+    "fsdp and tensor parallel": {
+        "axes": "data:2; model:4",
+        "layout": "d_ff:model; vocab:model",
+        "variable_layout": "d_model:data",
+        "devices": "logical:8",
+    },
     "zero 1": {"axes": "data:4", "optimizer_layout": "d_model:data"},
-    "stages": {"axes": "stage:2; data:2; model:2", "layout": "d_ff:model",
-               "variable_layout": "d_model:data", "devices": "logical:8"},
+    "stages": {
+        "axes": "stage:2; data:2; model:2",
+        "layout": "d_ff:model",
+        "variable_layout": "d_model:data",
+        "devices": "logical:8",
+    },
 }
-SHAPES = {                                 # and data types, and stages
+SHAPES = {  # and data types, and stages
     "table": ("vocab:16; d_model:8", "float32", 0),
     "first/wi": ("d_model:8; d_ff:12", "float32", 0),
     "second/wi": ("d_model:8; d_ff:12", "bfloat16", 1),
@@ -28,37 +40,45 @@ SHAPES = {                                 # and data types, and stages
 
 
 def variables(key: str, seed: int | None) -> dict[str, mtf.Variable]:
-  """Returns variables and slots on one of the meshes: random numbers, or all zero."""
-  return variables_on(mtf.Mesh(**MESHES[key]), seed)
+    """Returns variables and slots on one of the meshes: random numbers, or all zero."""
+    return variables_on(mtf.Mesh(**MESHES[key]), seed)
 
 
 def variables_on(mesh: mtf.Mesh, seed: int | None) -> dict[str, mtf.Variable]:
-  """Returns variables and slots on a mesh: random numbers, or all zero."""
-  made = []
-  for name, (shape, dtype, stage) in SHAPES.items():
-    with mtf.stage(stage):
-      made.append(mtf.Variable(mesh, shape, zeros_of(dtype), name, dtype))
-  learned = [v for v in made if v.dtype == "float32"]
-  everything = {v.name: v for v in (*made, *mtf.optimizers.Adam(learned).variables)}
-  if seed is not None:
-    fill(everything, seed)
-  return everything
+    """Returns variables and slots on a mesh: random numbers, or all zero."""
+    made = []
+    for name, (shape, dtype, stage) in SHAPES.items():
+        with mtf.stage(stage):
+            made.append(mtf.Variable(mesh, shape, zeros_of(dtype), name, dtype))
+    learned = [v for v in made if v.dtype == "float32"]
+    everything = {v.name: v for v in (*made, *mtf.optimizers.Adam(learned).variables)}
+    if seed is not None:
+        fill(everything, seed)
+    return everything
 
 
 def zeros_of(dtype: str):
-  """Returns an initializer."""
-  return lambda mesh, shape, name: mtf.zeros(mesh, shape, dtype)
+    """Returns an initializer."""
+    return lambda mesh, shape, name: mtf.zeros(mesh, shape, dtype)
 
 
 def fill(here: dict[str, mtf.Variable], seed: int) -> None:
-  """Gives variables random numbers, the same on every mesh."""
-  rng = np.random.default_rng(seed)
-  for name in sorted(here):
-    v = here[name]
-    v.assign(mtf.cast(mtf.import_tensor(v.mesh, (rng.normal(size=v.shape.sizes) * 100).astype(
-        "float32"), v.shape), v.dtype))
+    """Gives variables random numbers, the same on every mesh."""
+    rng = np.random.default_rng(seed)
+    for name in sorted(here):
+        v = here[name]
+        v.assign(
+            mtf.cast(
+                mtf.import_tensor(
+                    v.mesh,
+                    (rng.normal(size=v.shape.sizes) * 100).astype("float32"),
+                    v.shape,
+                ),
+                v.dtype,
+            )
+        )
 
 
 def bits(here: dict[str, mtf.Variable]) -> dict[str, bytes]:
-  """Returns the bytes of whole values by name."""
-  return {name: v.numpy().tobytes() for name, v in here.items()}
+    """Returns the bytes of whole values by name."""
+    return {name: v.numpy().tobytes() for name, v in here.items()}

@@ -8,53 +8,62 @@ import numpy as np
 import pytest
 
 from meshtf.checkpoints.boxes import (
-  cut,
-  inside,
-  numbers,
-  overlap,
-  read_spec,
-  runs,
-  spans,
-  spec,
-  whole,
+    cut,
+    inside,
+    numbers,
+    overlap,
+    read_spec,
+    runs,
+    spans,
+    spec,
+    whole,
 )
 
 
 def draw(rng, outer):
-  """Returns a box within another."""
-  starts = [rng.integers(low, low + size) for low, size in outer]
-  return tuple((int(a), int(rng.integers(1, low + size - a + 1)))
-               for a, (low, size) in zip(starts, outer))
+    """Returns a box within another."""
+    starts = [rng.integers(low, low + size) for low, size in outer]
+    return tuple(
+        (int(a), int(rng.integers(1, low + size - a + 1)))
+        for a, (low, size) in zip(starts, outer)
+    )
 
 
 @pytest.mark.parametrize("rank", [0, 1, 2, 3, 4])
 def test_boxes_are_parts_of_arrays(rank, rng):
-  for _ in range(30):
-    sizes = tuple(int(n) for n in rng.integers(1, 6, rank))
-    array = np.arange(math.prod(sizes)).reshape(sizes)
-    outer = draw(rng, whole(sizes))
-    box = draw(rng, outer)
-    held = array[inside(outer, whole(sizes))]
-    expected = array[inside(box, whole(sizes))]
-    np.testing.assert_array_equal(held[inside(box, outer)], expected)
-    length, rows = runs(box, outer)
-    np.testing.assert_array_equal(held.reshape(-1, length)[rows].ravel(), expected.ravel())
-    assert overlap(box, outer) == overlap(outer, box) == box
-    assert read_spec(spans(box)) == box
-    assert spec(sizes, whole(sizes)) == ""
+    for _ in range(30):
+        sizes = tuple(int(n) for n in rng.integers(1, 6, rank))
+        array = np.arange(math.prod(sizes)).reshape(sizes)
+        outer = draw(rng, whole(sizes))
+        box = draw(rng, outer)
+        held = array[inside(outer, whole(sizes))]
+        expected = array[inside(box, whole(sizes))]
+        np.testing.assert_array_equal(held[inside(box, outer)], expected)
+        length, rows = runs(box, outer)
+        np.testing.assert_array_equal(
+            held.reshape(-1, length)[rows].ravel(), expected.ravel()
+        )
+        assert overlap(box, outer) == overlap(outer, box) == box
+        assert read_spec(spans(box)) == box
+        assert spec(sizes, whole(sizes)) == ""
 
 
 @pytest.mark.parametrize("at_most", [1, 3, 7, 100])
 def test_what_is_cut_makes_up_the_whole(at_most, rng):
-  for _ in range(20):
-    outer = tuple((int(a), int(n)) for a, n in zip(rng.integers(0, 9, 3), rng.integers(1, 6, 3)))
-    parts = list(cut(outer, at_most))
-    assert all(numbers(part) <= at_most for part in parts)
-    held = np.arange(numbers(outer)).reshape([n for _, n in outer])
-    found = np.concatenate([held[inside(part, outer)].ravel() for part in parts])
-    np.testing.assert_array_equal(found, held.ravel())
-    assert len(parts) == 1 or all(overlap(a, b) is None for a, b in zip(parts, parts[1:]))
+    for _ in range(20):
+        outer = tuple(
+            (int(a), int(n))
+            for a, n in zip(rng.integers(0, 9, 3), rng.integers(1, 6, 3))
+        )
+        parts = list(cut(outer, at_most))
+        assert all(numbers(part) <= at_most for part in parts)
+        held = np.arange(numbers(outer)).reshape([n for _, n in outer])
+        found = np.concatenate([held[inside(part, outer)].ravel() for part in parts])
+        np.testing.assert_array_equal(found, held.ravel())
+        assert len(parts) == 1 or all(
+            overlap(a, b) is None for a, b in zip(parts, parts[1:])
+        )
 
 
 def test_boxes_that_do_not_meet():
-  assert overlap(((0, 4), (0, 4)), ((0, 4), (4, 2))) is None
+    assert overlap(((0, 4), (0, 4)), ((0, 4), (4, 2))) is None

@@ -1,4 +1,6 @@
-"""Checkpoints: any layout to any other, whole tensors for plain TensorFlow, the newest few kept."""
+"""Checkpoints: any layout to any other, whole tensors for plain TensorFlow, the newest
+few kept.
+"""
 
 from __future__ import annotations
 
@@ -18,141 +20,165 @@ MESHES = {
     "two axes": ("data:2;model:4", "d_ff:model;vocab:model", "d_model:data", None),
     "other names": ("x:2;y:2", "d_model:y;d_ff:x", "", "logical:4"),
 }
-SHAPES = {"decoder/w": "d_model:8;d_ff:12", "decoder/scale": "d_model:8", "step": "",
-          "table": "vocab:4;d_model:8"}
+SHAPES = {
+    "decoder/w": "d_model:8;d_ff:12",
+    "decoder/scale": "d_model:8",
+    "step": "",
+    "table": "vocab:4;d_model:8",
+}
 DTYPES = {"step": "int32", "decoder/scale": "bfloat16"}
 
 
 def model(key, start):
-  """Returns variables on a mesh; their values count on from `start`."""
-  axes, layout, variable_layout, devices = MESHES[key]
-  mesh = mtf.Mesh(axes, layout, variable_layout, devices=devices)
+    """Returns variables on a mesh; their values count on from `start`."""
+    axes, layout, variable_layout, devices = MESHES[key]
+    mesh = mtf.Mesh(axes, layout, variable_layout, devices=devices)
 
-  def init(mesh, shape, name):
-    values = start + np.arange(shape.size, dtype="float32").reshape(shape.sizes)
-    return mtf.import_tensor(mesh, values, shape, DTYPES.get(name, "float32"))
-  return {name: mtf.Variable(mesh, shape, init, name, DTYPES.get(name, "float32"))
-          for name, shape in SHAPES.items()}
+    def init(mesh, shape, name):
+        values = start + np.arange(shape.size, dtype="float32").reshape(shape.sizes)
+        return mtf.import_tensor(mesh, values, shape, DTYPES.get(name, "float32"))
+
+    return {
+        name: mtf.Variable(mesh, shape, init, name, DTYPES.get(name, "float32"))
+        for name, shape in SHAPES.items()
+    }
 
 
 @pytest.mark.parametrize("before", MESHES)
 def test_any_layout_to_any_other(before, tmp_path):
-  saved = model(before, start=1)
-  path = mtf.save_checkpoint(str(tmp_path), 7, saved, extra={"seed": 3})
-  for after in MESHES:
-    here = model(after, start=-100)
-    assert mtf.restore_checkpoint(path, here) == {"step": 7, "seed": 3}
-    for name, v in here.items():
-      np.testing.assert_array_equal(v.numpy(), saved[name].numpy(), err_msg=f"{name} {after}")
-      for a, b in zip(v.slices(), v.read(), strict=True):
-        assert a.dtype == b.dtype == tf.as_dtype(DTYPES.get(name, "float32"))
+    saved = model(before, start=1)
+    path = mtf.save_checkpoint(str(tmp_path), 7, saved, extra={"seed": 3})
+    for after in MESHES:
+        here = model(after, start=-100)
+        assert mtf.restore_checkpoint(path, here) == {"step": 7, "seed": 3}
+        for name, v in here.items():
+            np.testing.assert_array_equal(
+                v.numpy(), saved[name].numpy(), err_msg=f"{name} {after}"
+            )
+            for a, b in zip(v.slices(), v.read(), strict=True):
+                assert a.dtype == b.dtype == tf.as_dtype(DTYPES.get(name, "float32"))
 
 
 @pytest.mark.parametrize("key", MESHES)
 def test_plain_tensorflow_reads_whole_tensors_under_one_key(key, tmp_path):
-  saved = model(key, start=1)
-  path = mtf.save_checkpoint(str(tmp_path), 7, saved)
-  reader = tf.train.load_checkpoint(path + "/variables")
-  assert {n: tuple(s) for n, s in reader.get_variable_to_shape_map().items()} == {
-      name: v.shape.sizes for name, v in saved.items()}
-  for name, v in saved.items():
-    np.testing.assert_array_equal(reader.get_tensor(name), v.numpy())
-  assert reader.get_variable_to_dtype_map()["step"] == tf.int32
+    saved = model(key, start=1)
+    path = mtf.save_checkpoint(str(tmp_path), 7, saved)
+    reader = tf.train.load_checkpoint(path + "/variables")
+    assert {n: tuple(s) for n, s in reader.get_variable_to_shape_map().items()} == {
+        name: v.shape.sizes for name, v in saved.items()
+    }
+    for name, v in saved.items():
+        np.testing.assert_array_equal(reader.get_tensor(name), v.numpy())
+    assert reader.get_variable_to_dtype_map()["step"] == tf.int32
 
 
 def test_each_different_slice_is_written_once(tmp_path, monkeypatch):
-  written = []
-  save = tf.raw_ops.SaveV2
+    written = []
+    save = tf.raw_ops.SaveV2
 
-  def spy(**kwargs):
-    written.extend(zip(kwargs["tensor_names"], kwargs["shape_and_slices"], strict=True))
-    return save(**kwargs)
-  monkeypatch.setattr(tf.raw_ops, "SaveV2", spy)
-  mtf.save_checkpoint(str(tmp_path), 1, model("two axes", start=0))
-  assert len(set(written)) == len(written)
-  assert dict(written)["step"] == ""
-  assert sorted(spec for name, spec in written if name == "decoder/scale") == ["8 0,4", "8 4,4"]
-  assert len([name for name, _ in written if name == "decoder/w"]) == 8
+    def spy(**kwargs):
+        written.extend(
+            zip(kwargs["tensor_names"], kwargs["shape_and_slices"], strict=True)
+        )
+        return save(**kwargs)
+
+    monkeypatch.setattr(tf.raw_ops, "SaveV2", spy)
+    mtf.save_checkpoint(str(tmp_path), 1, model("two axes", start=0))
+    assert len(set(written)) == len(written)
+    assert dict(written)["step"] == ""
+    assert sorted(spec for name, spec in written if name == "decoder/scale") == [
+        "8 0,4",
+        "8 4,4",
+    ]
+    assert len([name for name, _ in written if name == "decoder/w"]) == 8
 
 
 def test_the_newest_are_kept(tmp_path):
-  saved = model("one", start=0)
-  for step in (1, 5, 20, 100):
-    mtf.save_checkpoint(str(tmp_path), step, saved, keep=2)
-  assert sorted(os.listdir(tmp_path)) == ["step_00000020", "step_00000100"]
-  step, path = mtf.latest_checkpoint(str(tmp_path))
-  assert (step, os.path.basename(path)) == (100, "step_00000100")
-  assert mtf.latest_checkpoint(str(tmp_path / "absent")) is None
+    saved = model("one", start=0)
+    for step in (1, 5, 20, 100):
+        mtf.save_checkpoint(str(tmp_path), step, saved, keep=2)
+    assert sorted(os.listdir(tmp_path)) == ["step_00000020", "step_00000100"]
+    step, path = mtf.latest_checkpoint(str(tmp_path))
+    assert (step, os.path.basename(path)) == (100, "step_00000100")
+    assert mtf.latest_checkpoint(str(tmp_path / "absent")) is None
 
 
 def test_an_older_step_is_not_deleted_as_it_is_written(tmp_path):
-  saved = model("one", start=0)
-  for step in (100, 200):
-    mtf.save_checkpoint(str(tmp_path), step, saved, keep=2)
-  assert os.path.isdir(mtf.save_checkpoint(str(tmp_path), 50, saved, keep=2))
+    saved = model("one", start=0)
+    for step in (100, 200):
+        mtf.save_checkpoint(str(tmp_path), step, saved, keep=2)
+    assert os.path.isdir(mtf.save_checkpoint(str(tmp_path), 50, saved, keep=2))
 
 
 def test_a_step_may_be_saved_again(tmp_path):
-  mtf.save_checkpoint(str(tmp_path), 1, model("one", start=0))
-  path = mtf.save_checkpoint(str(tmp_path), 1, model("one", start=50))
-  here = model("fsdp", start=0)
-  mtf.restore_checkpoint(path, here)
-  assert here["step"].numpy() == 50
+    mtf.save_checkpoint(str(tmp_path), 1, model("one", start=0))
+    path = mtf.save_checkpoint(str(tmp_path), 1, model("one", start=50))
+    here = model("fsdp", start=0)
+    mtf.restore_checkpoint(path, here)
+    assert here["step"].numpy() == 50
 
 
 def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path, monkeypatch):
-  saved = model("one", start=0)
-  mtf.save_checkpoint(str(tmp_path), 1, saved)
+    saved = model("one", start=0)
+    mtf.save_checkpoint(str(tmp_path), 1, saved)
 
-  def fail(*args, **kwargs):
-    assert mtf.latest_checkpoint(str(tmp_path))[0] == 1
-    raise OSError("the disk is full")
-  with monkeypatch.context() as patch:
-    patch.setattr(Manifest, "write", fail)
-    with pytest.raises(WriteError, match="step 2 could not be written(.|\n)*full"):
-      mtf.save_checkpoint(str(tmp_path), 2, saved)
-  assert os.listdir(tmp_path) == ["step_00000001"]
-  mtf.save_checkpoint(str(tmp_path), 2, saved)
-  assert mtf.latest_checkpoint(str(tmp_path))[0] == 2
+    def fail(*args, **kwargs):
+        assert mtf.latest_checkpoint(str(tmp_path))[0] == 1
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", fail)
+        with pytest.raises(WriteError, match="step 2 could not be written(.|\n)*full"):
+            mtf.save_checkpoint(str(tmp_path), 2, saved)
+    assert os.listdir(tmp_path) == ["step_00000001"]
+    mtf.save_checkpoint(str(tmp_path), 2, saved)
+    assert mtf.latest_checkpoint(str(tmp_path))[0] == 2
 
 
 def test_folders_of_others_are_left_alone(tmp_path):
-  (tmp_path / "step_abc").mkdir()
-  (tmp_path / "logs").mkdir()
-  for step in (1, 2, 3):
-    mtf.save_checkpoint(str(tmp_path), step, model("one", start=0), keep=1)
-  assert sorted(os.listdir(tmp_path)) == ["logs", "step_00000003", "step_abc"]
+    (tmp_path / "step_abc").mkdir()
+    (tmp_path / "logs").mkdir()
+    for step in (1, 2, 3):
+        mtf.save_checkpoint(str(tmp_path), step, model("one", start=0), keep=1)
+    assert sorted(os.listdir(tmp_path)) == ["logs", "step_00000003", "step_abc"]
 
 
 def test_keeping_all(tmp_path):
-  saved = model("one", start=0)
-  for step in range(3):
-    mtf.save_checkpoint(str(tmp_path), step, saved, keep=10)
-  assert [step for step, _ in steps.all_steps(str(tmp_path))] == [0, 1, 2]
+    saved = model("one", start=0)
+    for step in range(3):
+        mtf.save_checkpoint(str(tmp_path), step, saved, keep=10)
+    assert [step for step, _ in steps.all_steps(str(tmp_path))] == [0, 1, 2]
 
 
 def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
-  saved = model("fsdp", start=1)
-  path = mtf.save_checkpoint(str(tmp_path), 7, saved)
-  here = model("two axes", start=-100)
-  part = {name: here[name] for name in ("decoder/w", "step")}
-  with pytest.raises(mtf.CheckpointError, match="not in model"):
-    mtf.restore_checkpoint(path, part)
-  assert mtf.restore_checkpoint(path, part, partly=True) == {"step": 7}
-  for name, v in here.items():
-    expected = saved[name] if name in part else model("one", start=-100)[name]
-    np.testing.assert_array_equal(v.numpy(), expected.numpy())
+    saved = model("fsdp", start=1)
+    path = mtf.save_checkpoint(str(tmp_path), 7, saved)
+    here = model("two axes", start=-100)
+    part = {name: here[name] for name in ("decoder/w", "step")}
+    with pytest.raises(mtf.CheckpointError, match="not in model"):
+        mtf.restore_checkpoint(path, part)
+    assert mtf.restore_checkpoint(path, part, partly=True) == {"step": 7}
+    for name, v in here.items():
+        expected = saved[name] if name in part else model("one", start=-100)[name]
+        np.testing.assert_array_equal(v.numpy(), expected.numpy())
 
 
 def test_a_part_must_be_there_and_fit(tmp_path):
-  path = mtf.save_checkpoint(str(tmp_path), 7, model("one", start=1))
-  here, mesh = model("one", start=-100), mtf.Mesh("")
-  wider = mtf.Variable(mesh, "d_model:9;d_ff:12", mtf.layers.initializers.zeros, "w")
-  with pytest.raises(mtf.CheckpointError) as caught:
-    mtf.restore_checkpoint(path, {"encoder/scale": here["decoder/scale"], "decoder/w": wider,
-                                  "table": here["table"]}, partly=True)
-  text = str(caught.value)
-  assert "encoder/scale [d_model:8] (close: decoder/scale)" in text
-  assert "decoder/w: [d_model:8 d_ff:12] saved, [d_model:9 d_ff:12] now" in text
-  assert "not in model" not in text
-  assert here["table"].numpy()[0, 0] == -100          # nothing was read
+    path = mtf.save_checkpoint(str(tmp_path), 7, model("one", start=1))
+    here, mesh = model("one", start=-100), mtf.Mesh("")
+    wider = mtf.Variable(mesh, "d_model:9;d_ff:12", mtf.layers.initializers.zeros, "w")
+    with pytest.raises(mtf.CheckpointError) as caught:
+        mtf.restore_checkpoint(
+            path,
+            {
+                "encoder/scale": here["decoder/scale"],
+                "decoder/w": wider,
+                "table": here["table"],
+            },
+            partly=True,
+        )
+    text = str(caught.value)
+    assert "encoder/scale [d_model:8] (close: decoder/scale)" in text
+    assert "decoder/w: [d_model:8 d_ff:12] saved, [d_model:9 d_ff:12] now" in text
+    assert "not in model" not in text
+    assert here["table"].numpy()[0, 0] == -100  # nothing was read

@@ -16,83 +16,102 @@ from tests.checkpoints.models import variables
 
 
 def run(*words):
-  with flagsaver.flagsaver():
-    return command.main(flags.FLAGS(["checkpoint", *map(str, words)]))
+    with flagsaver.flagsaver():
+        return command.main(flags.FLAGS(["checkpoint", *map(str, words)]))
 
 
 @pytest.fixture
 def folder(tmp_path):
-  here = variables("fsdp of 8", seed=1)
-  here.pop("half")
-  mtf.save_checkpoint(str(tmp_path / "run"), 100, here, extra={"epoch": 3})
-  here["table"].assign(here["table"].numpy() + np.float32(0.5) * (np.arange(16) == 3)[:, None])
-  here["new"] = here.pop("steps")
-  here["first/wi"] = mtf.Variable(mtf.Mesh(""), "d_model:8; d_ff:4",
-                                  mtf.layers.initializers.normal(), "w")
-  mtf.save_checkpoint(str(tmp_path / "run"), 200, here)
-  return tmp_path / "run"
+    here = variables("fsdp of 8", seed=1)
+    here.pop("half")
+    mtf.save_checkpoint(str(tmp_path / "run"), 100, here, extra={"epoch": 3})
+    here["table"].assign(
+        here["table"].numpy() + np.float32(0.5) * (np.arange(16) == 3)[:, None]
+    )
+    here["new"] = here.pop("steps")
+    here["first/wi"] = mtf.Variable(
+        mtf.Mesh(""), "d_model:8; d_ff:4", mtf.layers.initializers.normal(), "w"
+    )
+    mtf.save_checkpoint(str(tmp_path / "run"), 200, here)
+    return tmp_path / "run"
 
 
 def test_a_checkpoint_is_told(folder, tmp_path, capsys):
-  assert run("inspect", folder / "step_00000100", f"--json={tmp_path}/found.json") == 0
-  said = capsys.readouterr().out
-  assert re.search(r"step +100\nbeside it +epoch 3\n", said)
-  assert re.search(r"second/wi +d_model:8; d_ff:12 +bfloat16 +8 +192\n", said)
-  assert re.search(r"adam/table/\w+ +vocab:16; d_model:8 +float32 +8 +512\n", said)
-  assert re.search(r"variables.index +[\d,]+  [0-9a-f]{8}  as it was written\n", said)
-  found = json.loads((tmp_path / "found.json").read_text())
-  assert found["step"] == 100 and {t["name"] for t in found["tensors"]} >= {"table", "steps"}
+    assert (
+        run("inspect", folder / "step_00000100", f"--json={tmp_path}/found.json") == 0
+    )
+    said = capsys.readouterr().out
+    assert re.search(r"step +100\nbeside it +epoch 3\n", said)
+    assert re.search(r"second/wi +d_model:8; d_ff:12 +bfloat16 +8 +192\n", said)
+    assert re.search(r"adam/table/\w+ +vocab:16; d_model:8 +float32 +8 +512\n", said)
+    assert re.search(r"variables.index +[\d,]+  [0-9a-f]{8}  as it was written\n", said)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["step"] == 100 and {t["name"] for t in found["tensors"]} >= {
+        "table",
+        "steps",
+    }
 
 
 def test_a_folder_of_a_run_is_its_newest(folder, capsys):
-  assert run("inspect", folder) == 0
-  assert "step_00000200\n" in capsys.readouterr().out
+    assert run("inspect", folder) == 0
+    assert "step_00000200\n" in capsys.readouterr().out
 
 
 def flip_bit(path, byte):
-  text = bytearray(path.read_bytes())
-  text[byte] ^= 4
-  path.write_bytes(text)
+    text = bytearray(path.read_bytes())
+    text[byte] ^= 4
+    path.write_bytes(text)
 
 
 def test_damage_is_told(folder, capsys):
-  flip_bit(folder / "step_00000200" / "variables.data-00000-of-00001", 70)
-  assert run("inspect", folder) == 1
-  said = capsys.readouterr().out
-  assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", said)
-  assert run("diff", folder / "step_00000100", folder) == 1
-  assert "DamageError" in capsys.readouterr().err
+    flip_bit(folder / "step_00000200" / "variables.data-00000-of-00001", 70)
+    assert run("inspect", folder) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", said)
+    assert run("diff", folder / "step_00000100", folder) == 1
+    assert "DamageError" in capsys.readouterr().err
 
 
 def test_an_index_that_is_damaged_says_nothing_of_other_files(folder, capsys):
-  flip_bit(folder / "step_00000200" / "variables.index", 20)
-  assert run("inspect", folder) == 1
-  said = capsys.readouterr().out
-  assert re.search(r"variables.index .*DAMAGED: its sum is", said)
-  assert re.search(r"data-00000-of-00001 .*unknown: variables.index, which has its sums", said)
+    flip_bit(folder / "step_00000200" / "variables.index", 20)
+    assert run("inspect", folder) == 1
+    said = capsys.readouterr().out
+    assert re.search(r"variables.index .*DAMAGED: its sum is", said)
+    assert re.search(
+        r"data-00000-of-00001 .*unknown: variables.index, which has its sums", said
+    )
 
 
 def test_two_checkpoints_are_compared(folder, capsys):
-  assert run("diff", folder / "step_00000100", folder / "step_00000200") == 1
-  said = capsys.readouterr().out
-  for part in (r"only in the first:\n  steps\n", r"only in the second:\n  new\n",
-               r"first/wi: \[d_model:8 d_ff:12\] in the first, \[d_model:8 d_ff:4\] in the second",
-               r"table +0\.5 +8 of 128\n", r"\d tensors are equal"):
-    assert re.search(part, said), part
-  assert run("diff", folder, folder / "step_00000200") == 0
-  assert "differ" not in capsys.readouterr().out
+    assert run("diff", folder / "step_00000100", folder / "step_00000200") == 1
+    said = capsys.readouterr().out
+    for part in (
+        r"only in the first:\n  steps\n",
+        r"only in the second:\n  new\n",
+        r"first/wi: \[d_model:8 d_ff:12\] in the first, \[d_model:8 d_ff:4\] in the second",
+        r"table +0\.5 +8 of 128\n",
+        r"\d tensors are equal",
+    ):
+        assert re.search(part, said), part
+    assert run("diff", folder, folder / "step_00000200") == 0
+    assert "differ" not in capsys.readouterr().out
 
 
 def test_numbers_are_compared_some_at_a_time(folder, monkeypatch):
-  paths = folder / "step_00000100", folder / "step_00000200"
-  found = report.compare(*map(str, paths))
-  monkeypatch.setattr(report, "PIECE", 12)
-  assert report.compare(*map(str, paths)) == found
+    paths = folder / "step_00000100", folder / "step_00000200"
+    found = report.compare(*map(str, paths))
+    monkeypatch.setattr(report, "PIECE", 12)
+    assert report.compare(*map(str, paths)) == found
 
 
-@pytest.mark.parametrize("words, code, text", [
-    (("inspect",), 2, "FOLDER"), (("look", "x"), 2, "FOLDER"),
-    (("inspect", "absent"), 2, "there is no folder absent")])
+@pytest.mark.parametrize(
+    "words, code, text",
+    [
+        (("inspect",), 2, "FOLDER"),
+        (("look", "x"), 2, "FOLDER"),
+        (("inspect", "absent"), 2, "there is no folder absent"),
+    ],
+)
 def test_what_cannot_be_done_is_said(words, code, text, capsys):
-  assert run(*words) == code
-  assert text in capsys.readouterr().err
+    assert run(*words) == code
+    assert text in capsys.readouterr().err

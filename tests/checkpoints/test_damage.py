@@ -1,6 +1,7 @@
-"""Damage: bytes of every file are flipped, cut off, added; never a wrong number, always a name.
+"""Damage: bytes of every file are flipped, cut off, added; never a wrong number, always
+a name.
 
-    python -m pytest tests/checkpoints/test_damage.py --damage=2000
+python -m pytest tests/checkpoints/test_damage.py --damage=2000
 """
 
 from __future__ import annotations
@@ -17,45 +18,49 @@ from tests.checkpoints.models import bits, fill, variables
 
 
 def flip_a_bit(text: bytearray, rng: np.random.Generator) -> bytearray:
-  """One bit is another."""
-  text[rng.integers(len(text))] ^= 1 << rng.integers(8)
-  return text
+    """One bit is another."""
+    text[rng.integers(len(text))] ^= 1 << rng.integers(8)
+    return text
 
 
 def garble(text: bytearray, rng: np.random.Generator) -> bytearray:
-  """Some bytes in a row are others."""
-  first = rng.integers(len(text))
-  some = text[first:first + rng.integers(1, 64)]
-  others = rng.integers(1, 256, len(some))
-  text[first:first + len(some)] = bytes(b ^ x for b, x in zip(some, others))
-  return text
+    """Some bytes in a row are others."""
+    first = rng.integers(len(text))
+    some = text[first : first + rng.integers(1, 64)]
+    others = rng.integers(1, 256, len(some))
+    text[first : first + len(some)] = bytes(b ^ x for b, x in zip(some, others))
+    return text
 
 
 def cut(text: bytearray, rng: np.random.Generator) -> bytearray:
-  """The end is missing."""
-  return text[:rng.integers(len(text))]
+    """The end is missing."""
+    return text[: rng.integers(len(text))]
 
 
 def lengthen(text: bytearray, rng: np.random.Generator) -> bytearray:
-  """There is something behind the end."""
-  return text + rng.bytes(rng.integers(1, 9))
+    """There is something behind the end."""
+    return text + rng.bytes(rng.integers(1, 9))
 
 
 def zero(text: bytearray, rng: np.random.Generator) -> bytearray:
-  """A block was never written: zeros, as after a loss of power."""
-  first = rng.integers(len(text))
-  last = min(len(text), first + rng.integers(1, 4096))
-  text[first:last] = bytes(last - first)
-  return text
+    """A block was never written: zeros, as after a loss of power."""
+    first = rng.integers(len(text))
+    last = min(len(text), first + rng.integers(1, 4096))
+    text[first:last] = bytes(last - first)
+    return text
 
 
 def exchange(text: bytearray, rng: np.random.Generator) -> bytearray:
-  """Two blocks change places."""
-  size = max(len(text) // 8, 1)
-  i, j = sorted(rng.integers(0, len(text) - size + 1, 2))
-  j = max(i + size, j)
-  a, b = text[i:i + size], text[j:j + size]
-  return text[:i] + b + text[i + size:j] + a + text[j + size:] if len(a) == len(b) else text
+    """Two blocks change places."""
+    size = max(len(text) // 8, 1)
+    i, j = sorted(rng.integers(0, len(text) - size + 1, 2))
+    j = max(i + size, j)
+    a, b = text[i : i + size], text[j : j + size]
+    return (
+        text[:i] + b + text[i + size : j] + a + text[j + size :]
+        if len(a) == len(b)
+        else text
+    )
 
 
 DAMAGES = (flip_a_bit, garble, cut, lengthen, zero, exchange)
@@ -63,71 +68,95 @@ DAMAGES = (flip_a_bit, garble, cut, lengthen, zero, exchange)
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-  """A folder with two checkpoints, and the bits of each."""
-  folder, found = tmp_path_factory.mktemp("saved"), {}
-  here = variables("fsdp and tensor parallel", seed=None)
-  for step in (1, 2):
-    fill(here, seed=step)
-    mtf.save_checkpoint(str(folder), step, here, extra={"examples_done": 16 * step})
-    found[step] = bits(here)
-  return folder, found
+    """A folder with two checkpoints, and the bits of each."""
+    folder, found = tmp_path_factory.mktemp("saved"), {}
+    here = variables("fsdp and tensor parallel", seed=None)
+    for step in (1, 2):
+        fill(here, seed=step)
+        mtf.save_checkpoint(str(folder), step, here, extra={"examples_done": 16 * step})
+        found[step] = bits(here)
+    return folder, found
 
 
 def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
-  folder, expected = saved
-  files = sorted(path.name for path in (folder / "step_00000002").iterdir())
-  assert {"manifest.json", "variables.index", "variables.data-00000-of-00001"} <= set(files)
-  here, found = variables("fsdp of 8", seed=3), 0
-  for trial in range(request.config.getoption("--damage")):
-    file, damage = files[trial % len(files)], DAMAGES[trial // len(files) % len(DAMAGES)]
-    there = tmp_path / "run"
-    shutil.copytree(folder, there)
-    path = there / "step_00000002" / file
-    before = path.read_bytes()
-    path.write_bytes(damage(bytearray(before), rng))
-    if path.read_bytes() != before:
-      with pytest.raises(DamageError) as caught:
-        mtf.restore_checkpoint(str(path.parent), here)
-      assert caught.value.file == file, (damage.__name__, str(caught.value))
-      with pytest.warns(CheckpointWarning, match=f"damaged: {file}(.|\n)*the one before it"):
-        restored = mtf.checkpoints.restore_latest(str(there), here)
-      assert restored.extra == {"step": 1, "examples_done": 16}
-      assert bits(here) == expected[1]
-      found += 1
-    shutil.rmtree(there)
-  with capsys.disabled():
-    print(f"\n{found} damaged checkpoints, all named, the one before taken")
-  assert found > request.config.getoption("--damage") * 0.8
+    folder, expected = saved
+    files = sorted(path.name for path in (folder / "step_00000002").iterdir())
+    assert {"manifest.json", "variables.index", "variables.data-00000-of-00001"} <= set(
+        files
+    )
+    here, found = variables("fsdp of 8", seed=3), 0
+    for trial in range(request.config.getoption("--damage")):
+        file, damage = (
+            files[trial % len(files)],
+            DAMAGES[trial // len(files) % len(DAMAGES)],
+        )
+        there = tmp_path / "run"
+        shutil.copytree(folder, there)
+        path = there / "step_00000002" / file
+        before = path.read_bytes()
+        path.write_bytes(damage(bytearray(before), rng))
+        if path.read_bytes() != before:
+            with pytest.raises(DamageError) as caught:
+                mtf.restore_checkpoint(str(path.parent), here)
+            assert caught.value.file == file, (damage.__name__, str(caught.value))
+            with pytest.warns(
+                CheckpointWarning, match=f"damaged: {file}(.|\n)*the one before it"
+            ):
+                restored = mtf.checkpoints.restore_latest(str(there), here)
+            assert restored.extra == {"step": 1, "examples_done": 16}
+            assert bits(here) == expected[1]
+            found += 1
+        shutil.rmtree(there)
+    with capsys.disabled():
+        print(f"\n{found} damaged checkpoints, all named, the one before taken")
+    assert found > request.config.getoption("--damage") * 0.8
 
 
-@pytest.mark.parametrize("file", ["manifest.json", "variables.index",
-                                  "variables.data-00000-of-00001"])
+@pytest.mark.parametrize(
+    "file", ["manifest.json", "variables.index", "variables.data-00000-of-00001"]
+)
 def test_a_file_that_is_not_there_is_named(saved, tmp_path, file):
-  shutil.copytree(saved[0], tmp_path / "run")
-  (tmp_path / "run" / "step_00000002" / file).unlink()
-  with pytest.warns(CheckpointWarning, match=file):
-    assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 1
-  shutil.rmtree(tmp_path / "run" / "step_00000001")
-  with pytest.warns(CheckpointWarning), pytest.raises(DamageError, match=file):
-    mtf.latest_checkpoint(str(tmp_path / "run"))     # not None: nobody shall begin anew
+    shutil.copytree(saved[0], tmp_path / "run")
+    (tmp_path / "run" / "step_00000002" / file).unlink()
+    with pytest.warns(CheckpointWarning, match=file):
+        assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 1
+    shutil.rmtree(tmp_path / "run" / "step_00000001")
+    with pytest.warns(CheckpointWarning), pytest.raises(DamageError, match=file):
+        mtf.latest_checkpoint(
+            str(tmp_path / "run")
+        )  # not None: nobody shall begin anew
 
 
 def test_damage_of_numbers_alone_is_seen_when_they_are_read(saved, tmp_path):
-  shutil.copytree(saved[0], tmp_path / "run")
-  for step in (1, 2):
-    path = Path(tmp_path, "run", f"step_{step:08d}", "variables.data-00000-of-00001")
-    path.write_bytes(flip_a_bit(bytearray(path.read_bytes()), np.random.default_rng(step)))
-  assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 2
-  with pytest.warns(CheckpointWarning), pytest.raises(DamageError, match="step_00000001"):
-    mtf.checkpoints.restore_latest(str(tmp_path / "run"), variables("one device", seed=3))
+    shutil.copytree(saved[0], tmp_path / "run")
+    for step in (1, 2):
+        path = Path(
+            tmp_path, "run", f"step_{step:08d}", "variables.data-00000-of-00001"
+        )
+        path.write_bytes(
+            flip_a_bit(bytearray(path.read_bytes()), np.random.default_rng(step))
+        )
+    assert mtf.latest_checkpoint(str(tmp_path / "run"))[0] == 2
+    with (
+        pytest.warns(CheckpointWarning),
+        pytest.raises(DamageError, match="step_00000001"),
+    ):
+        mtf.checkpoints.restore_latest(
+            str(tmp_path / "run"), variables("one device", seed=3)
+        )
 
 
 @pytest.mark.parametrize("how", ["no manifest", "half a manifest"])
 def test_a_checkpoint_without_its_manifest_has_a_way_out(how, tmp_path):
-  folder = tmp_path / "step_00000001"
-  folder.mkdir()
-  if how == "half a manifest":
-    (folder / "manifest.json").write_text('{\n "format": 2,\n')
-  with pytest.warns(CheckpointWarning), pytest.raises(
-      DamageError, match=r"(?s)manifest.json.*\n  Restore the folder from a copy, or delete it"):
-    mtf.checkpoints.latest(str(tmp_path))
+    folder = tmp_path / "step_00000001"
+    folder.mkdir()
+    if how == "half a manifest":
+        (folder / "manifest.json").write_text('{\n "format": 2,\n')
+    with (
+        pytest.warns(CheckpointWarning),
+        pytest.raises(
+            DamageError,
+            match=r"(?s)manifest.json.*\n  Restore the folder from a copy, or delete it",
+        ),
+    ):
+        mtf.checkpoints.latest(str(tmp_path))

@@ -1,4 +1,6 @@
-"""Two runs in one folder: the second is refused, and told who has it; a killed one has nothing."""
+"""Two runs in one folder: the second is refused, and told who has it; a killed one has
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,35 +32,42 @@ with lock.only_run(sys.argv[2]):
 
 
 def test_a_folder_is_held_by_one(tmp_path):
-  folder = str(tmp_path / "new" / "run")
-  with only_run(folder):
-    with pytest.raises(mtf.CheckpointError, match=rf"{folder} is in use by process {os.getpid()} "
-                                                  rf"on host {socket.gethostname()}, since 20"):
-      with only_run(folder):
-        raise AssertionError("two runs")
-  with only_run(folder):
-    pass
+    folder = str(tmp_path / "new" / "run")
+    with only_run(folder):
+        with pytest.raises(
+            mtf.CheckpointError,
+            match=rf"{folder} is in use by process {os.getpid()} "
+            rf"on host {socket.gethostname()}, since 20",
+        ):
+            with only_run(folder):
+                raise AssertionError("two runs")
+    with only_run(folder):
+        pass
 
 
 def test_a_killed_process_holds_nothing(tmp_path):
-  held = subprocess.Popen([sys.executable, "-c", HOLD, lock.__file__, str(tmp_path)], text=True,
-                          stdout=subprocess.PIPE, cwd=Path(mtf.__file__).parents[1])
-  try:
-    assert held.stdout.readline() == "held\n"
-    with pytest.raises(mtf.CheckpointError, match=f"process {held.pid} on host"):
-      with only_run(str(tmp_path)):
-        raise AssertionError("two runs")
-  finally:
-    held.send_signal(signal.SIGKILL)
-    held.wait()
-    held.stdout.close()
-  with only_run(str(tmp_path)):
-    pass
+    held = subprocess.Popen(
+        [sys.executable, "-c", HOLD, lock.__file__, str(tmp_path)],
+        text=True,
+        stdout=subprocess.PIPE,
+        cwd=Path(mtf.__file__).parents[1],
+    )
+    try:
+        assert held.stdout.readline() == "held\n"
+        with pytest.raises(mtf.CheckpointError, match=f"process {held.pid} on host"):
+            with only_run(str(tmp_path)):
+                raise AssertionError("two runs")
+    finally:
+        held.send_signal(signal.SIGKILL)
+        held.wait()
+        held.stdout.close()
+    with only_run(str(tmp_path)):
+        pass
 
 
 def test_an_empty_lock_file_of_another_is_told_as_such(tmp_path):
-  with only_run(str(tmp_path)):
-    (tmp_path / lock.FILE).write_text("")
-    with pytest.raises(mtf.CheckpointError, match="in use by another process"):
-      with only_run(str(tmp_path)):
-        raise AssertionError("two runs")
+    with only_run(str(tmp_path)):
+        (tmp_path / lock.FILE).write_text("")
+        with pytest.raises(mtf.CheckpointError, match="in use by another process"):
+            with only_run(str(tmp_path)):
+                raise AssertionError("two runs")

@@ -1,4 +1,6 @@
-"""Saved on one mesh and layout, restored on another: the same bits, an optimizer's state too."""
+"""Saved on one mesh and layout, restored on another: the same bits, an optimizer's
+state too.
+"""
 
 from __future__ import annotations
 
@@ -11,72 +13,108 @@ from tests.checkpoints.models import MESHES, bits, variables
 
 @pytest.mark.parametrize("before", MESHES)
 def test_every_mesh_to_every_other(before, tmp_path):
-  saved = variables(before, seed=1)
-  path = mtf.save_checkpoint(str(tmp_path), 3, saved)
-  expected = bits(saved)
-  assert len(expected) > 9 and len(set(expected.values())) == len(expected)
-  for after in MESHES:                                  # 7 x 7 pairs
+    saved = variables(before, seed=1)
+    path = mtf.save_checkpoint(str(tmp_path), 3, saved)
+    expected = bits(saved)
+    assert len(expected) > 9 and len(set(expected.values())) == len(expected)
+    for after in MESHES:  # 7 x 7 pairs
+        here = variables(after, seed=2)
+        mtf.restore_checkpoint(path, here)
+        assert bits(here) == expected, after
+
+
+@pytest.mark.parametrize(
+    "before, after",
+    [
+        ("one device", "fsdp of 8"),
+        ("stages", "one device"),
+        ("fsdp of 8", "tensor parallel"),
+    ],
+)
+def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "PIECE", 40)  # bytes: several files, parts of rows
+    monkeypatch.setattr(reading, "PIECE", 40)
+    saved = variables(before, seed=1)
+    path = mtf.save_checkpoint(str(tmp_path), 3, saved)
+    manifest = Manifest.read(path)
+    assert len(manifest.files) > 20
+    assert len(manifest.tensors["table"].boxes) > 8
     here = variables(after, seed=2)
     mtf.restore_checkpoint(path, here)
-    assert bits(here) == expected, after
-
-
-@pytest.mark.parametrize("before, after", [("one device", "fsdp of 8"), ("stages", "one device"),
-                                           ("fsdp of 8", "tensor parallel")])
-def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
-  monkeypatch.setattr(writing, "PIECE", 40)             # bytes: several files, parts of rows
-  monkeypatch.setattr(reading, "PIECE", 40)
-  saved = variables(before, seed=1)
-  path = mtf.save_checkpoint(str(tmp_path), 3, saved)
-  manifest = Manifest.read(path)
-  assert len(manifest.files) > 20
-  assert len(manifest.tensors["table"].boxes) > 8
-  here = variables(after, seed=2)
-  mtf.restore_checkpoint(path, here)
-  assert bits(here) == bits(saved)
+    assert bits(here) == bits(saved)
 
 
 def test_large_slices_of_a_damaged_checkpoint_are_zero(tmp_path, monkeypatch):
-  monkeypatch.setattr(reading, "PIECE", 3)              # even scalars are large
-  path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
-  data = tmp_path / "step_00000003" / "variables.data-00000-of-00001"
-  data.write_bytes(bytes(len(data.read_bytes())))
-  for key in ("one device", "fsdp of 8"):
-    here = variables(key, seed=2)
-    with pytest.raises(mtf.checkpoints.DamageError, match="variables.data"):
-      mtf.restore_checkpoint(path, here)
-    assert [v.numpy().shape for v in here.values()] == [v.shape.sizes for v in here.values()]
-    assert sum(not v.numpy().any() for v in here.values()) == 1      # what was being read
+    monkeypatch.setattr(reading, "PIECE", 3)  # even scalars are large
+    path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
+    data = tmp_path / "step_00000003" / "variables.data-00000-of-00001"
+    data.write_bytes(bytes(len(data.read_bytes())))
+    for key in ("one device", "fsdp of 8"):
+        here = variables(key, seed=2)
+        with pytest.raises(mtf.checkpoints.DamageError, match="variables.data"):
+            mtf.restore_checkpoint(path, here)
+        assert [v.numpy().shape for v in here.values()] == [
+            v.shape.sizes for v in here.values()
+        ]
+        assert (
+            sum(not v.numpy().any() for v in here.values()) == 1
+        )  # what was being read
 
 
 def test_alike_positions_of_several_devices_hold_the_restored_numbers(tmp_path):
-  saved = variables("one device", seed=1)
-  path = mtf.save_checkpoint(str(tmp_path), 3, saved)
-  here = variables("8 devices", seed=2)
-  mtf.restore_checkpoint(path, here)
-  for name, v in here.items():
-    assert {slice_.numpy().tobytes() for slice_ in v.slices()} == {saved[name].numpy().tobytes()}
+    saved = variables("one device", seed=1)
+    path = mtf.save_checkpoint(str(tmp_path), 3, saved)
+    here = variables("8 devices", seed=2)
+    mtf.restore_checkpoint(path, here)
+    for name, v in here.items():
+        assert {slice_.numpy().tobytes() for slice_ in v.slices()} == {
+            saved[name].numpy().tobytes()
+        }
 
 
 def test_a_part_by_other_names(tmp_path):
-  saved = variables("fsdp of 8", seed=1)
-  path = mtf.save_checkpoint(str(tmp_path), 3, saved)
-  here = variables("tensor parallel", seed=2)
-  part = {"mine/wi": here["first/wi"], "other/wi": here["second/wi"], "embedding": here["table"]}
-  mtf.restore_checkpoint(path, part, partly=True, renames={
-      "mine": "first", "other": "third", "other/wi": "second/wi", "embedding": "table"})
-  expected = bits(saved)
-  assert bits(part) == {"mine/wi": expected["first/wi"], "other/wi": expected["second/wi"],
-                        "embedding": expected["table"]}
-  with pytest.raises(mtf.CheckpointError, match=r"not saved +nowhere/wi \[d_model:8 d_ff:12\]"):
-    mtf.restore_checkpoint(path, part, partly=True, renames={"mine": "nowhere"})
+    saved = variables("fsdp of 8", seed=1)
+    path = mtf.save_checkpoint(str(tmp_path), 3, saved)
+    here = variables("tensor parallel", seed=2)
+    part = {
+        "mine/wi": here["first/wi"],
+        "other/wi": here["second/wi"],
+        "embedding": here["table"],
+    }
+    mtf.restore_checkpoint(
+        path,
+        part,
+        partly=True,
+        renames={
+            "mine": "first",
+            "other": "third",
+            "other/wi": "second/wi",
+            "embedding": "table",
+        },
+    )
+    expected = bits(saved)
+    assert bits(part) == {
+        "mine/wi": expected["first/wi"],
+        "other/wi": expected["second/wi"],
+        "embedding": expected["table"],
+    }
+    with pytest.raises(
+        mtf.CheckpointError, match=r"not saved +nowhere/wi \[d_model:8 d_ff:12\]"
+    ):
+        mtf.restore_checkpoint(path, part, partly=True, renames={"mine": "nowhere"})
 
 
 def test_dimensions_in_another_order_are_refused(tmp_path):
-  def square(shape):
-    return {"w": mtf.Variable(mtf.Mesh(""), shape, mtf.layers.initializers.normal(), "w")}
+    def square(shape):
+        return {
+            "w": mtf.Variable(
+                mtf.Mesh(""), shape, mtf.layers.initializers.normal(), "w"
+            )
+        }
 
-  path = mtf.save_checkpoint(str(tmp_path), 3, square("a:4; b:4"))
-  with pytest.raises(mtf.CheckpointError, match=r"w: \[a:4 b:4\] saved, \[b:4 a:4\] now"):
-    mtf.restore_checkpoint(path, square("b:4; a:4"))
-  mtf.restore_checkpoint(path, square("a:4; c:4"))      # a name may change
+    path = mtf.save_checkpoint(str(tmp_path), 3, square("a:4; b:4"))
+    with pytest.raises(
+        mtf.CheckpointError, match=r"w: \[a:4 b:4\] saved, \[b:4 a:4\] now"
+    ):
+        mtf.restore_checkpoint(path, square("b:4; a:4"))
+    mtf.restore_checkpoint(path, square("a:4; c:4"))  # a name may change

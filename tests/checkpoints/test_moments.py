@@ -1,4 +1,6 @@
-"""A process that dies while it saves, or a disk that is full: what was saved before is there."""
+"""A process that dies while it saves, or a disk that is full: what was saved before is
+there.
+"""
 
 from __future__ import annotations
 
@@ -16,93 +18,103 @@ from tests.checkpoints.models import bits, fill, variables
 
 
 class Killed(BaseException):
-  """The process dies here."""
+    """The process dies here."""
 
 
 @contextlib.contextmanager
 def dying_at(moment):
-  """Lets all that changes files count, and the one of that number not happen, nor any after."""
-  count = 0
+    """Lets all that changes files count, and the one of that number not happen, nor any
+    after.
+    """
+    count = 0
 
-  def counted(call):
-    def counting(*args, **kwargs):
-      nonlocal count
-      count += 1
-      if count > moment:
-        raise Killed
-      return call(*args, **kwargs)
-    return counting
+    def counted(call):
+        def counting(*args, **kwargs):
+            nonlocal count
+            count += 1
+            if count > moment:
+                raise Killed
+            return call(*args, **kwargs)
 
-  with pytest.MonkeyPatch.context() as patch:
-    for module, names in ((os, ("rename", "makedirs")), (shutil, ("rmtree",)),
-                          (tf.raw_ops, ("SaveV2", "MergeV2Checkpoints"))):
-      for name in names:
-        patch.setattr(module, name, counted(getattr(module, name)))
-    yield lambda: count
+        return counting
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in (
+            (os, ("rename", "makedirs")),
+            (shutil, ("rmtree",)),
+            (tf.raw_ops, ("SaveV2", "MergeV2Checkpoints")),
+        ):
+            for name in names:
+                patch.setattr(module, name, counted(getattr(module, name)))
+        yield lambda: count
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_at_every_moment_of_a_save_there_is_a_whole_checkpoint(tmp_path, again):
-  here, there = variables("one device", seed=None), variables("fsdp of 8", seed=None)
-  seen = set()
-  for moment in range(40):
-    folder, expected = tmp_path / str(moment), {}
-    for step in (1, 2, 3):
-      fill(here, seed=step)
-      if step == 3:
-        break
-      mtf.save_checkpoint(str(folder), step, here, keep=2)
-      expected[step] = bits(here)
-    new = 2 if again else 3                       # the same step again, or the next one
-    try:
-      with dying_at(moment):
-        mtf.save_checkpoint(str(folder), new, here, keep=2)
-      break
-    except Killed:
-      pass
-    found = mtf.checkpoints.restore_latest(str(folder), there)
-    seen.add(found.step)
-    assert bits(there) in (expected.get(found.step), bits(here))
-    assert found.step >= 2 or again
-    saver = Saver(str(folder))
-    assert not [name for name in os.listdir(folder) if "tmp" in name]
-    saver.save(new, here)
-    assert mtf.checkpoints.restore_latest(str(folder), there).step == new
-    assert bits(there) == bits(here)
-  else:
-    raise AssertionError("it never ended")
-  assert moment >= 6 and new in seen
+    here, there = variables("one device", seed=None), variables("fsdp of 8", seed=None)
+    seen = set()
+    for moment in range(40):
+        folder, expected = tmp_path / str(moment), {}
+        for step in (1, 2, 3):
+            fill(here, seed=step)
+            if step == 3:
+                break
+            mtf.save_checkpoint(str(folder), step, here, keep=2)
+            expected[step] = bits(here)
+        new = 2 if again else 3  # the same step again, or the next one
+        try:
+            with dying_at(moment):
+                mtf.save_checkpoint(str(folder), new, here, keep=2)
+            break
+        except Killed:
+            pass
+        found = mtf.checkpoints.restore_latest(str(folder), there)
+        seen.add(found.step)
+        assert bits(there) in (expected.get(found.step), bits(here))
+        assert found.step >= 2 or again
+        saver = Saver(str(folder))
+        assert not [name for name in os.listdir(folder) if "tmp" in name]
+        saver.save(new, here)
+        assert mtf.checkpoints.restore_latest(str(folder), there).step == new
+        assert bits(there) == bits(here)
+    else:
+        raise AssertionError("it never ended")
+    assert moment >= 6 and new in seen
 
 
 @contextlib.contextmanager
 def files_of_at_most(size):
-  """Lets no file become larger: what a full disk does, without one."""
-  before = resource.getrlimit(resource.RLIMIT_FSIZE)
-  resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-  try:
-    yield
-  finally:
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    """Lets no file become larger: what a full disk does, without one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-@pytest.mark.parametrize("room", [100, 300, 1500])        # of 2.3 kB of numbers
+@pytest.mark.parametrize("room", [100, 300, 1500])  # of 2.3 kB of numbers
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_full_disk_is_told_and_nothing_half_written_stays(tmp_path, asynchronous, room):
-  here, there = variables("one device", seed=1), variables("fsdp of 8", seed=None)
-  saver = Saver(str(tmp_path), keep=1, asynchronous=asynchronous)
-  saver.save(1, here)
-  saver.finish()
-  expected = bits(here)
-  fill(here, seed=2)
-  with pytest.warns(CheckpointWarning, match="step 2 could not be written(.|\n)*the work goes on"):
-    with files_of_at_most(room):
-      saver.save(2, here)
-      saver.wait()
-  assert os.listdir(tmp_path) == ["step_00000001"]
-  with pytest.raises(WriteError, match="step 2"):
+def test_a_full_disk_is_told_and_nothing_half_written_stays(
+    tmp_path, asynchronous, room
+):
+    here, there = variables("one device", seed=1), variables("fsdp of 8", seed=None)
+    saver = Saver(str(tmp_path), keep=1, asynchronous=asynchronous)
+    saver.save(1, here)
     saver.finish()
-  assert mtf.checkpoints.restore_latest(str(tmp_path), there).step == 1
-  assert bits(there) == expected
-  saver.save(3, here)                                     # there is room again
-  saver.finish()
-  assert os.listdir(tmp_path) == ["step_00000003"]
+    expected = bits(here)
+    fill(here, seed=2)
+    with pytest.warns(
+        CheckpointWarning, match="step 2 could not be written(.|\n)*the work goes on"
+    ):
+        with files_of_at_most(room):
+            saver.save(2, here)
+            saver.wait()
+    assert os.listdir(tmp_path) == ["step_00000001"]
+    with pytest.raises(WriteError, match="step 2"):
+        saver.finish()
+    assert mtf.checkpoints.restore_latest(str(tmp_path), there).step == 1
+    assert bits(there) == expected
+    saver.save(3, here)  # there is room again
+    saver.finish()
+    assert os.listdir(tmp_path) == ["step_00000003"]

@@ -1,4 +1,6 @@
-"""Workers for real: one process's numbers, where data go, and an end whatever ends the launcher."""
+"""Workers for real: one process's numbers, where data go, and an end whatever ends the
+launcher.
+"""
 
 from __future__ import annotations
 
@@ -16,65 +18,82 @@ import meshtf as mtf
 from tests.cluster import steps
 from tests.cluster.launched import Launched
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux",
-                                                   reason="workers close their ports on Linux")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="workers close their ports on Linux"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
 def found():
-  """What `steps` finds on two workers with two devices each."""
-  command = [sys.executable, "-m", "tests.cluster.steps"]
-  with Launched(command, "--workers=2", "--devices_each=2") as launched:
-    assert launched.wait() == 0, launched.text
-  print(launched.text)
-  return json.loads(next(line for line in launched.lines if line.startswith("{")))
+    """What `steps` finds on two workers with two devices each."""
+    command = [sys.executable, "-m", "tests.cluster.steps"]
+    with Launched(command, "--workers=2", "--devices_each=2") as launched:
+        assert launched.wait() == 0, launched.text
+    print(launched.text)
+    return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
 def test_all_devices_of_all_workers_are_there(found):
-  assert found["devices"] == [f"/job:worker/replica:0/task:{w}/device:CPU:{i}"
-                              for w in (0, 1) for i in (0, 1)]
+    assert found["devices"] == [
+        f"/job:worker/replica:0/task:{w}/device:CPU:{i}" for w in (0, 1) for i in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("case", range(len(steps.MESHES)), ids=map(str, steps.MESHES))
 def test_losses_are_those_of_one_process(found, case):
-  own = steps.losses(mtf.Mesh(layout=steps.LAYOUT, **steps.MESHES[case]))
-  np.testing.assert_allclose(found["losses"][case], own, rtol=1e-5)
-  assert len(set(own)) == len(own)
+    own = steps.losses(mtf.Mesh(layout=steps.LAYOUT, **steps.MESHES[case]))
+    np.testing.assert_allclose(found["losses"][case], own, rtol=1e-5)
+    assert len(set(own)) == len(own)
 
 
 @pytest.mark.parametrize("axes", ["data:4", "data:8"])
 def test_a_reduction_crosses_the_network_once_for_each_host(found, axes):
-  assert found["reductions"][axes] == {"all_reduce": 2 * (2 - 1) * 1000 * 4}
+    assert found["reductions"][axes] == {"all_reduce": 2 * (2 - 1) * 1000 * 4}
 
 
 def test_less_crosses_where_the_chatty_axis_stays_within_a_host(found):
-  assert found["chatty"]["model"] < found["chatty"]["data"] / 4
+    assert found["chatty"]["model"] < found["chatty"]["data"] / 4
 
 
 def test_each_host_reads_its_own_rows(found):
-  assert found["read"] == {"equal": True, "devices": [True] * 4,
-                           "hosts": ["task:0", "task:0", "task:1", "task:1"]}
+    assert found["read"] == {
+        "equal": True,
+        "devices": [True] * 4,
+        "hosts": ["task:0", "task:0", "task:1", "task:1"],
+    }
 
 
 def alive(pid):
-  try:
-    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-  except FileNotFoundError:
-    return False
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return False
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_and_command_end_with_the_launcher(number):
-  waiting = [sys.executable, "-c", "import time; print('ready', flush=True); time.sleep(600)"]
-  with Launched(waiting, "--workers=2") as launched:
-    assert launched.wait_for("^ready"), launched.text
-    mine = [int(pid) for child in (launched.pid,)
-            for pid in Path(f"/proc/{child}/task/{child}/children").read_text().split()]
-    assert len(mine) == 3 and set(launched.workers.values()) < set(mine)
-    os.kill(launched.pid, number)
-    assert launched.wait() == (-number if number == signal.SIGKILL else 128 + number)
-  end = time.monotonic() + 10.0
-  while any(map(alive, mine)) and time.monotonic() < end:
-    time.sleep(0.05)
-  assert not any(map(alive, mine))
-  assert "TensorFlow's protocol has no authentication" in launched.text
+    waiting = [
+        sys.executable,
+        "-c",
+        "import time; print('ready', flush=True); time.sleep(600)",
+    ]
+    with Launched(waiting, "--workers=2") as launched:
+        assert launched.wait_for("^ready"), launched.text
+        mine = [
+            int(pid)
+            for child in (launched.pid,)
+            for pid in Path(f"/proc/{child}/task/{child}/children").read_text().split()
+        ]
+        assert len(mine) == 3 and set(launched.workers.values()) < set(mine)
+        os.kill(launched.pid, number)
+        assert launched.wait() == (
+            -number if number == signal.SIGKILL else 128 + number
+        )
+    end = time.monotonic() + 10.0
+    while any(map(alive, mine)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(map(alive, mine))
+    assert "TensorFlow's protocol has no authentication" in launched.text

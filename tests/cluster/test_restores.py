@@ -1,4 +1,6 @@
-"""Checkpoints of two workers in one process, of one process on two workers, and among these."""
+"""Checkpoints of two workers in one process, of one process on two workers, and among
+these.
+"""
 
 from __future__ import annotations
 
@@ -12,47 +14,53 @@ from tests.checkpoints.models import MESHES, bits, variables
 from tests.cluster import restores
 from tests.cluster.launched import Launched
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux",
-                                                   reason="workers close their ports on Linux")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="workers close their ports on Linux"
+    ),
+]
 ONES = ("one device", "fsdp of 8", "tensor parallel")
 EVERY = [True] * len(restores.MESHES)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-  return tmp_path_factory.mktemp("restores")
+    return tmp_path_factory.mktemp("restores")
 
 
 @pytest.fixture(scope="module")
 def found(folder):
-  """What the program finds on two workers with two devices each, given checkpoints of one."""
-  for k, key in enumerate(ONES):
-    mtf.save_checkpoint(str(folder / f"one_{k}"), 3, variables(key, seed=1))
-  command = [sys.executable, "-m", "tests.cluster.restores", str(folder)]
-  with Launched(command, "--workers=2", "--devices_each=2") as launched:
-    assert launched.wait() == 0, launched.text
-  return json.loads(next(line for line in launched.lines if line.startswith("{")))
+    """What the program finds on two workers with two devices each, given checkpoints of
+    one.
+    """
+    for k, key in enumerate(ONES):
+        mtf.save_checkpoint(str(folder / f"one_{k}"), 3, variables(key, seed=1))
+    command = [sys.executable, "-m", "tests.cluster.restores", str(folder)]
+    with Launched(command, "--workers=2", "--devices_each=2") as launched:
+        assert launched.wait() == 0, launched.text
+    return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
 def test_one_process_to_two_workers(found):
-  assert found["one to two"] == [EVERY] * len(ONES)
+    assert found["one to two"] == [EVERY] * len(ONES)
 
 
 def test_two_workers_to_two_workers_in_all_layouts(found):
-  assert found["hosts"] == [2] * len(EVERY)
-  assert found["two to two"] == [EVERY] * len(EVERY)
+    assert found["hosts"] == [2] * len(EVERY)
+    assert found["two to two"] == [EVERY] * len(EVERY)
 
 
 @pytest.mark.parametrize("k", range(len(EVERY)), ids=list(restores.MESHES))
 def test_two_workers_to_one_process(found, folder, k):
-  want = bits(variables("one device", seed=2))
-  assert len(set(want.values())) == len(want)
-  for key in MESHES:
-    here = variables(key, seed=3)
-    mtf.restore_checkpoint(restores.saved(str(folder / f"two_{k}"), 3), here)
-    assert bits(here) == want, key
+    want = bits(variables("one device", seed=2))
+    assert len(set(want.values())) == len(want)
+    for key in MESHES:
+        here = variables(key, seed=3)
+        mtf.restore_checkpoint(restores.saved(str(folder / f"two_{k}"), 3), here)
+        assert bits(here) == want, key
 
 
 def test_a_folder_that_workers_do_not_see_is_refused(found):
-  assert "not all workers see the folder" in found["unshared"]
-  assert "task:0" in found["unshared"] and "task:1" in found["unshared"]
+    assert "not all workers see the folder" in found["unshared"]
+    assert "task:0" in found["unshared"] and "task:1" in found["unshared"]

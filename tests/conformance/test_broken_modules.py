@@ -1,4 +1,6 @@
-"""The suite of exported modules must fail for every broken collective, window or coordinate."""
+"""The suite of exported modules must fail for every broken collective, window or
+coordinate.
+"""
 
 from __future__ import annotations
 
@@ -15,69 +17,122 @@ from meshtf.runtime.spmd import collectives, replica, windows
 from meshtf.testing import check_export, difference
 from meshtf.testing.exported import run_exported
 
-pytest.importorskip("jaxlib")       # Python 3.10 has none
+pytest.importorskip("jaxlib")  # Python 3.10 has none
 
 
 def others(groups):
-  """Returns groups along the other axis of a 2x2 mesh."""
-  return tuple(zip(*groups))
+    """Returns groups along the other axis of a 2x2 mesh."""
+    return tuple(zip(*groups))
 
 
 def backwards(groups):
-  """Returns each group in the wrong order."""
-  return [tuple(reversed(group)) for group in groups]
+    """Returns each group in the wrong order."""
+    return [tuple(reversed(group)) for group in groups]
 
 
 def swapped(real):
-  """Returns the coordinates of the other axis."""
-  def coordinates(mesh):
-    found = real(mesh)
-    return dict(zip(found, reversed(found.values())))
-  return coordinates
+    """Returns the coordinates of the other axis."""
+
+    def coordinates(mesh):
+        found = real(mesh)
+        return dict(zip(found, reversed(found.values())))
+
+    return coordinates
 
 
-# What is broken: (op whose samples need it, where it stands, its name, what takes its place).
+# What is broken: (op whose samples need it, where it stands, its name, what takes its
+# place).
 LIES = {
-    "all_reduce among the wrong replicas": (Reduce, collectives, "all_reduce", lambda real: (
-        lambda x, groups, kind: real(x, others(groups), kind))),
-    "all_reduce of maxima as minima": (Reduce, collectives, "all_reduce", lambda real: (
-        lambda x, groups, kind: real(x, groups, "min" if kind == "max" else kind))),
-    "all_reduce left out": (Reduce, collectives, "all_reduce", lambda real: (
-        lambda x, groups, kind: x)),
-    "reduce_scatter gives the other piece": (Gather, collectives, "reduce_scatter", lambda real: (
-        lambda x, groups, kind, axis: real(x, backwards(groups), kind, axis))),
-    "all_gather in the wrong order": (Rename, collectives, "all_gather", lambda real: (
-        lambda x, groups, axis: real(x, backwards(groups), axis))),
-    "all_to_all among the wrong replicas": (Rename, collectives, "all_to_all", lambda real: (
-        lambda x, groups, cut, join: real(x, others(groups), cut, join))),
-    "told in the wrong order": (Cumsum, collectives, "stack", lambda real: (
-        lambda x, groups: real(x, backwards(groups)))),
+    "all_reduce among the wrong replicas": (
+        Reduce,
+        collectives,
+        "all_reduce",
+        lambda real: lambda x, groups, kind: real(x, others(groups), kind),
+    ),
+    "all_reduce of maxima as minima": (
+        Reduce,
+        collectives,
+        "all_reduce",
+        lambda real: (
+            lambda x, groups, kind: real(x, groups, "min" if kind == "max" else kind)
+        ),
+    ),
+    "all_reduce left out": (
+        Reduce,
+        collectives,
+        "all_reduce",
+        lambda real: lambda x, groups, kind: x,
+    ),
+    "reduce_scatter gives the other piece": (
+        Gather,
+        collectives,
+        "reduce_scatter",
+        lambda real: (
+            lambda x, groups, kind, axis: real(x, backwards(groups), kind, axis)
+        ),
+    ),
+    "all_gather in the wrong order": (
+        Rename,
+        collectives,
+        "all_gather",
+        lambda real: lambda x, groups, axis: real(x, backwards(groups), axis),
+    ),
+    "all_to_all among the wrong replicas": (
+        Rename,
+        collectives,
+        "all_to_all",
+        lambda real: lambda x, groups, cut, join: real(x, others(groups), cut, join),
+    ),
+    "told in the wrong order": (
+        Cumsum,
+        collectives,
+        "stack",
+        lambda real: lambda x, groups: real(x, backwards(groups)),
+    ),
     "coordinates of the other axis": (OneHot, replica, "_coordinates", swapped),
-    "window from the wrong side": (Concat, windows, "permute", lambda real: (
-        lambda x, pairs: real(x, [(target, source) for source, target in pairs]))),
-    "window one row late": (Concat, windows, "_take", lambda real: (
-        lambda x, axis, start, length: real(x, axis, start + 1, length))),
-    "window not filled": (Pad, windows, "_filled", lambda real: (
-        lambda x, axis, low, size, fill: x)),
+    "window from the wrong side": (
+        Concat,
+        windows,
+        "permute",
+        lambda real: (
+            lambda x, pairs: real(x, [(target, source) for source, target in pairs])
+        ),
+    ),
+    "window one row late": (
+        Concat,
+        windows,
+        "_take",
+        lambda real: lambda x, axis, start, length: real(x, axis, start + 1, length),
+    ),
+    "window not filled": (
+        Pad,
+        windows,
+        "_filled",
+        lambda real: lambda x, axis, low, size, fill: x,
+    ),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_broken_runtime_is_found(lie, seed, monkeypatch):
-  op, place, name, replace = lie
-  monkeypatch.setattr(place, name, replace(getattr(place, name)))
-  report = check_export(op, seed, meshes=["x:2;y:2"], fail_fast=True)
-  assert any("values at" in text for text in report.failures), report
+    op, place, name, replace = lie
+    monkeypatch.setattr(place, name, replace(getattr(place, name)))
+    report = check_export(op, seed, meshes=["x:2;y:2"], fail_fast=True)
+    assert any("values at" in text for text in report.failures), report
 
 
 def test_a_permute_that_is_left_out_is_found(monkeypatch):
-  mesh, array = mtf.Mesh("x:2;y:2", "b:x;d:y"), np.arange(16, dtype="float32").reshape(4, 4)
-  x = mtf.import_tensor(mesh, array, "b;d")
+    mesh, array = (
+        mtf.Mesh("x:2;y:2", "b:x;d:y"),
+        np.arange(16, dtype="float32").reshape(4, 4),
+    )
+    x = mtf.import_tensor(mesh, array, "b;d")
 
-  def moved():
-    (y,) = run_exported(lambda x: [mtf.shard(x, "b:y;d:x")], [x])
-    return difference(y, x.shape, array)
-  assert moved() == ""
-  monkeypatch.setattr(collectives, "permute", lambda x, pairs: x)
-  assert "values at (0, 1)" in moved()
+    def moved():
+        (y,) = run_exported(lambda x: [mtf.shard(x, "b:y;d:x")], [x])
+        return difference(y, x.shape, array)
+
+    assert moved() == ""
+    monkeypatch.setattr(collectives, "permute", lambda x, pairs: x)
+    assert "values at (0, 1)" in moved()

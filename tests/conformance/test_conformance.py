@@ -1,43 +1,56 @@
-"""Every op of the library, under every layout, against one device and against TensorFlow's tape."""
+"""Every op of the library, under every layout, against one device and against
+TensorFlow's tape.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from meshtf.testing import check_export, check_program, check_sample, label, registered_ops
+from meshtf.testing import (
+    check_export,
+    check_program,
+    check_sample,
+    label,
+    registered_ops,
+)
 from tests.apart import Apart
 
 OPS = [op for op in registered_ops() if op.samples]
-SAMPLES = [pytest.param(op, i, id=f"{label(op)}-{i}")
-           for op in OPS for i in range(len(op.samples))]
+SAMPLES = [
+    pytest.param(op, i, id=f"{label(op)}-{i}")
+    for op in OPS
+    for i in range(len(op.samples))
+]
 
 
 @pytest.fixture(scope="module")
 def apart():
-  """Returns what runs a check in another process."""
-  with Apart(tasks=24) as run:
-    yield run
+    """Returns what runs a check in another process."""
+    with Apart(tasks=24) as run:
+        yield run
 
 
 def test_every_op_has_samples():
-  silent = [label(op) for op in registered_ops() if not op.samples and op.effect is None]
-  assert not silent, f"ops without samples: {silent}"
+    silent = [
+        label(op) for op in registered_ops() if not op.samples and op.effect is None
+    ]
+    assert not silent, f"ops without samples: {silent}"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op, index", SAMPLES)
 def test_eager(op, index, seed, record):
-  record("eager", check_sample(op, index, seed))
+    record("eager", check_sample(op, index, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_function(op, seed, record, apart):
-  record("mtf.function", apart(check_program, op, seed))
+    record("mtf.function", apart(check_program, op, seed))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("op", OPS, ids=label)
 def test_export(op, seed, record, apart):
-  pytest.importorskip("jaxlib")       # Python 3.10 has none
-  record("one StableHLO module", apart(check_export, op, seed))
+    pytest.importorskip("jaxlib")  # Python 3.10 has none
+    record("one StableHLO module", apart(check_export, op, seed))

@@ -1,6 +1,8 @@
-"""The suite must fail for every broken rule: each mutant below is an op with one lie in it.
+"""The suite must fail for every broken rule: each mutant below is an op with one lie in
+it.
 
-Mutants are subclasses, not patches, so that no cache of plans or segments can hide them.
+Mutants are subclasses, not patches, so that no cache of plans or segments can hide
+them.
 """
 
 from __future__ import annotations
@@ -40,153 +42,201 @@ from meshtf.testing import check_export, check_op, check_program
 
 
 class Blind:
-  """An `at` that gives every slice the place of the first."""
+    """An `at` that gives every slice the place of the first."""
 
-  def __init__(self, at):
-    self._at = at
+    def __init__(self, at):
+        self._at = at
 
-  def __getattr__(self, name):
-    return getattr(self._at, name)
+    def __getattr__(self, name):
+        return getattr(self._at, name)
 
-  def offset(self, factor):
-    return 0
+    def offset(self, factor):
+        return 0
 
-  index = offset
+    index = offset
 
 
 class Deaf(Blind):
-  """An `at` where every slice hears only what it told itself: here, the first slice's words."""
+    """An `at` where every slice hears only what it told itself: here, the first slice's
+    words.
+    """
 
-  def __init__(self, at):
-    super().__init__(at)
-    self.told = None if at.told is None else tuple(tf.stack([t[0]] * len(t)) for t in at.told)
-    self.offset, self.index = at.offset, at.index
+    def __init__(self, at):
+        super().__init__(at)
+        self.told = (
+            None
+            if at.told is None
+            else tuple(tf.stack([t[0]] * len(t)) for t in at.told)
+        )
+        self.offset, self.index = at.offset, at.index
 
 
 def mutant(op, only=None, **lies):
-  """Returns a subclass of an op with some members replaced, and some of its samples."""
-  if only is not None:
-    lies["samples"] = tuple(s for s in op.samples if only(s))
-    assert lies["samples"]
-  return type(op.__name__, (op,), lies)
+    """Returns a subclass of an op with some members replaced, and some of
+    its samples.
+    """
+    if only is not None:
+        lies["samples"] = tuple(s for s in op.samples if only(s))
+        assert lies["samples"]
+    return type(op.__name__, (op,), lies)
 
 
 def blind(op, only=None):
-  """Returns an op that ignores where its slice lies."""
-  return mutant(op, only, local=lambda self, at, *xs: op.local(self, Blind(at), *xs))
+    """Returns an op that ignores where its slice lies."""
+    return mutant(op, only, local=lambda self, at, *xs: op.local(self, Blind(at), *xs))
 
 
 def deaf(op):
-  """Returns an op that does not listen to the other slices."""
-  return mutant(op, local=lambda self, at, *xs: op.local(self, Deaf(at), *xs))
+    """Returns an op that does not listen to the other slices."""
+    return mutant(op, local=lambda self, at, *xs: op.local(self, Deaf(at), *xs))
 
 
 def role(op, lie, only=None):
-  """Returns an op whose roles are all `lie`."""
-  return mutant(op, only, role=lambda self, factor: lie)
+    """Returns an op whose roles are all `lie`."""
+    return mutant(op, only, role=lambda self, factor: lie)
 
 
 def gradient(op, lie, only=None):
-  """Returns an op whose gradient is changed by `lie`, a function of the list of cotangents."""
-  return mutant(op, only, gradient=lambda self, *args: lie(op.gradient(self, *args)))
+    """Returns an op whose gradient is changed by `lie`, a function of the list of
+    cotangents.
+    """
+    return mutant(op, only, gradient=lambda self, *args: lie(op.gradient(self, *args)))
 
 
 def fn(*names):
-  """Returns whether a sample is of one of these functions."""
-  return lambda sample: sample.attributes[0] in names
+    """Returns whether a sample is of one of these functions."""
+    return lambda sample: sample.attributes[0] in names
 
 
 def _windows_end_early(op):
-  def needs(self, i, dim):
-    window = op.needs(self, i, dim)
-    return window and Window(window.low, lambda b: window.high(b) - 1)
-  return needs
+    def needs(self, i, dim):
+        window = op.needs(self, i, dim)
+        return window and Window(window.low, lambda b: window.high(b) - 1)
+
+    return needs
 
 
 def _windows_begin_late(op):
-  def needs(self, i, dim):
-    window = op.needs(self, i, dim)
-    return window and Window(lambda a: window.low(a) + 1, lambda b: window.high(b) + 1)
-  return needs
+    def needs(self, i, dim):
+        window = op.needs(self, i, dim)
+        return window and Window(
+            lambda a: window.low(a) + 1, lambda b: window.high(b) + 1
+        )
+
+    return needs
 
 
 def _cumsum_in_wrong_order(self, at, x):
-  y = Cumsum.local(self, at, x)[0]
-  if at.told is None:
-    return (y,)
-  before = tf.cumsum(at.told[0], 0, exclusive=True, reverse=self.reverse)
-  after = tf.cumsum(at.told[0], 0, exclusive=True, reverse=not self.reverse)
-  return (y - tf.gather(before, at.index(self.dim)) + tf.gather(after, at.index(self.dim)),)
+    y = Cumsum.local(self, at, x)[0]
+    if at.told is None:
+        return (y,)
+    before = tf.cumsum(at.told[0], 0, exclusive=True, reverse=self.reverse)
+    after = tf.cumsum(at.told[0], 0, exclusive=True, reverse=not self.reverse)
+    return (
+        y
+        - tf.gather(before, at.index(self.dim))
+        + tf.gather(after, at.index(self.dim)),
+    )
 
 
 def _seed_of_slice(self, at, seed, *seeds):
-  names = self.shape.names
-  return Random.local(self, at, seed + sum(at.offset(n) for n in names), *seeds)
+    names = self.shape.names
+    return Random.local(self, at, seed + sum(at.offset(n) for n in names), *seeds)
 
 
 def _mean_of_slice(self, at, x):
-  y = Reduce.local(self, at, x)[0]
-  parts = 1
-  for dim in self.dims:
-    parts *= at.parts(dim)
-  return (y * parts,)
+    y = Reduce.local(self, at, x)[0]
+    parts = 1
+    for dim in self.dims:
+        parts *= at.parts(dim)
+    return (y * parts,)
 
 
 def _last_bit_of_slice(self, at, *seeds):
-  y = Random.local(self, at, *seeds)[0]
-  later = tf.reduce_any([at.index(n) > 0 for n in self.shape.names])
-  return (tf.where(later, y * tf.constant(1 + 2e-7, y.dtype), y),)
+    y = Random.local(self, at, *seeds)[0]
+    later = tf.reduce_any([at.index(n) > 0 for n in self.shape.names])
+    return (tf.where(later, y * tf.constant(1 + 2e-7, y.dtype), y),)
 
 
 def _latest_wins(self, at, x):
-  """Among equal values of slices, the last one's."""
-  if at.told is None:
-    return TopK.local(self, at, x)
-  told = tuple(tf.reverse(t, [0]) for t in at.told)
-  values, indices = (tf.concat(tf.unstack(t), -1) for t in told)
-  values, best = tf.math.top_k(values, self.k.size)
-  return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
+    """Among equal values of slices, the last one's."""
+    if at.told is None:
+        return TopK.local(self, at, x)
+    told = tuple(tf.reverse(t, [0]) for t in at.told)
+    values, indices = (tf.concat(tf.unstack(t), -1) for t in told)
+    values, best = tf.math.top_k(values, self.k.size)
+    return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
 
 
 class Other(Binary):
-  """Says that its output is float64."""
+    """Says that its output is float64."""
 
-  def out(self, x, y):
-    return (Spec(Binary.out(self, x, y)[0].shape, "float64"),)
+    def out(self, x, y):
+        return (Spec(Binary.out(self, x, y)[0].shape, "float64"),)
 
 
 MUTANTS = {
     "role: einsum keeps a summed name": role(Einsum, Role.MAP),
-    "role: einsum calls all sums maxima": mutant(Einsum, role=lambda self, f: Role.MAP if f in (
-        self.names) else Role.MAX),
+    "role: einsum calls all sums maxima": mutant(
+        Einsum, role=lambda self, f: Role.MAP if f in (self.names) else Role.MAX
+    ),
     "role: gather keeps the rows": role(Gather, Role.MAP),
     "role: segment_sum keeps the places": role(SegmentSum, Role.MAP),
     "role: segment_sum sums the rows": role(SegmentSum, Role.SUM),
-    "role: max is a sum": mutant(Reduce, fn("max"), role=lambda self, f: Role.SUM if f in (
-        self.dims) else Role.MAP),
-    "role: min is a max": mutant(Reduce, fn("min"), role=lambda self, f: Role.MAX if f in (
-        self.dims) else Role.MAP),
+    "role: max is a sum": mutant(
+        Reduce,
+        fn("max"),
+        role=lambda self, f: Role.SUM if f in (self.dims) else Role.MAP,
+    ),
+    "role: min is a max": mutant(
+        Reduce,
+        fn("min"),
+        role=lambda self, f: Role.MAX if f in (self.dims) else Role.MAP,
+    ),
     "role: reshape cuts minor names": role(Reshape, Role.MAP),
     "role: a binary op is the same everywhere": role(Binary, Role.SAME, fn("add")),
     "role: top_k is cut along its dim": mutant(TopK, role=lambda self, f: Role.MAP),
     "role: sort is cut along its dim": role(Sort, Role.MAP),
-    "role: segment_max is a sum": mutant(SegmentExtreme, role=lambda self, f: Role.MAP if f in (
-        self.like) else Role.SUM),
+    "role: segment_max is a sum": mutant(
+        SegmentExtreme, role=lambda self, f: Role.MAP if f in (self.like) else Role.SUM
+    ),
     "factor: rename forgets the new name": mutant(Rename, factor=lambda self, dim: dim),
-    "factor: reshape forgets to be fresh": mutant(Reshape, factor=lambda self, dim: (
-        self._leading().get(dim, dim)), role=lambda self, f: Role.MAP),
+    "factor: reshape forgets to be fresh": mutant(
+        Reshape,
+        factor=lambda self, dim: self._leading().get(dim, dim),
+        role=lambda self, f: Role.MAP,
+    ),
     "fill: padded from outside by another value": mutant(
-        Pad, fill=lambda self, i: 3.0 if self.value else 0.0,
-        local=lambda self, at, x: (tf.pad(x, [[self.before, self.after] if n == self.dim else [0, 0]
-                                              for n in at.inputs[0].names],
-                                          constant_values=tf.cast(self.value, x.dtype)),)
-        if at.parts(self.dim) == 1 else Pad.local(self, at, x)),
+        Pad,
+        fill=lambda self, i: 3.0 if self.value else 0.0,
+        local=lambda self, at, x: (
+            (
+                tf.pad(
+                    x,
+                    [
+                        [self.before, self.after] if n == self.dim else [0, 0]
+                        for n in at.inputs[0].names
+                    ],
+                    constant_values=tf.cast(self.value, x.dtype),
+                ),
+            )
+            if at.parts(self.dim) == 1
+            else Pad.local(self, at, x)
+        ),
+    ),
     "window: slice short by one": mutant(Slice, needs=_windows_end_early(Slice)),
-    "window: slice late by one": mutant(Slice, lambda s: s.attributes[1] + s.attributes[2] < 8,
-                                        needs=_windows_begin_late(Slice)),
+    "window: slice late by one": mutant(
+        Slice,
+        lambda s: s.attributes[1] + s.attributes[2] < 8,
+        needs=_windows_begin_late(Slice),
+    ),
     "window: roll does not wrap": mutant(Roll, needs=Shift.needs),
-    "window: shift the other way": mutant(Shift, needs=lambda self, i, dim: Shift.needs(
-        dataclasses.replace(self, by=-self.by), i, dim)),
+    "window: shift the other way": mutant(
+        Shift,
+        needs=lambda self, i, dim: Shift.needs(
+            dataclasses.replace(self, by=-self.by), i, dim
+        ),
+    ),
     "window: concat begins late": mutant(Concat, needs=_windows_begin_late(Concat)),
     "share: off in top_k": mutant(TopK, shared=lambda self, f: False),
     "share: off in argmax": mutant(ArgMax, shared=lambda self, f: False),
@@ -204,38 +254,67 @@ MUTANTS = {
     "share: deaf top_k": deaf(TopK),
     "share: cumsum adds what comes after": mutant(Cumsum, local=_cumsum_in_wrong_order),
     "share: top_k prefers the last slice at ties": mutant(
-        TopK, lambda s: s.inputs[0].startswith("ties"), local=_latest_wins),
+        TopK, lambda s: s.inputs[0].startswith("ties"), local=_latest_wins
+    ),
     "tells: softmax announces one number of two": mutant(
-        Softmax, tells=lambda self, x: Softmax.tells(self, x)[:1]),
+        Softmax, tells=lambda self, x: Softmax.tells(self, x)[:1]
+    ),
     "linear: square of a partial sum": mutant(Unary, fn("square"), linear="joint"),
     "linear: exp of a partial sum": mutant(Unary, fn("exp"), linear="each"),
-    "linear: product of two partial sums": mutant(Binary, fn("multiply"), linear="joint"),
-    "linear: sum of a partial and a whole one": mutant(Binary, fn("add"), linear="each"),
+    "linear: product of two partial sums": mutant(
+        Binary, fn("multiply"), linear="joint"
+    ),
+    "linear: sum of a partial and a whole one": mutant(
+        Binary, fn("add"), linear="each"
+    ),
     "linear: maximum of partial sums": mutant(Binary, fn("maximum"), linear="joint"),
-    "linear: a number added to a partial sum": mutant(Scalar, fn("add"), linear="joint"),
+    "linear: a number added to a partial sum": mutant(
+        Scalar, fn("add"), linear="joint"
+    ),
     "linear: max of a partial sum": mutant(Reduce, fn("max"), linear="joint"),
-    "linear: a shift brings in a number": mutant(Shift, lambda s: -1.5 in s.attributes,
-                                                 linear="joint"),
+    "linear: a shift brings in a number": mutant(
+        Shift, lambda s: -1.5 in s.attributes, linear="joint"
+    ),
     "linear: softmax of a partial sum": mutant(Softmax, linear="joint"),
     "linear: argmax of a partial sum": mutant(ArgMax, linear="joint"),
-    "linear: where keeps numbers": mutant(Where, lambda s: -1.5 in s.attributes, linear="each"),
+    "linear: where keeps numbers": mutant(
+        Where, lambda s: -1.5 in s.attributes, linear="each"
+    ),
     "gradient: of the wrong sign": gradient(
-        Unary, lambda dxs: [-dx for dx in dxs], fn("tanh")),
+        Unary, lambda dxs: [-dx for dx in dxs], fn("tanh")
+    ),
     "gradient: too large": gradient(Einsum, lambda dxs: [dxs[0] * 1.01, *dxs[1:]]),
     "gradient: none": gradient(Gather, lambda dxs: [None, None]),
-    "gradient: one of two missing": gradient(Binary, lambda dxs: [dxs[0], None], fn("multiply")),
+    "gradient: one of two missing": gradient(
+        Binary, lambda dxs: [dxs[0], None], fn("multiply")
+    ),
     "gradient: the inputs swapped": gradient(
-        Binary, lambda dxs: dxs[::-1], lambda s: s.attributes[0] == "multiply" and len(
-            set(s.inputs)) == 1),
-    "gradient: cumsum not reversed": mutant(Cumsum, gradient=lambda self, dy, y, x: [
-        Cumsum.gradient(dataclasses.replace(self, reverse=not self.reverse), dy, y, x)[0]]),
-    "gradient: mean without its count": mutant(Reduce, fn("mean"), gradient=lambda self, dy, y, x: (
-        Reduce("sum", self.dims).gradient(dy, y, x))),
+        Binary,
+        lambda dxs: dxs[::-1],
+        lambda s: s.attributes[0] == "multiply" and len(set(s.inputs)) == 1,
+    ),
+    "gradient: cumsum not reversed": mutant(
+        Cumsum,
+        gradient=lambda self, dy, y, x: [
+            Cumsum.gradient(
+                dataclasses.replace(self, reverse=not self.reverse), dy, y, x
+            )[0]
+        ],
+    ),
+    "gradient: mean without its count": mutant(
+        Reduce,
+        fn("mean"),
+        gradient=lambda self, dy, y, x: Reduce("sum", self.dims).gradient(dy, y, x),
+    ),
     "gradient: complex numbers not conjugated": mutant(
-        Scalar, lambda s: s.attributes == ("multiply", 1 - 2j),
-        gradient=lambda self, dz, z, x: [dz * self.value]),
+        Scalar,
+        lambda s: s.attributes == ("multiply", 1 - 2j),
+        gradient=lambda self, dz, z, x: [dz * self.value],
+    ),
     "gradient: rows that stand for two count once": mutant(
-        RFFT, gradient=lambda self, dy, y, x: [apply(IRFFT(self.dim, x.shape[self.dim]), dy)]),
+        RFFT,
+        gradient=lambda self, dy, y, x: [apply(IRFFT(self.dim, x.shape[self.dim]), dy)],
+    ),
     "role: transform of slices": role(FFT, Role.MAP),
     "share: the product of one slice": deaf(Prod),
     "offset: the product of the others": blind(ProdGrad),
@@ -254,29 +333,42 @@ MUTANTS = {
     "random: another last bit": mutant(Random, fn("normal"), local=_last_bit_of_slice),
     "sizes: mean of the slice": mutant(Reduce, fn("mean"), local=_mean_of_slice),
     "spec: another data type": mutant(Other, fn("add")),
-    "spec: names in another order": mutant(Softmax, out=lambda self, x: (
-        Spec(Shape(list(x.shape)[::-1]), x.dtype),)),
-    "spec: too many rows": mutant(TopK, out=lambda self, x: TopK.out(
-        TopK(self.dim, Dimension("k", self.k.size + 1)), x)),
+    "spec: names in another order": mutant(
+        Softmax, out=lambda self, x: (Spec(Shape(list(x.shape)[::-1]), x.dtype),)
+    ),
+    "spec: too many rows": mutant(
+        TopK,
+        out=lambda self, x: TopK.out(
+            TopK(self.dim, Dimension("k", self.k.size + 1)), x
+        ),
+    ),
 }
-PROGRAMS = ["role: gather keeps the rows", "share: off in softmax", "offset: one_hot",
-            "linear: square of a partial sum", "window: concat begins late", "offset: random"]
+PROGRAMS = [
+    "role: gather keeps the rows",
+    "share: off in softmax",
+    "offset: one_hot",
+    "linear: square of a partial sum",
+    "window: concat begins late",
+    "offset: random",
+]
 
 
 @pytest.mark.parametrize("broken", MUTANTS.values(), ids=MUTANTS)
 def test_a_broken_rule_is_found(broken, seed):
-  report = check_op(broken, seed, fail_fast=True)
-  assert report.failures, report
+    report = check_op(broken, seed, fail_fast=True)
+    assert report.failures, report
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_broken_rule_is_found_in_a_program(name, seed):
-  report = check_program(MUTANTS[name], seed, fail_fast=True)
-  assert report.failures, report
+    report = check_program(MUTANTS[name], seed, fail_fast=True)
+    assert report.failures, report
 
 
-@pytest.mark.skipif(importlib.util.find_spec("jaxlib") is None, reason="Python 3.10 has none")
+@pytest.mark.skipif(
+    importlib.util.find_spec("jaxlib") is None, reason="Python 3.10 has none"
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_broken_rule_is_found_in_a_module(name, seed):
-  report = check_export(MUTANTS[name], seed, meshes=["x:2;y:2"], fail_fast=True)
-  assert any("values at" in text for text in report.failures), report
+    report = check_export(MUTANTS[name], seed, meshes=["x:2;y:2"], fail_fast=True)
+    assert any("values at" in text for text in report.failures), report

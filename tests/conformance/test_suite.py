@@ -1,4 +1,6 @@
-"""The suite itself: it passes an op as users write them, and finds lies in it and in the core."""
+"""The suite itself: it passes an op as users write them, and finds lies in it and in
+the core.
+"""
 
 from __future__ import annotations
 
@@ -18,121 +20,139 @@ from meshtf.testing import Report, check_export, check_op, check_program
 
 
 class NeighbourMin(Op):
-  """The least of each element and its two neighbours in the last dimension: an op of a user."""
+    """The least of each element and its two neighbours in the last dimension: an op of
+    a user.
+    """
 
-  dim: str
-  samples = (Sample(("d",), ("positive b:2;d:8",), gradient=False),
-             Sample(("d",), ("positive b:3;d:6",), gradient=False))
+    dim: str
+    samples = (
+        Sample(("d",), ("positive b:2;d:8",), gradient=False),
+        Sample(("d",), ("positive b:3;d:6",), gradient=False),
+    )
 
-  def out(self, x):
-    return (x,)
+    def out(self, x):
+        return (x,)
 
-  def needs(self, i, dim):
-    return Window(lambda a: a - 1, lambda b: b + 1) if dim == self.dim else None
+    def needs(self, i, dim):
+        return Window(lambda a: a - 1, lambda b: b + 1) if dim == self.dim else None
 
-  def fill(self, i):
-    return float("inf")
+    def fill(self, i):
+        return float("inf")
 
-  def local(self, at, x):
-    if at.parts(self.dim) == 1:          # as a fused kernel would, which pads by itself
-      x = tf.pad(x, [[0, 0], [1, 1]], constant_values=float("inf"))
-    else:
-      x = at.window(0, self.dim, x)
-    return (tf.minimum(tf.minimum(x[:, :-2], x[:, 1:-1]), x[:, 2:]),)
+    def local(self, at, x):
+        if at.parts(self.dim) == 1:  # as a fused kernel would, which pads by itself
+            x = tf.pad(x, [[0, 0], [1, 1]], constant_values=float("inf"))
+        else:
+            x = at.window(0, self.dim, x)
+        return (tf.minimum(tf.minimum(x[:, :-2], x[:, 1:-1]), x[:, 2:]),)
 
 
 class NoFill(NeighbourMin):
-  """Takes zeros from outside."""
+    """Takes zeros from outside."""
 
-  def fill(self, i):
-    return 0.0
+    def fill(self, i):
+        return 0.0
 
 
 class NoWindow(NeighbourMin):
-  """Knows no neighbours."""
+    """Knows no neighbours."""
 
-  def needs(self, i, dim):
-    return None
+    def needs(self, i, dim):
+        return None
 
 
 class ShortWindow(NeighbourMin):
-  """Misses the last neighbour."""
+    """Misses the last neighbour."""
 
-  def needs(self, i, dim):
-    return Window(lambda a: a - 1, lambda b: b) if dim == self.dim else None
+    def needs(self, i, dim):
+        return Window(lambda a: a - 1, lambda b: b) if dim == self.dim else None
 
 
 class LateWindow(NeighbourMin):
-  """Reads its rows one too late."""
+    """Reads its rows one too late."""
 
-  def needs(self, i, dim):
-    return Window(lambda a: a, lambda b: b + 2) if dim == self.dim else None
+    def needs(self, i, dim):
+        return Window(lambda a: a, lambda b: b + 2) if dim == self.dim else None
 
 
 class NoSamples(NeighbourMin):
-  """States nothing to try."""
+    """States nothing to try."""
 
-  samples = ()
+    samples = ()
 
 
 @pytest.mark.parametrize("check", [check_op, check_program, check_export])
 def test_an_op_without_samples_fails(check, seed):
-  report = check(NoSamples, seed)
-  assert not report and len(report.failures) == 1
-  with pytest.raises(AssertionError, match="NoSamples has no samples"):
-    report.require()
+    report = check(NoSamples, seed)
+    assert not report and len(report.failures) == 1
+    with pytest.raises(AssertionError, match="NoSamples has no samples"):
+        report.require()
 
 
 def test_a_report_is_true_if_all_passed_and_shows_what_failed():
-  assert not Report("module.Op", 0), "nothing was compared"
-  assert Report("module.Op", 0, cases=2)
-  report = Report("module.Op", 0, cases=9, failures=[f"failure {i}" for i in range(7)])
-  assert not report
-  shown = ["failure 0", "failure 1", "failure 2", "failure 3", "failure 4", "and 2 more"]
-  assert str(report).split("\n")[1:] == shown
-  with pytest.raises(AssertionError, match="9 cases(.|\n)*failure 0"):
-    report.require()
+    assert not Report("module.Op", 0), "nothing was compared"
+    assert Report("module.Op", 0, cases=2)
+    report = Report(
+        "module.Op", 0, cases=9, failures=[f"failure {i}" for i in range(7)]
+    )
+    assert not report
+    shown = [
+        "failure 0",
+        "failure 1",
+        "failure 2",
+        "failure 3",
+        "failure 4",
+        "and 2 more",
+    ]
+    assert str(report).split("\n")[1:] == shown
+    with pytest.raises(AssertionError, match="9 cases(.|\n)*failure 0"):
+        report.require()
 
 
 @pytest.mark.parametrize("check", [check_op, check_program])
 @pytest.mark.parametrize("broken", [NoFill, NoWindow, ShortWindow, LateWindow])
 def test_a_broken_window_is_found(broken, check, seed):
-  report = check(broken, seed, fail_fast=True)
-  assert not report and report.failures[0] in str(report)
-  with pytest.raises(AssertionError, match="layout .*d:"):
-    report.require()
+    report = check(broken, seed, fail_fast=True)
+    assert not report and report.failures[0] in str(report)
+    with pytest.raises(AssertionError, match="layout .*d:"):
+        report.require()
 
 
 def test_the_op_of_a_user_passes(seed):
-  assert check_op(NeighbourMin, seed).require().refused
-  check_program(NeighbourMin, seed).require()
+    assert check_op(NeighbourMin, seed).require().refused
+    check_program(NeighbourMin, seed).require()
 
 
 def test_an_illegal_layout_that_is_accepted_is_found(seed, monkeypatch):
-  # The package's `apply` is the function; the module of that name is meant.
-  monkeypatch.setattr(sys.modules["meshtf.graph.apply"], "check_layout", lambda *args: None)
-  report = check_op(OneHot, seed, meshes=["x:2;y:2"])
-  assert any("was not refused" in text for text in report.failures), report
+    # The package's `apply` is the function; the module of that name is meant.
+    monkeypatch.setattr(
+        sys.modules["meshtf.graph.apply"], "check_layout", lambda *args: None
+    )
+    report = check_op(OneHot, seed, meshes=["x:2;y:2"])
+    assert any("was not refused" in text for text in report.failures), report
 
 
 def test_a_sum_that_is_never_finished_is_found(seed, monkeypatch):
-  class Lazy:
-    def __init__(self, real):
-      self.real = real
+    class Lazy:
+        def __init__(self, real):
+            self.real = real
 
-    def __getattr__(self, name):
-      return getattr(self.real, name)
+        def __getattr__(self, name):
+            return getattr(self.real, name)
 
-    def all_reduce(self, xs, devices, reduction):
-      return xs
+        def all_reduce(self, xs, devices, reduction):
+            return xs
 
-  real = moving.collectives_for
-  monkeypatch.setattr(moving, "collectives_for", lambda *args: Lazy(real(*args)))
-  failures = check_op(Softmax, seed, fail_fast=True).failures
-  assert failures and "values at" in failures[0]
+    real = moving.collectives_for
+    monkeypatch.setattr(moving, "collectives_for", lambda *args: Lazy(real(*args)))
+    failures = check_op(Softmax, seed, fail_fast=True).failures
+    assert failures and "values at" in failures[0]
 
 
 def test_a_planner_that_keeps_partial_sums_too_long_is_found(seed, monkeypatch):
-  monkeypatch.setattr(plan._Planner, "_stays_pending", lambda self, states: any(
-      isinstance(state, Pending) for state in states))
-  assert check_op(Softmax, seed, fail_fast=True).failures
+    monkeypatch.setattr(
+        plan._Planner,
+        "_stays_pending",
+        lambda self, states: any(isinstance(state, Pending) for state in states),
+    )
+    assert check_op(Softmax, seed, fail_fast=True).failures

@@ -1,4 +1,6 @@
-"""A small campaign of faults; `MESHTF_FAULTS=50` in the environment makes it a large one."""
+"""A small campaign of faults; `MESHTF_FAULTS=50` in the environment makes it a large
+one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ import pytest
 
 from tests.faults import campaign
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux",
-                                                   reason="workers close their ports on Linux")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="workers close their ports on Linux"
+    ),
+]
 
 
 def test_what_was_disturbed_ends_bit_for_bit_as_what_was_not(seed):
-  found = campaign.run(int(os.environ.get("MESHTF_FAULTS", "2")), steps=60, seed=seed)
-  print(found)
-  assert not found.wrong, "\n".join(found.wrong)
-  assert found.survived == found.faults.total() > 0
+    found = campaign.run(int(os.environ.get("MESHTF_FAULTS", "2")), steps=60, seed=seed)
+    print(found)
+    assert not found.wrong, "\n".join(found.wrong)
+    assert found.survived == found.faults.total() > 0

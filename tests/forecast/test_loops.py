@@ -1,7 +1,8 @@
-"""Forecasts of programs with loops: what a StableHLO module communicates, and what is held.
+"""Forecasts of programs with loops: what a StableHLO module communicates, and what is
+held.
 
-A module has every collective with its shape, and every loop with its number of iterations, so what
-a replica receives can be counted without any help of a plan.
+A module has every collective with its shape, and every loop with its number of
+iterations, so what a replica receives can be counted without any help of a plan.
 """
 
 from __future__ import annotations
@@ -25,38 +26,65 @@ from transformer.models.language_model import LanguageModel
 from transformer.runs import training
 from transformer.runs.trainer import Trainer
 
-needs_jaxlib = pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
+needs_jaxlib = pytest.mark.skipif(
+    sys.version_info < (3, 11), reason="jaxlib needs Python 3.11"
+)
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 TENSOR = "heads:model; d_ff:model; vocab:model"
 MESHES = {
     "data": {"axes": "data:4", "layout": "batch:data"},
-    "FSDP": {"axes": "data:4", "layout": "batch:data", "variable_layout": "d_model:data"},
-    "ZeRO-1": {"axes": "data:4", "layout": "batch:data", "optimizer_layout": "d_model:data"},
+    "FSDP": {
+        "axes": "data:4",
+        "layout": "batch:data",
+        "variable_layout": "d_model:data",
+    },
+    "ZeRO-1": {
+        "axes": "data:4",
+        "layout": "batch:data",
+        "optimizer_layout": "d_model:data",
+    },
     "tensor": {"axes": "model:4", "layout": TENSOR},
     "length": {"axes": "seq:4", "layout": "length:seq"},
     "width": {"axes": "model:4", "layout": "d_model:model"},
-    "FSDP and tensor": {"axes": "data:2; model:2", "layout": "batch:data;" + TENSOR,
-                        "variable_layout": "d_model:data"},
+    "FSDP and tensor": {
+        "axes": "data:2; model:2",
+        "layout": "batch:data;" + TENSOR,
+        "variable_layout": "d_model:data",
+    },
 }
-LOOPS = {"scanned": {"scanned": True}, "recomputed": {"scanned": True, "recompute": True},
-         "microbatches": {"microbatches": 2},
-         "both": {"scanned": True, "microbatches": 2}}
+LOOPS = {
+    "scanned": {"scanned": True},
+    "recomputed": {"scanned": True, "recompute": True},
+    "microbatches": {"microbatches": 2},
+    "both": {"scanned": True, "microbatches": 2},
+}
 AS_ONE = {"window": "collective_permute", "tell": "all_gather"}
 
 
 @pytest.fixture(autouse=True)
 def clean_gin():
-  gin.clear_config()
-  yield
-  gin.clear_config()
+    gin.clear_config()
+    yield
+    gin.clear_config()
 
 
 @functools.cache
 def trainer(mesh, scanned=False, recompute=False, microbatches=1, blocks=3):
-  model = LanguageModel(mtf.Mesh(devices="abstract", **MESHES[mesh]), Architecture(
-      16, d_model=16, d_ff=32, heads=4, d_kv=8, blocks=blocks, dropout=0.1, scanned=scanned,
-      recompute=recompute))
-  return Trainer(model, microbatches=microbatches)
+    model = LanguageModel(
+        mtf.Mesh(devices="abstract", **MESHES[mesh]),
+        Architecture(
+            16,
+            d_model=16,
+            d_ff=32,
+            heads=4,
+            d_kv=8,
+            blocks=blocks,
+            dropout=0.1,
+            scanned=scanned,
+            recompute=recompute,
+        ),
+    )
+    return Trainer(model, microbatches=microbatches)
 
 
 BATCH = dict.fromkeys(("tokens", "targets"), tf.TensorSpec([8, 8], tf.int32))
@@ -64,55 +92,77 @@ BATCH = dict.fromkeys(("tokens", "targets"), tf.TensorSpec([8, 8], tf.int32))
 
 @functools.cache
 def explained(mesh, **how):
-  return trainer(mesh, **how).explain(BATCH)
+    return trainer(mesh, **how).explain(BATCH)
 
 
 def by_kind(forecast):
-  """Returns the bytes that a position receives by kind of collective, as modules have them."""
-  found = Counter()
-  for move in forecast.moves:
-    found[AS_ONE.get(move.kind, move.kind)] += move.total
-  return {kind: size for kind, size in found.items() if size}
+    """Returns the bytes that a position receives by kind of collective, as modules have
+    them.
+    """
+    found = Counter()
+    for move in forecast.moves:
+        found[AS_ONE.get(move.kind, move.kind)] += move.total
+    return {kind: size for kind, size in found.items() if size}
 
 
 def counted(module):
-  """Returns the bytes that a replica receives by kind of collective, as its module says."""
-  return {kind: size for kind, size in received(module).items() if size}
+    """Returns the bytes that a replica receives by kind of collective, as its module
+    says.
+    """
+    return {kind: size for kind, size in received(module).items() if size}
 
 
 def compare(forecast, module):
-  assert forecast.error is None
-  assert by_kind(forecast) == pytest.approx(counted(module))
+    assert forecast.error is None
+    assert by_kind(forecast) == pytest.approx(counted(module))
 
 
 @needs_jaxlib
 @pytest.mark.sampled(6, each="loops")
-@pytest.mark.parametrize("mesh, loops", [*((mesh, "both") for mesh in MESHES), ("FSDP", "scanned"),
-                                         ("FSDP", "microbatches"), ("FSDP", "recomputed"),
-                                         ("FSDP and tensor", "recomputed")])
+@pytest.mark.parametrize(
+    "mesh, loops",
+    [
+        *((mesh, "both") for mesh in MESHES),
+        ("FSDP", "scanned"),
+        ("FSDP", "microbatches"),
+        ("FSDP", "recomputed"),
+        ("FSDP and tensor", "recomputed"),
+    ],
+)
 def test_a_replica_receives_what_is_forecast(mesh, loops):
-  made = trainer(mesh, **LOOPS[loops])
-  compare(explained(mesh, **LOOPS[loops]), made.export(BATCH).module)
+    made = trainer(mesh, **LOOPS[loops])
+    compare(explained(mesh, **LOOPS[loops]), made.export(BATCH).module)
 
 
 # Of each family of published models, which are scanned and learn a batch in parts, one.
-PUBLISHED = [("gpt2", "16x4"), ("bert_base", "16x4"), ("t5_small", "64x8"), ("t5_1_1_base", "8x1"),
-             ("llama2_7b", "16x4"), ("mesh_lm_0.14b", "8x1"), ("mesh_translation_0.15b", "8x1")]
+PUBLISHED = [
+    ("gpt2", "16x4"),
+    ("bert_base", "16x4"),
+    ("t5_small", "64x8"),
+    ("t5_1_1_base", "8x1"),
+    ("llama2_7b", "16x4"),
+    ("mesh_lm_0.14b", "8x1"),
+    ("mesh_translation_0.15b", "8x1"),
+]
 
 
 @pytest.fixture(scope="module")
 def apart():
-  """Returns what runs a function in another process: large modules leave gigabytes behind."""
-  with Apart(tasks=4) as run:
-    yield run
+    """Returns what runs a function in another process: large modules leave gigabytes
+    behind.
+    """
+    with Apart(tasks=4) as run:
+        yield run
 
 
 def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
-  """Returns the bytes that are forecast for a published model, and those of its module."""
-  made = published.run(name, grid)
-  forecast = made.explain()
-  assert forecast.error is None
-  return by_kind(forecast), counted(made.export().module)
+    """Returns the bytes that are forecast for a published model, and those of its
+    module.
+    """
+    made = published.run(name, grid)
+    forecast = made.explain()
+    assert forecast.error is None
+    return by_kind(forecast), counted(made.export().module)
 
 
 @needs_jaxlib
@@ -120,63 +170,98 @@ def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, grid", PUBLISHED)
 def test_published_models_receive_what_is_forecast(name, grid, apart):
-  forecast, found = apart(published_bytes, name, grid)
-  assert forecast == pytest.approx(found)
+    forecast, found = apart(published_bytes, name, grid)
+    assert forecast == pytest.approx(found)
 
 
 def test_every_family_of_published_models_is_compared():
-  scanned = {path.name for path in (CONFIGS / "models").glob("*.gin")
-             if "Architecture.scanned = True" in path.read_text(encoding="utf-8")}
-  families = {"gpt2.gin", "bert_base.gin", "t5.gin", "llama2.gin", "mesh_lm.gin",
-              "mesh_translation.gin"}
-  assert scanned == families
+    scanned = {
+        path.name
+        for path in (CONFIGS / "models").glob("*.gin")
+        if "Architecture.scanned = True" in path.read_text(encoding="utf-8")
+    }
+    families = {
+        "gpt2.gin",
+        "bert_base.gin",
+        "t5.gin",
+        "llama2.gin",
+        "mesh_lm.gin",
+        "mesh_translation.gin",
+    }
+    assert scanned == families
 
 
 @needs_jaxlib
-@pytest.mark.parametrize("layout", ["data_and_tensor", "data_parallel", "fsdp", "sequence",
-                                    "tensor_parallel", "zero1"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "data_and_tensor",
+        "data_parallel",
+        "fsdp",
+        "sequence",
+        "tensor_parallel",
+        "zero1",
+    ],
+)
 def test_the_main_job_in_every_layout(layout):
-  more = ["Architecture.scanned = True", "train.microbatches = 2"]
-  sizes = ["ByteText.length = 16", "train.batch = 8", "Architecture.d_model = 16",
-           "Architecture.d_ff = 32", "Architecture.d_kv = 8", 'Mesh.devices = "abstract"']
-  command.configure(["lm_stdlib.gin", f"layouts/{layout}.gin"], [*sizes, *more])
-  made = training.Run()
-  compare(made.explain(), made.export().module)
+    more = ["Architecture.scanned = True", "train.microbatches = 2"]
+    sizes = [
+        "ByteText.length = 16",
+        "train.batch = 8",
+        "Architecture.d_model = 16",
+        "Architecture.d_ff = 32",
+        "Architecture.d_kv = 8",
+        'Mesh.devices = "abstract"',
+    ]
+    command.configure(["lm_stdlib.gin", f"layouts/{layout}.gin"], [*sizes, *more])
+    made = training.Run()
+    compare(made.explain(), made.export().module)
 
 
 @pytest.mark.parametrize("loops", LOOPS)
 def test_phases_are_those_without_a_loop(loops):
-  """Gradients are reduced backwards, whether a layer or a batch at a time."""
-  for mesh in ("data", "ZeRO-1", "FSDP"):
-    plain, looped = explained(mesh), explained(mesh, **LOOPS[loops])
-    kind = "all_reduce" if mesh == "data" else "reduce_scatter"
-    times = LOOPS[loops].get("microbatches", 1) if mesh == "FSDP" else 1
-    for phase in ("forward", "backward", "update"):
-      assert (looped.bytes_moved(kind, phase=phase)
-              == pytest.approx(times * plain.bytes_moved(kind, phase=phase))), (mesh, phase)
-    assert plain.bytes_moved(kind, phase="backward") > 1000
+    """Gradients are reduced backwards, whether a layer or a batch at a time."""
+    for mesh in ("data", "ZeRO-1", "FSDP"):
+        plain, looped = explained(mesh), explained(mesh, **LOOPS[loops])
+        kind = "all_reduce" if mesh == "data" else "reduce_scatter"
+        times = LOOPS[loops].get("microbatches", 1) if mesh == "FSDP" else 1
+        for phase in ("forward", "backward", "update"):
+            assert looped.bytes_moved(kind, phase=phase) == pytest.approx(
+                times * plain.bytes_moved(kind, phase=phase)
+            ), (mesh, phase)
+        assert plain.bytes_moved(kind, phase="backward") > 1000
 
 
 @pytest.mark.parametrize("loops", LOOPS)
 @pytest.mark.parametrize("mesh", MESHES)
 def test_what_lasts_is_that_without_a_loop(mesh, loops):
-  plain, looped = (explained(mesh, **how).memory for how in ({}, LOOPS[loops]))
-  for what in ("parameters", "optimizer_state", "arguments"):
-    assert getattr(looped, what) == pytest.approx(getattr(plain, what)), what
-  # Sums over microbatches are scattered to where ZeRO-1 needs them when they are complete.
-  added = mesh == "ZeRO-1" and "microbatches" in LOOPS[loops]
-  assert looped.gradients == pytest.approx(looped.parameters if added else plain.gradients)
+    plain, looped = (explained(mesh, **how).memory for how in ({}, LOOPS[loops]))
+    for what in ("parameters", "optimizer_state", "arguments"):
+        assert getattr(looped, what) == pytest.approx(getattr(plain, what)), what
+    # Sums over microbatches are scattered to where ZeRO-1 needs them when they are
+    # complete.
+    added = mesh == "ZeRO-1" and "microbatches" in LOOPS[loops]
+    assert looped.gradients == pytest.approx(
+        looped.parameters if added else plain.gradients
+    )
 
 
-@pytest.mark.parametrize("mesh, parts", [("FSDP", 4), ("tensor", 1), ("width", 4),
-                                         ("FSDP and tensor", 2)])
+@pytest.mark.parametrize(
+    "mesh, parts", [("FSDP", 4), ("tensor", 1), ("width", 4), ("FSDP and tensor", 2)]
+)
 def test_iterations_add_what_they_stack_and_no_more(mesh, parts):
-  """A layer adds what its backward pass needs, and a recomputed one its input alone."""
-  def added(**how):
-    held = [explained(mesh, blocks=blocks, scanned=True, **how).memory.activations
-            for blocks in (4, 6, 8)]
-    assert held[2] - held[1] == pytest.approx(held[1] - held[0])
-    return (held[1] - held[0]) / 2
-  inputs = 8 * 8 * 16 * 4 / parts                 # the bytes of [batch, length, d_model]
-  assert added(recompute=True) == pytest.approx(inputs)
-  assert added() > 8 * inputs
+    """A layer adds what its backward pass needs, and a recomputed one its
+    input alone.
+    """
+
+    def added(**how):
+        held = [
+            explained(mesh, blocks=blocks, scanned=True, **how).memory.activations
+            for blocks in (4, 6, 8)
+        ]
+        assert held[2] - held[1] == pytest.approx(held[1] - held[0])
+        return (held[1] - held[0]) / 2
+
+    inputs = 8 * 8 * 16 * 4 / parts  # the bytes of [batch, length, d_model]
+    assert added(recompute=True) == pytest.approx(inputs)
+    assert added() > 8 * inputs

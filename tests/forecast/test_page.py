@@ -1,4 +1,6 @@
-"""The page: one document that loads nothing, holds the whole forecast, and believes no name."""
+"""The page: one document that loads nothing, holds the whole forecast, and believes no
+name.
+"""
 
 from __future__ import annotations
 
@@ -14,142 +16,208 @@ from meshtf.forecast.page import page
 from meshtf.forecast.table import places
 from meshtf.forecast.totals import totals
 
-HOSTILE = ("</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;'\"\u2028"
-           " {{data}} \\u003c")
-X = Placed((("batch", 8), ("d_model", 16)), "float32", ("batch", "whole"), (2, 16), 128.0)
+HOSTILE = (
+    "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;'\"\u2028"
+    " {{data}} \\u003c"
+)
+X = Placed(
+    (("batch", 8), ("d_model", 16)), "float32", ("batch", "whole"), (2, 16), 128.0
+)
 PARTIAL = dataclasses.replace(X, states=("batch", "sum"))
 REDUCE = Moved("all_reduce", "model", PARTIAL, X, 128.0, "forward")
 
 
 def op(number, line=1, outputs=(X,), moves=(), **more):
-  """An op called by its own name."""
-  fields = {"title": "einsum", "function": "einsum", "file": "/a/mlp.py", "phase": "forward",
-            "repeated": 1, "flops": 8.0} | more
-  return Done(number=number, line=line, outputs=outputs, moves=moves, **fields)
+    """An op called by its own name."""
+    fields = {
+        "title": "einsum",
+        "function": "einsum",
+        "file": "/a/mlp.py",
+        "phase": "forward",
+        "repeated": 1,
+        "flops": 8.0,
+    } | more
+    return Done(number=number, line=line, outputs=outputs, moves=moves, **fields)
 
 
 SMALL = Forecast(
-    "train", (("data", 4), ("model", 2)), "batch:data", "batch:data", "batch:data",
-    (op(0), op(1, 2, (X, PARTIAL), (REDUCE,)), op(5, 2, (X, PARTIAL), (REDUCE,)),
-     op(7, function="Dense", phase="backward", repeated=2)),
-    (REDUCE,), (Held("w", X, "parameter"), Held("w/m", PARTIAL, "optimizer state")),
-    Memory(1, 2, 3, 4, 5, 6, 7), ("a note",), "LayoutError: no.")
+    "train",
+    (("data", 4), ("model", 2)),
+    "batch:data",
+    "batch:data",
+    "batch:data",
+    (
+        op(0),
+        op(1, 2, (X, PARTIAL), (REDUCE,)),
+        op(5, 2, (X, PARTIAL), (REDUCE,)),
+        op(7, function="Dense", phase="backward", repeated=2),
+    ),
+    (REDUCE,),
+    (Held("w", X, "parameter"), Held("w/m", PARTIAL, "optimizer state")),
+    Memory(1, 2, 3, 4, 5, 6, 7),
+    ("a note",),
+    "LayoutError: no.",
+)
 NASTY = dataclasses.replace(
-    SMALL, name=HOSTILE, notes=(HOSTILE,), error=HOSTILE, layout=HOSTILE,
+    SMALL,
+    name=HOSTILE,
+    notes=(HOSTILE,),
+    error=HOSTILE,
+    layout=HOSTILE,
     ops=(op(0, title=HOSTILE, function=HOSTILE, file=f"/a/{HOSTILE}.py"),),
-    variables=(Held(HOSTILE, dataclasses.replace(X, shape=((HOSTILE, 8),)), "parameter"),))
+    variables=(
+        Held(HOSTILE, dataclasses.replace(X, shape=((HOSTILE, 8),)), "parameter"),
+    ),
+)
 
 
 def large():
-  """A forecast of 5,000 ops on 2,048 positions: 25 layers of 200 ops, no two of a layer equal."""
-  tensors = [dataclasses.replace(X, shape=(("batch", 64 * i), ("length", 512), ("d_model", 1024)))
-             for i in range(1, 201)]
-  moves = [Moved("all_gather", "data", x, x, 1.0 * i, "forward") for i, x in enumerate(tensors)]
-  ops = tuple(op(i, i % 200, (tensors[i % 200],), (moves[i % 200],)) for i in range(5000))
-  return dataclasses.replace(SMALL, axes=(("data", 64), ("model", 32)), ops=ops, error=None)
+    """A forecast of 5,000 ops on 2,048 positions: 25 layers of 200 ops, no two of a
+    layer equal.
+    """
+    tensors = [
+        dataclasses.replace(
+            X, shape=(("batch", 64 * i), ("length", 512), ("d_model", 1024))
+        )
+        for i in range(1, 201)
+    ]
+    moves = [
+        Moved("all_gather", "data", x, x, 1.0 * i, "forward")
+        for i, x in enumerate(tensors)
+    ]
+    ops = tuple(
+        op(i, i % 200, (tensors[i % 200],), (moves[i % 200],)) for i in range(5000)
+    )
+    return dataclasses.replace(
+        SMALL, axes=(("data", 64), ("model", 32)), ops=ops, error=None
+    )
 
 
 class Reader(html.parser.HTMLParser):
-  """Keeps the tags of a document, in pairs, and the texts of its scripts."""
+    """Keeps the tags of a document, in pairs, and the texts of its scripts."""
 
-  def __init__(self, text):
-    super().__init__(convert_charrefs=True)
-    self.open, self.tags, self.texts = [], [], {}
-    self.feed(text)
-    self.close()
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.tags, self.texts = [], [], {}
+        self.feed(text)
+        self.close()
 
-  def handle_starttag(self, tag, attrs):
-    self.tags.append((tag, dict(attrs)))
-    if tag not in ("meta", "link", "img", "input", "br"):
-      self.open.append((tag, dict(attrs).get("id", "")))
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "img", "input", "br"):
+            self.open.append((tag, dict(attrs).get("id", "")))
 
-  def handle_endtag(self, tag):
-    assert self.open.pop()[0] == tag
+    def handle_endtag(self, tag):
+        assert self.open.pop()[0] == tag
 
-  def handle_data(self, data):
-    if self.open:
-      key = self.open[-1]
-      self.texts[key] = self.texts.get(key, "") + data
+    def handle_data(self, data):
+        if self.open:
+            key = self.open[-1]
+            self.texts[key] = self.texts.get(key, "") + data
 
 
 def embedded(text):
-  """Returns the data of a page."""
-  return json.loads(Reader(text).texts["script", "forecast"])
+    """Returns the data of a page."""
+    return json.loads(Reader(text).texts["script", "forecast"])
 
 
 def unpacked(data):
-  """Returns a forecast as plain data, put together from what a page holds."""
-  def move(number):
-    found = data["moves"][number]
-    return found | {key: data["tensors"][found[key]] for key in ("tensor", "after")}
-  def op_of(number, kind):
-    fields = {key: value for key, value in data["kinds"][kind].items() if key != "direct"}
-    return fields | {"number": number, "moves": [move(m) for m in fields["moves"]],
-                     "outputs": [data["tensors"][x] for x in fields["outputs"]]}
-  fields = {field.name: data[field.name] for field in dataclasses.fields(Forecast)}
-  return fields | {
-      "ops": [op_of(*pair) for pair in data["ops"]],
-      "results": [move(m) for m in data["results"]],
-      "variables": [v | {"tensor": data["tensors"][v["tensor"]]} for v in data["variables"]]}
+    """Returns a forecast as plain data, put together from what a page holds."""
+
+    def move(number):
+        found = data["moves"][number]
+        return found | {key: data["tensors"][found[key]] for key in ("tensor", "after")}
+
+    def op_of(number, kind):
+        fields = {
+            key: value for key, value in data["kinds"][kind].items() if key != "direct"
+        }
+        return fields | {
+            "number": number,
+            "moves": [move(m) for m in fields["moves"]],
+            "outputs": [data["tensors"][x] for x in fields["outputs"]],
+        }
+
+    fields = {field.name: data[field.name] for field in dataclasses.fields(Forecast)}
+    return fields | {
+        "ops": [op_of(*pair) for pair in data["ops"]],
+        "results": [move(m) for m in data["results"]],
+        "variables": [
+            v | {"tensor": data["tensors"][v["tensor"]]} for v in data["variables"]
+        ],
+    }
 
 
-@pytest.mark.parametrize("forecast", [SMALL, NASTY, large()], ids=["small", "nasty", "large"])
+@pytest.mark.parametrize(
+    "forecast", [SMALL, NASTY, large()], ids=["small", "nasty", "large"]
+)
 def test_the_page_holds_the_forecast(forecast):
-  data = embedded(page(forecast))
-  assert unpacked(data) == json.loads(json.dumps(forecast.as_dict()))
-  plain = {"totals": totals(forecast), "places": places(forecast)}
-  assert {key: data[key] for key in plain} == json.loads(json.dumps(plain))
+    data = embedded(page(forecast))
+    assert unpacked(data) == json.loads(json.dumps(forecast.as_dict()))
+    plain = {"totals": totals(forecast), "places": places(forecast)}
+    assert {key: data[key] for key in plain} == json.loads(json.dumps(plain))
 
 
 def test_equal_things_are_held_once():
-  data = embedded(page(SMALL))
-  assert [len(data[key]) for key in ("tensors", "moves", "kinds")] == [2, 1, 3]
-  assert data["ops"] == [[0, 0], [1, 1], [5, 1], [7, 2]]
-  assert [kind["direct"] for kind in data["kinds"]] == [True, True, False]
+    data = embedded(page(SMALL))
+    assert [len(data[key]) for key in ("tensors", "moves", "kinds")] == [2, 1, 3]
+    assert data["ops"] == [[0, 0], [1, 1], [5, 1], [7, 2]]
+    assert [kind["direct"] for kind in data["kinds"]] == [True, True, False]
 
 
 def test_a_deep_model_on_many_positions_makes_a_small_page():
-  forecast = large()
-  text = page(forecast)
-  assert len(text) < 300_000
-  data = embedded(text)
-  assert data["folded"] == [[25, list(range(200))]]
+    forecast = large()
+    text = page(forecast)
+    assert len(text) < 300_000
+    data = embedded(text)
+    assert data["folded"] == [[25, list(range(200))]]
 
 
 def test_the_document_is_whole():
-  reader = Reader(page(SMALL))
-  assert not reader.open and reader.tags[0][0] == "html"
-  assert [tag for tag, _ in reader.tags].count("script") == 2
-  assert reader.texts["title", ""] == "train - forecast"
+    reader = Reader(page(SMALL))
+    assert not reader.open and reader.tags[0][0] == "html"
+    assert [tag for tag, _ in reader.tags].count("script") == 2
+    assert reader.texts["title", ""] == "train - forecast"
 
 
-@pytest.mark.parametrize("forecast", [SMALL, NASTY, large()], ids=["small", "nasty", "large"])
+@pytest.mark.parametrize(
+    "forecast", [SMALL, NASTY, large()], ids=["small", "nasty", "large"]
+)
 def test_nothing_is_loaded(forecast):
-  text = page(forecast)
-  assert "default-src 'none'" in text                     # and the browser would refuse it
-  loads = [(tag, key) for tag, attrs in Reader(text).tags for key in attrs
-           if key in ("src", "href", "srcset", "data", "action")]
-  assert not loads
-  assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", text)
-  assert not re.search(r"\b(fetch|XMLHttpRequest|WebSocket|importScripts|sendBeacon)\b", text)
+    text = page(forecast)
+    assert "default-src 'none'" in text  # and the browser would refuse it
+    loads = [
+        (tag, key)
+        for tag, attrs in Reader(text).tags
+        for key in attrs
+        if key in ("src", "href", "srcset", "data", "action")
+    ]
+    assert not loads
+    assert not re.search(r"https?://|//[a-z]+\.|@import|url\(", text)
+    assert not re.search(
+        r"\b(fetch|XMLHttpRequest|WebSocket|importScripts|sendBeacon)\b", text
+    )
 
 
 def test_names_of_a_program_are_never_html():
-  plain, nasty = Reader(page(SMALL)), Reader(page(NASTY))
-  assert [tag for tag, _ in nasty.tags] == [tag for tag, _ in plain.tags]
-  assert nasty.texts["title", ""] == f"{HOSTILE} - forecast"
-  assert embedded(page(NASTY))["kinds"][0]["function"] == HOSTILE
-  assert "<img" not in page(NASTY) and page(NASTY).count("<script") == 2
+    plain, nasty = Reader(page(SMALL)), Reader(page(NASTY))
+    assert [tag for tag, _ in nasty.tags] == [tag for tag, _ in plain.tags]
+    assert nasty.texts["title", ""] == f"{HOSTILE} - forecast"
+    assert embedded(page(NASTY))["kinds"][0]["function"] == HOSTILE
+    assert "<img" not in page(NASTY) and page(NASTY).count("<script") == 2
 
 
 def test_the_script_writes_text_only():
-  script = Reader(page(SMALL)).texts["script", ""]
-  assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", script)
+    script = Reader(page(SMALL)).texts["script", ""]
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b", script
+    )
 
 
 def test_light_and_dark():
-  text = page(SMALL)
-  light, dark = text.split("@media (prefers-color-scheme: dark)")
-  names = set(re.findall(r"(--[\w-]+):", light)) - {"--mono"}
-  # Every colour that dark pages change is one of the light page's, and no colour is left out.
-  assert set(re.findall(r"(--[\w-]+):", dark.split("* { box-sizing")[0])) == names
+    text = page(SMALL)
+    light, dark = text.split("@media (prefers-color-scheme: dark)")
+    names = set(re.findall(r"(--[\w-]+):", light)) - {"--mono"}
+    # Every colour that dark pages change is one of the light page's, and no colour is
+    # left out.
+    assert set(re.findall(r"(--[\w-]+):", dark.split("* { box-sizing")[0])) == names

@@ -1,4 +1,6 @@
-"""What a program keeps beside its parameters is told alike whether a batch is learned in parts."""
+"""What a program keeps beside its parameters is told alike whether a batch is learned
+in parts.
+"""
 
 from __future__ import annotations
 
@@ -18,28 +20,31 @@ SMALL = Architecture(vocab=256, d_model=128, d_ff=128, heads=2, d_kv=64, blocks=
 
 @functools.cache
 def explained(optimizer, microbatches, **more):
-  model = LanguageModel(mtf.Mesh("data:2", "batch:data", devices="abstract"),
-                        dataclasses.replace(SMALL, **more))
-  rows = tf.TensorSpec([8, 4], tf.int32)
-  return Trainer(model, optimizer, microbatches=microbatches).explain(
-      {"tokens": rows, "targets": rows})
+    model = LanguageModel(
+        mtf.Mesh("data:2", "batch:data", devices="abstract"),
+        dataclasses.replace(SMALL, **more),
+    )
+    rows = tf.TensorSpec([8, 4], tf.int32)
+    return Trainer(model, optimizer, microbatches=microbatches).explain(
+        {"tokens": rows, "targets": rows}
+    )
 
 
 @pytest.mark.parametrize("optimizer", [mtf.optimizers.Adafactor, mtf.optimizers.LAMB])
 def test_optimizer_state_is_known_after_a_loop_over_microbatches(optimizer):
-  whole, parts = (explained(optimizer, n).memory for n in (1, 4))
-  assert parts.optimizer_state == whole.optimizer_state > 0
-  assert parts.other_variables == whole.other_variables == 0
+    whole, parts = (explained(optimizer, n).memory for n in (1, 4))
+    assert parts.optimizer_state == whole.optimizer_state > 0
+    assert parts.other_variables == whole.other_variables == 0
 
 
 def test_updates_are_no_part_of_a_loop_over_microbatches():
-  whole, parts = (explained(mtf.optimizers.Adafactor, n) for n in (1, 4))
-  for phase in ("forward", "backward"):
-    assert parts.flops(phase) == pytest.approx(whole.flops(phase), rel=0.01)
-  assert parts.flops("update") == pytest.approx(whole.flops("update"), rel=0.1)
+    whole, parts = (explained(mtf.optimizers.Adafactor, n) for n in (1, 4))
+    for phase in ("forward", "backward"):
+        assert parts.flops(phase) == pytest.approx(whole.flops(phase), rel=0.01)
+    assert parts.flops("update") == pytest.approx(whole.flops("update"), rel=0.1)
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_gradients_of_scanned_blocks_are_all_counted(microbatches):
-  memory = explained(mtf.optimizers.AdamW, microbatches, scanned=True).memory
-  assert memory.gradients == memory.parameters > 0
+    memory = explained(mtf.optimizers.AdamW, microbatches, scanned=True).memory
+    assert memory.gradients == memory.parameters > 0

@@ -13,23 +13,32 @@ from meshtf.graph import Held, Tensor
 from meshtf.testing.pjrt import Runner
 
 
-def run_module(step: Callable[..., Any], mesh: mtf.Mesh, inputs: Sequence[mtf.Tensor]) -> Any:
-  """Exports a step, runs the module once on a CPU device for each replica, and returns what the
-  step returns, with None where it has None."""
-  structure: list[Any] = []
+def run_module(
+    step: Callable[..., Any], mesh: mtf.Mesh, inputs: Sequence[mtf.Tensor]
+) -> Any:
+    """Exports a step, runs the module once on a CPU device for each replica, and
+    returns what the step returns, with None where it has None."""
+    structure: list[Any] = []
 
-  def recorded(*inputs: mtf.Tensor) -> list[mtf.Tensor]:
-    made = step(*inputs)
-    structure[:] = tf.nest.map_structure(lambda x: x is not None, made)
-    return [x for x in tf.nest.flatten(made) if x is not None]
-  exported = mtf.export(mtf.function(recorded, mesh=mesh), *inputs)
-  given = iter(inputs)
-  held = [port.cut(exported.values[port.name], mesh) if port.name in exported.values
-          else list(map(np.asarray, next(given).held.values)) for port in exported.inputs]
-  found = Runner(exported.module, mesh.size, quick=True)(*held)
-  tensors = []
-  for port, values in zip(exported.results, found, strict=True):
-    shards = Held(port.placement, list(map(tf.constant, values)))
-    tensors.append(Tensor.of_value(port.spec, shards, mesh))
-  results = iter(tensors)
-  return tf.nest.map_structure(lambda there: next(results) if there else None, structure)
+    def recorded(*inputs: mtf.Tensor) -> list[mtf.Tensor]:
+        made = step(*inputs)
+        structure[:] = tf.nest.map_structure(lambda x: x is not None, made)
+        return [x for x in tf.nest.flatten(made) if x is not None]
+
+    exported = mtf.export(mtf.function(recorded, mesh=mesh), *inputs)
+    given = iter(inputs)
+    held = [
+        port.cut(exported.values[port.name], mesh)
+        if port.name in exported.values
+        else list(map(np.asarray, next(given).held.values))
+        for port in exported.inputs
+    ]
+    found = Runner(exported.module, mesh.size, quick=True)(*held)
+    tensors = []
+    for port, values in zip(exported.results, found, strict=True):
+        shards = Held(port.placement, list(map(tf.constant, values)))
+        tensors.append(Tensor.of_value(port.spec, shards, mesh))
+    results = iter(tensors)
+    return tf.nest.map_structure(
+        lambda there: next(results) if there else None, structure
+    )

@@ -1,7 +1,7 @@
 """The optimizers once more, as formulas of NumPy on whole variables, in float64.
 
-    update = OPTIMIZERS["Adam(variables, 0.1, epsilon=0.001)"]
-    value, slots = update(value, gradient, slots, step)          # steps count from 1
+update = OPTIMIZERS["Adam(variables, 0.1, epsilon=0.001)"]
+value, slots = update(value, gradient, slots, step)          # steps count from 1
 """
 
 from __future__ import annotations
@@ -16,64 +16,86 @@ Update = Callable[[np.ndarray, np.ndarray, Slots, int], "tuple[np.ndarray, Slots
 RATE, EPSILON, DECAY = 0.1, 1e-3, 0.3
 
 
-def descent(x: np.ndarray, g: np.ndarray, slots: Slots, t: int) -> tuple[np.ndarray, Slots]:
-  """SGD."""
-  return x - RATE * g, slots
+def descent(
+    x: np.ndarray, g: np.ndarray, slots: Slots, t: int
+) -> tuple[np.ndarray, Slots]:
+    """SGD."""
+    return x - RATE * g, slots
 
 
 def momentum(nesterov: bool) -> Update:
-  """SGD with a velocity."""
-  def update(x: np.ndarray, g: np.ndarray, slots: Slots, t: int) -> tuple[np.ndarray, Slots]:
-    velocity = 0.9 * slots.get("velocity", 0.0) + g
-    return x - RATE * (g + 0.9 * velocity if nesterov else velocity), {"velocity": velocity}
-  return update
+    """SGD with a velocity."""
+
+    def update(
+        x: np.ndarray, g: np.ndarray, slots: Slots, t: int
+    ) -> tuple[np.ndarray, Slots]:
+        velocity = 0.9 * slots.get("velocity", 0.0) + g
+        return x - RATE * (g + 0.9 * velocity if nesterov else velocity), {
+            "velocity": velocity
+        }
+
+    return update
 
 
 def _moments(g: np.ndarray, slots: Slots) -> Slots:
-  return {"m": 0.9 * slots.get("m", 0.0) + 0.1 * g,
-          "v": 0.999 * slots.get("v", 0.0) + 0.001 * g * g}
+    return {
+        "m": 0.9 * slots.get("m", 0.0) + 0.1 * g,
+        "v": 0.999 * slots.get("v", 0.0) + 0.001 * g * g,
+    }
 
 
 def adam(decay: float) -> Update:
-  """Adam as Keras computes it; with decay, of matrices, AdamW."""
-  def update(x: np.ndarray, g: np.ndarray, slots: Slots, t: int) -> tuple[np.ndarray, Slots]:
+    """Adam as Keras computes it; with decay, of matrices, AdamW."""
+
+    def update(
+        x: np.ndarray, g: np.ndarray, slots: Slots, t: int
+    ) -> tuple[np.ndarray, Slots]:
+        slots = _moments(g, slots)
+        rate = RATE * np.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+        if x.ndim > 1:
+            x = x - RATE * decay * x
+        return x - rate * slots["m"] / (np.sqrt(slots["v"]) + EPSILON), slots
+
+    return update
+
+
+def lamb(
+    x: np.ndarray, g: np.ndarray, slots: Slots, t: int
+) -> tuple[np.ndarray, Slots]:
+    """LAMB."""
     slots = _moments(g, slots)
-    rate = RATE * np.sqrt(1 - 0.999 ** t) / (1 - 0.9 ** t)
+    change = (
+        slots["m"] / (1 - 0.9**t) / (np.sqrt(slots["v"] / (1 - 0.999**t)) + EPSILON)
+    )
     if x.ndim > 1:
-      x = x - RATE * decay * x
-    return x - rate * slots["m"] / (np.sqrt(slots["v"]) + EPSILON), slots
-  return update
+        change = change + DECAY * x
+        change = change * np.linalg.norm(x) / np.linalg.norm(change)
+    return x - RATE * change, slots
 
 
-def lamb(x: np.ndarray, g: np.ndarray, slots: Slots, t: int) -> tuple[np.ndarray, Slots]:
-  """LAMB."""
-  slots = _moments(g, slots)
-  change = slots["m"] / (1 - 0.9 ** t) / (np.sqrt(slots["v"] / (1 - 0.999 ** t)) + EPSILON)
-  if x.ndim > 1:
-    change = change + DECAY * x
-    change = change * np.linalg.norm(x) / np.linalg.norm(change)
-  return x - RATE * change, slots
-
-
-def adafactor(x: np.ndarray, g: np.ndarray, slots: Slots, t: int) -> tuple[np.ndarray, Slots]:
-  """Adafactor; the two largest dimensions, if there are two, are factored."""
-  fresh, squares = t ** -0.8, g * g + EPSILON
-  large, small = (sorted(range(x.ndim), key=lambda i: -x.shape[i]) + [0, 0])[:2]
-  if x.ndim < 2:
-    slots = {"v": slots.get("v", 0.0) * (1 - fresh) + squares * fresh}
-    change = g / np.sqrt(slots["v"])
-  else:
-    row, column = (np.mean(squares, axis, keepdims=True) for axis in (small, large))
-    slots = {"row": slots.get("row", 0.0) * (1 - fresh) + row * fresh,
-             "column": slots.get("column", 0.0) * (1 - fresh) + column * fresh}
-    mean = np.mean(slots["row"], large, keepdims=True)
-    change = g / np.sqrt(slots["row"] / mean * slots["column"])
-  change = change / max(1.0, _rms(change))
-  return x - RATE * max(1e-3, _rms(x)) * change, slots
+def adafactor(
+    x: np.ndarray, g: np.ndarray, slots: Slots, t: int
+) -> tuple[np.ndarray, Slots]:
+    """Adafactor; the two largest dimensions, if there are two, are factored."""
+    fresh, squares = t**-0.8, g * g + EPSILON
+    large, small = (sorted(range(x.ndim), key=lambda i: -x.shape[i]) + [0, 0])[:2]
+    if x.ndim < 2:
+        slots = {"v": slots.get("v", 0.0) * (1 - fresh) + squares * fresh}
+        change = g / np.sqrt(slots["v"])
+    else:
+        row, column = (np.mean(squares, axis, keepdims=True) for axis in (small, large))
+        slots = {
+            "row": slots.get("row", 0.0) * (1 - fresh) + row * fresh,
+            "column": slots.get("column", 0.0) * (1 - fresh) + column * fresh,
+        }
+        mean = np.mean(slots["row"], large, keepdims=True)
+        change = g / np.sqrt(slots["row"] / mean * slots["column"])
+    change = change / max(1.0, _rms(change))
+    return x - RATE * max(1e-3, _rms(x)) * change, slots
 
 
 def _rms(x: np.ndarray) -> float:
-  return float(np.sqrt(np.mean(x * x)))
+    return float(np.sqrt(np.mean(x * x)))
 
 
 OPTIMIZERS: dict[str, Update] = {
@@ -83,5 +105,6 @@ OPTIMIZERS: dict[str, Update] = {
     f"Adam(variables, {RATE}, epsilon={EPSILON})": adam(0.0),
     f"AdamW(variables, {RATE}, {DECAY}, epsilon={EPSILON})": adam(DECAY),
     f"LAMB(variables, {RATE}, {DECAY}, epsilon={EPSILON})": lamb,
-    f"Adafactor(variables, {RATE}, epsilon_1={EPSILON}, min_dim_size_to_factor=2)": adafactor,
+    f"Adafactor(variables, {RATE}, epsilon_1={EPSILON}, "
+    "min_dim_size_to_factor=2)": adafactor,
 }

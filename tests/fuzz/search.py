@@ -1,7 +1,7 @@
 """Searches for programs on which meshtf and the judge differ, and shrinks them.
 
-    round = search(strategies.programs(), seed=7, known=[], end=time.time() + 60, examples=100)
-    print(round.finding.report())
+round = search(strategies.programs(), seed=7, known=[], end=time.time() + 60,
+examples=100) print(round.finding.report())
 """
 
 from __future__ import annotations
@@ -27,128 +27,161 @@ from tests.fuzz.reducing import reduced
 from tests.fuzz.strategies import CASES
 from tests.fuzz.writer import OFTEN
 
-WORDS = ("scan", "scan_and_sum", "while_loop", "cond", "recompute", "layout", "stage", "seed",
-         "function", "Repeat", "RecordedLayer", "GPipe", "accumulate_gradients", "gradients")
+WORDS = (
+    "scan",
+    "scan_and_sum",
+    "while_loop",
+    "cond",
+    "recompute",
+    "layout",
+    "stage",
+    "seed",
+    "function",
+    "Repeat",
+    "RecordedLayer",
+    "GPipe",
+    "accumulate_gradients",
+    "gradients",
+)
 QUIET = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-  """A program, and what is wrong with it.
+    """A program, and what is wrong with it.
 
-  `kind` is how it shows, `words` the constructs that the program has.
-  """
+    `kind` is how it shows, `words` the constructs that the program has.
+    """
 
-  program: Program
-  kind: str
-  problem: str
+    program: Program
+    kind: str
+    problem: str
 
-  @property
-  def words(self) -> frozenset[str]:
-    """The constructs that the program has, and how it runs."""
-    source = self.program.source()
-    return frozenset(word for word in (*WORDS, *(m for m in ("eager", "export", "jit")))
-                     if re.search(rf"\b{word}\(", source) or word == self.program.mode)
+    @property
+    def words(self) -> frozenset[str]:
+        """The constructs that the program has, and how it runs."""
+        source = self.program.source()
+        return frozenset(
+            word
+            for word in (*WORDS, *(m for m in ("eager", "export", "jit")))
+            if re.search(rf"\b{word}\(", source) or word == self.program.mode
+        )
 
-  def may_be(self, other: Finding) -> bool:
-    """Whether this may be the fault of another, simpler finding."""
-    return self.kind == other.kind and self.words >= other.words
+    def may_be(self, other: Finding) -> bool:
+        """Whether this may be the fault of another, simpler finding."""
+        return self.kind == other.kind and self.words >= other.words
 
-  def report(self) -> str:
-    """Returns the program, and what is wrong with it, as Python."""
-    return self.program.source() + "".join(f"# {line}\n" for line in self.problem.splitlines())
+    def report(self) -> str:
+        """Returns the program, and what is wrong with it, as Python."""
+        return self.program.source() + "".join(
+            f"# {line}\n" for line in self.problem.splitlines()
+        )
 
 
 def examine(program: Program) -> Finding | None:
-  """Returns what is wrong with a program, or None.
+    """Returns what is wrong with a program, or None.
 
-  Raises:
-    Unfit: the judge's numbers say nothing.
-    Senseless: the judge cannot run it.
-  """
-  try:
-    problem = judging.check(program)
-  except (judging.Unfit, judging.Senseless):
-    raise
-  except Exception as error:       # a finding, whatever it is
-    return Finding(program, _place(error), traceback.format_exc(limit=-6))
-  return Finding(program, problem.split(" ")[0], problem) if problem else None
+    Raises:
+      Unfit: the judge's numbers say nothing.
+      Senseless: the judge cannot run it.
+    """
+    try:
+        problem = judging.check(program)
+    except (judging.Unfit, judging.Senseless):
+        raise
+    except Exception as error:  # a finding, whatever it is
+        return Finding(program, _place(error), traceback.format_exc(limit=-6))
+    return Finding(program, problem.split(" ")[0], problem) if problem else None
 
 
 def smallest(finding: Finding, seconds: float = 60) -> Finding:
-  """Returns a finding of the same kind whose program is as small as it gets in this time."""
-  best = [finding]
+    """Returns a finding of the same kind whose program is as small as it gets in this
+    time.
+    """
+    best = [finding]
 
-  def fails(program: Program) -> bool:
-    try:
-      found = examine(program)
-    except (judging.Unfit, judging.Senseless):
-      return False
-    if found is not None and found.kind == finding.kind:
-      best.append(found)
-      return True
-    return False
-  reduced(finding.program, fails, seconds)
-  return best[-1]
+    def fails(program: Program) -> bool:
+        try:
+            found = examine(program)
+        except (judging.Unfit, judging.Senseless):
+            return False
+        if found is not None and found.kind == finding.kind:
+            best.append(found)
+            return True
+        return False
+
+    reduced(finding.program, fails, seconds)
+    return best[-1]
 
 
 def _place(error: Exception) -> str:
-  """Returns what was raised, and where."""
-  root = Path(meshtf.__file__).parent
-  own = [f for f in traceback.extract_tb(error.__traceback__) if root in Path(f.filename).parents]
-  place = f"{Path(own[-1].filename).relative_to(root)}:{own[-1].name}" if own else ""
-  message = re.sub(r"\[[^]]*\]|'[^']*'|\"[^\"]*\"|\d+", "", str(error).split("\n")[0])
-  return f"{type(error).__name__} {place} {message[:80]}"
+    """Returns what was raised, and where."""
+    root = Path(meshtf.__file__).parent
+    own = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if root in Path(f.filename).parents
+    ]
+    place = f"{Path(own[-1].filename).relative_to(root)}:{own[-1].name}" if own else ""
+    message = re.sub(r"\[[^]]*\]|'[^']*'|\"[^\"]*\"|\d+", "", str(error).split("\n")[0])
+    return f"{type(error).__name__} {place} {message[:80]}"
 
 
 class Round(NamedTuple):
-  """A round of a search.
+    """A round of a search.
 
-  Attributes:
-    tried: the number of programs that ran.
-    repeated: how many of them had a fault that was known.
-    finding: the first other one, as small as it gets.
-  """
+    Attributes:
+      tried: the number of programs that ran.
+      repeated: how many of them had a fault that was known.
+      finding: the first other one, as small as it gets.
+    """
 
-  tried: int
-  repeated: int
-  finding: Finding | None
+    tried: int
+    repeated: int
+    finding: Finding | None
 
 
-def search(strategy: st.SearchStrategy[Program], seed: int, known: Sequence[Finding], end: float,
-           examples: int) -> Round:
-  """Draws programs until one is a finding.
+def search(
+    strategy: st.SearchStrategy[Program],
+    seed: int,
+    known: Sequence[Finding],
+    end: float,
+    examples: int,
+) -> Round:
+    """Draws programs until one is a finding.
 
-  Args:
-    strategy: of programs.
-    seed: what they are drawn with.
-    known: findings that are not looked for again.
-    end: when to stop, in seconds as of `time.time`.
-    examples: the number of programs to draw.
-  """
-  tried, repeated, first = [], [], []
+    Args:
+      strategy: of programs.
+      seed: what they are drawn with.
+      known: findings that are not looked for again.
+      end: when to stop, in seconds as of `time.time`.
+      examples: the number of programs to draw.
+    """
+    tried, repeated, first = [], [], []
 
-  @hypothesis.seed(seed)
-  @settings(QUIET, max_examples=examples, phases=[Phase.generate])
-  @hypothesis.given(strategy)
-  def attempt(program: Program) -> None:
-    if first or time.time() > end:
-      return
-    tried.append(program)
-    try:
-      finding = examine(program)
-    except judging.Unfit:
-      return
-    if finding is None:
-      return
-    is_known = any(finding.may_be(other) for other in known)
-    (repeated if is_known else first).append(finding)
+    @hypothesis.seed(seed)
+    @settings(QUIET, max_examples=examples, phases=[Phase.generate])
+    @hypothesis.given(strategy)
+    def attempt(program: Program) -> None:
+        if first or time.time() > end:
+            return
+        tried.append(program)
+        try:
+            finding = examine(program)
+        except judging.Unfit:
+            return
+        if finding is None:
+            return
+        is_known = any(finding.may_be(other) for other in known)
+        (repeated if is_known else first).append(finding)
 
-  attempt()
-  return Round(len(tried), len(repeated), smallest(first[0]) if first else None)
+    attempt()
+    return Round(len(tried), len(repeated), smallest(first[0]) if first else None)
 
 
 def search_case(name: str, often: Sequence[str], *args: Any) -> Round:
-  """Searches one case of `strategies.CASES`; half of all statements are by the rules of `often`."""
-  OFTEN[:] = [rule for rule in (*OPS, *CONSTRUCTS) if rule.__name__ in often]
-  return search(CASES[name], *args)
+    """Searches one case of `strategies.CASES`; half of all statements are by the rules
+    of `often`.
+    """
+    OFTEN[:] = [rule for rule in (*OPS, *CONSTRUCTS) if rule.__name__ in often]
+    return search(CASES[name], *args)

@@ -1,7 +1,8 @@
-"""Programs that hypothesis draws: whatever they are made of, meshtf computes what TensorFlow does.
+"""Programs that hypothesis draws: whatever they are made of, meshtf computes what
+TensorFlow does.
 
-The same ones each time; `make fuzz` draws others. Each case has a process of its own, since
-TensorFlow keeps all that it compiled for as long as a process lives.
+The same ones each time; `make fuzz` draws others. Each case has a process of its own,
+since TensorFlow keeps all that it compiled for as long as a process lives.
 """
 
 from __future__ import annotations
@@ -16,42 +17,51 @@ from tests.fuzz.program import Program
 from tests.fuzz.search import examine, smallest
 from tests.fuzz.strategies import CASES
 
-EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8}     # of each strategy
-SECONDS = 60          # in which a program that fails is made smaller
+EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8}  # of each strategy
+SECONDS = 60  # in which a program that fails is made smaller
 
 
 @pytest.fixture(scope="module")
 def apart():
-  with Apart(tasks=1) as run:
-    yield run
+    with Apart(tasks=1) as run:
+        yield run
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_drawn_programs_compute_what_tensorflow_does(case, apart):
-  if "export" in case:
-    pytest.importorskip("jaxlib")       # Python 3.10 has none
-  tried, report = apart(examine_drawn, case)
-  assert not report, report
-  assert tried > EXAMPLES[case.split()[1]] / 3
+    if "export" in case:
+        pytest.importorskip("jaxlib")  # Python 3.10 has none
+    tried, report = apart(examine_drawn, case)
+    assert not report, report
+    assert tried > EXAMPLES[case.split()[1]] / 3
 
 
 def examine_drawn(case: str) -> tuple[int, str]:
-  """Returns how many programs of a case were tried, and the report of the first that fails."""
-  tried, reports = [], []
+    """Returns how many programs of a case were tried, and the report of the first that
+    fails.
+    """
+    tried, reports = [], []
 
-  @settings(derandomize=True, deadline=None, max_examples=EXAMPLES[case.split()[1]], database=None,
-            phases=[Phase.generate], suppress_health_check=list(HealthCheck))
-  @hypothesis.given(CASES[case])
-  def attempt(program: Program) -> None:
-    if reports:
-      return
-    try:
-      found = examine(program)
-    except judging.Unfit:
-      hypothesis.reject()
-    tried.append(program)
-    if found is not None:
-      reports.append(smallest(found, SECONDS).report())
-  attempt()
-  return len(tried), "".join(reports)
+    @settings(
+        derandomize=True,
+        deadline=None,
+        max_examples=EXAMPLES[case.split()[1]],
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @hypothesis.given(CASES[case])
+    def attempt(program: Program) -> None:
+        if reports:
+            return
+        try:
+            found = examine(program)
+        except judging.Unfit:
+            hypothesis.reject()
+        tried.append(program)
+        if found is not None:
+            reports.append(smallest(found, SECONDS).report())
+
+    attempt()
+    return len(tried), "".join(reports)

@@ -1,4 +1,6 @@
-"""Batch norm: statistics of the whole batch however it is cut, gradients, and moving averages."""
+"""Batch norm: statistics of the whole batch however it is cut, gradients, and moving
+averages.
+"""
 
 from __future__ import annotations
 
@@ -10,107 +12,127 @@ import meshtf as mtf
 from meshtf import layers
 from tests.refusals import refuses
 
-MESHES = [("", ""), ("x:2;y:2", "batch:x;h:y"), ("x:4", "batch:x"), ("x:2;y:2", "channels:x;h:y")]
+MESHES = [
+    ("", ""),
+    ("x:2;y:2", "batch:x;h:y"),
+    ("x:4", "batch:x"),
+    ("x:2;y:2", "channels:x;h:y"),
+]
 
 
 @pytest.fixture(params=MESHES, ids=[layout or "one device" for _, layout in MESHES])
 def mesh(request):
-  return mtf.Mesh(*request.param)
+    return mtf.Mesh(*request.param)
 
 
 @pytest.fixture
 def array(rng):
-  return (rng.normal(size=(8, 4, 4)) * [1, 2, 3, 0.5] + [100, 0, -3, 1]).astype("float32")
+    return (rng.normal(size=(8, 4, 4)) * [1, 2, 3, 0.5] + [100, 0, -3, 1]).astype(
+        "float32"
+    )
 
 
 def close(have, want, tolerance=2e-5):
-  np.testing.assert_allclose(have.numpy(), want, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(have.numpy(), want, rtol=tolerance, atol=tolerance)
 
 
 def test_training_normalizes_by_the_statistics_of_the_batch(mesh, array, rng):
-  norm = layers.BatchNorm(mesh, "channels:4", momentum=0.9, epsilon=1e-2)
-  scale, bias = rng.normal(size=(2, 4)).astype("float32")
-  norm.scale.assign(scale)
-  norm.bias.assign(bias)
-  dy = rng.normal(size=array.shape).astype("float32")
-  x = mtf.import_tensor(mesh, array, "batch;h;channels")
-  y = norm(x, training=True)
-  found = mtf.gradients([y], [x, norm.scale, norm.bias], [mtf.import_tensor(mesh, dy, x.shape)])
-  watched = [tf.constant(array), tf.constant(scale), tf.constant(bias)]
-  with tf.GradientTape() as tape:
-    tape.watch(watched)
-    mean, variance = tf.nn.moments(watched[0], [0, 1])
-    want = tf.nn.batch_normalization(watched[0], mean, variance, watched[2], watched[1], 1e-2)
-  close(y, want, 1e-4)
-  for have, gradient in zip(found, tape.gradient(want, watched, dy), strict=True):
-    close(have, gradient, 2e-4)
-  close(norm.moving_mean, 0.1 * array.mean((0, 1)))
-  close(norm.moving_variance, 0.9 + 0.1 * array.var((0, 1)))
+    norm = layers.BatchNorm(mesh, "channels:4", momentum=0.9, epsilon=1e-2)
+    scale, bias = rng.normal(size=(2, 4)).astype("float32")
+    norm.scale.assign(scale)
+    norm.bias.assign(bias)
+    dy = rng.normal(size=array.shape).astype("float32")
+    x = mtf.import_tensor(mesh, array, "batch;h;channels")
+    y = norm(x, training=True)
+    found = mtf.gradients(
+        [y], [x, norm.scale, norm.bias], [mtf.import_tensor(mesh, dy, x.shape)]
+    )
+    watched = [tf.constant(array), tf.constant(scale), tf.constant(bias)]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        mean, variance = tf.nn.moments(watched[0], [0, 1])
+        want = tf.nn.batch_normalization(
+            watched[0], mean, variance, watched[2], watched[1], 1e-2
+        )
+    close(y, want, 1e-4)
+    for have, gradient in zip(found, tape.gradient(want, watched, dy), strict=True):
+        close(have, gradient, 2e-4)
+    close(norm.moving_mean, 0.1 * array.mean((0, 1)))
+    close(norm.moving_variance, 0.9 + 0.1 * array.var((0, 1)))
 
 
 def test_evaluation_takes_moving_averages_and_leaves_them(mesh, array):
-  norm = layers.BatchNorm(mesh, "channels:4")
-  x = mtf.import_tensor(mesh, array, "batch;h;channels")
-  close(norm(x), array / np.sqrt(1 + 1e-3))
-  mean, variance = np.float32([100, 1, -3, 2]), np.float32([1, 4, 9, 0.5])
-  norm.moving_mean.assign(mean)
-  norm.moving_variance.assign(variance)
-  close(norm(x), (array - mean) / np.sqrt(variance + 1e-3))
-  close(norm.moving_mean, mean, 0)
+    norm = layers.BatchNorm(mesh, "channels:4")
+    x = mtf.import_tensor(mesh, array, "batch;h;channels")
+    close(norm(x), array / np.sqrt(1 + 1e-3))
+    mean, variance = np.float32([100, 1, -3, 2]), np.float32([1, 4, 9, 0.5])
+    norm.moving_mean.assign(mean)
+    norm.moving_variance.assign(variance)
+    close(norm(x), (array - mean) / np.sqrt(variance + 1e-3))
+    close(norm.moving_mean, mean, 0)
 
 
 def test_moving_averages_reach_the_statistics(mesh, array):
-  norm = layers.BatchNorm(mesh, "channels:4", momentum=0.5)
-  step = mtf.function(lambda x: norm(x, training=True), mesh=mesh, x="batch;h;channels")
-  for _ in range(25):
-    y = step(array)
-  close(norm.moving_mean, array.mean((0, 1)), 1e-4)
-  close(norm.moving_variance, array.var((0, 1)), 1e-4)
-  close(norm(mtf.import_tensor(mesh, array, "batch;h;channels")), y.numpy(), 1e-3)
+    norm = layers.BatchNorm(mesh, "channels:4", momentum=0.5)
+    step = mtf.function(
+        lambda x: norm(x, training=True), mesh=mesh, x="batch;h;channels"
+    )
+    for _ in range(25):
+        y = step(array)
+    close(norm.moving_mean, array.mean((0, 1)), 1e-4)
+    close(norm.moving_variance, array.var((0, 1)), 1e-4)
+    close(norm(mtf.import_tensor(mesh, array, "batch;h;channels")), y.numpy(), 1e-3)
 
 
 def test_averages_move_once_where_the_layer_is_computed_again(mesh, array):
-  norm = layers.BatchNorm(mesh, "channels:4", momentum=0.5)
+    norm = layers.BatchNorm(mesh, "channels:4", momentum=0.5)
 
-  @mtf.function(mesh=mesh, x="batch;h;channels")
-  def step(x):
-    y = mtf.recompute(lambda x: mtf.tanh(norm(x, training=True)))(x)
-    return mtf.gradients([mtf.reduce_sum(y * y)], [x])[0]
-  step(array)
-  close(norm.moving_mean, array.mean((0, 1)) / 2)
+    @mtf.function(mesh=mesh, x="batch;h;channels")
+    def step(x):
+        y = mtf.recompute(lambda x: mtf.tanh(norm(x, training=True)))(x)
+        return mtf.gradients([mtf.reduce_sum(y * y)], [x])[0]
+
+    step(array)
+    close(norm.moving_mean, array.mean((0, 1)) / 2)
 
 
 def test_averages_are_state_and_are_not_trained():
-  norm = layers.BatchNorm(mtf.Mesh(""), "channels:4", name="norm")
-  assert {v.name for v in norm.trainable_variables} == {"norm/scale", "norm/bias"}
-  assert {v.name for v in norm.variables} == {"norm/scale", "norm/bias", "norm/moving_mean",
-                                              "norm/moving_variance"}
-  assert norm.moving_mean.kind == "state"
+    norm = layers.BatchNorm(mtf.Mesh(""), "channels:4", name="norm")
+    assert {v.name for v in norm.trainable_variables} == {"norm/scale", "norm/bias"}
+    assert {v.name for v in norm.variables} == {
+        "norm/scale",
+        "norm/bias",
+        "norm/moving_mean",
+        "norm/moving_variance",
+    }
+    assert norm.moving_mean.kind == "state"
 
 
 def test_statistics_of_half_floats_are_float32(array):
-  mesh = mtf.Mesh("x:2", "batch:x")
-  norm = layers.BatchNorm(mesh, "channels:4", momentum=0.0)
-  x = mtf.cast(mtf.import_tensor(mesh, array, "batch;h;channels"), "bfloat16")
-  assert norm(x, training=True).dtype == "bfloat16"
-  rounded = mtf.cast(x, "float32").numpy()
-  close(norm.moving_mean, rounded.mean((0, 1)), 1e-4)
-  close(norm.moving_variance, rounded.var((0, 1)), 1e-4)
+    mesh = mtf.Mesh("x:2", "batch:x")
+    norm = layers.BatchNorm(mesh, "channels:4", momentum=0.0)
+    x = mtf.cast(mtf.import_tensor(mesh, array, "batch;h;channels"), "bfloat16")
+    assert norm(x, training=True).dtype == "bfloat16"
+    rounded = mtf.cast(x, "float32").numpy()
+    close(norm.moving_mean, rounded.mean((0, 1)), 1e-4)
+    close(norm.moving_variance, rounded.var((0, 1)), 1e-4)
 
 
 def test_only_numbers_for_channels_are_moved(array):
-  mesh = mtf.Mesh("x:4", "batch:x", devices="abstract")
-  norm = layers.BatchNorm(mesh, "channels:4")
-  plan = mtf.explain(mtf.function(lambda x: norm(x, training=True), mesh=mesh,
-                                  x="batch;h;channels"), array)
-  assert [m.kind for m in plan.moves] == ["all_reduce"] * 2
-  assert sum(m.bytes for m in plan.moves) == 2 * 2 * 3 / 4 * 4 * 4
+    mesh = mtf.Mesh("x:4", "batch:x", devices="abstract")
+    norm = layers.BatchNorm(mesh, "channels:4")
+    plan = mtf.explain(
+        mtf.function(lambda x: norm(x, training=True), mesh=mesh, x="batch;h;channels"),
+        array,
+    )
+    assert [m.kind for m in plan.moves] == ["all_reduce"] * 2
+    assert sum(m.bytes for m in plan.moves) == 2 * 2 * 3 / 4 * 4 * 4
 
 
 def test_what_is_refused():
-  mesh = mtf.Mesh("")
-  norm = layers.BatchNorm(mesh, "channels:4")
-  with refuses(mtf.ShapeError, 'no dimension "channels"'):
-    norm(mtf.ones(mesh, "batch:2;c:4"))
-  with refuses(mtf.ShapeError, "no dimension besides"):
-    norm(mtf.ones(mesh, "channels:4"), training=True)
+    mesh = mtf.Mesh("")
+    norm = layers.BatchNorm(mesh, "channels:4")
+    with refuses(mtf.ShapeError, 'no dimension "channels"'):
+        norm(mtf.ones(mesh, "batch:2;c:4"))
+    with refuses(mtf.ShapeError, "no dimension besides"):
+        norm(mtf.ones(mesh, "channels:4"), training=True)

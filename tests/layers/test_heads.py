@@ -1,4 +1,6 @@
-"""One position after the other with a cache, against all positions at once, under many layouts."""
+"""One position after the other with a cache, against all positions at once, under many
+layouts.
+"""
 
 from __future__ import annotations
 
@@ -8,82 +10,128 @@ import pytest
 import meshtf as mtf
 from meshtf import layers
 
-LAYOUTS = ["", "batch:x;heads:y", "memory_length:x;batch:y", "memory_length:y;d:x", "key:x"]
+LAYOUTS = [
+    "",
+    "batch:x;heads:y",
+    "memory_length:x;batch:y",
+    "memory_length:y;d:x",
+    "key:x",
+]
 LENGTH = 8
 
 
 @pytest.fixture(params=LAYOUTS, ids=lambda layout: layout or "nothing is cut")
 def mesh(request):
-  return mtf.Mesh("x:2;y:2", request.param)
+    return mtf.Mesh("x:2;y:2", request.param)
 
 
 def steps(attention, mesh, x, angles=None, start=0, positions=None):
-  """Returns what all steps give, side by side, as an array: a scan that carries the cache."""
-  @mtf.function(mesh=mesh, x="batch;length;d", start="batch" if np.ndim(start) else "")
-  def walk(x, start):
-    def turn(state, row):
-      keys, values, position = state
-      y, cache = attention.step(row, layers.Cache(keys, values), position, angles)
-      return (*cache, position + 1), y
-    cache = attention.empty_cache(x, *([positions] if positions else []))
-    return mtf.scan(turn, (*cache, start), x, "length")[1]
-  return mtf.transpose(walk(x, np.asarray(start, "int32")), "batch;length;d").numpy()
+    """Returns what all steps give, side by side, as an array: a scan that carries the
+    cache.
+    """
+
+    @mtf.function(
+        mesh=mesh, x="batch;length;d", start="batch" if np.ndim(start) else ""
+    )
+    def walk(x, start):
+        def turn(state, row):
+            keys, values, position = state
+            y, cache = attention.step(row, layers.Cache(keys, values), position, angles)
+            return (*cache, position + 1), y
+
+        cache = attention.empty_cache(x, *([positions] if positions else []))
+        return mtf.scan(turn, (*cache, start), x, "length")[1]
+
+    return mtf.transpose(walk(x, np.asarray(start, "int32")), "batch;length;d").numpy()
 
 
-@pytest.mark.parametrize("shared, turned", [(None, True), ("", False)],
-                         ids=["multi-head rotary", "multi-query"])
+@pytest.mark.parametrize(
+    "shared, turned",
+    [(None, True), ("", False)],
+    ids=["multi-head rotary", "multi-query"],
+)
 def test_steps_equal_a_whole_pass(mesh, rng, shared, turned):
-  attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared)
-  x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-  angles = layers.rotary_angles(mtf.range(mesh, f"length:{LENGTH}"), "key:4") if turned else None
-  whole = attention(mtf.import_tensor(mesh, x, "batch;length;d"), angles=angles,
-                    bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"))
-  np.testing.assert_allclose(steps(attention, mesh, x, angles, positions=LENGTH), whole.numpy(),
-                             rtol=1e-4, atol=1e-5)
+    attention = layers.MultiHeadAttention(
+        mesh, "d:8", "heads:2", "key:4", memory_heads_dim=shared
+    )
+    x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
+    angles = (
+        layers.rotary_angles(mtf.range(mesh, f"length:{LENGTH}"), "key:4")
+        if turned
+        else None
+    )
+    whole = attention(
+        mtf.import_tensor(mesh, x, "batch;length;d"),
+        angles=angles,
+        bias=layers.causal_bias(mesh, f"length:{LENGTH}", f"memory_length:{LENGTH}"),
+    )
+    np.testing.assert_allclose(
+        steps(attention, mesh, x, angles, positions=LENGTH),
+        whole.numpy(),
+        rtol=1e-4,
+        atol=1e-5,
+    )
 
 
-@pytest.mark.parametrize("layout, radius", [
-    ("", ""), ("", "length:1"), ("", "length:2"), ("batch:x;heads:y", ""),
-    ("batch:x;heads:y", "length:1"), ("length_memory:x;d:y", "")])
+@pytest.mark.parametrize(
+    "layout, radius",
+    [
+        ("", ""),
+        ("", "length:1"),
+        ("", "length:2"),
+        ("batch:x;heads:y", ""),
+        ("batch:x;heads:y", "length:1"),
+        ("length_memory:x;d:y", ""),
+    ],
+)
 def test_local_steps_equal_a_whole_pass_with_a_small_cache(layout, radius, rng):
-  mesh = mtf.Mesh("x:2;y:2", layout)
-  attention = layers.LocalAttention(mesh, "d:8", "heads:2", "key:4", "length:2", radius)
-  x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-  whole = attention(mtf.import_tensor(mesh, x, "batch;length;d")).numpy()
-  size = attention.empty_cache(mtf.import_tensor(mesh, x[:, 0], "batch;d")).keys.shape
-  assert size["length_memory"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
-  np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
+    mesh = mtf.Mesh("x:2;y:2", layout)
+    attention = layers.LocalAttention(
+        mesh, "d:8", "heads:2", "key:4", "length:2", radius
+    )
+    x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
+    whole = attention(mtf.import_tensor(mesh, x, "batch;length;d")).numpy()
+    size = attention.empty_cache(mtf.import_tensor(mesh, x[:, 0], "batch;d")).keys.shape
+    assert size["length_memory"] == {"": 4, "length:1": 2, "length:2": 3}[radius]
+    np.testing.assert_allclose(steps(attention, mesh, x), whole, rtol=1e-4, atol=1e-5)
 
 
 def test_each_example_may_be_at_a_position_of_its_own(mesh, rng):
-  attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
-  x = rng.normal(size=(2, 4, 8)).astype("float32")
-  together = steps(attention, mesh, x, positions=LENGTH)
-  apart = steps(attention, mesh, x, start=np.array([0, 0], "int32"), positions=LENGTH)
-  np.testing.assert_allclose(apart, together, rtol=1e-5, atol=1e-6)
-  # The second starts at 4: rows 0 to 3 of its cache are zeros, which are seen.
-  later = steps(attention, mesh, x, start=np.array([0, 4], "int32"), positions=LENGTH)
-  np.testing.assert_allclose(later[0], together[0], rtol=1e-5, atol=1e-6)
-  assert np.abs(later[1] - together[1]).max() > 1e-3
+    attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
+    x = rng.normal(size=(2, 4, 8)).astype("float32")
+    together = steps(attention, mesh, x, positions=LENGTH)
+    apart = steps(attention, mesh, x, start=np.array([0, 0], "int32"), positions=LENGTH)
+    np.testing.assert_allclose(apart, together, rtol=1e-5, atol=1e-6)
+    # The second starts at 4: rows 0 to 3 of its cache are zeros, which are seen.
+    later = steps(attention, mesh, x, start=np.array([0, 4], "int32"), positions=LENGTH)
+    np.testing.assert_allclose(later[0], together[0], rtol=1e-5, atol=1e-6)
+    assert np.abs(later[1] - together[1]).max() > 1e-3
 
 
 def test_a_full_cache_forgets_the_oldest(mesh, rng):
-  attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
-  x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
-  found = steps(attention, mesh, x, positions=4)
-  distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
-  visible = mtf.import_tensor(mesh, (distance >= 0) & (distance < 4), "length;memory_length")
-  whole = attention(mtf.import_tensor(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible))
-  np.testing.assert_allclose(found, whole.numpy(), rtol=1e-4, atol=1e-5)
+    attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
+    x = rng.normal(size=(2, LENGTH, 8)).astype("float32")
+    found = steps(attention, mesh, x, positions=4)
+    distance = np.arange(LENGTH)[:, None] - np.arange(LENGTH)
+    visible = mtf.import_tensor(
+        mesh, (distance >= 0) & (distance < 4), "length;memory_length"
+    )
+    whole = attention(
+        mtf.import_tensor(mesh, x, "batch;length;d"), bias=layers.mask_bias(visible)
+    )
+    np.testing.assert_allclose(found, whole.numpy(), rtol=1e-4, atol=1e-5)
 
 
 def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
-  attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
-  x, memory = rng.normal(size=(2, 2, 4, 8)).astype("float32")
-  x, memory = (mtf.import_tensor(mesh, a, "batch;length;d") for a in (x, memory))
-  bias = mtf.import_tensor(mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length")
-  whole, cache = attention(x, memory, bias).numpy(), attention.remember(memory)
-  for i in range(4):
-    row = mtf.import_tensor(mesh, x.numpy()[:, i], "batch;d")
-    np.testing.assert_allclose(attention.look(row, cache, bias).numpy(), whole[:, i], rtol=1e-4,
-                               atol=1e-5)
+    attention = layers.MultiHeadAttention(mesh, "d:8", "heads:2", "key:4")
+    x, memory = rng.normal(size=(2, 2, 4, 8)).astype("float32")
+    x, memory = (mtf.import_tensor(mesh, a, "batch;length;d") for a in (x, memory))
+    bias = mtf.import_tensor(
+        mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length"
+    )
+    whole, cache = attention(x, memory, bias).numpy(), attention.remember(memory)
+    for i in range(4):
+        row = mtf.import_tensor(mesh, x.numpy()[:, i], "batch;d")
+        np.testing.assert_allclose(
+            attention.look(row, cache, bias).numpy(), whole[:, i], rtol=1e-4, atol=1e-5
+        )

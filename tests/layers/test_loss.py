@@ -14,54 +14,91 @@ from tests.refusals import refuses
 
 @pytest.fixture(params=["", "b:x", "c:x", "b:x;c:y"], ids=str)
 def mesh(request):
-  return mtf.Mesh("x:2;y:2", request.param)
+    return mtf.Mesh("x:2;y:2", request.param)
 
 
 def check(mesh, ours, theirs, *arrays):
-  """Compares a loss, and its gradient to the first array, with TensorFlow's."""
-  named = [mtf.import_tensor(mesh, x, "b;c" if np.ndim(x) > 1 else "b") for x in arrays]
-  first = tf.constant(arrays[0])
-  with tf.GradientTape() as tape:
-    tape.watch(first)
-    want = theirs(first, *arrays[1:])
-  have = ours(*named)
-  assert have.shape == mtf.Shape("")
-  np.testing.assert_allclose(float(have), float(want), rtol=1e-5)
-  np.testing.assert_allclose(mtf.gradients([have], named[:1])[0].numpy(),
-                             tape.gradient(want, first).numpy(), rtol=1e-4, atol=1e-6)
+    """Compares a loss, and its gradient to the first array, with TensorFlow's."""
+    named = [
+        mtf.import_tensor(mesh, x, "b;c" if np.ndim(x) > 1 else "b") for x in arrays
+    ]
+    first = tf.constant(arrays[0])
+    with tf.GradientTape() as tape:
+        tape.watch(first)
+        want = theirs(first, *arrays[1:])
+    have = ours(*named)
+    assert have.shape == mtf.Shape("")
+    np.testing.assert_allclose(float(have), float(want), rtol=1e-5)
+    np.testing.assert_allclose(
+        mtf.gradients([have], named[:1])[0].numpy(),
+        tape.gradient(want, first).numpy(),
+        rtol=1e-4,
+        atol=1e-6,
+    )
 
 
 def test_sigmoid_cross_entropy(mesh, rng):
-  logits = (rng.normal(size=(4, 6)) * 20).astype("float32")
-  for targets in (rng.random((4, 6)).astype("float32"), rng.random((4, 6)) < 0.5):
-    check(mesh, layers.sigmoid_cross_entropy, lambda x, t: tf.reduce_mean(
-        tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(t, "float32"), x)), logits, targets)
+    logits = (rng.normal(size=(4, 6)) * 20).astype("float32")
+    for targets in (rng.random((4, 6)).astype("float32"), rng.random((4, 6)) < 0.5):
+        check(
+            mesh,
+            layers.sigmoid_cross_entropy,
+            lambda x, t: tf.reduce_mean(
+                tf.nn.sigmoid_cross_entropy_with_logits(tf.cast(t, "float32"), x)
+            ),
+            logits,
+            targets,
+        )
 
 
 def test_mean_squared_error_weighs_rows(mesh, rng):
-  x, y = rng.normal(size=(2, 4, 6)).astype("float32")
-  check(mesh, layers.mean_squared_error, lambda x, y: tf.reduce_mean((x - y) ** 2), x, y)
-  weights = np.array([1, 0, 3, 0], "float32")
-  check(mesh, layers.mean_squared_error,
-        lambda x, y, w: tf.reduce_sum((x - y) ** 2 * w[:, None]) / 4 / 6, x, y, weights)
+    x, y = rng.normal(size=(2, 4, 6)).astype("float32")
+    check(
+        mesh, layers.mean_squared_error, lambda x, y: tf.reduce_mean((x - y) ** 2), x, y
+    )
+    weights = np.array([1, 0, 3, 0], "float32")
+    check(
+        mesh,
+        layers.mean_squared_error,
+        lambda x, y, w: tf.reduce_sum((x - y) ** 2 * w[:, None]) / 4 / 6,
+        x,
+        y,
+        weights,
+    )
 
 
 def test_padding_counts_for_nothing(mesh, rng):
-  logits, labels = rng.normal(size=(4, 6)).astype("float32"), np.array([3, 0, 5, 0], "int32")
-  check(mesh, lambda x, y: layers.softmax_cross_entropy(
-      x, y, "c", weights=layers.weights_nonzero(y), label_smoothing=0.1),
-      lambda x, y: tf.reduce_mean(keras.losses.categorical_crossentropy(
-          np.eye(6)[y], x, True, label_smoothing=0.1)[::2]), logits, labels)
+    logits, labels = (
+        rng.normal(size=(4, 6)).astype("float32"),
+        np.array([3, 0, 5, 0], "int32"),
+    )
+    check(
+        mesh,
+        lambda x, y: layers.softmax_cross_entropy(
+            x, y, "c", weights=layers.weights_nonzero(y), label_smoothing=0.1
+        ),
+        lambda x, y: tf.reduce_mean(
+            keras.losses.categorical_crossentropy(
+                np.eye(6)[y], x, True, label_smoothing=0.1
+            )[::2]
+        ),
+        logits,
+        labels,
+    )
 
 
 def test_half_floats_are_summed_in_float32():
-  x = mtf.ones(mtf.Mesh(""), "b:4;c:6", "bfloat16")
-  for loss in (layers.sigmoid_cross_entropy, layers.mean_squared_error):
-    assert loss(x, x).dtype == "float32"
+    x = mtf.ones(mtf.Mesh(""), "b:4;c:6", "bfloat16")
+    for loss in (layers.sigmoid_cross_entropy, layers.mean_squared_error):
+        assert loss(x, x).dtype == "float32"
 
 
 def test_targets_of_other_dimensions_are_refused():
-  x = mtf.ones(mtf.Mesh(""), "b:4;c:6")
-  for loss in (layers.sigmoid_cross_entropy, layers.mean_squared_error):
-    with refuses(mtf.ShapeError, r"targets of \[b:4\] do not fit \[b:4 c:6\]", "mtf.broadcast"):
-      loss(x, mtf.reduce_sum(x, "c"))
+    x = mtf.ones(mtf.Mesh(""), "b:4;c:6")
+    for loss in (layers.sigmoid_cross_entropy, layers.mean_squared_error):
+        with refuses(
+            mtf.ShapeError,
+            r"targets of \[b:4\] do not fit \[b:4 c:6\]",
+            "mtf.broadcast",
+        ):
+            loss(x, mtf.reduce_sum(x, "c"))

@@ -12,38 +12,46 @@ TOKENS = np.array([[3, 1, 2, 0], [5, 0, 0, 0]], "int32")
 SEGMENTS = np.array([[1, 1, 2, 2], [1, 2, 3, 0]], "int32")
 
 
-@pytest.fixture(params=["", "length:x", "memory_length:x", "length:x;memory_length:y", "batch:x"],
-                ids=str)
+@pytest.fixture(
+    params=["", "length:x", "memory_length:x", "length:x;memory_length:y", "batch:x"],
+    ids=str,
+)
 def mesh(request):
-  return mtf.Mesh("x:2;y:2", request.param)
+    return mtf.Mesh("x:2;y:2", request.param)
 
 
 def test_causal(mesh):
-  found = layers.causal_mask(mesh, "length:4", "memory_length:4").numpy()
-  np.testing.assert_array_equal(found, np.tri(4, dtype=bool))
-  found = layers.causal_mask(mesh, "length:4", "memory_length:2", stride=2).numpy()
-  np.testing.assert_array_equal(found, [[0, 0], [1, 0], [1, 0], [1, 1]])
-  bias = layers.causal_bias(mesh, "length:4", "memory_length:4").numpy()
-  np.testing.assert_array_equal(bias, np.where(np.tri(4), 0, np.float32(-1e9)))
+    found = layers.causal_mask(mesh, "length:4", "memory_length:4").numpy()
+    np.testing.assert_array_equal(found, np.tri(4, dtype=bool))
+    found = layers.causal_mask(mesh, "length:4", "memory_length:2", stride=2).numpy()
+    np.testing.assert_array_equal(found, [[0, 0], [1, 0], [1, 0], [1, 1]])
+    bias = layers.causal_bias(mesh, "length:4", "memory_length:4").numpy()
+    np.testing.assert_array_equal(bias, np.where(np.tri(4), 0, np.float32(-1e9)))
 
 
 def test_padding_and_segments(mesh):
-  tokens, segments = (mtf.import_tensor(mesh, x, "batch;length") for x in (TOKENS, SEGMENTS))
-  padding = layers.padding_mask(tokens)
-  assert padding.shape.names == ("batch", "memory_length")
-  np.testing.assert_array_equal(padding.numpy(), TOKENS != 0)
-  same = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
-  np.testing.assert_array_equal(layers.segment_mask(segments).numpy(), same)
-  other = mtf.import_tensor(mesh, SEGMENTS[:, :2], "batch;length")
-  np.testing.assert_array_equal(layers.segment_mask(segments, other).numpy(), same[..., :2])
-  both = (layers.segment_mask(segments) & padding).numpy()
-  np.testing.assert_array_equal(both, same & (TOKENS != 0)[:, None])
+    tokens, segments = (
+        mtf.import_tensor(mesh, x, "batch;length") for x in (TOKENS, SEGMENTS)
+    )
+    padding = layers.padding_mask(tokens)
+    assert padding.shape.names == ("batch", "memory_length")
+    np.testing.assert_array_equal(padding.numpy(), TOKENS != 0)
+    same = SEGMENTS[:, :, None] == SEGMENTS[:, None, :]
+    np.testing.assert_array_equal(layers.segment_mask(segments).numpy(), same)
+    other = mtf.import_tensor(mesh, SEGMENTS[:, :2], "batch;length")
+    np.testing.assert_array_equal(
+        layers.segment_mask(segments, other).numpy(), same[..., :2]
+    )
+    both = (layers.segment_mask(segments) & padding).numpy()
+    np.testing.assert_array_equal(both, same & (TOKENS != 0)[:, None])
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_a_row_that_sees_nothing_has_no_nan(dtype):
-  mesh = mtf.Mesh("")
-  bias = layers.mask_bias(mtf.full(mesh, "length:2;memory_length:4", False, "bool"), dtype)
-  assert bias.dtype == dtype
-  weights = mtf.softmax(bias, "memory_length").numpy().astype("float32")
-  np.testing.assert_allclose(weights, np.full((2, 4), 0.25))
+    mesh = mtf.Mesh("")
+    bias = layers.mask_bias(
+        mtf.full(mesh, "length:2;memory_length:4", False, "bool"), dtype
+    )
+    assert bias.dtype == dtype
+    weights = mtf.softmax(bias, "memory_length").numpy().astype("float32")
+    np.testing.assert_allclose(weights, np.full((2, 4), 0.25))

@@ -1,4 +1,6 @@
-"""Misspelt mesh axes: in rules, in the mesh itself, in `stages`; what may be absent is quiet."""
+"""Misspelt mesh axes: in rules, in the mesh itself, in `stages`; what may be absent is
+quiet.
+"""
 
 from __future__ import annotations
 
@@ -16,140 +18,208 @@ from tests.refusals import ones, refuses
 from transformer import command, config_files
 
 WRONG = [
-    ({"layout": "batch:dta"}, "layout rule batch:dta: .* has no axis 'dta'.*Did you mean data"),
+    (
+        {"layout": "batch:dta"},
+        "layout rule batch:dta: .* has no axis 'dta'.*Did you mean data",
+    ),
     ({"variable_layout": "d:modle"}, "layout rule d:modle.*Did you mean model"),
-    ({"optimizer_layout": "d:nowhere"}, 'd:nowhere.*may be absent.*optional_axes="nowhere"'),
+    (
+        {"optimizer_layout": "d:nowhere"},
+        'd:nowhere.*may be absent.*optional_axes="nowhere"',
+    ),
     ({"stages": "stge"}, "stages='stge': the mesh has no axis"),
 ]
 
 
 @pytest.mark.parametrize("wrong, words", WRONG)
 def test_an_axis_that_the_mesh_lacks(wrong, words):
-  with pytest.warns(mtf.LayoutWarning, match=f"(?s){words}") as caught:
-    Mesh("data:2;model:2", **wrong)
-  assert [Path(w.filename) for w in caught] == [Path(__file__)]          # once, at this line
-  with refuses(mtf.LayoutError, words):
-    Mesh("data:2;model:2", strict=True, **wrong)
+    with pytest.warns(mtf.LayoutWarning, match=f"(?s){words}") as caught:
+        Mesh("data:2;model:2", **wrong)
+    assert [Path(w.filename) for w in caught] == [Path(__file__)]  # once, at this line
+    with refuses(mtf.LayoutError, words):
+        Mesh("data:2;model:2", strict=True, **wrong)
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("optional", ["dta;modle;nowhere;stge",
-                                      ["dta", "modle", "nowhere", "stge"]])
+@pytest.mark.parametrize(
+    "optional", ["dta;modle;nowhere;stge", ["dta", "modle", "nowhere", "stge"]]
+)
 def test_what_may_be_absent_is_quiet(strict, optional, recwarn):
-  for wrong, _ in WRONG:
-    mesh = Mesh("data:2;model:2", strict=strict, optional_axes=optional, **wrong)
-    assert "counts as size 1" in mesh.notes[0]
-    Mesh("", strict=strict, **wrong)                     # one position: nothing is sharded
-    Mesh("data:1", strict=strict, **wrong)
-  assert not recwarn.list
+    for wrong, _ in WRONG:
+        mesh = Mesh("data:2;model:2", strict=strict, optional_axes=optional, **wrong)
+        assert "counts as size 1" in mesh.notes[0]
+        Mesh("", strict=strict, **wrong)  # one position: nothing is sharded
+        Mesh("data:1", strict=strict, **wrong)
+    assert not recwarn.list
 
 
 def test_rules_of_a_region():
-  mesh = Mesh("data:2", "batch:data")
-  with (pytest.warns(mtf.LayoutWarning, match="layout rule d:dat: .*has no axis 'dat'"),
-        mtf.layout("d:dat")):
-    mtf.ones(mesh, "batch:4;d:4")
-  strict = Mesh("data:2", "batch:data", strict=True)
-  with refuses(mtf.LayoutError, "layout rule d:dat", "Did you mean data"), mtf.layout("d:dat"):
-    mtf.ones(strict, "batch:4;d:4")
+    mesh = Mesh("data:2", "batch:data")
+    with (
+        pytest.warns(mtf.LayoutWarning, match="layout rule d:dat: .*has no axis 'dat'"),
+        mtf.layout("d:dat"),
+    ):
+        mtf.ones(mesh, "batch:4;d:4")
+    strict = Mesh("data:2", "batch:data", strict=True)
+    with (
+        refuses(mtf.LayoutError, "layout rule d:dat", "Did you mean data"),
+        mtf.layout("d:dat"),
+    ):
+        mtf.ones(strict, "batch:4;d:4")
 
 
-LAYING = [lambda x: mtf.split(x, "d", "dat"), lambda x: mtf.shard(x, {"batch": "data", "d": "dat"}),
-          lambda x: mtf.shard(x, "d:dat")]
+LAYING = [
+    lambda x: mtf.split(x, "d", "dat"),
+    lambda x: mtf.shard(x, {"batch": "data", "d": "dat"}),
+    lambda x: mtf.shard(x, "d:dat"),
+]
 
 
 @pytest.mark.parametrize("lay", LAYING)
 @pytest.mark.parametrize("recorded", [False, True])
 def test_one_tensor_is_not_sharded_along_an_axis_that_is_not_there(lay, recorded):
-  mesh = Mesh("data:2", "batch:data")
-  run = mtf.function(lay, mesh=mesh) if recorded else lay
-  with refuses(mtf.LayoutError, "has no axis 'dat'", "Did you mean data", "test_lacking_axes.py",
-               'optional_axes="dat"'):
-    run(mtf.ones(mesh, "batch:4;d:4"))
+    mesh = Mesh("data:2", "batch:data")
+    run = mtf.function(lay, mesh=mesh) if recorded else lay
+    with refuses(
+        mtf.LayoutError,
+        "has no axis 'dat'",
+        "Did you mean data",
+        "test_lacking_axes.py",
+        'optional_axes="dat"',
+    ):
+        run(mtf.ones(mesh, "batch:4;d:4"))
 
 
 @pytest.mark.parametrize("lay", LAYING)
 def test_one_tensor_along_an_axis_that_may_be_absent(lay, recwarn):
-  for mesh in (Mesh("data:2", "batch:data", optional_axes="dat"), Mesh("", strict=True),
-               Mesh("data:1", "batch:data")):
-    np.testing.assert_array_equal(lay(mtf.ones(mesh, "batch:4;d:4")).numpy(), 1.0)
-  assert not recwarn.list
+    for mesh in (
+        Mesh("data:2", "batch:data", optional_axes="dat"),
+        Mesh("", strict=True),
+        Mesh("data:1", "batch:data"),
+    ):
+        np.testing.assert_array_equal(lay(mtf.ones(mesh, "batch:4;d:4")).numpy(), 1.0)
+    assert not recwarn.list
 
 
 def trained(region="", **mesh):
-  """Runs a program that writes a variable."""
-  mesh = Mesh(**mesh)
-  w = mtf.Variable(mesh, "d:4", ones, "w")
+    """Runs a program that writes a variable."""
+    mesh = Mesh(**mesh)
+    w = mtf.Variable(mesh, "d:4", ones, "w")
 
-  @mtf.function(mesh=mesh, x="batch;d")
-  def step(x):
-    with mtf.layout(region):
-      w.assign(w + mtf.reduce_sum(x * 1.0, "batch"))
-  step(np.ones((4, 4), "float32"))
-  return mesh
+    @mtf.function(mesh=mesh, x="batch;d")
+    def step(x):
+        with mtf.layout(region):
+            w.assign(w + mtf.reduce_sum(x * 1.0, "batch"))
+
+    step(np.ones((4, 4), "float32"))
+    return mesh
 
 
-@pytest.mark.parametrize("mesh, words", [
-    ({"axes": "daat:2", "layout": "batch:data", "optional_axes": "data"}, "'daat'.*mean data"),
-    ({"axes": "data:2;modle:2", "layout": "batch:data", "optional_axes": "model"},
-     "'modle'.*2 positions compute the same.*mean model"),
-    ({"axes": "data:2;stge:2", "layout": "batch:data"}, "'stge'.*mean stage"),
-    ({"axes": "rows:2", "layout": "batch:data", "optional_axes": "data"},
-     '\'rows\'.*"batch:rows", or take'),
-])
+@pytest.mark.parametrize(
+    "mesh, words",
+    [
+        (
+            {"axes": "daat:2", "layout": "batch:data", "optional_axes": "data"},
+            "'daat'.*mean data",
+        ),
+        (
+            {
+                "axes": "data:2;modle:2",
+                "layout": "batch:data",
+                "optional_axes": "model",
+            },
+            "'modle'.*2 positions compute the same.*mean model",
+        ),
+        ({"axes": "data:2;stge:2", "layout": "batch:data"}, "'stge'.*mean stage"),
+        (
+            {"axes": "rows:2", "layout": "batch:data", "optional_axes": "data"},
+            "'rows'.*\"batch:rows\", or take",
+        ),
+    ],
+)
 def test_an_axis_that_no_rule_names(mesh, words):
-  with pytest.warns(mtf.LayoutWarning, match=f"(?s)no rule of the layout names mesh axis {words}"
-                    ) as caught:
-    found = trained(**mesh)
-  assert [Path(w.filename) for w in caught] == [Path(__file__)]
-  warn_of_unmatched(found, True)                          # once
-  with refuses(mtf.LayoutError, "no rule of the layout names mesh axis"):
-    trained(strict=True, **mesh)
+    with pytest.warns(
+        mtf.LayoutWarning, match=f"(?s)no rule of the layout names mesh axis {words}"
+    ) as caught:
+        found = trained(**mesh)
+    assert [Path(w.filename) for w in caught] == [Path(__file__)]
+    warn_of_unmatched(found, True)  # once
+    with refuses(mtf.LayoutError, "no rule of the layout names mesh axis"):
+        trained(strict=True, **mesh)
 
 
-@pytest.mark.parametrize("mesh", [
-    {"axes": "data:2;model:2", "layout": "batch:data", "variable_layout": "d:model"},
-    {"axes": "data:2;model:2", "layout": "batch:data", "optimizer_layout": "d:model"},
-    {"axes": "data:2;stage:2", "layout": "batch:data"},
-    {"axes": "data:2;pipe:2", "layout": "batch:data", "stages": "pipe"},
-    {"axes": "data:2;model:2", "layout": "batch:data", "region": "d:model"},
-    {"axes": "data:2;model:1", "layout": "batch:data"}, {"axes": ""},
-])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        {
+            "axes": "data:2;model:2",
+            "layout": "batch:data",
+            "variable_layout": "d:model",
+        },
+        {
+            "axes": "data:2;model:2",
+            "layout": "batch:data",
+            "optimizer_layout": "d:model",
+        },
+        {"axes": "data:2;stage:2", "layout": "batch:data"},
+        {"axes": "data:2;pipe:2", "layout": "batch:data", "stages": "pipe"},
+        {"axes": "data:2;model:2", "layout": "batch:data", "region": "d:model"},
+        {"axes": "data:2;model:1", "layout": "batch:data"},
+        {"axes": ""},
+    ],
+)
 def test_axes_that_are_used(mesh, recwarn):
-  assert not trained(strict=True, **mesh).notes
-  assert not recwarn.list
+    assert not trained(strict=True, **mesh).notes
+    assert not recwarn.list
 
 
-@pytest.mark.parametrize("mesh", [{"axes": "data:2;idle:2", "layout": "batch:data"},
-                                  {"axes": "idle:2"}])
+@pytest.mark.parametrize(
+    "mesh", [{"axes": "data:2;idle:2", "layout": "batch:data"}, {"axes": "idle:2"}]
+)
 def test_an_axis_that_is_idle_on_purpose_is_noted(mesh, recwarn):
-  (note,) = trained(strict=True, **mesh).notes
-  assert "no rule of the layout names mesh axis 'idle': its 2 positions compute the same" in note
-  assert not recwarn.list
+    (note,) = trained(strict=True, **mesh).notes
+    assert (
+        "no rule of the layout names mesh axis 'idle': its 2 positions compute the same"
+        in note
+    )
+    assert not recwarn.list
 
 
 def test_a_forecast_tells_of_them():
-  mesh = Mesh("daat:2", "batch:data", optional_axes="data", devices="abstract")
-  plan = mtf.explain(lambda x: x * 2.0, mtf.ones(mesh, "batch:4"))
-  assert any("mesh axis daat: no rule" in note and "mean data" in note for note in plan.notes)
-  assert "mesh axis daat" in str(plan)
+    mesh = Mesh("daat:2", "batch:data", optional_axes="data", devices="abstract")
+    plan = mtf.explain(lambda x: x * 2.0, mtf.ones(mesh, "batch:4"))
+    assert any(
+        "mesh axis daat: no rule" in note and "mean data" in note for note in plan.notes
+    )
+    assert "mesh axis daat" in str(plan)
 
 
-SHIPPED = sorted(path.relative_to(config_files.config_folder()) for path in
-                 Path(config_files.config_folder()).rglob("*.gin"))
+SHIPPED = sorted(
+    path.relative_to(config_files.config_folder())
+    for path in Path(config_files.config_folder()).rglob("*.gin")
+)
 
 
 @pytest.mark.parametrize("axes", ["data:4;model:2", "data:2", "model:2", ""])
 def test_shipped_layouts_shrink_with_the_mesh(axes, recwarn):
-  checked = 0
-  for path in SHIPPED:
-    text = (Path(config_files.config_folder()) / path).read_text(encoding="utf-8")
-    if not re.search(r"^Mesh\.layout", text, re.MULTILINE) or path.parts[0] == "layouts":
-      continue
+    checked = 0
+    for path in SHIPPED:
+        text = (Path(config_files.config_folder()) / path).read_text(encoding="utf-8")
+        if (
+            not re.search(r"^Mesh\.layout", text, re.MULTILINE)
+            or path.parts[0] == "layouts"
+        ):
+            continue
+        gin.clear_config()
+        command.configure(
+            [str(path)],
+            [
+                f'Mesh.axes = "{axes}"',
+                "Mesh.strict = True",
+                'Mesh.devices = "abstract"',
+            ],
+        )
+        gin.get_configurable("Mesh")()
+        checked += 1
     gin.clear_config()
-    command.configure([str(path)], [f'Mesh.axes = "{axes}"', "Mesh.strict = True",
-                                    'Mesh.devices = "abstract"'])
-    gin.get_configurable("Mesh")()
-    checked += 1
-  gin.clear_config()
-  assert checked >= 8 and not recwarn.list
+    assert checked >= 8 and not recwarn.list

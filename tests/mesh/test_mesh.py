@@ -11,98 +11,141 @@ from meshtf.names import Shape
 
 
 def test_positions_count_along_the_last_axis_first():
-  mesh = Mesh("data:2;model:3")
-  assert (mesh.size, mesh.axes, repr(mesh)) == (6, {"data": 2, "model": 3}, "data:2;model:3")
-  assert mesh.coords == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
-  assert mesh.axis_index == {"data": 0, "model": 1}
+    mesh = Mesh("data:2;model:3")
+    assert (mesh.size, mesh.axes, repr(mesh)) == (
+        6,
+        {"data": 2, "model": 3},
+        "data:2;model:3",
+    )
+    assert mesh.coords == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
+    assert mesh.axis_index == {"data": 0, "model": 1}
 
 
 def test_groups_differ_only_along_their_axes():
-  mesh = Mesh("data:2;model:3")
-  assert mesh.groups("data") == ((0, 3), (1, 4), (2, 5))
-  assert mesh.groups("model") == ((0, 1, 2), (3, 4, 5))
-  assert mesh.groups("data", "model") == mesh.groups("model", "data") == (tuple(range(6)),)
-  assert mesh.groups() == tuple((p,) for p in range(6))
+    mesh = Mesh("data:2;model:3")
+    assert mesh.groups("data") == ((0, 3), (1, 4), (2, 5))
+    assert mesh.groups("model") == ((0, 1, 2), (3, 4, 5))
+    assert (
+        mesh.groups("data", "model")
+        == mesh.groups("model", "data")
+        == (tuple(range(6)),)
+    )
+    assert mesh.groups() == tuple((p,) for p in range(6))
 
 
 def test_a_mesh_of_one_position():
-  mesh = Mesh("")
-  assert (mesh.size, mesh.coords, mesh.whole, repr(mesh)) == (1, ((),), (), "(one position)")
-  assert mesh.place(Shape("batch:8")) == ((), ())
+    mesh = Mesh("")
+    assert (mesh.size, mesh.coords, mesh.whole, repr(mesh)) == (
+        1,
+        ((),),
+        (),
+        "(one position)",
+    )
+    assert mesh.place(Shape("batch:8")) == ((), ())
 
 
-@pytest.mark.parametrize("layout, shape, states", [
-    ("", "batch:8;d_ff:6", (Whole, Whole)),
-    ("batch:data", "batch:8;d_ff:6", (Split("batch"), Whole)),
-    ("batch:data;d_ff:model", "d_ff:6;batch:8", (Split("batch"), Split("d_ff"))),
-    ("batch:data;d_ff:model", "d_model:5", (Whole, Whole)),
-    ("batch:stage", "batch:8", (Whole, Whole)),             # an axis that the mesh lacks
-    ("batch:data;d_ff:data", "d_ff:6", (Split("d_ff"), Whole))])
+@pytest.mark.parametrize(
+    "layout, shape, states",
+    [
+        ("", "batch:8;d_ff:6", (Whole, Whole)),
+        ("batch:data", "batch:8;d_ff:6", (Split("batch"), Whole)),
+        ("batch:data;d_ff:model", "d_ff:6;batch:8", (Split("batch"), Split("d_ff"))),
+        ("batch:data;d_ff:model", "d_model:5", (Whole, Whole)),
+        ("batch:stage", "batch:8", (Whole, Whole)),  # an axis that the mesh lacks
+        ("batch:data;d_ff:data", "d_ff:6", (Split("d_ff"), Whole)),
+    ],
+)
 def test_where_a_layout_puts_a_shape(layout, shape, states):
-  assert Mesh("data:2;model:2", layout).place(Shape(shape)) == (states, ())
+    assert Mesh("data:2;model:2", layout).place(Shape(shape)) == (states, ())
 
 
 def test_an_axis_of_size_one_cuts_nothing():
-  assert Mesh("data:1;model:2", "batch:data").place(Shape("batch:7")) == ((Whole, Whole), ())
+    assert Mesh("data:1;model:2", "batch:data").place(Shape("batch:7")) == (
+        (Whole, Whole),
+        (),
+    )
 
 
 def test_clashes_are_told_not_hidden():
-  mesh = Mesh("data:2;model:4", "batch:data;d_ff:model;heads:model")
-  states, clashes = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
-  assert states == (Whole, Split("d_ff"))
-  assert clashes == (("size", "batch", "data", ""), ("axis", "heads", "model", "d_ff"))
-  states, clashes = mesh.place(Shape("heads:8;d_ff:8"))
-  assert (states, clashes[0].other) == ((Whole, Split("heads")), "heads")
+    mesh = Mesh("data:2;model:4", "batch:data;d_ff:model;heads:model")
+    states, clashes = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
+    assert states == (Whole, Split("d_ff"))
+    assert clashes == (
+        ("size", "batch", "data", ""),
+        ("axis", "heads", "model", "d_ff"),
+    )
+    states, clashes = mesh.place(Shape("heads:8;d_ff:8"))
+    assert (states, clashes[0].other) == ((Whole, Split("heads")), "heads")
 
 
 def test_another_layout_for_one_shape():
-  mesh = Mesh("data:2;model:2", "batch:data", variable_layout="d_model:data")
-  assert mesh.place(Shape("d_model:4"))[0] == (Whole, Whole)
-  assert mesh.place(Shape("d_model:4"), mesh.variable_layout)[0] == (Split("d_model"), Whole)
-  assert mesh.variable_layout.axes("batch") == ("data",)     # further rules, not instead
+    mesh = Mesh("data:2;model:2", "batch:data", variable_layout="d_model:data")
+    assert mesh.place(Shape("d_model:4"))[0] == (Whole, Whole)
+    assert mesh.place(Shape("d_model:4"), mesh.variable_layout)[0] == (
+        Split("d_model"),
+        Whole,
+    )
+    assert mesh.variable_layout.axes("batch") == ("data",)  # further rules, not instead
 
 
 def test_meshes_are_compared_by_identity():
-  assert Mesh("data:2") != Mesh("data:2")
+    assert Mesh("data:2") != Mesh("data:2")
 
 
 def test_unfinished_sums_read_as_whole():
-  assert finished((Split("batch"), Pending("sum"), Whole)) == (Split("batch"), Whole, Whole)
+    assert finished((Split("batch"), Pending("sum"), Whole)) == (
+        Split("batch"),
+        Whole,
+        Whole,
+    )
 
 
 def test_an_axis_that_the_mesh_lacks_is_noted_once_with_near_misses():
-  with pytest.warns(LayoutWarning):
-    mesh = Mesh("data:2;model:2", "d_ff:modle")
-  note, = mesh.notes
-  assert "d_ff:modle" in note and "counts as size 1" in note and "Did you mean model?" in note
-  mesh.note(note)
-  assert len(mesh.notes) == 1
+    with pytest.warns(LayoutWarning):
+        mesh = Mesh("data:2;model:2", "d_ff:modle")
+    (note,) = mesh.notes
+    assert (
+        "d_ff:modle" in note
+        and "counts as size 1" in note
+        and "Did you mean model?" in note
+    )
+    mesh.note(note)
+    assert len(mesh.notes) == 1
 
 
 def test_rules_that_never_matched():
-  mesh = Mesh("data:2;model:2", "batch:data;dff:model", variable_layout="vocab:model")
-  mesh.seen_dims |= {"batch", "d_ff", "vocab"}
-  assert mesh.unmatched_rules() == {"dff": "d_ff"}
+    mesh = Mesh("data:2;model:2", "batch:data;dff:model", variable_layout="vocab:model")
+    mesh.seen_dims |= {"batch", "d_ff", "vocab"}
+    assert mesh.unmatched_rules() == {"dff": "d_ff"}
 
 
-@pytest.mark.parametrize("axes, words", [
-    ("data:2;data:4", "axis 'data' stands twice in the mesh(.|\n)*Rename one"),
-    ("data:x", "size of mesh axis 'data' must be a positive integer, not 'x'"),
-    ("data:0", "must be a positive integer, not '0'"),
-    ("data", "a mesh is written as pairs"), ("data:-1", "a mesh is written as pairs")])
+@pytest.mark.parametrize(
+    "axes, words",
+    [
+        ("data:2;data:4", "axis 'data' stands twice in the mesh(.|\n)*Rename one"),
+        ("data:x", "size of mesh axis 'data' must be a positive integer, not 'x'"),
+        ("data:0", "must be a positive integer, not '0'"),
+        ("data", "a mesh is written as pairs"),
+        ("data:-1", "a mesh is written as pairs"),
+    ],
+)
 def test_meshes_that_cannot_be_read(axes, words):
-  with pytest.raises(ParseError, match=words):
-    Mesh(axes)
+    with pytest.raises(ParseError, match=words):
+        Mesh(axes)
 
 
 def test_a_dimension_over_two_axes_is_refused():
-  with pytest.raises(ParseError, match="(?s)'batch' is laid out over 2 axes.*name one axis"):
-    Mesh("data:2;model:2", "batch:data+model")
-  with pytest.raises(ParseError, match="over 2 axes"):
-    Mesh("data:2;model:2", variable_layout="batch:data+model")
+    with pytest.raises(
+        ParseError, match="(?s)'batch' is laid out over 2 axes.*name one axis"
+    ):
+        Mesh("data:2;model:2", "batch:data+model")
+    with pytest.raises(ParseError, match="over 2 axes"):
+        Mesh("data:2;model:2", variable_layout="batch:data+model")
 
 
 def test_devices_are_counted():
-  with pytest.raises(MeshError, match="(?s)4 positions, but 2 devices.*one device for each"):
-    Mesh("data:2;model:2", devices=["/CPU:0", "/CPU:1"])
-  assert Mesh("data:2", devices=["/CPU:0", "/CPU:0"]).devices == ["/CPU:0", "/CPU:0"]
+    with pytest.raises(
+        MeshError, match="(?s)4 positions, but 2 devices.*one device for each"
+    ):
+        Mesh("data:2;model:2", devices=["/CPU:0", "/CPU:1"])
+    assert Mesh("data:2", devices=["/CPU:0", "/CPU:0"]).devices == ["/CPU:0", "/CPU:0"]

@@ -1,6 +1,7 @@
 """A plugin of pytest that breaks one rule before anything is imported.
 
-    MESHTF_MUTANT=seeds-added-up python -m pytest -p tests.mutants.plugin tests/ops/test_random.py
+MESHTF_MUTANT=seeds-added-up python -m pytest -p tests.mutants.plugin
+tests/ops/test_random.py
 """
 
 from __future__ import annotations
@@ -15,5 +16,5 @@ from tests.mutants.mutant import install
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests() -> None:
-  """Installs the mutant: conftest files already import what may be changed."""
-  install(next(m for m in MUTANTS if m.slug == os.environ["MESHTF_MUTANT"]))
+    """Installs the mutant: conftest files already import what may be changed."""
+    install(next(m for m in MUTANTS if m.slug == os.environ["MESHTF_MUTANT"]))

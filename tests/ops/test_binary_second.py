@@ -1,4 +1,6 @@
-"""Second gradients of functions whose first gradient is one op, against TensorFlow's tapes."""
+"""Second gradients of functions whose first gradient is one op, against TensorFlow's
+tapes.
+"""
 
 from __future__ import annotations
 
@@ -8,51 +10,62 @@ import tensorflow as tf
 
 import meshtf as mtf
 
-FUNCTIONS = {"pow": (mtf.pow, tf.pow), "maximum": (mtf.maximum, tf.maximum),
-             "logaddexp": (mtf.logaddexp, lambda x, y: tf.math.log(tf.exp(x) + tf.exp(y)))}
+FUNCTIONS = {
+    "pow": (mtf.pow, tf.pow),
+    "maximum": (mtf.maximum, tf.maximum),
+    "logaddexp": (mtf.logaddexp, lambda x, y: tf.math.log(tf.exp(x) + tf.exp(y))),
+}
 
 
 def second_gradients_of_tensorflow(function, x, y):
-  """Returns the gradients of the sum of squares of the gradients of sum(f(x, y)**2)."""
-  x, y = tf.constant(x), tf.constant(y)
-  with tf.GradientTape() as outer:
-    outer.watch([x, y])
-    with tf.GradientTape() as inner:
-      inner.watch([x, y])
-      loss = tf.reduce_sum(tf.square(function(x, y)))
-    first = inner.gradient(loss, [x, y])
-    total = sum(tf.reduce_sum(tf.square(g)) for g in first)
-  return outer.gradient(total, [x, y])
+    """Returns the gradients of the sum of squares of the gradients of
+    sum(f(x, y)**2).
+    """
+    x, y = tf.constant(x), tf.constant(y)
+    with tf.GradientTape() as outer:
+        outer.watch([x, y])
+        with tf.GradientTape() as inner:
+            inner.watch([x, y])
+            loss = tf.reduce_sum(tf.square(function(x, y)))
+        first = inner.gradient(loss, [x, y])
+        total = sum(tf.reduce_sum(tf.square(g)) for g in first)
+    return outer.gradient(total, [x, y])
 
 
-@pytest.mark.parametrize("axes, layout", [("", ""), ("data:2;model:2", "b:data;d:model")])
+@pytest.mark.parametrize(
+    "axes, layout", [("", ""), ("data:2;model:2", "b:data;d:model")]
+)
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_second_gradients(name, recorded, axes, layout, rng):
-  ours, theirs = FUNCTIONS[name]
-  base, exponent = rng.uniform(0.4, 2, (4, 6)), rng.uniform(-1, 2, 6)
-  mesh = mtf.Mesh(axes, layout)
-  x = mtf.import_tensor(mesh, base, "b;d")
-  y = mtf.import_tensor(mesh, exponent, "d")
+    ours, theirs = FUNCTIONS[name]
+    base, exponent = rng.uniform(0.4, 2, (4, 6)), rng.uniform(-1, 2, 6)
+    mesh = mtf.Mesh(axes, layout)
+    x = mtf.import_tensor(mesh, base, "b;d")
+    y = mtf.import_tensor(mesh, exponent, "d")
 
-  def second(x, y):
-    first = mtf.gradients([mtf.reduce_sum(mtf.square(ours(x, y)))], [x, y])
-    total = mtf.add_n([mtf.reduce_sum(mtf.square(g)) for g in first])
-    return mtf.gradients([total], [x, y])
+    def second(x, y):
+        first = mtf.gradients([mtf.reduce_sum(mtf.square(ours(x, y)))], [x, y])
+        total = mtf.add_n([mtf.reduce_sum(mtf.square(g)) for g in first])
+        return mtf.gradients([total], [x, y])
 
-  found = (mtf.function(second) if recorded else second)(x, y)
-  for have, want in zip(found, second_gradients_of_tensorflow(theirs, base, exponent), strict=True):
-    np.testing.assert_allclose(have.numpy(), want.numpy(), 1e-9, 1e-9)
+    found = (mtf.function(second) if recorded else second)(x, y)
+    for have, want in zip(
+        found, second_gradients_of_tensorflow(theirs, base, exponent), strict=True
+    ):
+        np.testing.assert_allclose(have.numpy(), want.numpy(), 1e-9, 1e-9)
 
 
 @pytest.mark.parametrize("base", [0.0, -2.0])
 def test_the_part_of_a_logarithm_of_nothing_is_zero(base):
-  """As in the first gradient: a base that is not above zero has no gradient by its exponent."""
-  mesh = mtf.Mesh("")
-  x, y = (mtf.import_tensor(mesh, np.array([v], "float32"), "d") for v in (base, 2.0))
-  dx, dy = mtf.gradients([mtf.pow(x, y)], [x, y])
-  assert dy.numpy() == 0
-  ddx, _ = mtf.gradients([dx], [x, y])
-  assert ddx.numpy() == 2
-  by_base, by_exponent = mtf.gradients([dy], [x, y])
-  assert by_base.numpy() == 0 == by_exponent.numpy()
+    """As in the first gradient: a base that is not above zero has no gradient by its
+    exponent.
+    """
+    mesh = mtf.Mesh("")
+    x, y = (mtf.import_tensor(mesh, np.array([v], "float32"), "d") for v in (base, 2.0))
+    dx, dy = mtf.gradients([mtf.pow(x, y)], [x, y])
+    assert dy.numpy() == 0
+    ddx, _ = mtf.gradients([dx], [x, y])
+    assert ddx.numpy() == 2
+    by_base, by_exponent = mtf.gradients([dy], [x, y])
+    assert by_base.numpy() == 0 == by_exponent.numpy()

@@ -16,97 +16,139 @@ _LAYERS = mtf.layers
 
 
 def named(mesh, array, names):
-  return mtf.import_tensor(mesh, array, names)
+    return mtf.import_tensor(mesh, array, names)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("taps, stride", [(5, 1), (7, 2), (9, 3)])
 def test_avg_pool(layout, taps, stride, rng):
-  array = tf.constant(rng.normal(size=(4, 12, 3)))
-  with tf.GradientTape() as tape:
-    tape.watch(array)
-    want = tf.nn.avg_pool1d(array, taps, stride, "SAME")
-  weights = rng.normal(size=want.shape)
-  want_dx = tape.gradient(want, array, weights)
-  mesh = mtf.Mesh("data:2; model:2", layout)
+    array = tf.constant(rng.normal(size=(4, 12, 3)))
+    with tf.GradientTape() as tape:
+        tape.watch(array)
+        want = tf.nn.avg_pool1d(array, taps, stride, "SAME")
+    weights = rng.normal(size=want.shape)
+    want_dx = tape.gradient(want, array, weights)
+    mesh = mtf.Mesh("data:2; model:2", layout)
 
-  def pooled(x, weights):
-    y = mtf.avg_pool(x, f"h:{taps}", stride, "same")
-    return y, mtf.gradients([y], [x], [weights])[0]
-  for function in (pooled, mtf.function(pooled, mesh=mesh)):
-    y, dx = function(named(mesh, array, "batch;h;d"), named(mesh, weights, "batch;h;d"))
-    np.testing.assert_allclose(y.numpy(), want, rtol=1e-14, atol=1e-14)
-    np.testing.assert_allclose(dx.numpy(), want_dx, rtol=1e-14, atol=1e-14)
+    def pooled(x, weights):
+        y = mtf.avg_pool(x, f"h:{taps}", stride, "same")
+        return y, mtf.gradients([y], [x], [weights])[0]
+
+    for function in (pooled, mtf.function(pooled, mesh=mesh)):
+        y, dx = function(
+            named(mesh, array, "batch;h;d"), named(mesh, weights, "batch;h;d")
+        )
+        np.testing.assert_allclose(y.numpy(), want, rtol=1e-14, atol=1e-14)
+        np.testing.assert_allclose(dx.numpy(), want_dx, rtol=1e-14, atol=1e-14)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_global_norm(layout, rng):
-  mesh = mtf.Mesh("data:2; model:2", layout)
-  first, second = rng.normal(size=(4, 6)), rng.normal(size=4).astype("float32")
-  x, y = named(mesh, first, "batch;h"), named(mesh, second, "batch")
-  want = np.sqrt(np.square(first).sum() + np.square(second).sum())
-  norm = global_norm([x, None, y])
-  assert norm.dtype == "float64"
-  np.testing.assert_allclose(norm.numpy(), want, rtol=1e-7)
-  np.testing.assert_allclose(global_norm([x]).numpy(), np.linalg.norm(first), rtol=1e-14)
-  (clipped,), _ = clip_by_global_norm([x], 0.5)
-  np.testing.assert_allclose(clipped.numpy(), first * (0.5 / np.linalg.norm(first)), rtol=1e-14)
-  assert global_norm([y]).dtype == "float32"
+    mesh = mtf.Mesh("data:2; model:2", layout)
+    first, second = rng.normal(size=(4, 6)), rng.normal(size=4).astype("float32")
+    x, y = named(mesh, first, "batch;h"), named(mesh, second, "batch")
+    want = np.sqrt(np.square(first).sum() + np.square(second).sum())
+    norm = global_norm([x, None, y])
+    assert norm.dtype == "float64"
+    np.testing.assert_allclose(norm.numpy(), want, rtol=1e-7)
+    np.testing.assert_allclose(
+        global_norm([x]).numpy(), np.linalg.norm(first), rtol=1e-14
+    )
+    (clipped,), _ = clip_by_global_norm([x], 0.5)
+    np.testing.assert_allclose(
+        clipped.numpy(), first * (0.5 / np.linalg.norm(first)), rtol=1e-14
+    )
+    assert global_norm([y]).dtype == "float32"
 
 
 PROGRAMS = {
-    "statistics": lambda x: [statistics.rms(x, "d"), statistics.correlation(x, x, "batch"),
-                             mtf.reduce_std(x, "d"), mtf.reduce_rms(x), mtf.reduce_variance(x)],
+    "statistics": lambda x: [
+        statistics.rms(x, "d"),
+        statistics.correlation(x, x, "batch"),
+        mtf.reduce_std(x, "d"),
+        mtf.reduce_rms(x),
+        mtf.reduce_variance(x),
+    ],
     "norms": lambda x: [mtf.normalize_layer(x, "d"), mtf.normalize_rms(x, "d")],
-    "softmax": lambda x: [mtf.softmax(x, "d"), mtf.log_softmax(x, "d"),
-                          mtf.softmax(x, "d", extra_logit=0.3), mtf.reduce_logsumexp(x, "d", 0.1)],
-    "losses": lambda x: [_LAYERS.mean_squared_error(x, x * 0.3),
-                         _LAYERS.sigmoid_cross_entropy(x, x > 0),
-                         _LAYERS.softmax_cross_entropy(x, mtf.argmax(x, "d"), "d", 1e-4,
-                                                       label_smoothing=0.1),
-                         _LAYERS.softmax_cross_entropy(x, mtf.softmax(x, "d"), "d", 1e-4,
-                                                       mtf.reduce_sum(x, "d"))],
-    "scans": lambda x: [mtf.cumsum(x, "h"), mtf.cumprod(x, "h"),
-                        mtf.cumulative_logsumexp(x, "h"), mtf.linear_recurrence(x, x, "h")],
-    "pooling": lambda x: [mtf.avg_pool(x, "h:3", 1, "same"), mtf.max_pool(x, "h:3", 1, "same")],
+    "softmax": lambda x: [
+        mtf.softmax(x, "d"),
+        mtf.log_softmax(x, "d"),
+        mtf.softmax(x, "d", extra_logit=0.3),
+        mtf.reduce_logsumexp(x, "d", 0.1),
+    ],
+    "losses": lambda x: [
+        _LAYERS.mean_squared_error(x, x * 0.3),
+        _LAYERS.sigmoid_cross_entropy(x, x > 0),
+        _LAYERS.softmax_cross_entropy(
+            x, mtf.argmax(x, "d"), "d", 1e-4, label_smoothing=0.1
+        ),
+        _LAYERS.softmax_cross_entropy(
+            x, mtf.softmax(x, "d"), "d", 1e-4, mtf.reduce_sum(x, "d")
+        ),
+    ],
+    "scans": lambda x: [
+        mtf.cumsum(x, "h"),
+        mtf.cumprod(x, "h"),
+        mtf.cumulative_logsumexp(x, "h"),
+        mtf.linear_recurrence(x, x, "h"),
+    ],
+    "pooling": lambda x: [
+        mtf.avg_pool(x, "h:3", 1, "same"),
+        mtf.max_pool(x, "h:3", 1, "same"),
+    ],
     "clip_gradient": lambda x: mtf.gradients([_LAYERS.clip_gradient(x, 0.1) * x], [x]),
-    "segments": lambda x: [mtf.segment_mean(x, mtf.range(x.mesh, "h:6") // 2, "bins:3")],
-    "activations": lambda x: [mtf.gelu(x), mtf.gelu(x, approximate=False), mtf.silu(x),
-                              mtf.elu(x), mtf.selu(x), mtf.softplus(x)],
-    "waves": lambda x: [_LAYERS.sinusoids(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
-                        *_LAYERS.rotary_angles(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
-                        _LAYERS.distance_slopes(mtf.range(x.mesh, "h:6"),
-                                                mtf.range(x.mesh, "memory:6"), "heads:2",
-                                                dtype="float64")],
+    "segments": lambda x: [
+        mtf.segment_mean(x, mtf.range(x.mesh, "h:6") // 2, "bins:3")
+    ],
+    "activations": lambda x: [
+        mtf.gelu(x),
+        mtf.gelu(x, approximate=False),
+        mtf.silu(x),
+        mtf.elu(x),
+        mtf.selu(x),
+        mtf.softplus(x),
+    ],
+    "waves": lambda x: [
+        _LAYERS.sinusoids(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
+        *_LAYERS.rotary_angles(mtf.range(x.mesh, "h:6"), "d:4", dtype="float64"),
+        _LAYERS.distance_slopes(
+            mtf.range(x.mesh, "h:6"),
+            mtf.range(x.mesh, "memory:6"),
+            "heads:2",
+            dtype="float64",
+        ),
+    ],
 }
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_number_of_a_program_is_float32(name, rng):
-  """A value that once was rounded to float32 is no float64, whatever its type says later.
+    """A value that once was rounded to float32 is no float64, whatever its type says
+    later.
+    """
+    found = []
+    mesh = mtf.Mesh("data:2; model:2", "batch:data; h:model")
 
-  """
-  found = []
-  mesh = mtf.Mesh("data:2; model:2", "batch:data; h:model")
+    @mtf.function(mesh=mesh)
+    def program(x):
+        ys = PROGRAMS[name](x)
+        back = mtf.gradients([y for y in ys if y.dtype == "float64"], [x])
+        found.extend(current_executor().nodes)
+        return ys, [dx for dx in back if dx is not None]
 
-  @mtf.function(mesh=mesh)
-  def program(x):
-    ys = PROGRAMS[name](x)
-    back = mtf.gradients([y for y in ys if y.dtype == "float64"], [x])
-    found.extend(current_executor().nodes)
-    return ys, [dx for dx in back if dx is not None]
-  ys, _ = program(named(mesh, rng.normal(size=(4, 6, 4)), "batch;h;d"))
-  assert all(y.dtype == "float64" for y in ys)
-  rounded = [node for node in found for y in node.outputs if y.dtype == "float32"]
-  assert not rounded, [(node.op, str(node.source)) for node in rounded]
+    ys, _ = program(named(mesh, rng.normal(size=(4, 6, 4)), "batch;h;d"))
+    assert all(y.dtype == "float64" for y in ys)
+    rounded = [node for node in found for y in node.outputs if y.dtype == "float32"]
+    assert not rounded, [(node.op, str(node.source)) for node in rounded]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_fading_dropout(layout, rng):
-  mesh, array = mtf.Mesh("data:2; model:2", layout), rng.normal(size=(4, 6))
-  with mtf.seed(3):
-    y = _LAYERS.AnnealedDropout(0.3, 0, 7)(named(mesh, array, "batch;h"),
-                                           mtf.full(mesh, "", 3, "int32"), training=True).numpy()
-  kept = y != 0
-  assert kept.any() and not kept.all()
-  np.testing.assert_allclose(y[kept], (array / (1 - 0.3 * 4 / 7))[kept], rtol=1e-15)
+    mesh, array = mtf.Mesh("data:2; model:2", layout), rng.normal(size=(4, 6))
+    with mtf.seed(3):
+        y = _LAYERS.AnnealedDropout(0.3, 0, 7)(
+            named(mesh, array, "batch;h"), mtf.full(mesh, "", 3, "int32"), training=True
+        ).numpy()
+    kept = y != 0
+    assert kept.any() and not kept.all()
+    np.testing.assert_allclose(y[kept], (array / (1 - 0.3 * 4 / 7))[kept], rtol=1e-15)

@@ -13,100 +13,107 @@ IDS = np.array([[3, 0], [7, 3], [1, 1], [6, 0]], "int32")
 
 @pytest.fixture
 def mesh():
-  return mtf.Mesh("x:2;y:2", layout="v:x;b:y")
+    return mtf.Mesh("x:2;y:2", layout="v:x;b:y")
 
 
 @pytest.fixture
 def table(mesh, rng):
-  return mtf.import_tensor(mesh, rng.normal(size=(8, 3)).astype("float32"), "v:8;d:3")
+    return mtf.import_tensor(mesh, rng.normal(size=(8, 3)).astype("float32"), "v:8;d:3")
 
 
 @pytest.fixture
 def ids(mesh):
-  return mtf.import_tensor(mesh, IDS, "b:4;n:2")
+    return mtf.import_tensor(mesh, IDS, "b:4;n:2")
 
 
 @pytest.mark.parametrize("names", ["v;d", "d;v"])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
 def test_gather(table, ids, names, dtype):
-  y = mtf.gather(mtf.transpose(table, names), mtf.cast(ids, dtype), "v")
-  assert y.shape == mtf.Shape("b:4;n:2;d:3")
-  np.testing.assert_array_equal(y.numpy(), table.numpy()[IDS])
+    y = mtf.gather(mtf.transpose(table, names), mtf.cast(ids, dtype), "v")
+    assert y.shape == mtf.Shape("b:4;n:2;d:3")
+    np.testing.assert_array_equal(y.numpy(), table.numpy()[IDS])
 
 
 def test_gather_of_truth_values(table, ids):
-  y = mtf.gather(table > 0.0, ids, "v")
-  np.testing.assert_array_equal(y.numpy(), table.numpy()[IDS] > 0)
+    y = mtf.gather(table > 0.0, ids, "v")
+    np.testing.assert_array_equal(y.numpy(), table.numpy()[IDS] > 0)
 
 
 @pytest.mark.parametrize("names", ["b;v", "v;b"])
 @pytest.mark.parametrize("order", ["b;n", "n;b"])
 def test_names_of_both_are_batch_dimensions(mesh, ids, rng, names, order):
-  values = rng.normal(size=(4, 8)).astype("float32")
-  x = mtf.transpose(mtf.import_tensor(mesh, values, "b:4;v:8"), names)
-  y = mtf.gather(x, mtf.transpose(ids, order), "v")
-  assert y.shape.names == tuple(order.split(";"))
-  np.testing.assert_array_equal(mtf.transpose(y, "b;n").numpy(),
-                                np.take_along_axis(values, IDS, 1))
+    values = rng.normal(size=(4, 8)).astype("float32")
+    x = mtf.transpose(mtf.import_tensor(mesh, values, "b:4;v:8"), names)
+    y = mtf.gather(x, mtf.transpose(ids, order), "v")
+    assert y.shape.names == tuple(order.split(";"))
+    np.testing.assert_array_equal(
+        mtf.transpose(y, "b;n").numpy(), np.take_along_axis(values, IDS, 1)
+    )
 
 
 @pytest.mark.parametrize("layout", ["", "v:x"])
 def test_negative_numbers_give_zeros_and_go_nowhere(layout):
-  mesh = mtf.Mesh("x:2", layout=layout)
-  x = mtf.import_tensor(mesh, np.arange(1, 5, dtype="float32"), "v:4")
-  ids = mtf.import_tensor(mesh, np.array([2, -1, 0], "int32"), "n:3")
-  y = mtf.gather(x, ids, "v", zero_negative=True)
-  np.testing.assert_array_equal(y.numpy(), [3, 0, 1])
-  np.testing.assert_array_equal(mtf.segment_sum(y + 1.0, ids, "v:4").numpy(), [2, 0, 4, 0])
-  dx, = mtf.gradients([y], [x])
-  np.testing.assert_array_equal(dx.numpy(), [1, 0, 1, 0])
+    mesh = mtf.Mesh("x:2", layout=layout)
+    x = mtf.import_tensor(mesh, np.arange(1, 5, dtype="float32"), "v:4")
+    ids = mtf.import_tensor(mesh, np.array([2, -1, 0], "int32"), "n:3")
+    y = mtf.gather(x, ids, "v", zero_negative=True)
+    np.testing.assert_array_equal(y.numpy(), [3, 0, 1])
+    np.testing.assert_array_equal(
+        mtf.segment_sum(y + 1.0, ids, "v:4").numpy(), [2, 0, 4, 0]
+    )
+    (dx,) = mtf.gradients([y], [x])
+    np.testing.assert_array_equal(dx.numpy(), [1, 0, 1, 0])
 
 
 def test_segment_sum(mesh, ids, rng):
-  values = rng.normal(size=(4, 2, 3)).astype("float32")
-  x = mtf.import_tensor(mesh, values, "b:4;n:2;d:3")
-  want = np.zeros((8, 3), "float32")
-  np.add.at(want, IDS, values)
-  np.testing.assert_allclose(mtf.segment_sum(x, ids, "v:8").numpy(), want, rtol=1e-6)
-  kept = mtf.segment_sum(x, ids, "v:8", batch="b")
-  assert kept.shape == mtf.Shape("b:4;v:8;d:3")
-  np.testing.assert_allclose(kept.numpy().sum(0), want, rtol=1e-5, atol=1e-6)
+    values = rng.normal(size=(4, 2, 3)).astype("float32")
+    x = mtf.import_tensor(mesh, values, "b:4;n:2;d:3")
+    want = np.zeros((8, 3), "float32")
+    np.add.at(want, IDS, values)
+    np.testing.assert_allclose(mtf.segment_sum(x, ids, "v:8").numpy(), want, rtol=1e-6)
+    kept = mtf.segment_sum(x, ids, "v:8", batch="b")
+    assert kept.shape == mtf.Shape("b:4;v:8;d:3")
+    np.testing.assert_allclose(kept.numpy().sum(0), want, rtol=1e-5, atol=1e-6)
 
 
 def test_numbers_beyond_the_rows_of_one_group_never_reach_the_next(mesh):
-  x = mtf.import_tensor(mesh, np.ones((2, 2), "float32"), "g:2;n:2")
-  ids = mtf.import_tensor(mesh, np.array([[0, 4], [-4, 1]], "int32"), "g:2;n:2")
-  with pytest.raises(tf.errors.InvalidArgumentError, match="number 4 is not in"):
-    mtf.segment_sum(x, ids, "v:4", batch="g")
-  y = mtf.segment_sum(x, mtf.where(ids == 4, -1, ids), "v:4", batch="g")
-  np.testing.assert_array_equal(y.numpy(), [[1, 0, 0, 0], [0, 1, 0, 0]])
+    x = mtf.import_tensor(mesh, np.ones((2, 2), "float32"), "g:2;n:2")
+    ids = mtf.import_tensor(mesh, np.array([[0, 4], [-4, 1]], "int32"), "g:2;n:2")
+    with pytest.raises(tf.errors.InvalidArgumentError, match="number 4 is not in"):
+        mtf.segment_sum(x, ids, "v:4", batch="g")
+    y = mtf.segment_sum(x, mtf.where(ids == 4, -1, ids), "v:4", batch="g")
+    np.testing.assert_array_equal(y.numpy(), [[1, 0, 0, 0], [0, 1, 0, 0]])
 
 
 def test_one_hot(mesh, ids):
-  y = mtf.one_hot(ids, "v:8", dtype="bfloat16")
-  assert y.shape == mtf.Shape("b:4;n:2;v:8")
-  assert y.dtype == "bfloat16"
-  np.testing.assert_array_equal(y.numpy().astype("float32"), np.eye(8)[IDS])
-  np.testing.assert_array_equal(mtf.one_hot(ids - 1, "v:4").numpy()[0], [[0, 0, 1, 0], [0] * 4])
+    y = mtf.one_hot(ids, "v:8", dtype="bfloat16")
+    assert y.shape == mtf.Shape("b:4;n:2;v:8")
+    assert y.dtype == "bfloat16"
+    np.testing.assert_array_equal(y.numpy().astype("float32"), np.eye(8)[IDS])
+    np.testing.assert_array_equal(
+        mtf.one_hot(ids - 1, "v:4").numpy()[0], [[0, 0, 1, 0], [0] * 4]
+    )
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "bfloat16"])
 def test_range(mesh, dtype):
-  y = mtf.range(mesh, "v:6", dtype=dtype)
-  assert y.dtype == dtype
-  np.testing.assert_array_equal(y.numpy().astype("float32"), np.arange(6))
+    y = mtf.range(mesh, "v:6", dtype=dtype)
+    assert y.dtype == dtype
+    np.testing.assert_array_equal(y.numpy().astype("float32"), np.arange(6))
 
 
 def test_what_is_refused(table, ids):
-  with pytest.raises(mtf.ShapeError, match='no dimension "w" in'):
-    mtf.gather(table, ids, "w")
-  with pytest.raises(mtf.ShapeError, match="the numbers point into"):
-    mtf.gather(table, mtf.rename(ids, "b", "v"), "v")
-  with pytest.raises(mtf.ShapeError, match="has two sizes"):
-    mtf.gather(table, mtf.rename(ids, "n", "d"), "v")
-  with pytest.raises(mtf.DTypeError, match="numbered by integers, not by float32"):
-    mtf.gather(table, mtf.cast(ids, "float32"), "v")
-  with pytest.raises(mtf.ShapeError, match='no dimension "b" in'):
-    mtf.segment_sum(table, ids, "w:4")
-  with pytest.raises(mtf.ShapeError, match='one dimension is wanted here, such as "rows:16"'):
-    mtf.one_hot(ids, "v:8;w:2")
+    with pytest.raises(mtf.ShapeError, match='no dimension "w" in'):
+        mtf.gather(table, ids, "w")
+    with pytest.raises(mtf.ShapeError, match="the numbers point into"):
+        mtf.gather(table, mtf.rename(ids, "b", "v"), "v")
+    with pytest.raises(mtf.ShapeError, match="has two sizes"):
+        mtf.gather(table, mtf.rename(ids, "n", "d"), "v")
+    with pytest.raises(mtf.DTypeError, match="numbered by integers, not by float32"):
+        mtf.gather(table, mtf.cast(ids, "float32"), "v")
+    with pytest.raises(mtf.ShapeError, match='no dimension "b" in'):
+        mtf.segment_sum(table, ids, "w:4")
+    with pytest.raises(
+        mtf.ShapeError, match='one dimension is wanted here, such as "rows:16"'
+    ):
+        mtf.one_hot(ids, "v:8;w:2")

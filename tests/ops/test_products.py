@@ -1,4 +1,6 @@
-"""Products of matrices are the same in whatever form and by whatever kernel they are computed."""
+"""Products of matrices are the same in whatever form and by whatever kernel they are
+computed.
+"""
 
 from types import SimpleNamespace
 
@@ -16,169 +18,266 @@ from meshtf.runtime import processor
 from meshtf.runtime.tf_private import ONEDNN_MATMULS, onednn_kernel, onednn_matmul
 
 # Products of m, k, n, what is stored transposed, threads -> which inputs get wider
-CASES = [(256, 128, 1024, "", 1, "b"), (256, 128, 1040, "", 1, ""), (512, 128, 1024, "", 1, ""),
-         (16, 128, 1024, "", 1, ""), (256, 128, 1024, "a", 1, "b"), (1024, 256, 64, "a", 1, "a"),
-         (1024, 32, 64, "a", 1, ""), (384, 256, 1024, "a", 1, "b"), (64, 1024, 512, "b", 1, ""),
-         (64, 1024, 512, "ab", 1, ""), (512, 64, 1024, "", 2, ""), (512, 64, 4096, "", 2, "b"),
-         (512, 64, 4096, "", 3, ""), (1024, 256, 64, "a", 2, "a"), (1024, 256, 4096, "a", 2, "b"),
-         (2048, 64, 4096, "", 2, ""), (1024, 5120, 64, "a", 1, "")]
+CASES = [
+    (256, 128, 1024, "", 1, "b"),
+    (256, 128, 1040, "", 1, ""),
+    (512, 128, 1024, "", 1, ""),
+    (16, 128, 1024, "", 1, ""),
+    (256, 128, 1024, "a", 1, "b"),
+    (1024, 256, 64, "a", 1, "a"),
+    (1024, 32, 64, "a", 1, ""),
+    (384, 256, 1024, "a", 1, "b"),
+    (64, 1024, 512, "b", 1, ""),
+    (64, 1024, 512, "ab", 1, ""),
+    (512, 64, 1024, "", 2, ""),
+    (512, 64, 4096, "", 2, "b"),
+    (512, 64, 4096, "", 3, ""),
+    (1024, 256, 64, "a", 2, "a"),
+    (1024, 256, 4096, "a", 2, "b"),
+    (2048, 64, 4096, "", 2, ""),
+    (1024, 5120, 64, "a", 1, ""),
+]
 
 # The same with the matrices of a batch (0: none) -> whether oneDNN computes it
-BY_ONEDNN = [(64, 1024, 32, "b", 1, 0, True), (8, 16, 8, "b", 1, 0, True),
-             (600, 64, 32, "b", 1, 0, True), (600, 64, 32, "b", 2, 0, False),
-             (500, 64, 32, "b", 2, 0, True), (4, 64, 256, "b", 1, 0, False),
-             (64, 64, 256, "", 1, 0, False), (64, 64, 256, "a", 1, 0, False),
-             (64, 64, 256, "ab", 1, 0, False), (128, 32, 128, "b", 1, 3, True),
-             (128, 128, 32, "", 1, 3, True), (128, 128, 32, "a", 1, 3, True),
-             (32, 64, 128, "ab", 1, 3, True), (128, 32, 128, "b", 2, 3, False),
-             (128, 32, 128, "b", 2, 8, True), (16, 16, 16, "", 1, 50, False),
-             (4, 128, 128, "", 1, 3, False), (64, 32, 1024, "", 1, 3, False),
-             (64, 32, 1024, "b", 1, 3, True), (1024, 512, 32, "", 1, 2, True),
-             (16, 256, 1024, "b", 1, 2, False)]
+BY_ONEDNN = [
+    (64, 1024, 32, "b", 1, 0, True),
+    (8, 16, 8, "b", 1, 0, True),
+    (600, 64, 32, "b", 1, 0, True),
+    (600, 64, 32, "b", 2, 0, False),
+    (500, 64, 32, "b", 2, 0, True),
+    (4, 64, 256, "b", 1, 0, False),
+    (64, 64, 256, "", 1, 0, False),
+    (64, 64, 256, "a", 1, 0, False),
+    (64, 64, 256, "ab", 1, 0, False),
+    (128, 32, 128, "b", 1, 3, True),
+    (128, 128, 32, "", 1, 3, True),
+    (128, 128, 32, "a", 1, 3, True),
+    (32, 64, 128, "ab", 1, 3, True),
+    (128, 32, 128, "b", 2, 3, False),
+    (128, 32, 128, "b", 2, 8, True),
+    (16, 16, 16, "", 1, 50, False),
+    (4, 128, 128, "", 1, 3, False),
+    (64, 32, 1024, "", 1, 3, False),
+    (64, 32, 1024, "b", 1, 3, True),
+    (1024, 512, 32, "", 1, 2, True),
+    (16, 256, 1024, "b", 1, 2, False),
+]
 
 
-# Products where TensorFlow has oneDNN compute all -> whether the second matrix is transposed first
-TURNED = [(512, 1024, 512, "b", True), (512, 512, 64, "b", True), (500, 1024, 512, "b", False),
-          (512, 1040, 512, "b", False), (512, 1024, 520, "b", False), (512, 1024, 512, "", False),
-          (512, 1024, 512, "a", False), (512, 1024, 512, "ab", False),
-          (512, 66_560, 64, "b", False)]
+# Products where TensorFlow has oneDNN compute all -> whether the second matrix is
+# transposed first
+TURNED = [
+    (512, 1024, 512, "b", True),
+    (512, 512, 64, "b", True),
+    (500, 1024, 512, "b", False),
+    (512, 1040, 512, "b", False),
+    (512, 1024, 520, "b", False),
+    (512, 1024, 512, "", False),
+    (512, 1024, 512, "a", False),
+    (512, 1024, 512, "ab", False),
+    (512, 66_560, 64, "b", False),
+]
 
 
 def matrices(rng, m, k, n, flips):
-  """Returns inputs as they are stored."""
-  a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
-  return a.T.copy() if "a" in flips else a, b.T.copy() if "b" in flips else b
+    """Returns inputs as they are stored."""
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    return a.T.copy() if "a" in flips else a, b.T.copy() if "b" in flips else b
 
 
 @pytest.mark.parametrize(("m", "k", "n", "flips", "threads", "wider"), CASES)
-def test_where_rows_get_wider_the_product_is_the_same(rng, m, k, n, flips, threads, wider):
-  a, b = matrices(rng, m, k, n, flips)
-  at = place(threads)
-  program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
-                        ).get_concrete_function(a, b)
-  padded = [op for op in program.graph.get_operations() if op.type == "Pad"]
-  assert len(padded) == len(wider)
-  assert {name for name, x in zip("ab", program.inputs, strict=True)
-          if any(op.inputs[0] is x for op in padded)} == set(wider)
-  want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
-  np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3)
+def test_where_rows_get_wider_the_product_is_the_same(
+    rng, m, k, n, flips, threads, wider
+):
+    a, b = matrices(rng, m, k, n, flips)
+    at = place(threads)
+    program = tf.function(
+        lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
+    ).get_concrete_function(a, b)
+    padded = [op for op in program.graph.get_operations() if op.type == "Pad"]
+    assert len(padded) == len(wider)
+    assert {
+        name
+        for name, x in zip("ab", program.inputs, strict=True)
+        if any(op.inputs[0] is x for op in padded)
+    } == set(wider)
+    want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
+    np.testing.assert_allclose(
+        program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3
+    )
 
 
-@pytest.mark.parametrize(("m", "k", "n", "flips", "threads", "count", "asked"), BY_ONEDNN)
-def test_where_onednn_is_asked_the_product_is_the_same(rng, m, k, n, flips, threads, count, asked):
-  made = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
-  a, b = (np.stack(xs) if count else xs[0] for xs in zip(*made))
-  program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, place(threads, True))
-                        ).get_concrete_function(a, b)
-  assert bool(kinds(program.graph) & {*ONEDNN_MATMULS}) is asked
-  want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (b.swapaxes(-1, -2) if "b" in flips else b)
-  np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3)
+@pytest.mark.parametrize(
+    ("m", "k", "n", "flips", "threads", "count", "asked"), BY_ONEDNN
+)
+def test_where_onednn_is_asked_the_product_is_the_same(
+    rng, m, k, n, flips, threads, count, asked
+):
+    made = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
+    a, b = (np.stack(xs) if count else xs[0] for xs in zip(*made))
+    program = tf.function(
+        lambda a, b: product(a, b, "a" in flips, "b" in flips, place(threads, True))
+    ).get_concrete_function(a, b)
+    assert bool(kinds(program.graph) & {*ONEDNN_MATMULS}) is asked
+    want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (
+        b.swapaxes(-1, -2) if "b" in flips else b
+    )
+    np.testing.assert_allclose(
+        program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(("m", "k", "n", "flips", "turned"), TURNED)
 def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, turned):
-  a, b = matrices(rng, m, k, n, flips)
-  at = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
-  program = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
-                        ).get_concrete_function(a, b)
-  made = {op.type: op for op in program.graph.get_operations()}
-  assert ("Transpose" in made) is turned and not made.keys() & {"Pad", *ONEDNN_MATMULS}
-  assert made["MatMul"].get_attr("transpose_b") is ("b" in flips and not turned)
-  want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
-  np.testing.assert_allclose(program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=2e-3)
+    a, b = matrices(rng, m, k, n, flips)
+    at = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
+    program = tf.function(
+        lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
+    ).get_concrete_function(a, b)
+    made = {op.type: op for op in program.graph.get_operations()}
+    assert ("Transpose" in made) is turned and not made.keys() & {
+        "Pad",
+        *ONEDNN_MATMULS,
+    }
+    assert made["MatMul"].get_attr("transpose_b") is ("b" in flips and not turned)
+    want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
+    np.testing.assert_allclose(
+        program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=2e-3
+    )
 
 
 def place(threads, onednn=False):
-  """Returns where a product is computed."""
-  if onednn and not all(map(onednn_kernel, ONEDNN_MATMULS)):
-    pytest.skip("this TensorFlow was built without oneDNN")
-  return SimpleNamespace(matmul_kernels=MatmulKernels(threads, onednn_matmul if onednn else None))
+    """Returns where a product is computed."""
+    if onednn and not all(map(onednn_kernel, ONEDNN_MATMULS)):
+        pytest.skip("this TensorFlow was built without oneDNN")
+    return SimpleNamespace(
+        matmul_kernels=MatmulKernels(threads, onednn_matmul if onednn else None)
+    )
 
 
 @pytest.mark.parametrize("flips", ["a", "b"])
 def test_infinite_numbers_stay_in_their_rows(rng, flips):
-  a, b = matrices(rng, 1024, 256, 64, flips)
-  (a.T if "a" in flips else a)[0, 0], b[0, 0] = np.inf, 1.0
-  y = tf.function(lambda a, b: product(a, b, "a" in flips, "b" in flips, place(1, True)))(a, b)
-  assert y[0, 0] == np.inf and np.isfinite(y[1:]).all()
+    a, b = matrices(rng, 1024, 256, 64, flips)
+    (a.T if "a" in flips else a)[0, 0], b[0, 0] = np.inf, 1.0
+    y = tf.function(
+        lambda a, b: product(a, b, "a" in flips, "b" in flips, place(1, True))
+    )(a, b)
+    assert y[0, 0] == np.inf and np.isfinite(y[1:]).all()
 
 
 def test_other_types_stay_as_they_are(rng):
-  a, b = matrices(rng, 256, 128, 1024, "b")
+    a, b = matrices(rng, 256, 128, 1024, "b")
 
-  def both(a, b):
-    a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
-    return [product(x, y, False, flip, place(1, True))
-            for x, y, flip in ((a, b, True), (a, tf.transpose(b), False), (a[None], b[None], True))]
+    def both(a, b):
+        a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
+        return [
+            product(x, y, False, flip, place(1, True))
+            for x, y, flip in (
+                (a, b, True),
+                (a, tf.transpose(b), False),
+                (a[None], b[None], True),
+            )
+        ]
 
-  assert not kinds(tf.function(both).get_concrete_function(a, b).graph) & {"Pad", *ONEDNN_MATMULS}
+    assert not kinds(tf.function(both).get_concrete_function(a, b).graph) & {
+        "Pad",
+        *ONEDNN_MATMULS,
+    }
 
 
 def test_outside_of_functions_tensorflow_computes_products(rng):
-  a, b = matrices(rng, 64, 64, 64, "b")
-  np.testing.assert_array_equal(product(a, b, False, True, place(1, True)),
-                                product(a, b, False, True))
+    a, b = matrices(rng, 64, 64, 64, "b")
+    np.testing.assert_array_equal(
+        product(a, b, False, True, place(1, True)), product(a, b, False, True)
+    )
 
 
 def kinds(graph):
-  """Returns the types of all ops of a graph and its functions."""
-  definition = graph.as_graph_def()
-  nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
-  return {node.op for node in nodes}
+    """Returns the types of all ops of a graph and its functions."""
+    definition = graph.as_graph_def()
+    nodes = [
+        *definition.node,
+        *(n for f in definition.library.function for n in f.node_def),
+    ]
+    return {node.op for node in nodes}
 
 
 @pytest.mark.parametrize("layout", ["", "batch:data", "d_ff:data"])
 def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
-  x, w = (rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 2048)))
-  mesh, wider, seen = mtf.Mesh("data:2", layout=layout), products._wider, []
-  monkeypatch.setattr(products, "_wider", lambda x: seen.append(x.shape[1]) or wider(x))
+    x, w = (
+        rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 2048))
+    )
+    mesh, wider, seen = mtf.Mesh("data:2", layout=layout), products._wider, []
+    monkeypatch.setattr(
+        products, "_wider", lambda x: seen.append(x.shape[1]) or wider(x)
+    )
 
-  def loss(x, w):
-    x, w = (mtf.import_tensor(mesh, v, n) for v, n in ((x, "batch;d"), (w, "d;d_ff")))
-    h = mtf.einsum([x, w], "batch;d_ff")
-    return float(mtf.reduce_sum(mtf.tanh(h)))
+    def loss(x, w):
+        x, w = (
+            mtf.import_tensor(mesh, v, n) for v, n in ((x, "batch;d"), (w, "d;d_ff"))
+        )
+        h = mtf.einsum([x, w], "batch;d_ff")
+        return float(mtf.reduce_sum(mtf.tanh(h)))
 
-  found = []
-  for kernels in (None, MatmulKernels(1)):
-    monkeypatch.setattr(runtime_at, "matmul_kernels", lambda devices, found=kernels: found)
-    found.append(loss(x, w))
-    assert bool(seen) is bool(kernels)
-  np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+    found = []
+    for kernels in (None, MatmulKernels(1)):
+        monkeypatch.setattr(
+            runtime_at, "matmul_kernels", lambda devices, found=kernels: found
+        )
+        found.append(loss(x, w))
+        assert bool(seen) is bool(kernels)
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
 
 
-def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(monkeypatch, rng, tmp_path):
-  asked, mesh = [], mtf.Mesh("")
-  monkeypatch.setattr(runtime_at, "matmul_kernels",
-                      lambda devices: asked.append(devices) or MatmulKernels(1))
-  x, w = (mtf.import_tensor(mesh, rng.standard_normal((16, 8)).astype(np.float32), names)
-          for names in ("batch;d_model", "vocab;d_model"))
-  predict = mtf.function(lambda x: mtf.einsum([x, w], "batch;vocab"))
-  mtf.export_saved_model(predict, x).save(str(tmp_path))
-  saved = saved_model_pb2.SavedModel.FromString((tmp_path / "saved_model.pb").read_bytes())
-  (found,) = saved.meta_graphs
-  assert not asked and "MatMul" in {n.op for f in found.graph_def.library.function
-                                    for n in f.node_def}
-  predict(x)
-  assert asked
+def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(
+    monkeypatch, rng, tmp_path
+):
+    asked, mesh = [], mtf.Mesh("")
+    monkeypatch.setattr(
+        runtime_at,
+        "matmul_kernels",
+        lambda devices: asked.append(devices) or MatmulKernels(1),
+    )
+    x, w = (
+        mtf.import_tensor(mesh, rng.standard_normal((16, 8)).astype(np.float32), names)
+        for names in ("batch;d_model", "vocab;d_model")
+    )
+    predict = mtf.function(lambda x: mtf.einsum([x, w], "batch;vocab"))
+    mtf.export_saved_model(predict, x).save(str(tmp_path))
+    saved = saved_model_pb2.SavedModel.FromString(
+        (tmp_path / "saved_model.pb").read_bytes()
+    )
+    (found,) = saved.meta_graphs
+    assert not asked and "MatMul" in {
+        n.op for f in found.graph_def.library.function for n in f.node_def
+    }
+    predict(x)
+    assert asked
 
 
 def test_which_processors_have_the_kernel(monkeypatch):
-  cpus = ["/job:localhost/replica:0/task:0/device:CPU:0"]
-  monkeypatch.setattr(processor, "_without_avx512", lambda: True)
-  monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
-  assert processor.matmul_kernels(cpus).threads >= 1
-  assert processor.matmul_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
-  monkeypatch.setattr(processor, "onednn_rewrites", lambda: True)
-  assert processor.matmul_kernels(cpus)[1:] == (None, True)
-  monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
-  monkeypatch.setattr(processor, "_without_avx512", lambda: False)
-  assert processor.matmul_kernels(cpus) is None
+    cpus = ["/job:localhost/replica:0/task:0/device:CPU:0"]
+    monkeypatch.setattr(processor, "_without_avx512", lambda: True)
+    monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
+    assert processor.matmul_kernels(cpus).threads >= 1
+    assert processor.matmul_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
+    monkeypatch.setattr(processor, "onednn_rewrites", lambda: True)
+    assert processor.matmul_kernels(cpus)[1:] == (None, True)
+    monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
+    monkeypatch.setattr(processor, "_without_avx512", lambda: False)
+    assert processor.matmul_kernels(cpus) is None
 
 
-@pytest.mark.parametrize(("flags", "without"), [("flags : fpu avx avx2", True), ("", False),
-                                                ("flags : avx avx2 avx512f", False),
-                                                ("flags : sse4_2", False)])
+@pytest.mark.parametrize(
+    ("flags", "without"),
+    [
+        ("flags : fpu avx avx2", True),
+        ("", False),
+        ("flags : avx avx2 avx512f", False),
+        ("flags : sse4_2", False),
+    ],
+)
 def test_processors_are_known_by_their_flags(monkeypatch, tmp_path, flags, without):
-  (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
-  monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
-  assert processor._without_avx512.__wrapped__() is without
+    (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
+    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
+    assert processor._without_avx512.__wrapped__() is without

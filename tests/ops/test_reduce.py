@@ -1,4 +1,6 @@
-"""Reductions and broadcast: meanings, gradients at ties and infinities, and what they refuse."""
+"""Reductions and broadcast: meanings, gradients at ties and infinities, and what they
+refuse.
+"""
 
 from __future__ import annotations
 
@@ -10,71 +12,84 @@ import meshtf as mtf
 
 @pytest.fixture
 def mesh():
-  return mtf.Mesh("x:2;y:2", layout="a:x;b:y")
+    return mtf.Mesh("x:2;y:2", layout="a:x;b:y")
 
 
 def tensor(mesh, array, names="a;b"):
-  return mtf.import_tensor(mesh, np.asarray(array), names)
+    return mtf.import_tensor(mesh, np.asarray(array), names)
 
 
 @pytest.mark.parametrize("kind", ["sum", "mean", "max", "min"])
 def test_over_one_dimension_and_over_all(mesh, kind):
-  array = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
-  function, wanted = getattr(mtf, f"reduce_{kind}"), getattr(np, kind)
-  x = tensor(mesh, array)
-  assert function(x, "b").shape == mtf.Shape("a:4")
-  np.testing.assert_allclose(function(x, "b").numpy(), wanted(array, 1), rtol=1e-5)
-  np.testing.assert_allclose(function(x, ["a"]).numpy(), wanted(array, 0), rtol=1e-5)
-  np.testing.assert_allclose(function(x).numpy(), wanted(array), rtol=1e-5, atol=1e-6)
+    array = np.random.default_rng(0).normal(size=(4, 6)).astype("float32")
+    function, wanted = getattr(mtf, f"reduce_{kind}"), getattr(np, kind)
+    x = tensor(mesh, array)
+    assert function(x, "b").shape == mtf.Shape("a:4")
+    np.testing.assert_allclose(function(x, "b").numpy(), wanted(array, 1), rtol=1e-5)
+    np.testing.assert_allclose(function(x, ["a"]).numpy(), wanted(array, 0), rtol=1e-5)
+    np.testing.assert_allclose(function(x).numpy(), wanted(array), rtol=1e-5, atol=1e-6)
 
 
 def test_mean_of_integers_is_float32_and_of_truth_values_a_share(mesh):
-  y = mtf.reduce_mean(tensor(mesh, [[1, 2], [3, 5]]))
-  assert y.dtype == "float32" and float(y) == 2.75
-  assert float(mtf.reduce_mean(tensor(mesh, [[True, False], [False, False]]))) == 0.25
+    y = mtf.reduce_mean(tensor(mesh, [[1, 2], [3, 5]]))
+    assert y.dtype == "float32" and float(y) == 2.75
+    assert float(mtf.reduce_mean(tensor(mesh, [[True, False], [False, False]]))) == 0.25
 
 
 def test_any_and_all(mesh):
-  x = tensor(mesh, [[True, False], [False, False], [True, True], [False, True]])
-  y = mtf.reduce_any(x, "b")
-  assert y.dtype == "bool" and y.numpy().tolist() == [True, False, True, True]
-  assert mtf.reduce_all(x, "b").numpy().tolist() == [False, False, True, False]
-  assert not bool(mtf.reduce_all(x)) and bool(mtf.reduce_any(x))
+    x = tensor(mesh, [[True, False], [False, False], [True, True], [False, True]])
+    y = mtf.reduce_any(x, "b")
+    assert y.dtype == "bool" and y.numpy().tolist() == [True, False, True, True]
+    assert mtf.reduce_all(x, "b").numpy().tolist() == [False, False, True, False]
+    assert not bool(mtf.reduce_all(x)) and bool(mtf.reduce_any(x))
 
 
 def test_equal_elements_share_the_gradient_across_devices(mesh):
-  x = tensor(mesh, np.array([[3, 1, 3, 2], [0, 0, 0, 0]], "float32"))
-  (dx,) = mtf.gradients([mtf.reduce_max(x, "b")], [x])
-  np.testing.assert_allclose(dx.numpy(), [[0.5, 0, 0.5, 0], [0.25] * 4])
+    x = tensor(mesh, np.array([[3, 1, 3, 2], [0, 0, 0, 0]], "float32"))
+    (dx,) = mtf.gradients([mtf.reduce_max(x, "b")], [x])
+    np.testing.assert_allclose(dx.numpy(), [[0.5, 0, 0.5, 0], [0.25] * 4])
 
 
 def test_logsumexp_of_infinities(mesh):
-  inf = np.inf
-  x = tensor(mesh, np.array([[-inf, -inf], [-inf, 2], [inf, 1], [1000, 1000]], "float32"))
-  np.testing.assert_allclose(mtf.reduce_logsumexp(x, "b").numpy(),
-                             [-inf, 2, inf, 1000 + np.log(2)], rtol=1e-6)
-  (dx,) = mtf.gradients([mtf.reduce_logsumexp(x, "b")], [x])
-  np.testing.assert_allclose(dx.numpy()[[0, 1, 3]], [[0, 0], [0, 1], [0.5, 0.5]], rtol=1e-4)
+    inf = np.inf
+    x = tensor(
+        mesh, np.array([[-inf, -inf], [-inf, 2], [inf, 1], [1000, 1000]], "float32")
+    )
+    np.testing.assert_allclose(
+        mtf.reduce_logsumexp(x, "b").numpy(),
+        [-inf, 2, inf, 1000 + np.log(2)],
+        rtol=1e-6,
+    )
+    (dx,) = mtf.gradients([mtf.reduce_logsumexp(x, "b")], [x])
+    np.testing.assert_allclose(
+        dx.numpy()[[0, 1, 3]], [[0, 0], [0, 1], [0.5, 0.5]], rtol=1e-4
+    )
 
 
 def test_broadcast(mesh):
-  x = tensor(mesh, np.array([1, 2], "float32"), "b")
-  y = mtf.broadcast(x, "a:4;b:2")
-  np.testing.assert_array_equal(y.numpy(), [[1, 2]] * 4)
-  (dx,) = mtf.gradients([y], [x])
-  np.testing.assert_array_equal(dx.numpy(), [4, 4])
-  assert mtf.broadcast(x, "b:2") is x
+    x = tensor(mesh, np.array([1, 2], "float32"), "b")
+    y = mtf.broadcast(x, "a:4;b:2")
+    np.testing.assert_array_equal(y.numpy(), [[1, 2]] * 4)
+    (dx,) = mtf.gradients([y], [x])
+    np.testing.assert_array_equal(dx.numpy(), [4, 4])
+    assert mtf.broadcast(x, "b:2") is x
 
 
 def test_what_is_refused(mesh):
-  x = tensor(mesh, np.zeros((4, 6), "float32"))
-  with pytest.raises(mtf.ShapeError, match='no dimension "bb".*Did you mean b'):
-    mtf.reduce_sum(x, "bb")
-  with pytest.raises(mtf.DTypeError, match="(?s)reduce_any does not take float32.*x != 0"):
-    mtf.reduce_any(x)
-  with pytest.raises(mtf.DTypeError, match="(?s)reduce_max does not take bool.*reduce_any"):
-    mtf.reduce_max(mtf.cast(x, "bool"))
-  with pytest.raises(mtf.DTypeError, match="(?s)reduce_logsumexp does not take int32.*cast"):
-    mtf.reduce_logsumexp(mtf.cast(x, "int32"))
-  with pytest.raises(mtf.ShapeError, match="cannot be broadcast"):
-    mtf.broadcast(x, "a:4;c:6")
+    x = tensor(mesh, np.zeros((4, 6), "float32"))
+    with pytest.raises(mtf.ShapeError, match='no dimension "bb".*Did you mean b'):
+        mtf.reduce_sum(x, "bb")
+    with pytest.raises(
+        mtf.DTypeError, match="(?s)reduce_any does not take float32.*x != 0"
+    ):
+        mtf.reduce_any(x)
+    with pytest.raises(
+        mtf.DTypeError, match="(?s)reduce_max does not take bool.*reduce_any"
+    ):
+        mtf.reduce_max(mtf.cast(x, "bool"))
+    with pytest.raises(
+        mtf.DTypeError, match="(?s)reduce_logsumexp does not take int32.*cast"
+    ):
+        mtf.reduce_logsumexp(mtf.cast(x, "int32"))
+    with pytest.raises(mtf.ShapeError, match="cannot be broadcast"):
+        mtf.broadcast(x, "a:4;c:6")

@@ -1,4 +1,6 @@
-"""Running sums, products, extremes and log-sum-exps: directions, gradients, what is refused."""
+"""Running sums, products, extremes and log-sum-exps: directions, gradients, what is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -12,27 +14,39 @@ LAYOUTS = ["", "d:x"]
 
 
 def named(array, layout="", axes="x:2"):
-  """A tensor whose last dimension is d."""
-  array = np.asarray(array)
-  return mtf.import_tensor(mtf.Mesh(axes, layout), array, "b;d" if array.ndim == 2 else "d")
+    """A tensor whose last dimension is d."""
+    array = np.asarray(array)
+    return mtf.import_tensor(
+        mtf.Mesh(axes, layout), array, "b;d" if array.ndim == 2 else "d"
+    )
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("exclusive, reverse, wanted", [
-    (False, False, [1, 3, 6, 10]), (True, False, [0, 1, 3, 6]),
-    (False, True, [10, 9, 7, 4]), (True, True, [9, 7, 4, 0])])
+@pytest.mark.parametrize(
+    "exclusive, reverse, wanted",
+    [
+        (False, False, [1, 3, 6, 10]),
+        (True, False, [0, 1, 3, 6]),
+        (False, True, [10, 9, 7, 4]),
+        (True, True, [9, 7, 4, 0]),
+    ],
+)
 def test_directions(layout, exclusive, reverse, wanted):
-  x = named(np.array(ROW, "float32"), layout)
-  y = mtf.cumsum(x, "d", exclusive=exclusive, reverse=reverse)
-  np.testing.assert_array_equal(y.numpy(), wanted)
-  (dx,) = mtf.gradients([y], [x])
-  np.testing.assert_array_equal(dx.numpy(), np.array([4, 3, 2, 1])[::-1 if reverse else 1] -
-                                int(exclusive))
+    x = named(np.array(ROW, "float32"), layout)
+    y = mtf.cumsum(x, "d", exclusive=exclusive, reverse=reverse)
+    np.testing.assert_array_equal(y.numpy(), wanted)
+    (dx,) = mtf.gradients([y], [x])
+    np.testing.assert_array_equal(
+        dx.numpy(), np.array([4, 3, 2, 1])[:: -1 if reverse else 1] - int(exclusive)
+    )
 
 
-FUNCTIONS = {mtf.cumprod: (np.multiply.accumulate, 1), mtf.cummin: (np.minimum.accumulate, np.inf),
-             mtf.cummax: (np.maximum.accumulate, -np.inf),
-             mtf.cumulative_logsumexp: (np.logaddexp.accumulate, -np.inf)}
+FUNCTIONS = {
+    mtf.cumprod: (np.multiply.accumulate, 1),
+    mtf.cummin: (np.minimum.accumulate, np.inf),
+    mtf.cummax: (np.maximum.accumulate, -np.inf),
+    mtf.cumulative_logsumexp: (np.logaddexp.accumulate, -np.inf),
+}
 
 
 @pytest.mark.parametrize("axes", ["", "x:2", "x:4", "x:8"])
@@ -40,109 +54,125 @@ FUNCTIONS = {mtf.cumprod: (np.multiply.accumulate, 1), mtf.cummin: (np.minimum.a
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_others_are_those_of_numpy(function, reverse, exclusive, axes, rng):
-  x = rng.normal(size=(3, 8)).astype("float32")
-  accumulate, neutral = FUNCTIONS[function]
-  ahead = x[:, ::-1] if reverse else x
-  want = accumulate(ahead, 1)
-  if exclusive:
-    want = np.pad(want[:, :-1], [(0, 0), (1, 0)], constant_values=neutral)
-  y = function(named(x, "d:x", axes), "d", exclusive=exclusive, reverse=reverse)
-  np.testing.assert_allclose(y.numpy(), want[:, ::-1] if reverse else want, rtol=2e-5)
+    x = rng.normal(size=(3, 8)).astype("float32")
+    accumulate, neutral = FUNCTIONS[function]
+    ahead = x[:, ::-1] if reverse else x
+    want = accumulate(ahead, 1)
+    if exclusive:
+        want = np.pad(want[:, :-1], [(0, 0), (1, 0)], constant_values=neutral)
+    y = function(named(x, "d:x", axes), "d", exclusive=exclusive, reverse=reverse)
+    np.testing.assert_allclose(y.numpy(), want[:, ::-1] if reverse else want, rtol=2e-5)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_whole_numbers(layout):
-  x = named(np.array([3, 1, 4, 1], "int32"), layout)
-  np.testing.assert_array_equal(mtf.cumprod(x, "d").numpy(), [3, 3, 12, 12])
-  np.testing.assert_array_equal(mtf.cummax(x, "d").numpy(), [3, 3, 4, 4])
-  low, high = np.iinfo("int32").min, np.iinfo("int32").max
-  np.testing.assert_array_equal(mtf.cummax(x, "d", exclusive=True).numpy(), [low, 3, 3, 4])
-  np.testing.assert_array_equal(mtf.cummin(x, "d", exclusive=True).numpy(), [high, 3, 1, 1])
+    x = named(np.array([3, 1, 4, 1], "int32"), layout)
+    np.testing.assert_array_equal(mtf.cumprod(x, "d").numpy(), [3, 3, 12, 12])
+    np.testing.assert_array_equal(mtf.cummax(x, "d").numpy(), [3, 3, 4, 4])
+    low, high = np.iinfo("int32").min, np.iinfo("int32").max
+    np.testing.assert_array_equal(
+        mtf.cummax(x, "d", exclusive=True).numpy(), [low, 3, 3, 4]
+    )
+    np.testing.assert_array_equal(
+        mtf.cummin(x, "d", exclusive=True).numpy(), [high, 3, 1, 1]
+    )
 
 
 def differences(value, row):
-  """The gradient of a function of one row, by differences of float64."""
-  steps = 1e-6 * np.eye(len(row))
-  return [(value(row + step) - value(row - step)) / 2e-6 for step in steps]
+    """The gradient of a function of one row, by differences of float64."""
+    steps = 1e-6 * np.eye(len(row))
+    return [(value(row + step) - value(row - step)) / 2e-6 for step in steps]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_products_have_gradients_where_factors_are_zero(layout, reverse):
-  # TensorFlow's own gradient divides by the factors, and gives zeros here.
-  row, weights = np.array([2.0, 0, 3, 0, 5, 1, 2, 2]), np.arange(1.0, 9)
-  order = slice(None, None, -1 if reverse else 1)
-  x = named(row, layout)
-  y = mtf.cumprod(x, "d", reverse=reverse)
-  dx, = mtf.gradients([y], [x], [mtf.import_tensor(x.mesh, weights, "d")])
-  want = differences(lambda r: np.sum(np.cumprod(r[order]) * weights[order]), row)
-  np.testing.assert_allclose(dx.numpy(), want, rtol=1e-6, atol=1e-6)
+    # TensorFlow's own gradient divides by the factors, and gives zeros here.
+    row, weights = np.array([2.0, 0, 3, 0, 5, 1, 2, 2]), np.arange(1.0, 9)
+    order = slice(None, None, -1 if reverse else 1)
+    x = named(row, layout)
+    y = mtf.cumprod(x, "d", reverse=reverse)
+    (dx,) = mtf.gradients([y], [x], [mtf.import_tensor(x.mesh, weights, "d")])
+    want = differences(lambda r: np.sum(np.cumprod(r[order]) * weights[order]), row)
+    np.testing.assert_allclose(dx.numpy(), want, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_gradients_of_gradients(function, layout):
-  row, weights = np.array([0.5, -1.0, 2.0, 1.5]), np.array([1.0, -2.0, 3.0, 0.5])
+    row, weights = np.array([0.5, -1.0, 2.0, 1.5]), np.array([1.0, -2.0, 3.0, 0.5])
 
-  def slope(row, layout=""):
-    x = named(row, layout)
-    dx, = mtf.gradients([mtf.square(function(x, "d"))], [x])
-    return x, dx
-  x, dx = slope(row, layout)
-  ddx, = mtf.gradients([dx], [x], [mtf.import_tensor(x.mesh, weights, "d")])
-  want = differences(lambda r: np.sum(slope(r)[1].numpy() * weights), row)
-  np.testing.assert_allclose(ddx.numpy(), want, rtol=1e-5, atol=1e-6)
+    def slope(row, layout=""):
+        x = named(row, layout)
+        (dx,) = mtf.gradients([mtf.square(function(x, "d"))], [x])
+        return x, dx
+
+    x, dx = slope(row, layout)
+    (ddx,) = mtf.gradients([dx], [x], [mtf.import_tensor(x.mesh, weights, "d")])
+    want = differences(lambda r: np.sum(slope(r)[1].numpy() * weights), row)
+    np.testing.assert_allclose(ddx.numpy(), want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_of_equals_the_latest_gets_the_gradient(layout):
-  x = named(np.array([1, 3, 3, 2], "float32"), layout)
-  dx, = mtf.gradients([mtf.cummax(x, "d")], [x])
-  np.testing.assert_array_equal(dx.numpy(), [1, 1, 2, 0])
+    x = named(np.array([1, 3, 3, 2], "float32"), layout)
+    (dx,) = mtf.gradients([mtf.cummax(x, "d")], [x])
+    np.testing.assert_array_equal(dx.numpy(), [1, 1, 2, 0])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_logsumexp_of_infinite_and_of_large_numbers(layout):
-  x = named(np.array([-np.inf, -np.inf, 1000, 1001], "float32"), layout)
-  y = mtf.cumulative_logsumexp(x, "d")
-  np.testing.assert_allclose(y.numpy(), [-np.inf, -np.inf, 1000, 1001 + np.log1p(np.exp(-1))])
-  dx, = mtf.gradients([y], [x])
-  small = 1 / (1 + np.e)
-  np.testing.assert_allclose(dx.numpy(), [0, 0, 1 + small, 1 - small], rtol=1e-4)
-  half = mtf.cumulative_logsumexp(mtf.cast(named(np.zeros(4, "float32"), layout), "bfloat16"), "d")
-  np.testing.assert_allclose(half.numpy().astype("float32"), np.log([1, 2, 3, 4]), rtol=1e-2)
+    x = named(np.array([-np.inf, -np.inf, 1000, 1001], "float32"), layout)
+    y = mtf.cumulative_logsumexp(x, "d")
+    np.testing.assert_allclose(
+        y.numpy(), [-np.inf, -np.inf, 1000, 1001 + np.log1p(np.exp(-1))]
+    )
+    (dx,) = mtf.gradients([y], [x])
+    small = 1 / (1 + np.e)
+    np.testing.assert_allclose(dx.numpy(), [0, 0, 1 + small, 1 - small], rtol=1e-4)
+    half = mtf.cumulative_logsumexp(
+        mtf.cast(named(np.zeros(4, "float32"), layout), "bfloat16"), "d"
+    )
+    np.testing.assert_allclose(
+        half.numpy().astype("float32"), np.log([1, 2, 3, 4]), rtol=1e-2
+    )
 
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("axes", ["", "x:2", "x:8"])
 def test_recurrence(axes, reverse, rng):
-  a, b = rng.normal(size=(2, 8)).astype("float32"), rng.normal(size=8).astype("float32")
-  want, h = np.zeros_like(a), 0.0
-  for i in range(7, -1, -1) if reverse else range(8):
-    want[:, i] = h = a[:, i] * h + b[i]
-  factors = named(a, "d:x", axes)
-  y = mtf.linear_recurrence(factors, mtf.import_tensor(factors.mesh, b, "d"), "d", reverse=reverse)
-  np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
+    a, b = (
+        rng.normal(size=(2, 8)).astype("float32"),
+        rng.normal(size=8).astype("float32"),
+    )
+    want, h = np.zeros_like(a), 0.0
+    for i in range(7, -1, -1) if reverse else range(8):
+        want[:, i] = h = a[:, i] * h + b[i]
+    factors = named(a, "d:x", axes)
+    y = mtf.linear_recurrence(
+        factors, mtf.import_tensor(factors.mesh, b, "d"), "d", reverse=reverse
+    )
+    np.testing.assert_allclose(y.numpy(), want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("function", [mtf.cumsum, *FUNCTIONS], ids=lambda f: f.__name__)
 def test_a_slice_tells_one_number_of_each_row(function):
-  mesh = mtf.Mesh("x:4", "d:x")
-  f = mtf.function(lambda x: function(x, "d"), mesh=mesh, x="b;d")
-  (move,) = mtf.explain(f, np.ones((3, 16), "float32")).moves
-  assert (move.kind, move.bytes) == ("tell", 3 * 3 * 4)
+    mesh = mtf.Mesh("x:4", "d:x")
+    f = mtf.function(lambda x: function(x, "d"), mesh=mesh, x="b;d")
+    (move,) = mtf.explain(f, np.ones((3, 16), "float32")).moves
+    assert (move.kind, move.bytes) == ("tell", 3 * 3 * 4)
 
 
 def test_what_is_refused():
-  x = named(ROW)
-  for function in (mtf.cumsum, mtf.cummax):
+    x = named(ROW)
+    for function in (mtf.cumsum, mtf.cummax):
+        with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
+            function(x, "e")
+        with pytest.raises(mtf.DTypeError, match="does not take bool"):
+            function(x > 1, "d")
+    with pytest.raises(mtf.DTypeError, match="cumulative_logsumexp does not take int"):
+        mtf.cumulative_logsumexp(x, "d")
+    with pytest.raises(mtf.DTypeError, match="do not mix"):
+        mtf.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float64"), "d")
     with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
-      function(x, "e")
-    with pytest.raises(mtf.DTypeError, match="does not take bool"):
-      function(x > 1, "d")
-  with pytest.raises(mtf.DTypeError, match="cumulative_logsumexp does not take int"):
-    mtf.cumulative_logsumexp(x, "d")
-  with pytest.raises(mtf.DTypeError, match="do not mix"):
-    mtf.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float64"), "d")
-  with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
-    mtf.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float32"), "e")
+        mtf.linear_recurrence(mtf.cast(x, "float32"), mtf.cast(x, "float32"), "e")

@@ -12,87 +12,111 @@ TIES = np.array([[2, 5, 5, 1, 5, 0, 2, 5], [0, 0, 0, 0, 0, 0, 0, 0]], "float32")
 
 @pytest.fixture(params=["", "v:x"])
 def mesh(request):
-  return mtf.Mesh("x:4", layout=request.param)
+    return mtf.Mesh("x:4", layout=request.param)
 
 
 @pytest.mark.parametrize("names", ["b;v", "v;b"])
 def test_among_equals_the_lowest_index_wins(mesh, names):
-  x = mtf.transpose(mtf.import_tensor(mesh, TIES, "b:2;v:8"), names)
-  values, indices = mtf.top_k(x, "v", "k:5")
-  assert values.shape == mtf.Shape("b:2;k:5")
-  np.testing.assert_array_equal(values.numpy(), [[5, 5, 5, 5, 2], [0] * 5])
-  np.testing.assert_array_equal(indices.numpy(), [[1, 2, 4, 7, 0], [0, 1, 2, 3, 4]])
-  np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), [1, 0])
+    x = mtf.transpose(mtf.import_tensor(mesh, TIES, "b:2;v:8"), names)
+    values, indices = mtf.top_k(x, "v", "k:5")
+    assert values.shape == mtf.Shape("b:2;k:5")
+    np.testing.assert_array_equal(values.numpy(), [[5, 5, 5, 5, 2], [0] * 5])
+    np.testing.assert_array_equal(indices.numpy(), [[1, 2, 4, 7, 0], [0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), [1, 0])
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int32", "uint8", "int64"])
 def test_data_types(mesh, dtype):
-  x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
-  values, indices = mtf.top_k(x, "v", "k:8")
-  assert (values.dtype, indices.dtype) == (dtype, "int32")
-  np.testing.assert_array_equal(values.numpy().astype("float32"), -np.sort(-TIES, 1))
-  np.testing.assert_array_equal(indices.numpy(), np.argsort(-TIES, 1, kind="stable"))
-  np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), [1, 0])
+    x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
+    values, indices = mtf.top_k(x, "v", "k:8")
+    assert (values.dtype, indices.dtype) == (dtype, "int32")
+    np.testing.assert_array_equal(values.numpy().astype("float32"), -np.sort(-TIES, 1))
+    np.testing.assert_array_equal(indices.numpy(), np.argsort(-TIES, 1, kind="stable"))
+    np.testing.assert_array_equal(mtf.argmax(x, "v").numpy(), [1, 0])
 
 
 def test_the_gradient_goes_to_the_chosen(mesh):
-  x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
-  values, _ = mtf.top_k(x, "v", "k:2")
-  dx, = mtf.gradients([values * 3.0], [x])
-  np.testing.assert_array_equal(dx.numpy(), [[0, 3, 3, 0, 0, 0, 0, 0], [3, 3, 0, 0, 0, 0, 0, 0]])
+    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    values, _ = mtf.top_k(x, "v", "k:2")
+    (dx,) = mtf.gradients([values * 3.0], [x])
+    np.testing.assert_array_equal(
+        dx.numpy(), [[0, 3, 3, 0, 0, 0, 0, 0], [3, 3, 0, 0, 0, 0, 0, 0]]
+    )
 
 
-@pytest.mark.parametrize("k, words", [("k:9", "v:8 has no 9 largest"), ("b:3", "stands twice"),
-                                      ("v:3", 'need a name other than "v"')])
+@pytest.mark.parametrize(
+    "k, words",
+    [
+        ("k:9", "v:8 has no 9 largest"),
+        ("b:3", "stands twice"),
+        ("v:3", 'need a name other than "v"'),
+    ],
+)
 def test_what_is_refused(mesh, k, words):
-  x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
-  with pytest.raises(mtf.ShapeError, match=words):
-    mtf.top_k(x, "v", k)
+    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    with pytest.raises(mtf.ShapeError, match=words):
+        mtf.top_k(x, "v", k)
 
 
 def test_truth_values_have_no_largest(mesh):
-  x = mtf.import_tensor(mesh, TIES > 1, "b:2;v:8")
-  for function in (mtf.argmax, mtf.argmin):
-    with pytest.raises(mtf.DTypeError, match="bool has no largest"):
-      function(x, "v")
+    x = mtf.import_tensor(mesh, TIES > 1, "b:2;v:8")
+    for function in (mtf.argmax, mtf.argmin):
+        with pytest.raises(mtf.DTypeError, match="bool has no largest"):
+            function(x, "v")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint8"])
 def test_the_smallest(mesh, dtype):
-  x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
-  np.testing.assert_array_equal(mtf.argmin(x, "v").numpy(), [5, 0])
-  for n in range(8):
-    for function, order in ((mtf.nth_smallest, 1), (mtf.nth_largest, -1)):
-      found = function(x, "v", n)
-      assert found.dtype == dtype
-      np.testing.assert_array_equal(found.numpy(), np.sort(TIES)[:, ::order][:, n])
+    x = mtf.cast(mtf.import_tensor(mesh, TIES, "b:2;v:8"), dtype)
+    np.testing.assert_array_equal(mtf.argmin(x, "v").numpy(), [5, 0])
+    for n in range(8):
+        for function, order in ((mtf.nth_smallest, 1), (mtf.nth_largest, -1)):
+            found = function(x, "v", n)
+            assert found.dtype == dtype
+            np.testing.assert_array_equal(
+                found.numpy(), np.sort(TIES)[:, ::order][:, n]
+            )
 
 
 def test_the_gradient_of_one_goes_to_the_first_among_equals(mesh):
-  x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
-  values, indices = mtf.top_1(x, "v")
-  np.testing.assert_array_equal(values.numpy(), [5, 0])
-  np.testing.assert_array_equal(indices.numpy(), [1, 0])
-  dx, = mtf.gradients([values], [x])
-  np.testing.assert_array_equal(dx.numpy(), [[0, 1, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
-  dx, = mtf.gradients([mtf.nth_smallest(x, "v", 2) * 2.0], [x])
-  np.testing.assert_array_equal(dx.numpy(), [[2, 0, 0, 0, 0, 0, 0, 0], [0, 0, 2, 0, 0, 0, 0, 0]])
+    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    values, indices = mtf.top_1(x, "v")
+    np.testing.assert_array_equal(values.numpy(), [5, 0])
+    np.testing.assert_array_equal(indices.numpy(), [1, 0])
+    (dx,) = mtf.gradients([values], [x])
+    np.testing.assert_array_equal(
+        dx.numpy(), [[0, 1, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]]
+    )
+    (dx,) = mtf.gradients([mtf.nth_smallest(x, "v", 2) * 2.0], [x])
+    np.testing.assert_array_equal(
+        dx.numpy(), [[2, 0, 0, 0, 0, 0, 0, 0], [0, 0, 2, 0, 0, 0, 0, 0]]
+    )
 
 
 @pytest.mark.parametrize("n", [-1, 8])
 def test_there_are_so_many_and_no_more(mesh, n):
-  x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
-  for function in (mtf.nth_largest, mtf.nth_smallest):
-    with pytest.raises(mtf.ShapeError, match=f"v:8 has no element number {n}.*(\n.*)*to 7"):
-      function(x, "v", n)
+    x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
+    for function in (mtf.nth_largest, mtf.nth_smallest):
+        with pytest.raises(
+            mtf.ShapeError, match=f"v:8 has no element number {n}.*(\n.*)*to 7"
+        ):
+            function(x, "v", n)
 
 
-@pytest.mark.parametrize("function, numbers", [
-    (lambda x: mtf.top_k(x, "v", "k:3"), 2 * 3), (lambda x: mtf.argmax(x, "v"), 2),
-    (lambda x: mtf.argmin(x, "v"), 2), (lambda x: mtf.top_1(x, "v"), 2),
-    (lambda x: mtf.nth_largest(x, "v", 3), 2 * 4)])
+@pytest.mark.parametrize(
+    "function, numbers",
+    [
+        (lambda x: mtf.top_k(x, "v", "k:3"), 2 * 3),
+        (lambda x: mtf.argmax(x, "v"), 2),
+        (lambda x: mtf.argmin(x, "v"), 2),
+        (lambda x: mtf.top_1(x, "v"), 2),
+        (lambda x: mtf.nth_largest(x, "v", 3), 2 * 4),
+    ],
+)
 def test_slices_tell_their_best_and_nothing_is_gathered(function, numbers):
-  mesh = mtf.Mesh("x:4", "v:x")
-  forecast = mtf.explain(mtf.function(function, mesh=mesh, x="b;v"), np.zeros((5, 64), "f"))
-  (move,) = forecast.moves
-  assert (move.kind, move.bytes) == ("tell", 3 * 5 * numbers * 4)
+    mesh = mtf.Mesh("x:4", "v:x")
+    forecast = mtf.explain(
+        mtf.function(function, mesh=mesh, x="b;v"), np.zeros((5, 64), "f")
+    )
+    (move,) = forecast.moves
+    assert (move.kind, move.bytes) == ("tell", 3 * 5 * numbers * 4)

@@ -1,4 +1,6 @@
-"""Which reductions go together: those of one kind that wait for nothing else, up to a size."""
+"""Which reductions go together: those of one kind that wait for nothing else, up to a
+size.
+"""
 
 from __future__ import annotations
 
@@ -17,50 +19,59 @@ MESH = mtf.Mesh("data:4; model:2", devices="abstract")
 
 
 def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
-  """Returns a reduction of `size` numbers."""
-  axes = list(MESH.axes)
-  spec = Spec(Shape(f"d:{size}"), dtype)
-  before = tuple(Pending("sum") if a == axis else Whole for a in axes)
-  after = Whole if kind == "all_reduce" else Split("d")
-  move = Move(kind, axis, Pending("sum"), after)
-  src = src or Value(spec, before)
-  return MoveStep(move, src, Value(spec, (after, Whole)), None)
+    """Returns a reduction of `size` numbers."""
+    axes = list(MESH.axes)
+    spec = Spec(Shape(f"d:{size}"), dtype)
+    before = tuple(Pending("sum") if a == axis else Whole for a in axes)
+    after = Whole if kind == "all_reduce" else Split("d")
+    move = Move(kind, axis, Pending("sum"), after)
+    src = src or Value(spec, before)
+    return MoveStep(move, src, Value(spec, (after, Whole)), None)
 
 
 def groups(steps, limit):
-  """Returns the places in `steps` of what goes together."""
-  buckets = Buckets(MESH, limit)
-  found = [*buckets.sort(steps, []), *buckets.rest()]
-  return [[steps.index(m) for m in (s.moves if isinstance(s, Bucket) else [s])] for s in found]
+    """Returns the places in `steps` of what goes together."""
+    buckets = Buckets(MESH, limit)
+    found = [*buckets.sort(steps, []), *buckets.rest()]
+    return [
+        [steps.index(m) for m in (s.moves if isinstance(s, Bucket) else [s])]
+        for s in found
+    ]
 
 
 def test_up_to_a_number_of_bytes():
-  assert groups([reduction(10) for _ in range(5)], 80) == [[0, 1], [2, 3], [4]]
-  assert groups([reduction(10) for _ in range(5)], 10**6) == [[0, 1, 2, 3, 4]]
-  assert groups([reduction(10), reduction(100), reduction(10)], 80) == [[0, 1], [2]]
+    assert groups([reduction(10) for _ in range(5)], 80) == [[0, 1], [2, 3], [4]]
+    assert groups([reduction(10) for _ in range(5)], 10**6) == [[0, 1, 2, 3, 4]]
+    assert groups([reduction(10), reduction(100), reduction(10)], 80) == [[0, 1], [2]]
 
 
 def test_they_wait_for_each_other_until_a_segment_needs_one():
-  buckets, steps = Buckets(MESH, 10**6), [reduction(10) for _ in range(4)]
-  assert buckets.sort(steps[:1], []) == []
-  (both,) = buckets.sort(steps[1:2], [steps[0].out])
-  assert both.moves == steps[:2]
-  assert buckets.sort(steps[2:3], [steps[0].out]) == []
-  assert buckets.sort([], []) == []
-  assert buckets.sort(steps[3:], [steps[3].out])[0].moves == steps[2:]
-  assert buckets.rest() == []
+    buckets, steps = Buckets(MESH, 10**6), [reduction(10) for _ in range(4)]
+    assert buckets.sort(steps[:1], []) == []
+    (both,) = buckets.sort(steps[1:2], [steps[0].out])
+    assert both.moves == steps[:2]
+    assert buckets.sort(steps[2:3], [steps[0].out]) == []
+    assert buckets.sort([], []) == []
+    assert buckets.sort(steps[3:], [steps[3].out])[0].moves == steps[2:]
+    assert buckets.rest() == []
 
 
-@pytest.mark.parametrize("change", [{"axis": "model"}, {"dtype": "bfloat16"},
-                                    {"kind": "reduce_scatter"}])
+@pytest.mark.parametrize(
+    "change", [{"axis": "model"}, {"dtype": "bfloat16"}, {"kind": "reduce_scatter"}]
+)
 def test_those_of_another_kind_go_by_themselves(change):
-  steps = [reduction(16), reduction(16, **change), reduction(16), reduction(16, **change)]
-  assert groups(steps, 10**6) == [[0, 2], [1, 3]]
+    steps = [
+        reduction(16),
+        reduction(16, **change),
+        reduction(16),
+        reduction(16, **change),
+    ]
+    assert groups(steps, 10**6) == [[0, 2], [1, 3]]
 
 
 def test_what_needs_a_sum_comes_after_it():
-  first, other = reduction(8), reduction(8)
-  then = reduction(8, axis="model", src=first.out)
-  assert groups([first, then, other], 10**6) == [[0], [1], [2]]
-  gated = dataclasses.replace(reduction(8), after=other.out)
-  assert groups([first, other, gated, reduction(8)], 10**6) == [[0, 1], [2], [3]]
+    first, other = reduction(8), reduction(8)
+    then = reduction(8, axis="model", src=first.out)
+    assert groups([first, then, other], 10**6) == [[0], [1], [2]]
+    gated = dataclasses.replace(reduction(8), after=other.out)
+    assert groups([first, other, gated, reduction(8)], 10**6) == [[0, 1], [2], [3]]

@@ -1,4 +1,6 @@
-"""The table of moves: every pair of placements carried out in numpy, and what each move costs."""
+"""The table of moves: every pair of placements carried out in numpy, and what each move
+costs.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +14,11 @@ from meshtf.mesh import Mesh, Pending, Split, Whole
 from meshtf.names import Shape
 from meshtf.partition import moves
 from meshtf.partition.cost import (
-  bytes_received,
-  local_shape,
-  local_size,
-  reads_own,
-  rows_received,
+    bytes_received,
+    local_shape,
+    local_size,
+    reads_own,
+    rows_received,
 )
 from meshtf.partition.moves import moved
 
@@ -25,152 +27,191 @@ REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(
 
 
 def slices(x, mesh, placement):
-  """Returns every position's slice of x[a, b], cut along the axes of the mesh in order."""
-  out = []
-  for coord in mesh.coords:
-    y = x
-    for state, c, parts in zip(placement, coord, mesh.axes.values(), strict=True):
-      if isinstance(state, Split):
-        y = np.split(y, parts, "ab".index(state.dim))[c]
-    out.append(y)
-  return out
+    """Returns every position's slice of x[a, b], cut along the axes of the mesh in
+    order.
+    """
+    out = []
+    for coord in mesh.coords:
+        y = x
+        for state, c, parts in zip(placement, coord, mesh.axes.values(), strict=True):
+            if isinstance(state, Split):
+                y = np.split(y, parts, "ab".index(state.dim))[c]
+        out.append(y)
+    return out
 
 
 def parts_of(x, mesh, placement, rng):
-  """Returns slices whose reductions over the pending axes are the slices of x."""
-  have = slices(x, mesh, placement)
-  for i, state in enumerate(placement):
-    if not isinstance(state, Pending):
-      continue
-    for group in mesh.groups(list(mesh.axes)[i]):
-      if state.kind == "sum":
-        extra = rng.integers(-9, 9, (len(group) - 1, *have[group[0]].shape))
-        for p, e in zip(group, [*extra, -extra.sum(0)], strict=True):
-          have[p] = (have[p] if p == group[0] else 0) + e
-      else:                          # the extreme stands on one of them, the others lie behind
-        sign = -1 if state.kind == "max" else 1
-        for k, p in enumerate(group):
-          have[p] = have[p] + sign * k
-  return have
+    """Returns slices whose reductions over the pending axes are the slices of x."""
+    have = slices(x, mesh, placement)
+    for i, state in enumerate(placement):
+        if not isinstance(state, Pending):
+            continue
+        for group in mesh.groups(list(mesh.axes)[i]):
+            if state.kind == "sum":
+                extra = rng.integers(-9, 9, (len(group) - 1, *have[group[0]].shape))
+                for p, e in zip(group, [*extra, -extra.sum(0)], strict=True):
+                    have[p] = (have[p] if p == group[0] else 0) + e
+            else:  # the extreme stands on one of them, the others lie behind
+                sign = -1 if state.kind == "max" else 1
+                for k, p in enumerate(group):
+                    have[p] = have[p] + sign * k
+    return have
 
 
 def carry_out(move, xs, mesh):
-  """Returns the slices after a move: what its name says, in numpy."""
-  i, out = mesh.axis_index[move.axis], list(xs)
-  if move.kind == "collective_permute":
-    for group in mesh.groups(move.axis, move.other):
-      grid = np.reshape(group, [mesh.axes[move.axis]] * 2)
-      for source, target in zip(grid.T.flat, grid.flat, strict=True):
-        out[target] = xs[source]
+    """Returns the slices after a move: what its name says, in numpy."""
+    i, out = mesh.axis_index[move.axis], list(xs)
+    if move.kind == "collective_permute":
+        for group in mesh.groups(move.axis, move.other):
+            grid = np.reshape(group, [mesh.axes[move.axis]] * 2)
+            for source, target in zip(grid.T.flat, grid.flat, strict=True):
+                out[target] = xs[source]
+        return out
+    join = "ab".index(move.before.dim) if isinstance(move.before, Split) else None
+    cut = "ab".index(move.after.dim) if isinstance(move.after, Split) else None
+    for group in mesh.groups(move.axis):
+        held = [xs[p] for p in group]
+        if move.kind in ("all_reduce", "reduce_scatter"):
+            whole = REDUCE[move.before.kind](held)
+        elif move.kind in ("all_gather", "all_to_all"):
+            whole = np.concatenate(held, join)
+        for p in group:
+            y = xs[p] if move.kind == "slice" else whole
+            c = mesh.coords[p][i]
+            out[p] = y if cut is None else np.split(y, len(group), cut)[c]
     return out
-  join = "ab".index(move.before.dim) if isinstance(move.before, Split) else None
-  cut = "ab".index(move.after.dim) if isinstance(move.after, Split) else None
-  for group in mesh.groups(move.axis):
-    held = [xs[p] for p in group]
-    if move.kind in ("all_reduce", "reduce_scatter"):
-      whole = REDUCE[move.before.kind](held)
-    elif move.kind in ("all_gather", "all_to_all"):
-      whole = np.concatenate(held, join)
-    for p in group:
-      y = xs[p] if move.kind == "slice" else whole
-      c = mesh.coords[p][i]
-      out[p] = y if cut is None else np.split(y, len(group), cut)[c]
-  return out
 
 
 def legal(old, new):
-  """Whether the table has an entry: nothing becomes an unfinished sum."""
-  return all(not isinstance(n, Pending) or n == o for o, n in zip(old, new, strict=True))
+    """Whether the table has an entry: nothing becomes an unfinished sum."""
+    return all(
+        not isinstance(n, Pending) or n == o for o, n in zip(old, new, strict=True)
+    )
 
 
-@pytest.mark.parametrize("before, after, kinds", [
-    (Whole, Whole, []), (Whole, A, ["slice"]),
-    (A, Whole, ["all_gather"]), (A, A, []), (A, B, ["all_to_all"]),
-    (SUM, Whole, ["all_reduce"]), (SUM, A, ["reduce_scatter"]), (SUM, SUM, []),
-    (Pending("max"), Whole, ["all_reduce"]), (Pending("min"), B, ["reduce_scatter"])])
+@pytest.mark.parametrize(
+    "before, after, kinds",
+    [
+        (Whole, Whole, []),
+        (Whole, A, ["slice"]),
+        (A, Whole, ["all_gather"]),
+        (A, A, []),
+        (A, B, ["all_to_all"]),
+        (SUM, Whole, ["all_reduce"]),
+        (SUM, A, ["reduce_scatter"]),
+        (SUM, SUM, []),
+        (Pending("max"), Whole, ["all_reduce"]),
+        (Pending("min"), B, ["reduce_scatter"]),
+    ],
+)
 def test_the_table_along_one_axis(before, after, kinds):
-  found = moves({"data": 4}, (before,), (after,))
-  assert [m.kind for m in found] == kinds
-  assert [(m.axis, m.before, m.after) for m in found] == [("data", before, after)] * len(kinds)
+    found = moves({"data": 4}, (before,), (after,))
+    assert [m.kind for m in found] == kinds
+    assert [(m.axis, m.before, m.after) for m in found] == [
+        ("data", before, after)
+    ] * len(kinds)
 
 
 @pytest.mark.parametrize("axes", ["data:2;model:3", "data:2;model:2;stage:2"])
 def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
-  mesh = Mesh(axes)
-  x = rng.integers(-99, 99, (8, 8) if len(mesh.axes) > 2 else (36, 36))
-  states = (Whole, A, B) if len(mesh.axes) > 2 else (Whole, A, B, SUM, Pending("max"))
-  pairs = 0
-  for old in itertools.product(states, repeat=len(mesh.axes)):
-    xs = parts_of(x, mesh, old, rng)
-    for new in itertools.product(states, repeat=len(mesh.axes)):
-      kinds = {s.kind for s in old if isinstance(s, Pending)}
-      if not legal(old, new) or len(kinds) > 1:
-        continue               # sums of maxima have no order: no op makes them
-      ys, placement = xs, old
-      for move in moves(mesh.axes, old, new):
-        assert placement[mesh.axis_index[move.axis]] == move.before
-        placement = moved(mesh.axes, placement, move)
-        ys = carry_out(move, ys, mesh)
-      assert placement == new
-      if not any(isinstance(s, Pending) for s in new):
-        for y, want in zip(ys, slices(x, mesh, new), strict=True):
-          np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
-      pairs += 1
-  assert pairs > 200
+    mesh = Mesh(axes)
+    x = rng.integers(-99, 99, (8, 8) if len(mesh.axes) > 2 else (36, 36))
+    states = (Whole, A, B) if len(mesh.axes) > 2 else (Whole, A, B, SUM, Pending("max"))
+    pairs = 0
+    for old in itertools.product(states, repeat=len(mesh.axes)):
+        xs = parts_of(x, mesh, old, rng)
+        for new in itertools.product(states, repeat=len(mesh.axes)):
+            kinds = {s.kind for s in old if isinstance(s, Pending)}
+            if not legal(old, new) or len(kinds) > 1:
+                continue  # sums of maxima have no order: no op makes them
+            ys, placement = xs, old
+            for move in moves(mesh.axes, old, new):
+                assert placement[mesh.axis_index[move.axis]] == move.before
+                placement = moved(mesh.axes, placement, move)
+                ys = carry_out(move, ys, mesh)
+            assert placement == new
+            if not any(isinstance(s, Pending) for s in new):
+                for y, want in zip(ys, slices(x, mesh, new), strict=True):
+                    np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
+            pairs += 1
+    assert pairs > 200
 
 
-@pytest.mark.parametrize("old, new, want", [
-    # only the axes that differ move
-    ((A, SUM), (A, Whole), ["all_reduce model"]),
-    ((A, Whole), (A, B), ["slice model"]),
-    # minor axis first when a dimension over two axes is joined, major first when it is cut
-    ((A, A), (Whole, Whole), ["all_gather model", "all_gather data"]),
-    ((Whole, Whole), (A, A), ["slice data", "slice model"]),
-    ((A, A), (A, Whole), ["all_gather model"]),
-    ((SUM, SUM), (A, A), ["reduce_scatter data", "reduce_scatter model"]),
-    # what is cut anyway is cut before the join, which has less to move then
-    ((A, Whole), (Whole, B), ["slice model", "all_gather data"]),
-    ((A, SUM), (Whole, B), ["reduce_scatter model", "all_gather data"]),
-    ((A, B), (B, A), None)])
+@pytest.mark.parametrize(
+    "old, new, want",
+    [
+        # only the axes that differ move
+        ((A, SUM), (A, Whole), ["all_reduce model"]),
+        ((A, Whole), (A, B), ["slice model"]),
+        # minor axis first when a dimension over two axes is joined, major first when it
+        # is cut
+        ((A, A), (Whole, Whole), ["all_gather model", "all_gather data"]),
+        ((Whole, Whole), (A, A), ["slice data", "slice model"]),
+        ((A, A), (A, Whole), ["all_gather model"]),
+        ((SUM, SUM), (A, A), ["reduce_scatter data", "reduce_scatter model"]),
+        # what is cut anyway is cut before the join, which has less to move then
+        ((A, Whole), (Whole, B), ["slice model", "all_gather data"]),
+        ((A, SUM), (Whole, B), ["reduce_scatter model", "all_gather data"]),
+        ((A, B), (B, A), None),
+    ],
+)
 def test_the_order_of_moves(old, new, want):
-  found = [f"{m.kind} {m.axis}" for m in moves({"data": 4, "model": 2}, old, new)]
-  assert found == want if want is not None else 2 <= len(found) <= 4
+    found = [f"{m.kind} {m.axis}" for m in moves({"data": 4, "model": 2}, old, new)]
+    assert found == want if want is not None else 2 <= len(found) <= 4
 
 
-@pytest.mark.parametrize("old, new, want", [
-    ((A, Whole, Whole), (Whole, A, Whole), ["collective_permute"]),
-    ((A, B, Whole), (B, A, Whole), ["collective_permute"]),
-    # what is cut besides is cut before, and what is joined is joined after
-    ((A, Whole, Whole), (Whole, A, B), ["slice", "collective_permute"]),
-    ((A, Whole, B), (Whole, A, Whole), ["collective_permute", "all_gather"]),
-    # not between axes of two sizes, nor where a third axis cuts the same dimension
-    ((Whole, A, Whole), (Whole, Whole, A), ["all_gather", "slice"]),
-    ((A, Whole, A), (Whole, A, A), None)])
+@pytest.mark.parametrize(
+    "old, new, want",
+    [
+        ((A, Whole, Whole), (Whole, A, Whole), ["collective_permute"]),
+        ((A, B, Whole), (B, A, Whole), ["collective_permute"]),
+        # what is cut besides is cut before, and what is joined is joined after
+        ((A, Whole, Whole), (Whole, A, B), ["slice", "collective_permute"]),
+        ((A, Whole, B), (Whole, A, Whole), ["collective_permute", "all_gather"]),
+        # not between axes of two sizes, nor where a third axis cuts the same dimension
+        ((Whole, A, Whole), (Whole, Whole, A), ["all_gather", "slice"]),
+        ((A, Whole, A), (Whole, A, A), None),
+    ],
+)
 def test_two_axes_of_one_size_exchange_their_states(old, new, want):
-  found = [m.kind for m in moves({"x": 2, "y": 2, "z": 3}, old, new)]
-  assert found == want if want is not None else "collective_permute" not in found
+    found = [m.kind for m in moves({"x": 2, "y": 2, "z": 3}, old, new)]
+    assert found == want if want is not None else "collective_permute" not in found
 
 
-@pytest.mark.parametrize("old, new", [
-    ((Whole, A), (SUM, A)), ((SUM, A), (A, SUM)), ((SUM, Whole), (Pending("max"), Whole))])
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ((Whole, A), (SUM, A)),
+        ((SUM, A), (A, SUM)),
+        ((SUM, Whole), (Pending("max"), Whole)),
+    ],
+)
 def test_nothing_becomes_a_partial_sum(old, new):
-  with pytest.raises(ValueError, match="partial"):
-    moves({"x": 2, "y": 2}, old, new)
+    with pytest.raises(ValueError, match="partial"):
+        moves({"x": 2, "y": 2}, old, new)
 
 
 def test_a_window_that_one_slice_has_already_is_exchanged_for_the_others():
-  before = Window(lambda a: max(a - 1, 0), lambda b: b)
-  assert not reads_own(before, size=8, rows=4, parts=2)
-  assert reads_own(Window(lambda a: a, lambda b: b), size=8, rows=4, parts=2)
-  assert rows_received(before, size=8, rows=4, parts=2) == 1
+    before = Window(lambda a: max(a - 1, 0), lambda b: b)
+    assert not reads_own(before, size=8, rows=4, parts=2)
+    assert reads_own(Window(lambda a: a, lambda b: b), size=8, rows=4, parts=2)
+    assert rows_received(before, size=8, rows=4, parts=2) == 1
 
 
 def test_what_moves_cost():
-  mesh = Mesh("data:4;model:2")
-  shape = Shape("a:8;b:6")
-  assert local_shape(shape, (A, B), mesh) == Shape("a:2;b:3")
-  assert local_shape(shape, (A, A), mesh) == Shape("a:1;b:6")
-  assert local_size(shape, (A, SUM), mesh) == 12
-  assert [bytes_received(kind, 80, 4) for kind in (
-      "slice", "all_gather", "reduce_scatter", "all_to_all", "collective_permute", "all_reduce")
-          ] == [0, 240, 60, 60, 60, 120]
+    mesh = Mesh("data:4;model:2")
+    shape = Shape("a:8;b:6")
+    assert local_shape(shape, (A, B), mesh) == Shape("a:2;b:3")
+    assert local_shape(shape, (A, A), mesh) == Shape("a:1;b:6")
+    assert local_size(shape, (A, SUM), mesh) == 12
+    assert [
+        bytes_received(kind, 80, 4)
+        for kind in (
+            "slice",
+            "all_gather",
+            "reduce_scatter",
+            "all_to_all",
+            "collective_permute",
+            "all_reduce",
+        )
+    ] == [0, 240, 60, 60, 60, 120]

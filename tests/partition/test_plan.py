@@ -1,4 +1,6 @@
-"""The planner's rules, one node at a time: lazy, free, bytes; and what must not be cut."""
+"""The planner's rules, one node at a time: lazy, free, bytes; and what must not
+be cut.
+"""
 
 from __future__ import annotations
 
@@ -11,150 +13,185 @@ SUM = Pending("sum")
 
 
 class Product(Op):
-  """x[.., k] w[k, ..] summed over k."""
+    """x[.., k] w[k, ..] summed over k."""
 
-  linear = "each"
+    linear = "each"
 
-  def out(self, x, w):
-    return (Spec(x.shape.without("k") + w.shape.without("k"), x.dtype),)
+    def out(self, x, w):
+        return (Spec(x.shape.without("k") + w.shape.without("k"), x.dtype),)
 
-  def role(self, factor):
-    return Role.SUM if factor == "k" else Role.MAP
+    def role(self, factor):
+        return Role.SUM if factor == "k" else Role.MAP
 
 
 class Map(Op):
-  """An elementwise op; `linear` and roles are attributes."""
+    """An elementwise op; `linear` and roles are attributes."""
 
-  lazy: str | None = None
-  roles: tuple[tuple[str, Role], ...] = ()
+    lazy: str | None = None
+    roles: tuple[tuple[str, Role], ...] = ()
 
-  @property
-  def linear(self):
-    return self.lazy
+    @property
+    def linear(self):
+        return self.lazy
 
-  def out(self, *xs):
-    return (xs[0],)
+    def out(self, *xs):
+        return (xs[0],)
 
-  def role(self, factor):
-    return dict(self.roles).get(factor, Role.MAP)
+    def role(self, factor):
+        return dict(self.roles).get(factor, Role.MAP)
 
 
 def plan(op, mesh, shapes, states, layout=None):
-  """Plans a node whose output has the layout's placement as its wish."""
-  ins = [Spec(Shape(s), "float32") for s in shapes]
-  outs = op.out(*ins)
-  layout = mesh.layout if layout is None else layout
-  wishes = [mesh.place(y.shape, layout)[0] for y in outs]
-  return plan_node(op, mesh, layout, ins, states, outs, wishes)
+    """Plans a node whose output has the layout's placement as its wish."""
+    ins = [Spec(Shape(s), "float32") for s in shapes]
+    outs = op.out(*ins)
+    layout = mesh.layout if layout is None else layout
+    wishes = [mesh.place(y.shape, layout)[0] for y in outs]
+    return plan_node(op, mesh, layout, ins, states, outs, wishes)
 
 
 MESH = Mesh("data:2;model:2", "batch:data;d_ff:model")
 
 
 def test_free_a_factor_that_cuts_all_inputs_already():
-  found = plan(Product(), MESH, ("batch:8;k:4", "k:4;d:4"),
-               [(Split("batch"), Split("k")), (Whole, Split("k"))])
-  assert dict(found.cut) == {"data": "batch", "model": "k"}
-  assert found.targets == ((Split("batch"), Split("k")), (Whole, Split("k")))
-  assert found.results == ((Split("batch"), SUM),)
-  assert found.finals == ((Split("batch"), SUM),)         # Whole is wanted: the sum may wait
-  large = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:256"),
-               [(Split("batch"), Split("k")), (Whole, Split("k"))])
-  assert dict(large.cut) == {"data": "batch", "model": "k"}      # whatever the output's size
+    found = plan(
+        Product(),
+        MESH,
+        ("batch:8;k:4", "k:4;d:4"),
+        [(Split("batch"), Split("k")), (Whole, Split("k"))],
+    )
+    assert dict(found.cut) == {"data": "batch", "model": "k"}
+    assert found.targets == ((Split("batch"), Split("k")), (Whole, Split("k")))
+    assert found.results == ((Split("batch"), SUM),)
+    assert found.finals == ((Split("batch"), SUM),)  # Whole is wanted: the sum may wait
+    large = plan(
+        Product(),
+        MESH,
+        ("batch:8;k:4", "k:4;d_ff:256"),
+        [(Split("batch"), Split("k")), (Whole, Split("k"))],
+    )
+    assert dict(large.cut) == {
+        "data": "batch",
+        "model": "k",
+    }  # whatever the output's size
 
 
 def test_an_unfinished_sum_is_scattered_where_a_cut_is_wanted():
-  found = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"),
-               [(Split("batch"), Split("k")), (Whole, Split("k"))])
-  assert found.results == ((Split("batch"), SUM),)
-  assert found.finals == ((Split("batch"), Split("d_ff")),)
+    found = plan(
+        Product(),
+        MESH,
+        ("batch:8;k:4", "k:4;d_ff:4"),
+        [(Split("batch"), Split("k")), (Whole, Split("k"))],
+    )
+    assert found.results == ((Split("batch"), SUM),)
+    assert found.finals == ((Split("batch"), Split("d_ff")),)
 
 
 def test_lazy_sums_flow_through_linear_ops():
-  (state,) = states = [(Whole, SUM)]
-  assert plan(Map("each"), MESH, ("k:4",), states).results == (state,)
-  assert plan(Map(None), MESH, ("k:4",), states).targets == ((Whole, Whole),)
-  two = [(Whole, SUM), (Whole, SUM)]
-  assert plan(Map("joint"), MESH, ("k:4", "k:4"), two).results == (state,)
-  assert plan(Map("each"), MESH, ("k:4", "k:4"), two).targets == ((Whole, Whole),) * 2
-  one_of_two = [(Whole, SUM), (Whole, Whole)]
-  assert plan(Map("joint"), MESH, ("k:4", "k:4"), one_of_two).targets == ((Whole, Whole),) * 2
+    (state,) = states = [(Whole, SUM)]
+    assert plan(Map("each"), MESH, ("k:4",), states).results == (state,)
+    assert plan(Map(None), MESH, ("k:4",), states).targets == ((Whole, Whole),)
+    two = [(Whole, SUM), (Whole, SUM)]
+    assert plan(Map("joint"), MESH, ("k:4", "k:4"), two).results == (state,)
+    assert plan(Map("each"), MESH, ("k:4", "k:4"), two).targets == ((Whole, Whole),) * 2
+    one_of_two = [(Whole, SUM), (Whole, Whole)]
+    assert (
+        plan(Map("joint"), MESH, ("k:4", "k:4"), one_of_two).targets
+        == ((Whole, Whole),) * 2
+    )
 
 
 def test_a_sum_is_finished_before_it_grows():
-  states = [(Whole, SUM), (Whole, Whole)]
-  grown = plan(Product(), MESH, ("k:4;m:2", "k:4;n:64"), states)
-  assert grown.targets[0] == (Whole, Whole)
-  shrunk = plan(Product(), MESH, ("k:64;m:2", "k:64;n:4"), states)
-  assert shrunk.results == ((Whole, SUM),)
+    states = [(Whole, SUM), (Whole, Whole)]
+    grown = plan(Product(), MESH, ("k:4;m:2", "k:4;n:64"), states)
+    assert grown.targets[0] == (Whole, Whole)
+    shrunk = plan(Product(), MESH, ("k:64;m:2", "k:64;n:4"), states)
+    assert shrunk.results == ((Whole, SUM),)
 
 
 def test_only_sums_are_lazy():
-  states = [(Whole, Pending("max"))]
-  assert plan(Map("each"), MESH, ("k:4",), states).targets == ((Whole, Whole),)
+    states = [(Whole, Pending("max"))]
+    assert plan(Map("each"), MESH, ("k:4",), states).targets == ((Whole, Whole),)
 
 
 def test_bytes_the_smaller_tensor_moves():
-  mesh = Mesh("data:4", "batch:data")
-  states = [(Split("batch"),), (Split("k"),)]
-  large_weight = plan(Product(), mesh, ("batch:4;k:64", "k:64;d:64"), states)
-  assert large_weight.targets == ((Split("k"),), (Split("k"),))
-  large_batch = plan(Product(), mesh, ("batch:4096;k:64", "k:64;d:64"), states)
-  assert large_batch.targets == ((Split("batch"),), (Whole,))
+    mesh = Mesh("data:4", "batch:data")
+    states = [(Split("batch"),), (Split("k"),)]
+    large_weight = plan(Product(), mesh, ("batch:4;k:64", "k:64;d:64"), states)
+    assert large_weight.targets == ((Split("k"),), (Split("k"),))
+    large_batch = plan(Product(), mesh, ("batch:4096;k:64", "k:64;d:64"), states)
+    assert large_batch.targets == ((Split("batch"),), (Whole,))
 
 
 def test_work_is_cut_where_the_output_is_wanted_cut():
-  found = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), [(Whole, Whole), (Whole, Whole)])
-  assert dict(found.cut) == {"data": "batch", "model": "d_ff"}
+    found = plan(
+        Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), [(Whole, Whole), (Whole, Whole)]
+    )
+    assert dict(found.cut) == {"data": "batch", "model": "d_ff"}
 
 
 def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
-  found = plan(Map(), MESH, ("batch:8",), [(Split("batch"), Whole)], Layout("batch:model"))
-  assert found.results == ((Split("batch"), Whole),)
-  assert found.finals == ((Whole, Split("batch")),)
+    found = plan(
+        Map(), MESH, ("batch:8",), [(Split("batch"), Whole)], Layout("batch:model")
+    )
+    assert found.results == ((Split("batch"), Whole),)
+    assert found.finals == ((Whole, Split("batch")),)
 
 
 def test_what_cannot_be_cut_is_made_whole():
-  whole = Map(roles=(("batch", Role.WHOLE),))
-  found = plan(whole, MESH, ("batch:8;d:3",), [(Split("batch"), Whole)])
-  assert found.targets == ((Whole, Whole),)
-  assert found.finals == ((Split("batch"), Whole),)
+    whole = Map(roles=(("batch", Role.WHOLE),))
+    found = plan(whole, MESH, ("batch:8;d:3",), [(Split("batch"), Whole)])
+    assert found.targets == ((Whole, Whole),)
+    assert found.finals == ((Split("batch"), Whole),)
 
 
 def test_another_factor_is_cut_in_place_of_one_that_cannot_be():
-  whole = Map(roles=(("batch", Role.WHOLE),))
-  found = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)])
-  assert found.targets == ((Split("d"), Whole),)                   # all_to_all, and back
-  assert found.finals == ((Split("batch"), Whole),)
-  taken = plan(whole, MESH, ("batch:8;d_ff:4",), [(Split("batch"), Split("d_ff"))])
-  assert taken.targets == ((Whole, Split("d_ff")),)                # the other axis cuts d_ff
-  kept = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)], Layout(""))
-  assert kept.targets == ((Whole, Whole),)         # all need the whole: to gather it is one move
+    whole = Map(roles=(("batch", Role.WHOLE),))
+    found = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)])
+    assert found.targets == ((Split("d"), Whole),)  # all_to_all, and back
+    assert found.finals == ((Split("batch"), Whole),)
+    taken = plan(whole, MESH, ("batch:8;d_ff:4",), [(Split("batch"), Split("d_ff"))])
+    assert taken.targets == ((Whole, Split("d_ff")),)  # the other axis cuts d_ff
+    kept = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)], Layout(""))
+    assert kept.targets == (
+        (Whole, Whole),
+    )  # all need the whole: to gather it is one move
 
 
 def test_results_by_role():
-  for role, state in ((Role.MAX, Pending("max")), (Role.SAME, Whole), (Role.MAP, Split("batch"))):
-    found = plan(Map(roles=(("batch", role),)), MESH, ("batch:8",), [(Split("batch"), Whole)])
-    assert found.results == ((state, Whole),)
+    for role, state in (
+        (Role.MAX, Pending("max")),
+        (Role.SAME, Whole),
+        (Role.MAP, Split("batch")),
+    ):
+        found = plan(
+            Map(roles=(("batch", role),)), MESH, ("batch:8",), [(Split("batch"), Whole)]
+        )
+        assert found.results == ((state, Whole),)
 
 
 def test_one_factor_is_not_cut_by_two_axes_unless_the_layout_says_so():
-  states = [(Split("batch"), Whole), (Whole, Split("batch"))]
-  found = plan(Map(), MESH, ("batch:8", "batch:8"), states)
-  assert dict(found.cut) == {"data": "batch"}
-  assert found.targets == ((Split("batch"), Whole),) * 2
-  both = plan(Map(), MESH, ("batch:8",), [(Split("batch"), Split("batch"))],
-              Layout("batch:data+model"))
-  assert both.axes_of("batch") == ("data", "model")
+    states = [(Split("batch"), Whole), (Whole, Split("batch"))]
+    found = plan(Map(), MESH, ("batch:8", "batch:8"), states)
+    assert dict(found.cut) == {"data": "batch"}
+    assert found.targets == ((Split("batch"), Whole),) * 2
+    both = plan(
+        Map(),
+        MESH,
+        ("batch:8",),
+        [(Split("batch"), Split("batch"))],
+        Layout("batch:data+model"),
+    )
+    assert both.axes_of("batch") == ("data", "model")
 
 
 def test_an_axis_of_size_one_plans_nothing():
-  mesh = Mesh("data:1;model:2", "batch:data;d_ff:model")
-  found = plan(Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Whole, Whole)] * 2)
-  assert dict(found.cut) == {"model": "d_ff"}
+    mesh = Mesh("data:1;model:2", "batch:data;d_ff:model")
+    found = plan(Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Whole, Whole)] * 2)
+    assert dict(found.cut) == {"model": "d_ff"}
 
 
 def test_equal_nodes_are_planned_once():
-  states = [(Whole, Whole)] * 2
-  first = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
-  assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is first
+    states = [(Whole, Whole)] * 2
+    first = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
+    assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is first

@@ -1,4 +1,6 @@
-"""What layers and losses of pipelines must not return: refused by name, eager and recorded."""
+"""What layers and losses of pipelines must not return: refused by name, eager and
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ X = np.ones((8, 4), "float32")
 
 
 def doubled(x):
-  return x * 2
+    return x * 2
 
 
 LOSSES = [lambda y: 3.0, lambda y: None, lambda y: (mtf.reduce_mean(y),), lambda y: y]
@@ -25,47 +27,55 @@ LAYERS = [
 
 
 def in_both_modes(fn, axes):
-  mesh = mtf.Mesh(axes)
-  for program in (fn, mtf.function(fn, mesh=mesh)):
-    yield lambda program=program: program(mtf.import_tensor(mesh, X, "batch;d"))
+    mesh = mtf.Mesh(axes)
+    for program in (fn, mtf.function(fn, mesh=mesh)):
+        yield lambda program=program: program(mtf.import_tensor(mesh, X, "batch;d"))
 
 
 @pytest.mark.parametrize("axes", ["", "stage:2"])
 @pytest.mark.parametrize("loss_of", LOSSES)
 def test_a_loss_is_a_scalar_tensor(loss_of, axes):
-  pipe = mtf.pipeline.GPipe([doubled, mtf.sin], 2, 2)
-  for run in in_both_modes(lambda x: pipe.loss(loss_of, x), axes):
-    with pytest.raises(mtf.errors.MeshtfError, match="the loss of a pipeline"):
-      run()
+    pipe = mtf.pipeline.GPipe([doubled, mtf.sin], 2, 2)
+    for run in in_both_modes(lambda x: pipe.loss(loss_of, x), axes):
+        with pytest.raises(mtf.errors.MeshtfError, match="the loss of a pipeline"):
+            run()
 
 
 @pytest.mark.parametrize("microbatches", [1, 2])
 @pytest.mark.parametrize("loss_of", LOSSES)
 def test_so_is_one_of_microbatches(loss_of, microbatches):
-  v = mtf.Variable(mtf.Mesh(""), "d:4", mtf.layers.initializers.ones, name="v")
-  with pytest.raises(mtf.errors.MeshtfError, match="the loss"):
-    mtf.optimizers.accumulate_gradients(lambda x: loss_of(x * v), [v],
-                                        mtf.import_tensor(v.mesh, X, "batch;d"), "batch",
-                                        microbatches)
+    v = mtf.Variable(mtf.Mesh(""), "d:4", mtf.layers.initializers.ones, name="v")
+    with pytest.raises(mtf.errors.MeshtfError, match="the loss"):
+        mtf.optimizers.accumulate_gradients(
+            lambda x: loss_of(x * v),
+            [v],
+            mtf.import_tensor(v.mesh, X, "batch;d"),
+            "batch",
+            microbatches,
+        )
 
 
 @pytest.mark.parametrize("axes", ["", "stage:2"])
 @pytest.mark.parametrize("layers", LAYERS)
 def test_layers_return_tensors(layers, axes):
-  pipe = mtf.pipeline.GPipe(layers, 2, 2)
-  for run in in_both_modes(pipe.__call__, axes):
-    with pytest.raises(mtf.errors.MeshtfError, match="what layer .* of a pipeline returns"):
-      run()
+    pipe = mtf.pipeline.GPipe(layers, 2, 2)
+    for run in in_both_modes(pipe.__call__, axes):
+        with pytest.raises(
+            mtf.errors.MeshtfError, match="what layer .* of a pipeline returns"
+        ):
+            run()
 
 
 def test_there_is_something_to_pass_on():
-  pipe = mtf.pipeline.GPipe([doubled, doubled], 2, 2)
-  for nothing in ({}, []):
-    with pytest.raises(mtf.errors.MeshtfError, match="x= takes|x takes|takes a tensor"):
-      pipe(nothing)
+    pipe = mtf.pipeline.GPipe([doubled, doubled], 2, 2)
+    for nothing in ({}, []):
+        with pytest.raises(
+            mtf.errors.MeshtfError, match="x= takes|x takes|takes a tensor"
+        ):
+            pipe(nothing)
 
 
 @pytest.mark.parametrize("cost", [None, "x"])
 def test_costs_are_numbers(cost):
-  with pytest.raises(mtf.errors.MeshtfError, match="cost"):
-    mtf.pipeline.GPipe([doubled, doubled], 2, 2, cost=lambda layer: cost)
+    with pytest.raises(mtf.errors.MeshtfError, match="cost"):
+        mtf.pipeline.GPipe([doubled, doubled], 2, 2, cost=lambda layer: cost)

@@ -1,4 +1,6 @@
-"""CPUs keep freed memory with TensorFlow's own allocator, unless the user said otherwise."""
+"""CPUs keep freed memory with TensorFlow's own allocator, unless the user said
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -23,28 +25,36 @@ _VARIABLES = "TF_CPU_ALLOCATOR_USE_BFC", "TF_CPU_BFC_MEM_LIMIT_IN_MB"
 
 
 def told(**env: str) -> str:
-  clean = {k: v for k, v in os.environ.items() if k not in _VARIABLES}
-  return subprocess.run([sys.executable, "-c", _TOLD], check=True, text=True, capture_output=True,
-                        env=clean | env).stdout.strip()
+    clean = {k: v for k, v in os.environ.items() if k not in _VARIABLES}
+    return subprocess.run(
+        [sys.executable, "-c", _TOLD],
+        check=True,
+        text=True,
+        capture_output=True,
+        env=clean | env,
+    ).stdout.strip()
 
 
 @pytest.mark.slow
 def test_tensorflow_allocates_unless_the_user_said_otherwise():
-  assert int(told()) >= 4 * 4096
-  without = {"TF_CPU_ALLOCATOR_USE_BFC": "0", "TF_ENABLE_ONEDNN_OPTS": "0"}    # oneDNN has one, too
-  assert told(**without) == "unknown"
+    assert int(told()) >= 4 * 4096
+    without = {
+        "TF_CPU_ALLOCATOR_USE_BFC": "0",
+        "TF_ENABLE_ONEDNN_OPTS": "0",
+    }  # oneDNN has one, too
+    assert told(**without) == "unknown"
 
 
 def test_as_much_as_the_machine_has(monkeypatch):
-  for name in _VARIABLES:
-    monkeypatch.delenv(name, raising=False)
-  keep_freed_memory()
-  there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-  assert int(os.environ[_VARIABLES[1]]) == there // 2**20
+    for name in _VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    keep_freed_memory()
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert int(os.environ[_VARIABLES[1]]) == there // 2**20
 
 
 def test_what_the_user_said_stays(monkeypatch):
-  for name in _VARIABLES:
-    monkeypatch.setenv(name, "0")
-  keep_freed_memory()
-  assert [os.environ[name] for name in _VARIABLES] == ["0", "0"]
+    for name in _VARIABLES:
+        monkeypatch.setenv(name, "0")
+    keep_freed_memory()
+    assert [os.environ[name] for name in _VARIABLES] == ["0", "0"]

@@ -8,11 +8,11 @@ from meshtf.runtime import beats
 
 
 def test_of_many_threads_the_last_sign_stays(tmp_path, monkeypatch):
-  path = tmp_path / "beats"
-  monkeypatch.setenv(beats.VARIABLE, str(path))
-  beats.beat("begins")
-  first = int(path.read_text().split()[0])
-  for given in range(50, 1001, 50):
-    with ThreadPoolExecutor(8) as pool:
-      list(pool.map(beats.beat, ["of a thread"] * 50))
-    assert path.read_text() == f"{first + given} of a thread"
+    path = tmp_path / "beats"
+    monkeypatch.setenv(beats.VARIABLE, str(path))
+    beats.beat("begins")
+    first = int(path.read_text().split()[0])
+    for given in range(50, 1001, 50):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(beats.beat, ["of a thread"] * 50))
+        assert path.read_text() == f"{first + given} of a thread"

@@ -1,4 +1,6 @@
-"""Gradients leave in few buckets, while the backward pass goes on: read from TensorFlow's graph."""
+"""Gradients leave in few buckets, while the backward pass goes on: read from
+TensorFlow's graph.
+"""
 
 from __future__ import annotations
 
@@ -16,57 +18,84 @@ BATCH = {"tokens": np.ones([8, 8], np.int32), "targets": np.ones([8, 8], np.int3
 
 
 def graph_of(monkeypatch, bucket_bytes, **mesh):
-  """Returns the graph of a step of a language model, and how many reductions it has."""
-  calls = []
-  for name in ("all_reduce", "reduce_scatter"):
-    own = getattr(ring, name)
-    monkeypatch.setattr(ring, name, lambda *args, own=own: calls.append(args) or own(*args))
-  made = mtf.Mesh(bucket_bytes=bucket_bytes, devices="separate:4", **mesh)
-  trainer = Trainer(LanguageModel(made, Architecture(
-      vocab=16, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=3)))
-  trainer.step(BATCH)
-  (compiled, _), = trainer._step._compiled.values()
-  return compiled.function.graph, len(calls)
+    """Returns the graph of a step of a language model, and how many reductions
+    it has.
+    """
+    calls = []
+    for name in ("all_reduce", "reduce_scatter"):
+        own = getattr(ring, name)
+        monkeypatch.setattr(
+            ring, name, lambda *args, own=own: calls.append(args) or own(*args)
+        )
+    made = mtf.Mesh(bucket_bytes=bucket_bytes, devices="separate:4", **mesh)
+    trainer = Trainer(
+        LanguageModel(
+            made, Architecture(vocab=16, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=3)
+        )
+    )
+    trainer.step(BATCH)
+    ((compiled, _),) = trainer._step._compiled.values()
+    return compiled.function.graph, len(calls)
 
 
 def before(op):
-  """Returns all that must be done before an op."""
-  seen, todo = set(), [op]
-  while todo:
-    one = todo.pop()
-    new = {*(x.op for x in one.inputs), *one.control_inputs} - seen
-    seen |= new
-    todo += new
-  return seen
+    """Returns all that must be done before an op."""
+    seen, todo = set(), [op]
+    while todo:
+        one = todo.pop()
+        new = {*(x.op for x in one.inputs), *one.control_inputs} - seen
+        seen |= new
+        todo += new
+    return seen
 
 
 def parts(graph, kind="all_reduce"):
-  """Returns the calls of segments on the first device, in order, and where buckets are packed."""
-  calls = [op for op in graph.get_operations()
-           if op.type in (ALONE[0], CALLED[0]) and op.device.endswith("CPU:0")]
-  packed = [op for op in graph.get_operations() if op.name.startswith(f"move/{kind}/data/")
-            and op.type == "ConcatV2" and op.device.endswith("CPU:0")
-            and {x.op.type for x in list(op.inputs)[:-1]} == {"Reshape"}]
-  return calls, packed
+    """Returns the calls of segments on the first device, in order, and where buckets
+    are packed.
+    """
+    calls = [
+        op
+        for op in graph.get_operations()
+        if op.type in (ALONE[0], CALLED[0]) and op.device.endswith("CPU:0")
+    ]
+    packed = [
+        op
+        for op in graph.get_operations()
+        if op.name.startswith(f"move/{kind}/data/")
+        and op.type == "ConcatV2"
+        and op.device.endswith("CPU:0")
+        and {x.op.type for x in list(op.inputs)[:-1]} == {"Reshape"}
+    ]
+    return calls, packed
 
 
 def test_one_collective_instead_of_one_for_each_gradient(monkeypatch):
-  _, alone = graph_of(monkeypatch, 0, axes="data:4", layout="batch:data")
-  assert alone > 25
-  monkeypatch.undo()
-  graph, together = graph_of(monkeypatch, 2**20, axes="data:4", layout="batch:data")
-  assert together <= 2                       # gradients, and what the loss is divided by
-  assert len(parts(graph)[0]) <= 3
+    _, alone = graph_of(monkeypatch, 0, axes="data:4", layout="batch:data")
+    assert alone > 25
+    monkeypatch.undo()
+    graph, together = graph_of(monkeypatch, 2**20, axes="data:4", layout="batch:data")
+    assert together <= 2  # gradients, and what the loss is divided by
+    assert len(parts(graph)[0]) <= 3
 
 
-@pytest.mark.parametrize("kind, variable_layout", [("all_reduce", ""),
-                                                   ("reduce_scatter", "d_model:data")])
-def test_sums_do_not_wait_for_the_rest_of_the_backward_pass(kind, variable_layout, monkeypatch):
-  graph, _ = graph_of(monkeypatch, 8 * 2**10, axes="data:4", layout="batch:data",
-                      variable_layout=variable_layout)
-  calls, packed = parts(graph, kind)
-  assert len(calls) >= 4 and 3 <= len(packed) <= 8
-  waits = [sum(call in before(op) for call in calls) for op in packed]
-  assert min(waits) < max(waits) - 1                 # some leave well before others
-  waiting = [bool(before(call) & set(packed)) for call in calls]
-  assert sum(waiting) <= 3 and waiting == sorted(waiting)      # but for the norm of all gradients
+@pytest.mark.parametrize(
+    "kind, variable_layout", [("all_reduce", ""), ("reduce_scatter", "d_model:data")]
+)
+def test_sums_do_not_wait_for_the_rest_of_the_backward_pass(
+    kind, variable_layout, monkeypatch
+):
+    graph, _ = graph_of(
+        monkeypatch,
+        8 * 2**10,
+        axes="data:4",
+        layout="batch:data",
+        variable_layout=variable_layout,
+    )
+    calls, packed = parts(graph, kind)
+    assert len(calls) >= 4 and 3 <= len(packed) <= 8
+    waits = [sum(call in before(op) for call in calls) for op in packed]
+    assert min(waits) < max(waits) - 1  # some leave well before others
+    waiting = [bool(before(call) & set(packed)) for call in calls]
+    assert sum(waiting) <= 3 and waiting == sorted(
+        waiting
+    )  # but for the norm of all gradients

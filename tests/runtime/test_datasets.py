@@ -1,4 +1,6 @@
-"""Datasets end when they are told to: none that meshtf reads has TensorFlow's autotuner."""
+"""Datasets end when they are told to: none that meshtf reads has TensorFlow's
+autotuner.
+"""
 
 from __future__ import annotations
 
@@ -28,40 +30,44 @@ print(started(mtf.untuned(numbers)), started(numbers))
 
 
 class Recorded:
-  """A dataset that keeps the options which somebody reads it with."""
+    """A dataset that keeps the options which somebody reads it with."""
 
-  def __init__(self, dataset):
-    self.dataset, self.options = dataset, None
+    def __init__(self, dataset):
+        self.dataset, self.options = dataset, None
 
-  def with_options(self, options):
-    self.options = options
-    return self.dataset.with_options(options)
+    def with_options(self, options):
+        self.options = options
+        return self.dataset.with_options(options)
 
 
 def test_an_untuned_dataset_is_the_same_whatever_is_made_of_it():
-  tuned = tf.data.Options()
-  tuned.autotune.enabled = True
-  numbers = tf.data.Dataset.range(5).map(lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE)
-  later = mtf.untuned(numbers.with_options(tuned)).prefetch(tf.data.AUTOTUNE).take(3)
-  assert later.options().autotune.enabled is False
-  assert [int(x) for x in later] == [1, 2, 3]
+    tuned = tf.data.Options()
+    tuned.autotune.enabled = True
+    numbers = tf.data.Dataset.range(5).map(
+        lambda x: x + 1, num_parallel_calls=tf.data.AUTOTUNE
+    )
+    later = mtf.untuned(numbers.with_options(tuned)).prefetch(tf.data.AUTOTUNE).take(3)
+    assert later.options().autotune.enabled is False
+    assert [int(x) for x in later] == [1, 2, 3]
 
 
 def test_hosts_read_untuned():
-  parts = []
+    parts = []
 
-  def part(w, n):
-    rows = tf.range(w * 4 // n, (w + 1) * 4 // n)
-    parts.append(Recorded(tf.data.Dataset.from_tensors({"x": rows})))
-    return parts[-1]
+    def part(w, n):
+        rows = tf.range(w * 4 // n, (w + 1) * 4 // n)
+        parts.append(Recorded(tf.data.Dataset.from_tensors({"x": rows})))
+        return parts[-1]
 
-  reader = mtf.HostReader(mtf.Mesh("data:2", "batch:data"), {"x": "batch"}, 4, part)
-  assert next(reader)["x"].numpy().tolist() == [0, 1, 2, 3]
-  assert [each.options.autotune.enabled for each in parts] == [False]
+    reader = mtf.HostReader(mtf.Mesh("data:2", "batch:data"), {"x": "batch"}, 4, part)
+    assert next(reader)["x"].numpy().tolist() == [0, 1, 2, 3]
+    assert [each.options.autotune.enabled for each in parts] == [False]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
 def test_no_thread_tunes_an_iterator():
-  done = subprocess.run([sys.executable, "-c", COUNTED], check=True, capture_output=True, text=True)
-  untuned, tuned = map(int, done.stdout.split())
-  assert untuned < tuned
+    done = subprocess.run(
+        [sys.executable, "-c", COUNTED], check=True, capture_output=True, text=True
+    )
+    untuned, tuned = map(int, done.stdout.split())
+    assert untuned < tuned

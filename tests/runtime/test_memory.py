@@ -1,4 +1,6 @@
-"""What the memory benchmark reads in TensorFlow's log, and that a forecast is near it."""
+"""What the memory benchmark reads in TensorFlow's log, and that a forecast is
+near it.
+"""
 
 from __future__ import annotations
 
@@ -8,39 +10,69 @@ from benchmarks.memory import measure, peak
 
 
 def made(number, size, kernel="model/MatMul_3"):
-  return (f'x] __LOG_MEMORY__ MemoryLogTensorAllocation {{ step_id: 5 kernel_name: "{kernel}" '
-          f"tensor {{ dtype: DT_FLOAT shape {{ dim {{ size: {size // 4} }} }} "
-          f"allocation_description {{ requested_bytes: {size} allocated_bytes: 4096 "
-          f'allocator_name: "bfc" allocation_id: {number} ptr: 7 }} }} }}')
+    return (
+        f"x] __LOG_MEMORY__ MemoryLogTensorAllocation {{ step_id: 5 kernel_name: "
+        f'"{kernel}" tensor {{ dtype: DT_FLOAT shape {{ dim {{ size: {size // 4} }} }} '
+        f"allocation_description {{ requested_bytes: {size} allocated_bytes: 4096 "
+        f'allocator_name: "bfc" allocation_id: {number} ptr: 7 }} }} }}'
+    )
 
 
 def freed(number):
-  return f"x] __LOG_MEMORY__ MemoryLogTensorDeallocation {{ allocation_id: {number} }}"
+    return (
+        f"x] __LOG_MEMORY__ MemoryLogTensorDeallocation {{ allocation_id: {number} }}"
+    )
 
 
 def test_the_peak_is_the_most_at_once_of_what_the_step_allocates():
-  most, then = peak([made(1, 400), "begin", made(2, 40), made(2, 40), freed(1), made(3, 80),
-                     freed(2), made(4, 60, "Sum"), freed(3), made(5, 16), "end", made(6, 4000)])
-  assert most == 140
-  assert [(t.kernel, t.sizes, t.bytes) for t in then] == [("MatMul", "20", 80), ("Sum", "15", 60)]
+    most, then = peak(
+        [
+            made(1, 400),
+            "begin",
+            made(2, 40),
+            made(2, 40),
+            freed(1),
+            made(3, 80),
+            freed(2),
+            made(4, 60, "Sum"),
+            freed(3),
+            made(5, 16),
+            "end",
+            made(6, 4000),
+        ]
+    )
+    assert most == 140
+    assert [(t.kernel, t.sizes, t.bytes) for t in then] == [
+        ("MatMul", "20", 80),
+        ("Sum", "15", 60),
+    ]
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one position", "FSDP", "ZeRO-1"])
 def test_a_language_model_holds_what_is_forecast(name):
-  found, _ = measure(name, dropout=0.0, batch=8)
-  assert found["variables"] == found["forecast variables"]
-  assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
+    found, _ = measure(name, dropout=0.0, batch=8)
+    assert found["variables"] == found["forecast variables"]
+    assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.slow
-@pytest.mark.parametrize("settings", [{"scanned": True}, {"scanned": True, "recompute": True},
-                                      {"microbatches": 2}, {"scanned": True, "microbatches": 2}],
-                         ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"scanned": True},
+        {"scanned": True, "recompute": True},
+        {"microbatches": 2},
+        {"scanned": True, "microbatches": 2},
+    ],
+    ids=str,
+)
 def test_loops_hold_what_is_forecast(settings):
-  """Iterations that carry nothing, such as microbatches, do not hold their tensors at once."""
-  found, _ = measure("one position", dropout=0.0, batch=8, **settings)
-  assert found["variables"] == found["forecast variables"]
-  assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)
+    """Iterations that carry nothing, such as microbatches, do not hold their tensors at
+    once.
+    """
+    found, _ = measure("one position", dropout=0.0, batch=8, **settings)
+    assert found["variables"] == found["forecast variables"]
+    assert found["forecast peak"] == pytest.approx(found["peak"], rel=0.1)

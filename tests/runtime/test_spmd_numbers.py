@@ -1,4 +1,6 @@
-"""What the parts of a module compute on 2, 4 and 8 CPU devices: windows, moves, random bits."""
+"""What the parts of a module compute on 2, 4 and 8 CPU devices: windows, moves, random
+bits.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from meshtf.testing.exported import run_exported
 from meshtf.testing.layouts import all_layouts, is_legal, pick, spell
 from meshtf.testing.pjrt import Runner
 
-pytest.importorskip("jaxlib")       # Python 3.10 has none
+pytest.importorskip("jaxlib")  # Python 3.10 has none
 
 # Rows of a slice, rows of the factor in it, and which rows those read.
 WINDOWS = {
@@ -36,52 +38,82 @@ WINDOWS = {
 
 
 def wanted(whole, window, size, parts, fill):
-  """Returns the rows of each slice, cut out of the whole."""
-  spans = [(window.low(j * size // parts), window.high((j + 1) * size // parts))
-           for j in range(parts)]
-  length = max(high - low for low, high in spans)
-  return [take_rows(tf.constant(whole), 0, low, low + length, fill).numpy() for low, _ in spans]
+    """Returns the rows of each slice, cut out of the whole."""
+    spans = [
+        (window.low(j * size // parts), window.high((j + 1) * size // parts))
+        for j in range(parts)
+    ]
+    length = max(high - low for low, high in spans)
+    return [
+        take_rows(tf.constant(whole), 0, low, low + length, fill).numpy()
+        for low, _ in spans
+    ]
 
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
 @pytest.mark.parametrize("name", WINDOWS)
 def test_windows(name, parts, rng):
-  rows, each, low, high = WINDOWS[name]
-  whole = rng.normal(size=(rows * parts, 2)).astype("float32")
-  whole[0], whole[-1, 0] = np.nan, np.inf
-  fn = tf.function(lambda x: exchange(x, 0, Window(low, high), each * parts, -np.inf,
-                                      replica_id(), [range(parts)]), jit_compile=True)
-  slices = np.split(whole, parts)
-  module = fn.experimental_get_compiler_ir(tf.constant(slices[0]))(stage="stablehlo_serialized")
-  (found,) = Runner(module, parts, quick=True)(slices)
-  for have, want in zip(found, wanted(whole, Window(low, high), each * parts, parts, -np.inf),
-                        strict=True):
-    np.testing.assert_array_equal(have, want)
+    rows, each, low, high = WINDOWS[name]
+    whole = rng.normal(size=(rows * parts, 2)).astype("float32")
+    whole[0], whole[-1, 0] = np.nan, np.inf
+    fn = tf.function(
+        lambda x: exchange(
+            x, 0, Window(low, high), each * parts, -np.inf, replica_id(), [range(parts)]
+        ),
+        jit_compile=True,
+    )
+    slices = np.split(whole, parts)
+    module = fn.experimental_get_compiler_ir(tf.constant(slices[0]))(
+        stage="stablehlo_serialized"
+    )
+    (found,) = Runner(module, parts, quick=True)(slices)
+    for have, want in zip(
+        found,
+        wanted(whole, Window(low, high), each * parts, parts, -np.inf),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(have, want)
 
 
-@pytest.mark.parametrize("axes, dtypes", [
-    ("a:2;b:2", ["float32", "bool"]), ("a:2;b:2;c:2", ["bfloat16", "int32"])])
+@pytest.mark.parametrize(
+    "axes, dtypes",
+    [("a:2;b:2", ["float32", "bool"]), ("a:2;b:2;c:2", ["bfloat16", "int32"])],
+)
 def test_every_move_from_one_layout_to_all_others(axes, dtypes, rng):
-  shape, mesh = Shape("n:8;h:8;k:4"), mtf.Mesh(axes)
-  legal = [spell(rules) for rules in all_layouts(shape.names, list(mesh.axes))
-           if is_legal([shape], mesh.axes, rules)]
-  for dtype in dtypes:
-    array = tf.cast(rng.integers(0, 2 if dtype == "bool" else 256, shape.sizes), dtype).numpy()
-    for front in pick(legal, 4, rng):
-      with mtf.layout(front):
-        x = import_tensor(mesh, array, shape)
-      found = run_exported(lambda x: [mtf.shard(x, back) for back in legal], [x])
-      problems = {back: problem for back, y in zip(legal, found, strict=True)
-                  if (problem := difference(y, shape, array))}
-      assert not problems, (front, problems)
+    shape, mesh = Shape("n:8;h:8;k:4"), mtf.Mesh(axes)
+    legal = [
+        spell(rules)
+        for rules in all_layouts(shape.names, list(mesh.axes))
+        if is_legal([shape], mesh.axes, rules)
+    ]
+    for dtype in dtypes:
+        array = tf.cast(
+            rng.integers(0, 2 if dtype == "bool" else 256, shape.sizes), dtype
+        ).numpy()
+        for front in pick(legal, 4, rng):
+            with mtf.layout(front):
+                x = import_tensor(mesh, array, shape)
+            found = run_exported(lambda x: [mtf.shard(x, back) for back in legal], [x])
+            problems = {
+                back: problem
+                for back, y in zip(legal, found, strict=True)
+                if (problem := difference(y, shape, array))
+            }
+            assert not problems, (front, problems)
 
 
-@pytest.mark.parametrize("op", [
-    Random("uniform", Shape("b:8;d:37"), "float32"), Random("uniform", Shape("b:8"), "bfloat16"),
-    Random("integers", Shape("b:8;d:37"), "int32", 1000, -3), DropoutMask(0.3, Shape("b:8;d:37"))])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Random("uniform", Shape("b:8;d:37"), "float32"),
+        Random("uniform", Shape("b:8"), "bfloat16"),
+        Random("integers", Shape("b:8;d:37"), "int32", 1000, -3),
+        DropoutMask(0.3, Shape("b:8;d:37")),
+    ],
+)
 def test_random_bits_are_those_of_one_device_under_tensorflow(op):
-  one, eight = mtf.Mesh(""), mtf.Mesh("x:8", "b:x")
-  seed, seeds = (import_tensor(mesh, np.int32(5), Shape("")) for mesh in (one, eight))
-  want = apply_all(op, seed, mesh=one)[0]
-  (found,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])
-  assert difference(found, want.shape, want.numpy()) == ""
+    one, eight = mtf.Mesh(""), mtf.Mesh("x:8", "b:x")
+    seed, seeds = (import_tensor(mesh, np.int32(5), Shape("")) for mesh in (one, eight))
+    want = apply_all(op, seed, mesh=one)[0]
+    (found,) = run_exported(lambda s: apply_all(op, s, mesh=eight), [seeds])
+    assert difference(found, want.shape, want.numpy()) == ""

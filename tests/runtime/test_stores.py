@@ -13,25 +13,39 @@ from tests.refusals import refuses
 ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
 
 
-@pytest.mark.parametrize("layout, placement", [
-    ("", (Whole, Whole)), ("a:x", (Split("a"), Whole)), ("a:y;b:x", (Split("b"), Split("a")))])
+@pytest.mark.parametrize(
+    "layout, placement",
+    [
+        ("", (Whole, Whole)),
+        ("a:x", (Split("a"), Whole)),
+        ("a:y;b:x", (Split("b"), Split("a"))),
+    ],
+)
 def test_constants_are_cut_as_the_layout_says(layout, placement):
-  mesh = mtf.Mesh("x:2;y:2", layout)
-  for array in (ARRAY, ARRAY.tolist(), tf.constant(ARRAY)):
-    x = mtf.constant(mesh, array, "a;b")
-    assert (x.shape, x.dtype, x.held.placement) == (mtf.Shape("a:4;b:6"), "float32", placement)
-    np.testing.assert_array_equal(x.numpy(), ARRAY)
-    np.testing.assert_array_equal((x + mtf.constant(mesh, 1.0)).numpy(), ARRAY + 1)
-  number = mtf.constant(mesh, 2, "a:4", "float64")
-  assert (number.dtype, number.numpy().tolist()) == ("float64", [2] * 4)
+    mesh = mtf.Mesh("x:2;y:2", layout)
+    for array in (ARRAY, ARRAY.tolist(), tf.constant(ARRAY)):
+        x = mtf.constant(mesh, array, "a;b")
+        assert (x.shape, x.dtype, x.held.placement) == (
+            mtf.Shape("a:4;b:6"),
+            "float32",
+            placement,
+        )
+        np.testing.assert_array_equal(x.numpy(), ARRAY)
+        np.testing.assert_array_equal((x + mtf.constant(mesh, 1.0)).numpy(), ARRAY + 1)
+    number = mtf.constant(mesh, 2, "a:4", "float64")
+    assert (number.dtype, number.numpy().tolist()) == ("float64", [2] * 4)
 
 
 def test_numbers_have_the_types_of_tensorflow():
-  mesh = mtf.Mesh("")
-  assert [mtf.constant(mesh, v).dtype for v in (1, 1.5, True, 1j)] == [
-      "int32", "float32", "bool", "complex64"]
+    mesh = mtf.Mesh("")
+    assert [mtf.constant(mesh, v).dtype for v in (1, 1.5, True, 1j)] == [
+        "int32",
+        "float32",
+        "bool",
+        "complex64",
+    ]
 
 
 def test_names_must_fit():
-  with refuses(mtf.ShapeError, r"array +\[4, 6\]", "one name for each dimension"):
-    mtf.import_tensor(mtf.Mesh(""), ARRAY, "a")
+    with refuses(mtf.ShapeError, r"array +\[4, 6\]", "one name for each dimension"):
+        mtf.import_tensor(mtf.Mesh(""), ARRAY, "a")

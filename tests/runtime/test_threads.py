@@ -22,41 +22,59 @@ print(tf.config.threading.get_intra_op_parallelism_threads())
 
 
 def told(mesh, before="", **env):
-  clean = {k: v for k, v in os.environ.items() if k != "TF_NUM_INTRAOP_THREADS"}
-  done = subprocess.run([sys.executable, "-c", _TOLD.format(before=before, mesh=mesh)], check=True,
-                        text=True, capture_output=True, env=clean | env)
-  return int(done.stdout)
+    clean = {k: v for k, v in os.environ.items() if k != "TF_NUM_INTRAOP_THREADS"}
+    done = subprocess.run(
+        [sys.executable, "-c", _TOLD.format(before=before, mesh=mesh)],
+        check=True,
+        text=True,
+        capture_output=True,
+        env=clean | env,
+    )
+    return int(done.stdout)
 
 
-@pytest.mark.parametrize("cores, positions, share", [(2, 8, 1), (16, 8, 2), (16, 1, 0), (6, 4, 1)])
+@pytest.mark.parametrize(
+    "cores, positions, share", [(2, 8, 1), (16, 8, 2), (16, 1, 0), (6, 4, 1)]
+)
 def test_each_position_has_its_share(cores, positions, share, monkeypatch):
-  monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-  monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)), raising=False)
-  assert threads.threads_of(positions) == share
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda _: set(range(cores)), raising=False
+    )
+    assert threads.threads_of(positions) == share
 
 
-@pytest.mark.parametrize("told, variable, there", [(3, "5", 3), (0, "5", 5), (0, "0", 2),
-                                                   (0, "many", 2), (0, None, 2)])
+@pytest.mark.parametrize(
+    "told, variable, there",
+    [(3, "5", 3), (0, "5", 5), (0, "0", 2), (0, "many", 2), (0, None, 2)],
+)
 def test_how_many_there_are(told, variable, there, monkeypatch):
-  monkeypatch.setattr(tf.config.threading, "get_intra_op_parallelism_threads", lambda: told)
-  monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-  monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
-  if variable is not None:
-    monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
-  assert threads.threads_there() == there
+    monkeypatch.setattr(
+        tf.config.threading, "get_intra_op_parallelism_threads", lambda: told
+    )
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.delenv("TF_NUM_INTRAOP_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", variable)
+    assert threads.threads_there() == there
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mesh", ['mesh = mtf.Mesh("data:64", "d:data")',
-                                  'mesh = mtf.Mesh("data:64", devices="logical:64")'])
+@pytest.mark.parametrize(
+    "mesh",
+    [
+        'mesh = mtf.Mesh("data:64", "d:data")',
+        'mesh = mtf.Mesh("data:64", devices="logical:64")',
+    ],
+)
 def test_ops_of_many_positions_have_one_thread(mesh):
-  assert told(mesh) == max(1, len(os.sched_getaffinity(0)) // 64)
+    assert told(mesh) == max(1, len(os.sched_getaffinity(0)) // 64)
 
 
 @pytest.mark.slow
 def test_what_the_user_said_stays():
-  mesh = 'mesh = mtf.Mesh("data:8")'
-  assert told(mesh, "tf.config.threading.set_intra_op_parallelism_threads(3)") == 3
-  assert told(mesh, "tf.zeros([])") == 0                 # TensorFlow has started
-  assert told(mesh, TF_NUM_INTRAOP_THREADS="2") == 0
-  assert told('mesh = mtf.Mesh("")') == 0
+    mesh = 'mesh = mtf.Mesh("data:8")'
+    assert told(mesh, "tf.config.threading.set_intra_op_parallelism_threads(3)") == 3
+    assert told(mesh, "tf.zeros([])") == 0  # TensorFlow has started
+    assert told(mesh, TF_NUM_INTRAOP_THREADS="2") == 0
+    assert told('mesh = mtf.Mesh("")') == 0

@@ -12,154 +12,221 @@ from meshtf.ops.state import Write
 
 
 def counting(mesh, shape, name):
-  """An initializer whose values tell rows and slices apart."""
-  values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
-  return mtf.import_tensor(mesh, values, shape)
+    """An initializer whose values tell rows and slices apart."""
+    values = np.arange(shape.size, dtype="float32").reshape(shape.sizes)
+    return mtf.import_tensor(mesh, values, shape)
 
 
 def nodes(compiled, kind):
-  """Returns the nodes of a kind in a program's own graph, without those in segments."""
-  return [n for n in compiled.function.graph.as_graph_def().node if n.op == kind]
+    """Returns the nodes of a kind in a program's own graph, without those
+    in segments.
+    """
+    return [n for n in compiled.function.graph.as_graph_def().node if n.op == kind]
 
 
-@pytest.mark.parametrize("shape, devices, different", [
-    ("d_model:4", None, 1), ("d_model:4;d_ff:4", None, 2), ("vocab:8;d_ff:4", None, 8),
-    ("d_model:4", "logical:8", 8), ("vocab:8;d_ff:4", "logical:8", 8),
-    ("d_model:4;d_ff:4", ["CPU:0"] * 4 + ["CPU:1"] * 4, 4),
-    ("vocab:8", ["CPU:0", "CPU:1"] * 4, 8)])
+@pytest.mark.parametrize(
+    "shape, devices, different",
+    [
+        ("d_model:4", None, 1),
+        ("d_model:4;d_ff:4", None, 2),
+        ("vocab:8;d_ff:4", None, 8),
+        ("d_model:4", "logical:8", 8),
+        ("vocab:8;d_ff:4", "logical:8", 8),
+        ("d_model:4;d_ff:4", ["CPU:0"] * 4 + ["CPU:1"] * 4, 4),
+        ("vocab:8", ["CPU:0", "CPU:1"] * 4, 8),
+    ],
+)
 def test_one_tf_variable_for_each_different_slice_and_device(shape, devices, different):
-  mesh = mtf.Mesh("data:4;model:2", "d_ff:model", variable_layout="vocab:data", devices=devices)
-  v = mtf.Variable(mesh, shape, counting, "v")
-  assert len(v.slices()) == 8
-  assert len({id(s) for s in v.slices()}) == different
-  assert all(isinstance(s, tf.Variable) for s in v.slices())
-  assert all(a is b for a, b in zip(v.slices(), v.slices(), strict=True))
-  np.testing.assert_array_equal(v.numpy().ravel(), np.arange(v.shape.size))
+    mesh = mtf.Mesh(
+        "data:4;model:2", "d_ff:model", variable_layout="vocab:data", devices=devices
+    )
+    v = mtf.Variable(mesh, shape, counting, "v")
+    assert len(v.slices()) == 8
+    assert len({id(s) for s in v.slices()}) == different
+    assert all(isinstance(s, tf.Variable) for s in v.slices())
+    assert all(a is b for a, b in zip(v.slices(), v.slices(), strict=True))
+    np.testing.assert_array_equal(v.numpy().ravel(), np.arange(v.shape.size))
 
 
 def test_slices_lie_on_their_devices():
-  mesh = mtf.Mesh("model:4", "d_ff:model", devices=[f"CPU:{i}" for i in (1, 2, 3, 4)])
-  v = mtf.Variable(mesh, "d_ff:8", counting, "v")
-  assert [s.device[-6:] for s in v.slices()] == [":CPU:1", ":CPU:2", ":CPU:3", ":CPU:4"]
-  assert [s.numpy().tolist() for s in v.slices()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    mesh = mtf.Mesh("model:4", "d_ff:model", devices=[f"CPU:{i}" for i in (1, 2, 3, 4)])
+    v = mtf.Variable(mesh, "d_ff:8", counting, "v")
+    assert [s.device[-6:] for s in v.slices()] == [
+        ":CPU:1",
+        ":CPU:2",
+        ":CPU:3",
+        ":CPU:4",
+    ]
+    assert [s.numpy().tolist() for s in v.slices()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 def test_where_variables_lie():
-  mesh = mtf.Mesh("data:2;model:2", "d_ff:model", variable_layout="d_model:data")
-  v = mtf.Variable(mesh, "d_model:4;d_ff:4", counting, "v")
-  assert v.placement == (Split("d_model"), Split("d_ff"))
-  assert mtf.Variable(mesh, "d_head:4", counting, "u").placement == (Whole, Whole)
-  assert (v.shape, v.dtype, v.name) == (mtf.Shape("d_model:4;d_ff:4"), "float32", "v")
+    mesh = mtf.Mesh("data:2;model:2", "d_ff:model", variable_layout="d_model:data")
+    v = mtf.Variable(mesh, "d_model:4;d_ff:4", counting, "v")
+    assert v.placement == (Split("d_model"), Split("d_ff"))
+    assert mtf.Variable(mesh, "d_head:4", counting, "u").placement == (Whole, Whole)
+    assert (v.shape, v.dtype, v.name) == (mtf.Shape("d_model:4;d_ff:4"), "float32", "v")
 
 
 @pytest.mark.parametrize("devices, writes", [(None, 1), ("logical:8", 8)])
 def test_a_replicated_update_runs_once_on_shared_storage(devices, writes):
-  mesh = mtf.Mesh("data:8", "batch:data", devices=devices)
-  v = mtf.Variable(mesh, "d:4", counting, "v")
+    mesh = mtf.Mesh("data:8", "batch:data", devices=devices)
+    v = mtf.Variable(mesh, "d:4", counting, "v")
 
-  @mtf.function(mesh=mesh, x="batch;d")
-  def step(x):
-    v.assign(v - mtf.reduce_sum(x, "batch"))
-  step(np.ones((8, 4), "float32"))
-  assert v.numpy().tolist() == [-8, -7, -6, -5]
-  compiled = step.lower(np.ones((8, 4), "float32"))
-  assert len(nodes(compiled, "AssignVariableOp")) == writes
-  assert step.traces == 1
+    @mtf.function(mesh=mesh, x="batch;d")
+    def step(x):
+        v.assign(v - mtf.reduce_sum(x, "batch"))
+
+    step(np.ones((8, 4), "float32"))
+    assert v.numpy().tolist() == [-8, -7, -6, -5]
+    compiled = step.lower(np.ones((8, 4), "float32"))
+    assert len(nodes(compiled, "AssignVariableOp")) == writes
+    assert step.traces == 1
 
 
 def test_eager_updates_run_once_too(monkeypatch):
-  calls = []
-  update = Write.update
-  monkeypatch.setattr(Write, "update", lambda *args: calls.append(1) or update(*args))
-  mesh = mtf.Mesh("data:4;model:2", "d_ff:model")
-  v = mtf.Variable(mesh, "d_ff:4", counting, "v")
-  v.assign(v + 1.0)
-  assert len(calls) == 2 and v.numpy().tolist() == [1, 2, 3, 4]
+    calls = []
+    update = Write.update
+    monkeypatch.setattr(Write, "update", lambda *args: calls.append(1) or update(*args))
+    mesh = mtf.Mesh("data:4;model:2", "d_ff:model")
+    v = mtf.Variable(mesh, "d_ff:4", counting, "v")
+    v.assign(v + 1.0)
+    assert len(calls) == 2 and v.numpy().tolist() == [1, 2, 3, 4]
 
 
 def test_equal_work_of_positions_is_in_the_graph_once():
-  mesh = mtf.Mesh("data:8", "batch:data")
-  v = mtf.Variable(mesh, "d:4", counting, "v")
-  f = mtf.function(lambda: v.assign(mtf.tanh(v)), mesh=mtf.Mesh("") and mesh)
-  with pytest.warns(mtf.LayoutWarning):          # there is no batch here
-    f()
-  assert len(nodes(f.lower(), "StatelessCase")) + len(nodes(f.lower(), "PartitionedCall")) == 1
+    mesh = mtf.Mesh("data:8", "batch:data")
+    v = mtf.Variable(mesh, "d:4", counting, "v")
+    f = mtf.function(lambda: v.assign(mtf.tanh(v)), mesh=mtf.Mesh("") and mesh)
+    with pytest.warns(mtf.LayoutWarning):  # there is no batch here
+        f()
+    assert (
+        len(nodes(f.lower(), "StatelessCase"))
+        + len(nodes(f.lower(), "PartitionedCall"))
+        == 1
+    )
 
 
 def test_assign_takes_any_order_of_names_and_arrays():
-  mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")
-  v = mtf.Variable(mesh, "a:2;b:4", counting, "v")
-  x = np.arange(8, dtype="float32").reshape(4, 2) * 10
-  v.assign(mtf.import_tensor(mesh, x, "b;a"))
-  np.testing.assert_array_equal(v.numpy(), x.T)
-  v.assign(np.zeros((2, 4)))                     # float64: taken as the variable's type
-  assert not v.numpy().any()
-  v.assign(mtf.ones(mesh, "a:2;b:4") * v + 3.0)
-  assert (v.numpy() == 3).all()
+    mesh = mtf.Mesh("data:2;model:2", "a:data;b:model")
+    v = mtf.Variable(mesh, "a:2;b:4", counting, "v")
+    x = np.arange(8, dtype="float32").reshape(4, 2) * 10
+    v.assign(mtf.import_tensor(mesh, x, "b;a"))
+    np.testing.assert_array_equal(v.numpy(), x.T)
+    v.assign(np.zeros((2, 4)))  # float64: taken as the variable's type
+    assert not v.numpy().any()
+    v.assign(mtf.ones(mesh, "a:2;b:4") * v + 3.0)
+    assert (v.numpy() == 3).all()
 
 
 def test_variables_have_operators():
-  mesh = mtf.Mesh("data:2", "a:data")
-  v = mtf.Variable(mesh, "a:4", counting, "v")
-  np.testing.assert_array_equal((2.0 * v - v / 2.0).numpy(), 1.5 * np.arange(4))
-  assert (-v).shape == v.shape and (v > 1.0).numpy().tolist() == [False, False, True, True]
+    mesh = mtf.Mesh("data:2", "a:data")
+    v = mtf.Variable(mesh, "a:4", counting, "v")
+    np.testing.assert_array_equal((2.0 * v - v / 2.0).numpy(), 1.5 * np.arange(4))
+    assert (-v).shape == v.shape and (v > 1.0).numpy().tolist() == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 def test_first_values_do_not_depend_on_the_mesh():
-  def init(mesh, shape, name):
-    return mtf.random_normal(mesh, shape, seed=mesh.seed, name=name)
-  values = [mtf.Variable(mtf.Mesh(axes, "a:data;b:model", devices=devices, seed=5), "a:4;b:6", init,
-                         "w").numpy()
-            for axes, devices in (("", None), ("data:4;model:2", None), ("model:2", "logical:2"))]
-  np.testing.assert_array_equal(values[0], values[1])
-  np.testing.assert_array_equal(values[0], values[2])
-  assert len(np.unique(values[0])) == 24
+    def init(mesh, shape, name):
+        return mtf.random_normal(mesh, shape, seed=mesh.seed, name=name)
+
+    values = [
+        mtf.Variable(
+            mtf.Mesh(axes, "a:data;b:model", devices=devices, seed=5),
+            "a:4;b:6",
+            init,
+            "w",
+        ).numpy()
+        for axes, devices in (
+            ("", None),
+            ("data:4;model:2", None),
+            ("model:2", "logical:2"),
+        )
+    ]
+    np.testing.assert_array_equal(values[0], values[1])
+    np.testing.assert_array_equal(values[0], values[2])
+    assert len(np.unique(values[0])) == 24
 
 
 def test_variables_of_other_types():
-  mesh = mtf.Mesh("data:2", "a:data")
-  v = mtf.Variable(mesh, "a:4", lambda mesh, s, name: mtf.range(mesh, "a:4", "int32"), "n", "int32",
-                   trainable=False)
-  v.assign(v + 1)
-  assert v.numpy().tolist() == [1, 2, 3, 4] and v.numpy().dtype == np.int32
-  half = mtf.Variable(mesh, "", lambda mesh, s, name: mtf.full(mesh, s, 1.5, "bfloat16"), "h",
-                      "bfloat16")
-  assert float(half.numpy()) == 1.5
+    mesh = mtf.Mesh("data:2", "a:data")
+    v = mtf.Variable(
+        mesh,
+        "a:4",
+        lambda mesh, s, name: mtf.range(mesh, "a:4", "int32"),
+        "n",
+        "int32",
+        trainable=False,
+    )
+    v.assign(v + 1)
+    assert v.numpy().tolist() == [1, 2, 3, 4] and v.numpy().dtype == np.int32
+    half = mtf.Variable(
+        mesh,
+        "",
+        lambda mesh, s, name: mtf.full(mesh, s, 1.5, "bfloat16"),
+        "h",
+        "bfloat16",
+    )
+    assert float(half.numpy()) == 1.5
 
 
 def test_a_function_of_tensorflow_knows_the_shape_of_a_slice():
-  v = mtf.Variable(mtf.Mesh("x:2", "d:x", devices=["CPU:0", "CPU:1"]), "d:4;e:3", counting, "v")
-  for slice_ in v.slices():
-    read = tf.function(lambda slice_=slice_: slice_ + 1.0).get_concrete_function()
-    assert read.outputs[0].shape == [2, 3]
-  with pytest.raises(ValueError, match="shape"):
-    v.slices()[0].assign(np.zeros([4, 3], "float32"))
+    v = mtf.Variable(
+        mtf.Mesh("x:2", "d:x", devices=["CPU:0", "CPU:1"]), "d:4;e:3", counting, "v"
+    )
+    for slice_ in v.slices():
+        read = tf.function(lambda slice_=slice_: slice_ + 1.0).get_concrete_function()
+        assert read.outputs[0].shape == [2, 3]
+    with pytest.raises(ValueError, match="shape"):
+        v.slices()[0].assign(np.zeros([4, 3], "float32"))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("initializer", ["ones", "normal", mtf.layers.initializers.glorot("a")])
+@pytest.mark.parametrize(
+    "initializer", ["ones", "normal", mtf.layers.initializers.glorot("a")]
+)
 def test_initial_values_are_converted_between_floats(dtype, initializer):
-  mesh = mtf.Mesh("x:2", "a:x", seed=3)
-  v = mtf.Variable(mesh, "a:4;b:2", initializer, "v", dtype=dtype)
-  w = mtf.Variable(mesh, "a:4;b:2", initializer, "v")
-  assert v.dtype == dtype
-  np.testing.assert_array_equal(v.numpy(), tf.cast(w.numpy(), dtype).numpy())
+    mesh = mtf.Mesh("x:2", "a:x", seed=3)
+    v = mtf.Variable(mesh, "a:4;b:2", initializer, "v", dtype=dtype)
+    w = mtf.Variable(mesh, "a:4;b:2", initializer, "v")
+    assert v.dtype == dtype
+    np.testing.assert_array_equal(v.numpy(), tf.cast(w.numpy(), dtype).numpy())
 
 
 @pytest.mark.parametrize("axes", ["", "x:2"])
-@pytest.mark.parametrize("initializer, dtype, want", [
-    ("ones", "int32", 1), ("zeros", "int64", 0), ("ones", "uint8", 1), ("zeros", "bool", False),
-    (mtf.layers.initializers.constant(7.0), "int8", 7),
-    (mtf.layers.initializers.shared("ones"), "int32", 1)])
+@pytest.mark.parametrize(
+    "initializer, dtype, want",
+    [
+        ("ones", "int32", 1),
+        ("zeros", "int64", 0),
+        ("ones", "uint8", 1),
+        ("zeros", "bool", False),
+        (mtf.layers.initializers.constant(7.0), "int8", 7),
+        (mtf.layers.initializers.shared("ones"), "int32", 1),
+    ],
+)
 def test_integers_start_with_what_is_exact(initializer, dtype, want, axes):
-  mesh = mtf.Mesh(axes, "a:x", optional_axes="x")
-  v = mtf.Variable(mesh, "a:4", initializer, "v", dtype=dtype, trainable=False)
-  assert v.dtype == dtype and v.numpy().tolist() == [want] * 4
+    mesh = mtf.Mesh(axes, "a:x", optional_axes="x")
+    v = mtf.Variable(mesh, "a:4", initializer, "v", dtype=dtype, trainable=False)
+    assert v.dtype == dtype and v.numpy().tolist() == [want] * 4
 
 
-@pytest.mark.parametrize("initializer, dtype", [
-    ("normal", "int32"), ("uniform", "int64"), (mtf.layers.initializers.constant(0.5), "int32"),
-    (mtf.layers.initializers.constant(2.0), "bool")])
+@pytest.mark.parametrize(
+    "initializer, dtype",
+    [
+        ("normal", "int32"),
+        ("uniform", "int64"),
+        (mtf.layers.initializers.constant(0.5), "int32"),
+        (mtf.layers.initializers.constant(2.0), "bool"),
+    ],
+)
 def test_other_floats_are_no_initial_values_of_integers(initializer, dtype):
-  with pytest.raises(mtf.DTypeError, match=f"(?s)'v' gave float32, .* is {dtype}.*mtf.full"):
-    mtf.Variable(mtf.Mesh(""), "a:4", initializer, "v", dtype=dtype)
+    with pytest.raises(
+        mtf.DTypeError, match=f"(?s)'v' gave float32, .* is {dtype}.*mtf.full"
+    ):
+        mtf.Variable(mtf.Mesh(""), "a:4", initializer, "v", dtype=dtype)

@@ -12,110 +12,160 @@ _I = mtf.layers.initializers
 
 
 def first_values(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of initializers, each of which then makes a first value."""
-  shape = mtf.Shape("d:6;e:4")
+    """Returns calls of initializers, each of which then makes a first value."""
+    shape = mtf.Shape("d:6;e:4")
 
-  def draw(made):
-    return made(t.mesh, shape, "w")
+    def draw(made):
+        return made(t.mesh, shape, "w")
 
-  one = {name: call(then=draw) for name in ("normal", "truncated", "uniform")}
-  kernel = {name: call("d", then=draw) for name in ("glorot", "he", "lecun", "variance_scaling")}
-  calls = one | kernel | {
-      "zeros": call(t.mesh, shape, "w"), "ones": call(t.mesh, shape, "w"),
-      "constant": call(2.0, then=draw), "shared": call(_I.zeros, then=draw)}
-  return {f"layers.initializers.{name}": c for name, c in calls.items()}
+    one = {name: call(then=draw) for name in ("normal", "truncated", "uniform")}
+    kernel = {
+        name: call("d", then=draw)
+        for name in ("glorot", "he", "lecun", "variance_scaling")
+    }
+    calls = (
+        one
+        | kernel
+        | {
+            "zeros": call(t.mesh, shape, "w"),
+            "ones": call(t.mesh, shape, "w"),
+            "constant": call(2.0, then=draw),
+            "shared": call(_I.zeros, then=draw),
+        }
+    )
+    return {f"layers.initializers.{name}": c for name, c in calls.items()}
 
 
 def made(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of constructors."""
-  d, window = "d:6", "h:3"
-  heads = (t.mesh, d, "heads:2", "key:4")
-  return {
-      "AnnealedDropout": call(0.5, 0, 9), "BatchNorm": call(t.mesh, d), "Dropout": call(0.5),
-      "BlockwiseAttention": call(*heads, "length:4"), "MultiHeadAttention": call(*heads),
-      "LocalAttention": call(*heads, "length:4"),
-      "Conv": call(t.mesh, window, "c:2", "o:2"),
-      "ConvTranspose": call(t.mesh, window, "c:2", "o:2"),
-      "SeparableConv": call(t.mesh, window, "c:2", "o:2"),
-      "Dense": call(t.mesh, d, "e:4"), "DenseProduct": call(t.mesh, d, "e:4"),
-      "Embedding": call(t.mesh, "vocab:8", d), "FeedForward": call(t.mesh, d, "e:4"),
-      "GroupNorm": call(t.mesh, d, 2), "LayerNorm": call(t.mesh, d), "RMSNorm": call(t.mesh, d),
-      "RelativeBias": call(t.mesh, "heads:2"), "Repeat": call(Double, "layers:2"),
-      "Reversible": call([Double()])}
+    """Returns calls of constructors."""
+    d, window = "d:6", "h:3"
+    heads = (t.mesh, d, "heads:2", "key:4")
+    return {
+        "AnnealedDropout": call(0.5, 0, 9),
+        "BatchNorm": call(t.mesh, d),
+        "Dropout": call(0.5),
+        "BlockwiseAttention": call(*heads, "length:4"),
+        "MultiHeadAttention": call(*heads),
+        "LocalAttention": call(*heads, "length:4"),
+        "Conv": call(t.mesh, window, "c:2", "o:2"),
+        "ConvTranspose": call(t.mesh, window, "c:2", "o:2"),
+        "SeparableConv": call(t.mesh, window, "c:2", "o:2"),
+        "Dense": call(t.mesh, d, "e:4"),
+        "DenseProduct": call(t.mesh, d, "e:4"),
+        "Embedding": call(t.mesh, "vocab:8", d),
+        "FeedForward": call(t.mesh, d, "e:4"),
+        "GroupNorm": call(t.mesh, d, 2),
+        "LayerNorm": call(t.mesh, d),
+        "RMSNorm": call(t.mesh, d),
+        "RelativeBias": call(t.mesh, "heads:2"),
+        "Repeat": call(Double, "layers:2"),
+        "Reversible": call([Double()]),
+    }
 
 
 def called(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of layers."""
-  image, places = tensor(t.mesh, "batch:4;h:8;c:2"), mtf.range(t.mesh, "length:4")
-  memory = mtf.rename(places, "length", "memory_length")
-  bias = _L.RelativeBias(t.mesh, "heads:2")
-  dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
-  repeat = _L.Repeat(Double, "layers:2")
-  window = (t.mesh, "h:3", "c:2", "o:2")
-  return {
-      "AnnealedDropout.__call__": call(t.x, t.step, True, on=_L.AnnealedDropout(0.5, 0, 9)),
-      "BatchNorm.__call__": call(t.x, on=_L.BatchNorm(t.mesh, "d:6")),
-      "Dropout.__call__": call(t.x, True, on=_L.Dropout(0.5)),
-      "Conv.__call__": call(image, on=_L.Conv(*window)),
-      "ConvTranspose.__call__": call(image, on=_L.ConvTranspose(*window)),
-      "SeparableConv.__call__": call(image, on=_L.SeparableConv(*window)),
-      "Dense.__call__": call(t.x, on=_L.Dense(t.mesh, "d:6", "e:4")),
-      "DenseProduct.__call__": call(t.x, on=_L.DenseProduct(t.mesh, "d:6", "e:4")),
-      "Embedding.__call__": call(t.ids, on=dense), "Embedding.attend": call(t.x, on=dense),
-      "FeedForward.__call__": call(t.x, on=_L.FeedForward(t.mesh, "d:6", "e:4")),
-      "GroupNorm.__call__": call(t.x, on=_L.GroupNorm(t.mesh, "d:6", 2)),
-      "LayerNorm.__call__": call(t.x, on=_L.LayerNorm(t.mesh, "d:6")),
-      "RMSNorm.__call__": call(t.x, on=_L.RMSNorm(t.mesh, "d:6")),
-      "RelativeBias.__call__": call(places, memory, on=bias),
-      "RelativeBias.buckets": call(places, on=bias),
-      "Repeat.__call__": call(t.x, on=repeat, own=("args",)),
-      "Repeat.each": call(lambda layer, h, row: (layer(h), None), t.x, on=repeat),
-      "Reversible.__call__": call(t.x, t.y, on=_L.Reversible([Double()]))}
+    """Returns calls of layers."""
+    image, places = tensor(t.mesh, "batch:4;h:8;c:2"), mtf.range(t.mesh, "length:4")
+    memory = mtf.rename(places, "length", "memory_length")
+    bias = _L.RelativeBias(t.mesh, "heads:2")
+    dense = _L.Embedding(t.mesh, "vocab:8", "d:6")
+    repeat = _L.Repeat(Double, "layers:2")
+    window = (t.mesh, "h:3", "c:2", "o:2")
+    return {
+        "AnnealedDropout.__call__": call(
+            t.x, t.step, True, on=_L.AnnealedDropout(0.5, 0, 9)
+        ),
+        "BatchNorm.__call__": call(t.x, on=_L.BatchNorm(t.mesh, "d:6")),
+        "Dropout.__call__": call(t.x, True, on=_L.Dropout(0.5)),
+        "Conv.__call__": call(image, on=_L.Conv(*window)),
+        "ConvTranspose.__call__": call(image, on=_L.ConvTranspose(*window)),
+        "SeparableConv.__call__": call(image, on=_L.SeparableConv(*window)),
+        "Dense.__call__": call(t.x, on=_L.Dense(t.mesh, "d:6", "e:4")),
+        "DenseProduct.__call__": call(t.x, on=_L.DenseProduct(t.mesh, "d:6", "e:4")),
+        "Embedding.__call__": call(t.ids, on=dense),
+        "Embedding.attend": call(t.x, on=dense),
+        "FeedForward.__call__": call(t.x, on=_L.FeedForward(t.mesh, "d:6", "e:4")),
+        "GroupNorm.__call__": call(t.x, on=_L.GroupNorm(t.mesh, "d:6", 2)),
+        "LayerNorm.__call__": call(t.x, on=_L.LayerNorm(t.mesh, "d:6")),
+        "RMSNorm.__call__": call(t.x, on=_L.RMSNorm(t.mesh, "d:6")),
+        "RelativeBias.__call__": call(places, memory, on=bias),
+        "RelativeBias.buckets": call(places, on=bias),
+        "Repeat.__call__": call(t.x, on=repeat, own=("args",)),
+        "Repeat.each": call(lambda layer, h, row: (layer(h), None), t.x, on=repeat),
+        "Reversible.__call__": call(t.x, t.y, on=_L.Reversible([Double()])),
+    }
 
 
 def attention(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of layers of attention."""
-  heads, calls = (t.mesh, "d:6", "heads:2", "key:4"), {}
-  x, place = tensor(t.mesh, "batch:4;length:4;d:6"), t.step
-  for layer in (_L.MultiHeadAttention(*heads), _L.LocalAttention(*heads, "length:4"),
-                _L.BlockwiseAttention(*heads, "length:4")):
-    cache, own = layer.empty_cache(t.x, 4), type(layer).__name__
-    read = layer.remember(x)
-    several = own != "LocalAttention"
-    some = {"__call__": call(x, takes={"rows": "all"}), "empty_cache": call(t.x, 4),
-            "remember": call(x), "filled": call(cache, read, place, 0),
+    """Returns calls of layers of attention."""
+    heads, calls = (t.mesh, "d:6", "heads:2", "key:4"), {}
+    x, place = tensor(t.mesh, "batch:4;length:4;d:6"), t.step
+    for layer in (
+        _L.MultiHeadAttention(*heads),
+        _L.LocalAttention(*heads, "length:4"),
+        _L.BlockwiseAttention(*heads, "length:4"),
+    ):
+        cache, own = layer.empty_cache(t.x, 4), type(layer).__name__
+        read = layer.remember(x)
+        several = own != "LocalAttention"
+        some = {
+            "__call__": call(x, takes={"rows": "all"}),
+            "empty_cache": call(t.x, 4),
+            "remember": call(x),
+            "filled": call(cache, read, place, 0),
             "step": call(t.x, cache, place),
             "step_at": call(t.x, cache, layer.moment(cache, place)),
-            "moment": call(cache, place), "remembers": call(place, place),
-            "project": call(x, None), "by_head": call(layer.query, x), "turned": call(x, None)}
-    if several:
-      some |= {"look": call(x, read), "remembered": call(x, None, None)}
-    calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in some.items()}
-  return calls
+            "moment": call(cache, place),
+            "remembers": call(place, place),
+            "project": call(x, None),
+            "by_head": call(layer.query, x),
+            "turned": call(x, None),
+        }
+        if several:
+            some |= {"look": call(x, read), "remembered": call(x, None, None)}
+        calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in some.items()}
+    return calls
 
 
 def functions(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of functions."""
-  q, k = tensor(t.mesh, "batch:4;length:4;key:4"), tensor(t.mesh, "batch:4;memory_length:4;key:4")
-  places, ids = mtf.range(t.mesh, "length:4"), tensor(t.mesh, "batch:4;length:4", "int32")
-  lengths = (t.mesh, "length:4", "memory_length:4")
-  own = mtf.rename(k, "memory_length", "length")
-  return {
-      "add_noise": call(t.x, 0.1), "multiplicative_jitter": call(t.x, 0.1),
-      "blockwise_attention": call(q, k, k, "length:4", takes={"rows": "all"}),
-      "dot_product_attention": call(q, k, k), "local_attention": call(q, own, own, "length:4"),
-      "causal_bias": call(*lengths), "causal_mask": call(*lengths),
-      "clip_gradient": call(t.x, 1.0), "compress_mean": call(t.x, "d", 2),
-      "correlation": call(t.x, t.y, "batch"), "rms": call(t.x),
-      "distance_slopes": call(places, mtf.rename(places, "length", "m"), "heads:2"),
-      "mask_bias": call(t.truth), "padding_mask": call(ids), "segment_mask": call(ids),
-      "mean_squared_error": call(t.x, t.y), "sigmoid_cross_entropy": call(t.x, t.y),
-      "softmax_cross_entropy": call(t.x, t.ids, "d"), "weights_nonzero": call(t.ids),
-      "rotary_angles": call(places, "key:4"), "sinusoids": call(places, "d:6"),
-      "rotate": call(q, "key", _L.rotary_angles(places, "key:4"))}
+    """Returns calls of functions."""
+    q, k = (
+        tensor(t.mesh, "batch:4;length:4;key:4"),
+        tensor(t.mesh, "batch:4;memory_length:4;key:4"),
+    )
+    places, ids = (
+        mtf.range(t.mesh, "length:4"),
+        tensor(t.mesh, "batch:4;length:4", "int32"),
+    )
+    lengths = (t.mesh, "length:4", "memory_length:4")
+    own = mtf.rename(k, "memory_length", "length")
+    return {
+        "add_noise": call(t.x, 0.1),
+        "multiplicative_jitter": call(t.x, 0.1),
+        "blockwise_attention": call(q, k, k, "length:4", takes={"rows": "all"}),
+        "dot_product_attention": call(q, k, k),
+        "local_attention": call(q, own, own, "length:4"),
+        "causal_bias": call(*lengths),
+        "causal_mask": call(*lengths),
+        "clip_gradient": call(t.x, 1.0),
+        "compress_mean": call(t.x, "d", 2),
+        "correlation": call(t.x, t.y, "batch"),
+        "rms": call(t.x),
+        "distance_slopes": call(places, mtf.rename(places, "length", "m"), "heads:2"),
+        "mask_bias": call(t.truth),
+        "padding_mask": call(ids),
+        "segment_mask": call(ids),
+        "mean_squared_error": call(t.x, t.y),
+        "sigmoid_cross_entropy": call(t.x, t.y),
+        "softmax_cross_entropy": call(t.x, t.ids, "d"),
+        "weights_nonzero": call(t.ids),
+        "rotary_angles": call(places, "key:4"),
+        "sinusoids": call(places, "d:6"),
+        "rotate": call(q, "key", _L.rotary_angles(places, "key:4")),
+    }
 
 
 def layers(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns all calls of layers."""
-  calls = named(made(t)) | called(t) | attention(t) | functions(t)
-  return first_values(t) | {f"layers.{name}": c for name, c in calls.items()}
+    """Returns all calls of layers."""
+    calls = named(made(t)) | called(t) | attention(t) | functions(t)
+    return first_values(t) | {f"layers.{name}": c for name, c in calls.items()}

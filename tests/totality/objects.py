@@ -1,4 +1,6 @@
-"""Legal calls of the constructors of `meshtf` itself, and of the methods of what they make."""
+"""Legal calls of the constructors of `meshtf` itself, and of the methods of what they
+make.
+"""
 
 from __future__ import annotations
 
@@ -12,58 +14,84 @@ from tests.totality.calls import Call, call, fresh_folder
 
 
 def names(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of dimensions, shapes, layouts and meshes."""
-  shape, layout, mesh = t.x.shape, mtf.Layout("batch:data"), t.mesh
-  twin = mtf.Mesh("data:2;twin:2")
-  return {
-      "Dimension": call("a", 3), "Shape": call("a:3"), "Shape.dim": call("d", on=shape),
-      "Shape.get": call("d", on=shape), "Shape.index": call("d", on=shape),
-      "Shape.only": call(["d"], on=shape), "Shape.rename": call({"d": "e"}, on=shape),
-      "Shape.resize": call("d", 3, on=shape), "Shape.union": call(shape, on=shape),
-      "Shape.without": call("d", on=shape), "Layout": call("batch:data"),
-      "Layout.axes": call("batch", on=layout), "Layout.changes": call("batch:", on=layout),
-      "Layout.check_axes": call(on=layout), "Layout.items": call(on=layout),
-      "Layout.override": call("d:model", on=layout), "Layout.then": call("d:model", on=layout),
-      "Mesh": call("data:2", "batch:data"), "Mesh.exchanges": call("data", "twin", on=twin),
-      "Mesh.groups": call("data", on=mesh), "Mesh.has": call(mesh.whole, on=mesh),
-      "Mesh.layout_in": call(layout, on=mesh), "Mesh.note": call("a note", on=mesh),
-      "Mesh.place": call(shape, on=mesh), "Mesh.unmatched_rules": call(on=mesh),
-      "Mesh.unused_axes": call(on=mesh)}
+    """Returns calls of dimensions, shapes, layouts and meshes."""
+    shape, layout, mesh = t.x.shape, mtf.Layout("batch:data"), t.mesh
+    twin = mtf.Mesh("data:2;twin:2")
+    return {
+        "Dimension": call("a", 3),
+        "Shape": call("a:3"),
+        "Shape.dim": call("d", on=shape),
+        "Shape.get": call("d", on=shape),
+        "Shape.index": call("d", on=shape),
+        "Shape.only": call(["d"], on=shape),
+        "Shape.rename": call({"d": "e"}, on=shape),
+        "Shape.resize": call("d", 3, on=shape),
+        "Shape.union": call(shape, on=shape),
+        "Shape.without": call("d", on=shape),
+        "Layout": call("batch:data"),
+        "Layout.axes": call("batch", on=layout),
+        "Layout.changes": call("batch:", on=layout),
+        "Layout.check_axes": call(on=layout),
+        "Layout.items": call(on=layout),
+        "Layout.override": call("d:model", on=layout),
+        "Layout.then": call("d:model", on=layout),
+        "Mesh": call("data:2", "batch:data"),
+        "Mesh.exchanges": call("data", "twin", on=twin),
+        "Mesh.groups": call("data", on=mesh),
+        "Mesh.has": call(mesh.whole, on=mesh),
+        "Mesh.layout_in": call(layout, on=mesh),
+        "Mesh.note": call("a note", on=mesh),
+        "Mesh.place": call(shape, on=mesh),
+        "Mesh.unmatched_rules": call(on=mesh),
+        "Mesh.unused_axes": call(on=mesh),
+    }
 
 
 def values(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of tensors, variables and modules."""
-  spare = mtf.Variable(t.mesh, "d:6", t.init, "spare")
-  array = {"value": "array"}
-  return {
-      "Tensor.numpy": call(on=t.x),
-      "Variable": call(t.mesh, "d:6", t.init, "w"), "Variable.numpy": call(on=t.v),
-      "Variable.assign": call(t.b.tensor(), on=spare, takes=array),
-      "Variable.bring_to_stage": call(0, on=spare), "Variable.cells": call(on=t.v),
-      "Variable.holders": call(on=t.v), "Variable.read": call(on=t.v),
-      "Variable.load": call(lambda part: tf.ones([6]), on=spare),
-      "Variable.regions": call(on=t.v), "Variable.slices": call(on=t.v),
-      "Variable.tensor": call(on=t.v), "Module": call("m"),
-      "Module.scope": call(on=mtf.Module("m")),
-      "Function.__call__": call(t.x, on=t.function, own=("args",)),
-      "Function.lower": call(t.x, on=t.function, own=("args",)),
-      "Function.explain": call(t.x, on=t.function, own=("args",)),
-      "Function.export": call(t.x, on=t.function, own=("args",))}
+    """Returns calls of tensors, variables and modules."""
+    spare = mtf.Variable(t.mesh, "d:6", t.init, "spare")
+    array = {"value": "array"}
+    return {
+        "Tensor.numpy": call(on=t.x),
+        "Variable": call(t.mesh, "d:6", t.init, "w"),
+        "Variable.numpy": call(on=t.v),
+        "Variable.assign": call(t.b.tensor(), on=spare, takes=array),
+        "Variable.bring_to_stage": call(0, on=spare),
+        "Variable.cells": call(on=t.v),
+        "Variable.holders": call(on=t.v),
+        "Variable.read": call(on=t.v),
+        "Variable.load": call(lambda part: tf.ones([6]), on=spare),
+        "Variable.regions": call(on=t.v),
+        "Variable.slices": call(on=t.v),
+        "Variable.tensor": call(on=t.v),
+        "Module": call("m"),
+        "Module.scope": call(on=mtf.Module("m")),
+        "Function.__call__": call(t.x, on=t.function, own=("args",)),
+        "Function.lower": call(t.x, on=t.function, own=("args",)),
+        "Function.explain": call(t.x, on=t.function, own=("args",)),
+        "Function.export": call(t.x, on=t.function, own=("args",)),
+    }
 
 
 def written(t: SimpleNamespace) -> dict[str, Call]:
-  """Returns calls of what is written to files, or read from datasets."""
-  forecast, export = mtf.explain(t.function, t.x), mtf.export(t.function, t.x)
-  model = mtf.export_saved_model(t.function, t.x)
-  counts = ("bytes_moved", "flops", "repeated_flops", "as_dict")
-  page = os.path.join(t.folder, "page")
+    """Returns calls of what is written to files, or read from datasets."""
+    forecast, export = mtf.explain(t.function, t.x), mtf.export(t.function, t.x)
+    model = mtf.export_saved_model(t.function, t.x)
+    counts = ("bytes_moved", "flops", "repeated_flops", "as_dict")
+    page = os.path.join(t.folder, "page")
 
-  def rows(part, parts):
-    return tf.data.Dataset.range(4 // parts).map(lambda i: {"a": i}).batch(4 // parts)
+    def rows(part, parts):
+        return (
+            tf.data.Dataset.range(4 // parts).map(lambda i: {"a": i}).batch(4 // parts)
+        )
 
-  return {f"Forecast.{name}": call(on=forecast) for name in counts} | {
-      "Forecast.save_html": call(page, on=forecast), "Forecast.save_json": call(page, on=forecast),
-      "Export.manifest": call(on=export), "Export.save": call(fresh_folder(t), on=export),
-      "SavedModel": call(), "SavedModel.save": call(os.path.join(t.folder, "model"), on=model),
-      "SavedModel.add": call("other", t.function, t.x, on=model, own=("args",)),
-      "HostReader": call(t.mesh, {"a": "batch"}, 4, rows, then=next)}
+    return {f"Forecast.{name}": call(on=forecast) for name in counts} | {
+        "Forecast.save_html": call(page, on=forecast),
+        "Forecast.save_json": call(page, on=forecast),
+        "Export.manifest": call(on=export),
+        "Export.save": call(fresh_folder(t), on=export),
+        "SavedModel": call(),
+        "SavedModel.save": call(os.path.join(t.folder, "model"), on=model),
+        "SavedModel.add": call("other", t.function, t.x, on=model, own=("args",)),
+        "HostReader": call(t.mesh, {"a": "batch"}, 4, rows, then=next),
+    }

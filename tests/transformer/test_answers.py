@@ -20,47 +20,70 @@ LETTERS = data.ByteVocabulary(extra_ids=0)
 
 
 def sums(folder):
-  """Returns data whose inputs are sums, such as "3 + 4", and whose targets are their results."""
-  path = folder / "sums.tsv"
-  path.write_text("".join(f"{a} + {b}\t{a + b} apples\n" for a in range(9) for b in range(9)))
-  preprocess = functools.partial(data.preprocessors.tokenize, vocabulary=LETTERS,
-                                 fields={"sum": "inputs", "result": "targets"})
-  return data.TaskData(data.Task(
-      "sums", source=data.tsv(str(path), columns=("sum", "result"), share=0.5),
-      vocabulary=LETTERS, preprocessors=[preprocess],
-      features=data.EncoderDecoderFeatures(inputs=8, targets=12)))
+    """Returns data whose inputs are sums, such as "3 + 4", and whose targets are their
+    results.
+    """
+    path = folder / "sums.tsv"
+    path.write_text(
+        "".join(f"{a} + {b}\t{a + b} apples\n" for a in range(9) for b in range(9))
+    )
+    preprocess = functools.partial(
+        data.preprocessors.tokenize,
+        vocabulary=LETTERS,
+        fields={"sum": "inputs", "result": "targets"},
+    )
+    return data.TaskData(
+        data.Task(
+            "sums",
+            source=data.tsv(str(path), columns=("sum", "result"), share=0.5),
+            vocabulary=LETTERS,
+            preprocessors=[preprocess],
+            features=data.EncoderDecoderFeatures(inputs=8, targets=12),
+        )
+    )
 
 
 @pytest.fixture
 def model():
-  kind = Architecture(vocab=LETTERS.size, d_model=8, d_ff=8, heads=2, d_kv=4, blocks=1,
-                      positions="relative")
-  return EncoderDecoder(mtf.Mesh(""), kind)
+    kind = Architecture(
+        vocab=LETTERS.size,
+        d_model=8,
+        d_ff=8,
+        heads=2,
+        d_kv=4,
+        blocks=1,
+        positions="relative",
+    )
+    return EncoderDecoder(mtf.Mesh(""), kind)
 
 
 @pytest.mark.parametrize("error, scores", [(0, (1.0, 1.0)), (1, (0.0, 0.5))])
 def test_each_input_has_its_answer(model, monkeypatch, tmp_path, error, scores):
-  seen = []
+    seen = []
 
-  def write(self, prompts, seed=0):
-    for prompt in prompts:
-      text = LETTERS.decode(np.array(prompt))
-      seen.append(text)
-      a, b = map(int, text.split(" + "))
-      yield Written(LETTERS.encode(f"The {a + b + error} apples!").tolist(), 0.0)
+    def write(self, prompts, seed=0):
+        for prompt in prompts:
+            text = LETTERS.decode(np.array(prompt))
+            seen.append(text)
+            a, b = map(int, text.split(" + "))
+            yield Written(LETTERS.encode(f"The {a + b + error} apples!").tolist(), 0.0)
 
-  monkeypatch.setattr(Decoder, "__call__", write)
-  found = answers.compare(Trained(model, sums(tmp_path), 0), 10, 4)
-  assert len(set(seen)) == 10
-  assert found == {"exact_match": scores[0], "f1": scores[1]}
+    monkeypatch.setattr(Decoder, "__call__", write)
+    found = answers.compare(Trained(model, sums(tmp_path), 0), 10, 4)
+    assert len(set(seen)) == 10
+    assert found == {"exact_match": scores[0], "f1": scores[1]}
 
 
 def test_it_is_the_model_that_writes(model, tmp_path):
-  found = answers.compare(Trained(model, sums(tmp_path), 0), 4, 4)
-  assert found["exact_match"] == 0.0 and 0.0 <= found["f1"] < 0.5
+    found = answers.compare(Trained(model, sums(tmp_path), 0), 4, 4)
+    assert found["exact_match"] == 0.0 and 0.0 <= found["f1"] < 0.5
 
 
 def test_a_model_without_inputs_is_refused(tmp_path):
-  small = LanguageModel(mtf.Mesh(""), Architecture(d_model=8, d_ff=8, heads=2, d_kv=4, blocks=1))
-  with pytest.raises(data.DataError, match="LanguageModel on such data writes no answers"):
-    answers.compare(Trained(small, data.ByteText(length=8), 0), 4, 4)
+    small = LanguageModel(
+        mtf.Mesh(""), Architecture(d_model=8, d_ff=8, heads=2, d_kv=4, blocks=1)
+    )
+    with pytest.raises(
+        data.DataError, match="LanguageModel on such data writes no answers"
+    ):
+        answers.compare(Trained(small, data.ByteText(length=8), 0), 4, 4)

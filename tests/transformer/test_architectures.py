@@ -1,4 +1,6 @@
-"""All kinds of Transformers: the same loss and gradients as on one device, and what kinds mean."""
+"""All kinds of Transformers: the same loss and gradients as on one device, and what
+kinds mean.
+"""
 
 from __future__ import annotations
 
@@ -15,196 +17,281 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 VOCAB, BATCH, LENGTH = 16, 4, 8
-BASE = Architecture(vocab=VOCAB, d_model=16, d_ff=32, heads=4, d_kv=8, blocks=2, dropout=0.1)
-BERT = bert_architecture(vocab=VOCAB, d_model=16, d_ff=32, heads=4, d_kv=4, blocks=2, max_length=12)
-T5 = dataclasses.replace(BASE, positions="relative", scaled_attention=False, tied=True, buckets=8,
-                         max_distance=12, activation="relu")
+BASE = Architecture(
+    vocab=VOCAB, d_model=16, d_ff=32, heads=4, d_kv=8, blocks=2, dropout=0.1
+)
+BERT = bert_architecture(
+    vocab=VOCAB, d_model=16, d_ff=32, heads=4, d_kv=4, blocks=2, max_length=12
+)
+T5 = dataclasses.replace(
+    BASE,
+    positions="relative",
+    scaled_attention=False,
+    tied=True,
+    buckets=8,
+    max_distance=12,
+    activation="relu",
+)
 KINDS = {
     "rotary": BASE,
-    "learned, biases": dataclasses.replace(BASE, positions="learned", norm="layer", use_bias=True,
-                                           tied=True, scaled_logits=False, max_length=8),
-    "sinusoidal, norms after": dataclasses.replace(BASE, positions="sinusoidal", norm="layer",
-                                                   norm_place="after"),
+    "learned, biases": dataclasses.replace(
+        BASE,
+        positions="learned",
+        norm="layer",
+        use_bias=True,
+        tied=True,
+        scaled_logits=False,
+        max_length=8,
+    ),
+    "sinusoidal, norms after": dataclasses.replace(
+        BASE, positions="sinusoidal", norm="layer", norm_place="after"
+    ),
     "relative": T5,
     "sloped, multi-query": dataclasses.replace(BASE, positions="sloped", kv_heads=1),
     "grouped-query, gated": dataclasses.replace(BASE, kv_heads=2, activation="swiglu"),
     "factored embedding": dataclasses.replace(BASE, embedding_size=8, tied=True),
     "blockwise": dataclasses.replace(BASE, attention="blockwise", block_length=2),
-    "local": dataclasses.replace(BASE, attention="local", block_length=4, positions="none"),
+    "local": dataclasses.replace(
+        BASE, attention="local", block_length=4, positions="none"
+    ),
     "scanned": dataclasses.replace(T5, scanned=True, recompute=True),
     "mixed": dataclasses.replace(BASE, moe_every=2),
     "scanned, mixed": dataclasses.replace(BASE, moe_every=1, scanned=True),
 }
 MODELS = {
-    **{f"language model, {name}": (LanguageModel, kind) for name, kind in KINDS.items()},
+    **{
+        f"language model, {name}": (LanguageModel, kind) for name, kind in KINDS.items()
+    },
     "encoder-decoder": (EncoderDecoder, T5),
-    "encoder-decoder, scanned, blockwise": (EncoderDecoder, dataclasses.replace(
-        BASE, scanned=True, attention="blockwise", block_length=2)),
+    "encoder-decoder, scanned, blockwise": (
+        EncoderDecoder,
+        dataclasses.replace(BASE, scanned=True, attention="blockwise", block_length=2),
+    ),
     "BERT": (Bert, BERT),
     "classifier": (functools.partial(Classifier, labels=3), BERT),
     "span extractor": (SpanExtractor, BERT),
 }
 LAYOUTS = {
-    "data and tensor": ("data:2;model:2", "batch:data; heads:model; d_ff:model; vocab:model", ""),
+    "data and tensor": (
+        "data:2;model:2",
+        "batch:data; heads:model; d_ff:model; vocab:model",
+        "",
+    ),
     "FSDP": ("data:4", "batch:data", "d_model:data"),
     "length": ("data:2;seq:2", "batch:data; length:seq", ""),
 }
 
 
 def batch_of(model, seed=0):
-  """Returns random arrays of all that a model may be given."""
-  rng = np.random.default_rng(seed)
-  sizes = {"batch": BATCH, "length": LENGTH, "inputs_length": LENGTH, "masked": 2}
-  segments = np.sort(rng.integers(1, 3, (BATCH, LENGTH)), axis=1)
-  first = np.array([[0] + [int(a != b) for a, b in zip(row, row[1:])] for row in segments])
-  starts = np.maximum.accumulate(first * np.arange(LENGTH), axis=1)
-  most = {"token_types": 2, "next_sentence_labels": 2, "labels": 3, "start": LENGTH, "end": LENGTH,
-          "masked_positions": LENGTH, "prefix": 2}
-  batch = {}
-  for name, dims in model.features.items():
-    shape = [sizes[n.strip()] for n in dims.split(";")]
-    if name.endswith("segments"):
-      batch[name] = segments
-    elif name.endswith("positions") and "masked" not in name:
-      batch[name] = np.arange(LENGTH) - starts
-    elif name in ("weights", "masked_weights", "counts"):
-      batch[name] = rng.integers(0, 2, shape) if name != "counts" else np.ones(shape)
-    else:
-      batch[name] = rng.integers(0, most.get(name, VOCAB), shape)
-  return {name: x.astype("float32" if name in ("weights", "masked_weights", "counts") else "int32")
-          for name, x in batch.items()}
+    """Returns random arrays of all that a model may be given."""
+    rng = np.random.default_rng(seed)
+    sizes = {"batch": BATCH, "length": LENGTH, "inputs_length": LENGTH, "masked": 2}
+    segments = np.sort(rng.integers(1, 3, (BATCH, LENGTH)), axis=1)
+    first = np.array(
+        [[0] + [int(a != b) for a, b in zip(row, row[1:])] for row in segments]
+    )
+    starts = np.maximum.accumulate(first * np.arange(LENGTH), axis=1)
+    most = {
+        "token_types": 2,
+        "next_sentence_labels": 2,
+        "labels": 3,
+        "start": LENGTH,
+        "end": LENGTH,
+        "masked_positions": LENGTH,
+        "prefix": 2,
+    }
+    batch = {}
+    for name, dims in model.features.items():
+        shape = [sizes[n.strip()] for n in dims.split(";")]
+        if name.endswith("segments"):
+            batch[name] = segments
+        elif name.endswith("positions") and "masked" not in name:
+            batch[name] = np.arange(LENGTH) - starts
+        elif name in ("weights", "masked_weights", "counts"):
+            batch[name] = (
+                rng.integers(0, 2, shape) if name != "counts" else np.ones(shape)
+            )
+        else:
+            batch[name] = rng.integers(0, most.get(name, VOCAB), shape)
+    return {
+        name: x.astype(
+            "float32" if name in ("weights", "masked_weights", "counts") else "int32"
+        )
+        for name, x in batch.items()
+    }
 
 
 @functools.cache
 def learned(name, axes="", layout="", variable_layout="", devices=None):
-  """Returns the loss and all gradients of a training step, and what is measured."""
-  make, kind = MODELS[name]
-  model = make(mtf.Mesh(axes, layout, variable_layout, devices=devices), kind)
-  variables = model.trainable_variables
+    """Returns the loss and all gradients of a training step, and what is measured."""
+    make, kind = MODELS[name]
+    model = make(mtf.Mesh(axes, layout, variable_layout, devices=devices), kind)
+    variables = model.trainable_variables
 
-  @mtf.function(mesh=model.mesh, batch=model.features)
-  def step(batch):
-    with mtf.seed(3):
-      loss = model.loss(batch, training=True)
-    return loss, mtf.gradients([loss], variables), model.measure(batch)
+    @mtf.function(mesh=model.mesh, batch=model.features)
+    def step(batch):
+        with mtf.seed(3):
+            loss = model.loss(batch, training=True)
+        return loss, mtf.gradients([loss], variables), model.measure(batch)
 
-  loss, grads, measured = step(batch_of(model))
-  return ([loss.numpy(), *(np.zeros(1) if g is None else g.numpy() for g in grads)],
-          ["loss", *(v.name for v in variables)], {k: float(x) for k, x in measured.items()})
+    loss, grads, measured = step(batch_of(model))
+    return (
+        [loss.numpy(), *(np.zeros(1) if g is None else g.numpy() for g in grads)],
+        ["loss", *(v.name for v in variables)],
+        {k: float(x) for k, x in measured.items()},
+    )
 
 
 CASES = [(name, "data and tensor") for name in MODELS]
-CASES += [(name, layout) for layout in ("FSDP", "length") for name in (
-    "language model, grouped-query, gated", "language model, blockwise", "language model, scanned",
-    "encoder-decoder", "BERT")]
+CASES += [
+    (name, layout)
+    for layout in ("FSDP", "length")
+    for name in (
+        "language model, grouped-query, gated",
+        "language model, blockwise",
+        "language model, scanned",
+        "encoder-decoder",
+        "BERT",
+    )
+]
 
 
 @pytest.mark.sampled(12, each="layout")
 @pytest.mark.slow
 @pytest.mark.parametrize("name, layout", CASES)
 def test_layouts_learn_alike(name, layout):
-  have, names, measured = learned(name, *LAYOUTS[layout])
-  want, _, wanted = learned(name)
-  for x, y, what in zip(have, want, names, strict=True):
-    np.testing.assert_allclose(x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max() + 1e-6, err_msg=what)
-  assert measured == pytest.approx(wanted, rel=1e-4)
+    have, names, measured = learned(name, *LAYOUTS[layout])
+    want, _, wanted = learned(name)
+    for x, y, what in zip(have, want, names, strict=True):
+        np.testing.assert_allclose(
+            x, y, rtol=2e-3, atol=2e-4 * np.abs(y).max() + 1e-6, err_msg=what
+        )
+    assert measured == pytest.approx(wanted, rel=1e-4)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_variable_learns(name):
-  grads, names, _ = learned(name)
-  assert np.isfinite(grads[0])
-  still = [what for what, g in zip(names, grads) if not np.abs(g).max() > 0]
-  assert all("pooler" in what for what in still) and ("span" in name or not still), still
+    grads, names, _ = learned(name)
+    assert np.isfinite(grads[0])
+    still = [what for what, g in zip(names, grads) if not np.abs(g).max() > 0]
+    assert all("pooler" in what for what in still) and ("span" in name or not still), (
+        still
+    )
 
 
 def logits(architecture, tokens, **places):
-  model = LanguageModel(mtf.Mesh(""), architecture)
-  rows = "batch; length"
-  given = {name: mtf.import_tensor(model.mesh, x, rows) for name, x in places.items()}
-  return model(mtf.import_tensor(model.mesh, tokens, rows), **given).numpy()
+    model = LanguageModel(mtf.Mesh(""), architecture)
+    rows = "batch; length"
+    given = {name: mtf.import_tensor(model.mesh, x, rows) for name, x in places.items()}
+    return model(mtf.import_tensor(model.mesh, tokens, rows), **given).numpy()
 
 
 @pytest.mark.parametrize("name", [n for n in KINDS if "mixed" not in n])
 def test_texts_of_one_row_do_not_see_each_other(rng, name):
-  kind = dataclasses.replace(KINDS[name], dropout=0.0)
-  texts = rng.integers(1, VOCAB, (2, 1, 4)).astype("int32")
-  row = np.concatenate(list(texts), axis=1)
-  packed = logits(kind, row, segments=np.array([[1] * 4 + [2] * 4], "int32"),
-                  positions=np.array([[0, 1, 2, 3] * 2], "int32"))
-  apart = [logits(kind, text) for text in texts]
-  np.testing.assert_allclose(packed, np.concatenate(apart, axis=1), atol=2e-5)
+    kind = dataclasses.replace(KINDS[name], dropout=0.0)
+    texts = rng.integers(1, VOCAB, (2, 1, 4)).astype("int32")
+    row = np.concatenate(list(texts), axis=1)
+    packed = logits(
+        kind,
+        row,
+        segments=np.array([[1] * 4 + [2] * 4], "int32"),
+        positions=np.array([[0, 1, 2, 3] * 2], "int32"),
+    )
+    apart = [logits(kind, text) for text in texts]
+    np.testing.assert_allclose(packed, np.concatenate(apart, axis=1), atol=2e-5)
 
 
 def test_a_prefix_is_seen_by_those_before_it(rng):
-  tokens = rng.integers(1, VOCAB, (1, 8)).astype("int32")
-  changed = tokens.copy()
-  changed[0, [2, 6]] = tokens[0, [2, 6]] % (VOCAB - 1) + 1
-  prefix = np.array([[1] * 4 + [0] * 4], "int32")
-  kind = dataclasses.replace(BASE, dropout=0.0)
-  before, after = (logits(kind, x, prefix=prefix)[0] for x in (tokens, changed))
-  moved = np.abs(before - after).max(axis=-1) > 1e-6
-  assert moved.all()                       # 2 is in the prefix: all see it
-  changed[0, 2] = tokens[0, 2]
-  moved = np.abs(before - logits(kind, changed, prefix=prefix)[0]).max(axis=-1) > 1e-6
-  assert moved.tolist() == [False] * 6 + [True] * 2
+    tokens = rng.integers(1, VOCAB, (1, 8)).astype("int32")
+    changed = tokens.copy()
+    changed[0, [2, 6]] = tokens[0, [2, 6]] % (VOCAB - 1) + 1
+    prefix = np.array([[1] * 4 + [0] * 4], "int32")
+    kind = dataclasses.replace(BASE, dropout=0.0)
+    before, after = (logits(kind, x, prefix=prefix)[0] for x in (tokens, changed))
+    moved = np.abs(before - after).max(axis=-1) > 1e-6
+    assert moved.all()  # 2 is in the prefix: all see it
+    changed[0, 2] = tokens[0, 2]
+    moved = np.abs(before - logits(kind, changed, prefix=prefix)[0]).max(axis=-1) > 1e-6
+    assert moved.tolist() == [False] * 6 + [True] * 2
 
 
 def test_scanned_blocks_are_blocks_one_by_one(rng):
-  tokens = rng.integers(1, VOCAB, (2, 8)).astype("int32")
-  kind = dataclasses.replace(T5, dropout=0.0)
-  plain = LanguageModel(mtf.Mesh(""), kind)
-  deep = LanguageModel(mtf.Mesh(""), dataclasses.replace(kind, scanned=True))
-  values = {v.name: v.numpy() for v in plain.variables}
-  for variable in deep.variables:
-    rows = [values[variable.name.replace("blocks/block", f"block_{i}")] for i in range(2)]
-    variable.assign(np.stack(rows) if "blocks/block" in variable.name else rows[0])
-  want, have = (model(mtf.import_tensor(model.mesh, tokens, "batch; length")).numpy()
-                for model in (plain, deep))
-  np.testing.assert_allclose(have, want, atol=1e-5)
+    tokens = rng.integers(1, VOCAB, (2, 8)).astype("int32")
+    kind = dataclasses.replace(T5, dropout=0.0)
+    plain = LanguageModel(mtf.Mesh(""), kind)
+    deep = LanguageModel(mtf.Mesh(""), dataclasses.replace(kind, scanned=True))
+    values = {v.name: v.numpy() for v in plain.variables}
+    for variable in deep.variables:
+        rows = [
+            values[variable.name.replace("blocks/block", f"block_{i}")]
+            for i in range(2)
+        ]
+        variable.assign(np.stack(rows) if "blocks/block" in variable.name else rows[0])
+    want, have = (
+        model(mtf.import_tensor(model.mesh, tokens, "batch; length")).numpy()
+        for model in (plain, deep)
+    )
+    np.testing.assert_allclose(have, want, atol=1e-5)
 
 
 def test_inputs_that_are_padding_change_nothing(rng):
-  model = EncoderDecoder(mtf.Mesh(""), dataclasses.replace(T5, dropout=0.0))
-  rows = rng.integers(1, VOCAB, (2, 1, 6)).astype("int32")
-  longer = np.pad(rows[0], ((0, 0), (0, 3)))
-  tokens = mtf.import_tensor(model.mesh, rows[1], "batch; length")
-  short, padded = (model(mtf.import_tensor(model.mesh, x, "batch; inputs_length"), tokens).numpy()
-                   for x in (rows[0], longer))
-  np.testing.assert_allclose(short, padded, atol=1e-5)
+    model = EncoderDecoder(mtf.Mesh(""), dataclasses.replace(T5, dropout=0.0))
+    rows = rng.integers(1, VOCAB, (2, 1, 6)).astype("int32")
+    longer = np.pad(rows[0], ((0, 0), (0, 3)))
+    tokens = mtf.import_tensor(model.mesh, rows[1], "batch; length")
+    short, padded = (
+        model(mtf.import_tensor(model.mesh, x, "batch; inputs_length"), tokens).numpy()
+        for x in (rows[0], longer)
+    )
+    np.testing.assert_allclose(short, padded, atol=1e-5)
 
 
 def test_activations_may_be_half_floats():
-  kind = dataclasses.replace(BASE, dropout=0.0)
-  tokens = np.random.default_rng(0).integers(1, VOCAB, (2, 8)).astype("int32")
-  full, half = (LanguageModel(mtf.Mesh("data:2;model:2", "batch:data; heads:model; d_ff:model"), k)
-                for k in (kind, dataclasses.replace(kind, dtype="bfloat16")))
-  losses = []
-  for model in (full, half):
-    @mtf.function(mesh=model.mesh, batch=model.features)
-    def step(batch, model=model):
-      loss = model.loss(batch, training=True)
-      return loss, mtf.gradients([loss], model.trainable_variables)
-    loss, grads = step({"tokens": tokens, "targets": tokens})
-    assert loss.dtype == "float32" and all(g.dtype == "float32" for g in grads)
-    losses.append(float(loss))
-  assert losses[1] == pytest.approx(losses[0], rel=2e-2)
-  assert losses[1] != losses[0]
+    kind = dataclasses.replace(BASE, dropout=0.0)
+    tokens = np.random.default_rng(0).integers(1, VOCAB, (2, 8)).astype("int32")
+    full, half = (
+        LanguageModel(
+            mtf.Mesh("data:2;model:2", "batch:data; heads:model; d_ff:model"), k
+        )
+        for k in (kind, dataclasses.replace(kind, dtype="bfloat16"))
+    )
+    losses = []
+    for model in (full, half):
+
+        @mtf.function(mesh=model.mesh, batch=model.features)
+        def step(batch, model=model):
+            loss = model.loss(batch, training=True)
+            return loss, mtf.gradients([loss], model.trainable_variables)
+
+        loss, grads = step({"tokens": tokens, "targets": tokens})
+        assert loss.dtype == "float32" and all(g.dtype == "float32" for g in grads)
+        losses.append(float(loss))
+    assert losses[1] == pytest.approx(losses[0], rel=2e-2)
+    assert losses[1] != losses[0]
 
 
-@pytest.mark.parametrize("change, complaint", [
-    ({"norm": "batch"}, "Architecture.norm is 'batch'.\n  Take one of rms, layer"),
-    ({"positions": "alibi"}, "Take one of rotary, learned, sinusoidal, relative, sloped, none"),
-    ({"kv_heads": 3}, "4 heads cannot share 3 heads"),
-    ({"attention": "local", "positions": "relative"}, "local attention knows no relative"),
-    ({"scanned": True, "moe_every": 2}, "Take Architecture.moe_every = 1, not 2"),
-])
+@pytest.mark.parametrize(
+    "change, complaint",
+    [
+        ({"norm": "batch"}, "Architecture.norm is 'batch'.\n  Take one of rms, layer"),
+        (
+            {"positions": "alibi"},
+            "Take one of rotary, learned, sinusoidal, relative, sloped, none",
+        ),
+        ({"kv_heads": 3}, "4 heads cannot share 3 heads"),
+        (
+            {"attention": "local", "positions": "relative"},
+            "local attention knows no relative",
+        ),
+        ({"scanned": True, "moe_every": 2}, "Take Architecture.moe_every = 1, not 2"),
+    ],
+)
 def test_kinds_that_there_are_not_are_refused(change, complaint):
-  with pytest.raises(mtf.MeshtfError, match=complaint):
-    dataclasses.replace(BASE, **change)
+    with pytest.raises(mtf.MeshtfError, match=complaint):
+        dataclasses.replace(BASE, **change)
 
 
 def test_rows_longer_than_learned_positions_are_refused(rng):
-  kind = dataclasses.replace(KINDS["learned, biases"], max_length=6)
-  with pytest.raises(mtf.ShapeError, match="more positions than the 6 learned ones"):
-    logits(kind, rng.integers(1, VOCAB, (1, 8)).astype("int32"))
+    kind = dataclasses.replace(KINDS["learned, biases"], max_length=6)
+    with pytest.raises(mtf.ShapeError, match="more positions than the 6 learned ones"):
+        logits(kind, rng.integers(1, VOCAB, (1, 8)).astype("int32"))

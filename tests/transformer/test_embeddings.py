@@ -1,4 +1,6 @@
-"""A vocabulary that is filled up, so that a mesh can cut it: the numbers of one that is not."""
+"""A vocabulary that is filled up, so that a mesh can cut it: the numbers of one that is
+not.
+"""
 
 from __future__ import annotations
 
@@ -18,71 +20,92 @@ VOCAB, MULTIPLE, FILLED = 10, 8, 16
 SIZES = {"vocab": VOCAB, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 1}
 PLAIN, TIED = Architecture(**SIZES), Architecture(**SIZES, tied=True, embedding_size=8)
 BERT = bert_architecture(**SIZES, max_length=8, dropout=0.0)
-KINDS = {"tied": (LanguageModel, TIED), "untied": (LanguageModel, PLAIN),
-         "bfloat16": (LanguageModel, dataclasses.replace(PLAIN, dtype="bfloat16")),
-         "encoder-decoder": (EncoderDecoder, PLAIN), "bert": (Bert, BERT)}
-CUT = {"axes": "data:2;model:2", "layout": "batch:data; vocab:model; heads:model; d_ff:model"}
+KINDS = {
+    "tied": (LanguageModel, TIED),
+    "untied": (LanguageModel, PLAIN),
+    "bfloat16": (LanguageModel, dataclasses.replace(PLAIN, dtype="bfloat16")),
+    "encoder-decoder": (EncoderDecoder, PLAIN),
+    "bert": (Bert, BERT),
+}
+CUT = {
+    "axes": "data:2;model:2",
+    "layout": "batch:data; vocab:model; heads:model; d_ff:model",
+}
 
 
 def made(kind, multiple, **mesh):
-  """Returns a model whose vocabulary is filled up to a multiple."""
-  make, architecture = KINDS[kind]
-  return make(mtf.Mesh(**mesh or {"axes": ""}),
-              dataclasses.replace(architecture, vocab_multiple=multiple))
+    """Returns a model whose vocabulary is filled up to a multiple."""
+    make, architecture = KINDS[kind]
+    return make(
+        mtf.Mesh(**mesh or {"axes": ""}),
+        dataclasses.replace(architecture, vocab_multiple=multiple),
+    )
 
 
 def batch_of(model, step):
-  rng = np.random.default_rng(step)
-  rows = rng.integers(1, VOCAB, (3, 4, 8)).astype("int32")
-  rows = dict(zip(("tokens", "targets", "inputs"), rows))
-  if isinstance(model, Bert):
-    return {"tokens": rows["tokens"], "token_types": rows["targets"] % 2,
-            "masked_positions": rows["targets"][:, :3] % 8, "masked_ids": rows["inputs"][:, :3]}
-  return rows if isinstance(model, EncoderDecoder) else {n: rows[n] for n in ("tokens", "targets")}
+    rng = np.random.default_rng(step)
+    rows = rng.integers(1, VOCAB, (3, 4, 8)).astype("int32")
+    rows = dict(zip(("tokens", "targets", "inputs"), rows))
+    if isinstance(model, Bert):
+        return {
+            "tokens": rows["tokens"],
+            "token_types": rows["targets"] % 2,
+            "masked_positions": rows["targets"][:, :3] % 8,
+            "masked_ids": rows["inputs"][:, :3],
+        }
+    return (
+        rows
+        if isinstance(model, EncoderDecoder)
+        else {n: rows[n] for n in ("tokens", "targets")}
+    )
 
 
 def losses(model):
-  """Returns the losses and norms of gradients of some steps."""
-  trainer = Trainer(model, lambda variables: mtf.optimizers.AdamW(variables, 0.01))
-  found = [trainer.step(batch_of(model, step)) for step in range(3)]
-  return np.array([[float(x) for x in step] for step in found])
+    """Returns the losses and norms of gradients of some steps."""
+    trainer = Trainer(model, lambda variables: mtf.optimizers.AdamW(variables, 0.01))
+    found = [trainer.step(batch_of(model, step)) for step in range(3)]
+    return np.array([[float(x) for x in step] for step in found])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_gradients_are_those_of_the_tokens_alone(kind):
-  far = 1e-2 if kind == "bfloat16" else 1e-5
-  alone = losses(made(kind, 1))
-  np.testing.assert_allclose(losses(made(kind, MULTIPLE)), alone, rtol=far)
-  np.testing.assert_allclose(losses(made(kind, MULTIPLE, **CUT)), alone, rtol=far)
+    far = 1e-2 if kind == "bfloat16" else 1e-5
+    alone = losses(made(kind, 1))
+    np.testing.assert_allclose(losses(made(kind, MULTIPLE)), alone, rtol=far)
+    np.testing.assert_allclose(losses(made(kind, MULTIPLE, **CUT)), alone, rtol=far)
 
 
 def test_rows_that_fill_up_are_never_predicted():
-  model = made("untied", MULTIPLE)
-  kernel = model.logits.kernel
-  drawn = np.random.default_rng(0).normal(size=kernel.shape.sizes).astype("float32")
-  drawn[:, VOCAB:] *= 1000.0                    # as far as it goes, they would be the most likely
-  kernel.assign(mtf.import_tensor(model.mesh, drawn, kernel.shape))
-  tokens = mtf.import_tensor(model.mesh, batch_of(model, 0)["tokens"], "batch;length")
-  logits = model(tokens)
-  assert logits.shape["vocab"] == FILLED
-  probabilities = mtf.softmax(logits, "vocab").numpy()
-  assert (probabilities[..., VOCAB:] == 0).all() and probabilities[..., :VOCAB].min() > 0
-  assert mtf.argmax(logits, "vocab").numpy().max() < VOCAB
-  with mtf.seed(0):
-    assert mtf.categorical(logits, "vocab").numpy().max() < VOCAB
-  sums = {name: float(x) for name, x in model.measure(
-      {"tokens": tokens, "targets": tokens}).items()}
-  assert 0 < sums["nats"] < 1e6
+    model = made("untied", MULTIPLE)
+    kernel = model.logits.kernel
+    drawn = np.random.default_rng(0).normal(size=kernel.shape.sizes).astype("float32")
+    drawn[:, VOCAB:] *= 1000.0  # as far as it goes, they would be the most likely
+    kernel.assign(mtf.import_tensor(model.mesh, drawn, kernel.shape))
+    tokens = mtf.import_tensor(model.mesh, batch_of(model, 0)["tokens"], "batch;length")
+    logits = model(tokens)
+    assert logits.shape["vocab"] == FILLED
+    probabilities = mtf.softmax(logits, "vocab").numpy()
+    assert (probabilities[..., VOCAB:] == 0).all() and probabilities[
+        ..., :VOCAB
+    ].min() > 0
+    assert mtf.argmax(logits, "vocab").numpy().max() < VOCAB
+    with mtf.seed(0):
+        assert mtf.categorical(logits, "vocab").numpy().max() < VOCAB
+    sums = {
+        name: float(x)
+        for name, x in model.measure({"tokens": tokens, "targets": tokens}).items()
+    }
+    assert 0 < sums["nats"] < 1e6
 
 
 def test_variables_have_the_dimension_that_is_filled_up():
-  model = made("tied", MULTIPLE)
-  assert model.embeddings.tokens.table.shape["vocab"] == FILLED
-  assert Architecture(vocab=16, vocab_multiple=8).dim("vocab").size == 16
+    model = made("tied", MULTIPLE)
+    assert model.embeddings.tokens.table.shape["vocab"] == FILLED
+    assert Architecture(vocab=16, vocab_multiple=8).dim("vocab").size == 16
 
 
 def test_a_vocabulary_that_is_filled_up_smooths_no_labels():
-  architecture = dataclasses.replace(PLAIN, vocab_multiple=MULTIPLE)
-  with pytest.raises(mtf.ShapeError, match="Architecture.vocab = 16"):
-    EncoderDecoder(mtf.Mesh(""), architecture, label_smoothing=0.1)
-  EncoderDecoder(mtf.Mesh(""), PLAIN, label_smoothing=0.1)
+    architecture = dataclasses.replace(PLAIN, vocab_multiple=MULTIPLE)
+    with pytest.raises(mtf.ShapeError, match="Architecture.vocab = 16"):
+        EncoderDecoder(mtf.Mesh(""), architecture, label_smoothing=0.1)
+    EncoderDecoder(mtf.Mesh(""), PLAIN, label_smoothing=0.1)

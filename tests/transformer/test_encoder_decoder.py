@@ -1,4 +1,6 @@
-"""An encoder-decoder drops what its encoder and its decoder are given apart, under every layout."""
+"""An encoder-decoder drops what its encoder and its decoder are given apart, under
+every layout.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,26 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.runs.trainer import Trainer
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 1}
-CUT = {"axes": "data:2;model:2", "layout": "batch:data; vocab:model; heads:model; d_ff:model",
-       "variable_layout": "d_model:data"}
+CUT = {
+    "axes": "data:2;model:2",
+    "layout": "batch:data; vocab:model; heads:model; d_ff:model",
+    "variable_layout": "d_model:data",
+}
 
 
 def losses(dropout, **mesh):
-  """Returns the losses of some steps."""
-  model = EncoderDecoder(mtf.Mesh(**mesh or {"axes": ""}), Architecture(**SIZES, dropout=dropout))
-  trainer = Trainer(model, lambda variables: mtf.optimizers.AdamW(variables, 0.01))
-  rows = np.random.default_rng(0).integers(1, 16, (3, 4, 6)).astype("int32")
-  batch = dict(zip(("inputs", "tokens", "targets"), rows))
-  return [float(trainer.step(batch)[0]) for _ in range(4)]
+    """Returns the losses of some steps."""
+    model = EncoderDecoder(
+        mtf.Mesh(**mesh or {"axes": ""}), Architecture(**SIZES, dropout=dropout)
+    )
+    trainer = Trainer(model, lambda variables: mtf.optimizers.AdamW(variables, 0.01))
+    rows = np.random.default_rng(0).integers(1, 16, (3, 4, 6)).astype("int32")
+    batch = dict(zip(("inputs", "tokens", "targets"), rows))
+    return [float(trainer.step(batch)[0]) for _ in range(4)]
 
 
 def test_it_learns_with_dropout():
-  alone = losses(0.2)
-  assert alone[-1] < alone[0]
-  assert losses(0.2, **CUT) == pytest.approx(alone, rel=1e-4)
-  assert losses(0.0)[0] != pytest.approx(alone[0], rel=1e-3)
+    alone = losses(0.2)
+    assert alone[-1] < alone[0]
+    assert losses(0.2, **CUT) == pytest.approx(alone, rel=1e-4)
+    assert losses(0.0)[0] != pytest.approx(alone[0], rel=1e-3)

@@ -1,4 +1,6 @@
-"""`python -m meshtf explain`: the forecast of what `transformer.train` would run; its errors."""
+"""`python -m meshtf explain`: the forecast of what `transformer.train` would run; its
+errors.
+"""
 
 from __future__ import annotations
 
@@ -13,100 +15,134 @@ from absl.testing import flagsaver
 from transformer import command, explain
 from transformer.runs import training
 
-SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
-         "train.batch = 8", "ByteText.length = 8"]
+SMALL = [
+    "Architecture.d_model = 16",
+    "Architecture.d_ff = 32",
+    "Architecture.blocks = 1",
+    "train.batch = 8",
+    "ByteText.length = 8",
+]
 
 
 @pytest.fixture
 def call(capsys):
-  """Calls the command with files and settings; returns its exit code, stdout and stderr."""
-  flags.FLAGS(["explain"])
+    """Calls the command with files and settings; returns its exit code, stdout and
+    stderr.
+    """
+    flags.FLAGS(["explain"])
 
-  def call(*params, files=("lm_stdlib.gin",), argv=(), **saved):
+    def call(*params, files=("lm_stdlib.gin",), argv=(), **saved):
+        gin.clear_config()
+        values = {
+            "gin_file": [*files],
+            "gin_param": [*SMALL, *params],
+            "json": None,
+            "html": None,
+        }
+        with flagsaver.flagsaver(**(values | saved)), pytest.raises(SystemExit) as left:
+            explain.main(["explain", *argv])
+        return (left.value.code, *capsys.readouterr())
+
+    yield call
     gin.clear_config()
-    values = {"gin_file": [*files], "gin_param": [*SMALL, *params], "json": None, "html": None}
-    with flagsaver.flagsaver(**(values | saved)), pytest.raises(SystemExit) as left:
-      explain.main(["explain", *argv])
-    return (left.value.code, *capsys.readouterr())
-
-  yield call
-  gin.clear_config()
 
 
 def test_a_configuration_is_explained_without_text_and_devices(call):
-  code, out, err = call('data.python_library.folder = "/nope"', 'Mesh.axes = "data:2048;model:4"',
-                        "train.batch = 4096")
-  assert (code, err) == (0, "")
-  assert "training_step on 8192 positions" in out
-  assert "all_reduce model" in out and "adamupdate" in out
+    code, out, err = call(
+        'data.python_library.folder = "/nope"',
+        'Mesh.axes = "data:2048;model:4"',
+        "train.batch = 4096",
+    )
+    assert (code, err) == (0, "")
+    assert "training_step on 8192 positions" in out
+    assert "all_reduce model" in out and "adamupdate" in out
 
 
 def test_it_is_the_forecast_of_what_is_trained(call, tmp_path):
-  plan = tmp_path / "plan.json"
-  assert call(json=str(plan), files=("lm_stdlib.gin", "layouts/zero1.gin"))[0] == 0
-  saved = json.loads(plan.read_text(encoding="utf-8"))
-  assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
-  gin.clear_config()
-  command.configure(["lm_stdlib.gin", "layouts/zero1.gin"], SMALL)
-  run = training.Run()
-  tokens = np.zeros((8, 8), np.int32)
-  batch = {"tokens": tokens, "targets": tokens}
-  real = run.trainer.explain(batch)
-  assert saved["memory"] == vars(real.memory)
-  assert [op["title"] for op in saved["ops"]] == [op.title for op in real.ops]
-  moves = [move.partition(" of ")[0]
-           for move in run.trainer._step.lower(batch, np.int32(0)).moves]
-  assert sorted(moves) == sorted(f"{m.kind} over {m.axis}" for m in real.moves)
+    plan = tmp_path / "plan.json"
+    assert call(json=str(plan), files=("lm_stdlib.gin", "layouts/zero1.gin"))[0] == 0
+    saved = json.loads(plan.read_text(encoding="utf-8"))
+    assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
+    gin.clear_config()
+    command.configure(["lm_stdlib.gin", "layouts/zero1.gin"], SMALL)
+    run = training.Run()
+    tokens = np.zeros((8, 8), np.int32)
+    batch = {"tokens": tokens, "targets": tokens}
+    real = run.trainer.explain(batch)
+    assert saved["memory"] == vars(real.memory)
+    assert [op["title"] for op in saved["ops"]] == [op.title for op in real.ops]
+    moves = [
+        move.partition(" of ")[0]
+        for move in run.trainer._step.lower(batch, np.int32(0)).moves
+    ]
+    assert sorted(moves) == sorted(f"{m.kind} over {m.axis}" for m in real.moves)
 
 
 def test_defaults_and_settings_of_train_are_those_of_a_run(call):
-  gin.clear_config()
-  settings = [*SMALL, "train.clip_norm = 0.5", "train.optimizer = @SGD", 'Mesh.axes = ""']
-  _, out, _ = call(*settings)
-  assert "adamupdate" not in out and "optimizer state              0" in out
-  assert "[batch:8 length:8 d_model:16]" in out
+    gin.clear_config()
+    settings = [
+        *SMALL,
+        "train.clip_norm = 0.5",
+        "train.optimizer = @SGD",
+        'Mesh.axes = ""',
+    ]
+    _, out, _ = call(*settings)
+    assert "adamupdate" not in out and "optimizer state              0" in out
+    assert "[batch:8 length:8 d_model:16]" in out
 
 
 def test_a_page_is_saved(call, tmp_path):
-  page = tmp_path / "plan.html"
-  assert call(html=str(page))[0] == 0
-  assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    page = tmp_path / "plan.html"
+    assert call(html=str(page))[0] == 0
+    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
 def test_a_file_that_cannot_be_written_is_told(call, tmp_path):
-  (tmp_path / "file").touch()
-  code, out, err = call(json=str(tmp_path / "file" / "plan.json"))
-  assert code == 1 and "cannot be written" in err and "plan.json" in err
+    (tmp_path / "file").touch()
+    code, out, err = call(json=str(tmp_path / "file" / "plan.json"))
+    assert code == 1 and "cannot be written" in err and "plan.json" in err
 
 
 def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
-  plan = tmp_path / "plan.json"
-  code, out, err = call('Mesh.layout = "length:model; heads:model"', json=str(plan))
-  assert (code, err) == (1, "")
-  assert "mask_bias" in out and "!! the plan ends here" in out
-  assert "!! LayoutError: two dimensions of one tensor" in out and "sight.py" in out
-  assert "two dimensions" in json.loads(plan.read_text(encoding="utf-8"))["error"]
+    plan = tmp_path / "plan.json"
+    code, out, err = call('Mesh.layout = "length:model; heads:model"', json=str(plan))
+    assert (code, err) == (1, "")
+    assert "mask_bias" in out and "!! the plan ends here" in out
+    assert "!! LayoutError: two dimensions of one tensor" in out and "sight.py" in out
+    assert "two dimensions" in json.loads(plan.read_text(encoding="utf-8"))["error"]
 
 
-@pytest.mark.parametrize("settings, complaint", [
-    (["Architecture.d_modle = 64"], "ConfigError: Configurable 'Architecture' doesn't have a"),
-    (['Mesh.layout = "batch:data;length:data"'], "LayoutError: two dimensions of one"),
-    (["train.batch = 10"], 'LayoutError: dimension "batch" of size 10'),
-    (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'")])
-def test_errors_of_configuration_and_layout_have_no_traceback(call, settings, complaint):
-  code, out, err = call(*settings)
-  assert (code, out) == (1, "")
-  assert err.startswith(complaint) and "In call to configurable" not in err
+@pytest.mark.parametrize(
+    "settings, complaint",
+    [
+        (
+            ["Architecture.d_modle = 64"],
+            "ConfigError: Configurable 'Architecture' doesn't have a",
+        ),
+        (
+            ['Mesh.layout = "batch:data;length:data"'],
+            "LayoutError: two dimensions of one",
+        ),
+        (["train.batch = 10"], 'LayoutError: dimension "batch" of size 10'),
+        (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'"),
+    ],
+)
+def test_errors_of_configuration_and_layout_have_no_traceback(
+    call, settings, complaint
+):
+    code, out, err = call(*settings)
+    assert (code, out) == (1, "")
+    assert err.startswith(complaint) and "In call to configurable" not in err
 
 
 def test_what_has_no_default_must_be_said(call, tmp_path):
-  file = tmp_path / "mine.gin"
-  file.write_text("train.batch = 8\n", encoding="utf-8")
-  code, _, err = call(files=[str(file)])
-  assert code == 1 and err.startswith("ConfigError: Required bindings for `train`")
-  assert "mesh" in err
+    file = tmp_path / "mine.gin"
+    file.write_text("train.batch = 8\n", encoding="utf-8")
+    code, _, err = call(files=[str(file)])
+    assert code == 1 and err.startswith("ConfigError: Required bindings for `train`")
+    assert "mesh" in err
 
 
 def test_what_is_no_flag_is_refused(call):
-  code, _, err = call(argv=["lm_stdlib.gin"])
-  assert code == 1 and "'lm_stdlib.gin' is not a flag" in err
+    code, _, err = call(argv=["lm_stdlib.gin"])
+    assert code == 1 and "'lm_stdlib.gin' is not a flag" in err

@@ -1,5 +1,5 @@
-"""A module is of one replica: its ops are the same for 8 and for 2,048, and so is its size but for
-the tables that say which replicas exchange with which."""
+"""A module is of one replica: its ops are the same for 8 and for 2,048, and so is its
+size but for the tables that say which replicas exchange with which."""
 
 from __future__ import annotations
 
@@ -19,36 +19,44 @@ from transformer.runs.trainer import Trainer
 
 @pytest.mark.parametrize("name", benchmark.CASES)
 def test_only_the_tables_of_replicas_grow(name):
-  few, many = benchmark.cost(name, 8), benchmark.cost(name, 2048)
-  assert many.ops == few.ops > 100
-  axes = benchmark.CASES[name].axes.count(":")
-  assert many.module - few.module <= (2048 - 8) * 8 * axes + 8 * 1024
+    few, many = benchmark.cost(name, 8), benchmark.cost(name, 2048)
+    assert many.ops == few.ops > 100
+    axes = benchmark.CASES[name].axes.count(":")
+    assert many.module - few.module <= (2048 - 8) * 8 * axes + 8 * 1024
 
 
 def ops(replicas: int) -> Counter[str]:
-  """Returns how often each op stands in the module of a step."""
-  from jaxlib.mlir import ir
-  from jaxlib.mlir._mlir_libs import _jax_mlir_ext
-  from jaxlib.mlir.dialects import stablehlo
+    """Returns how often each op stands in the module of a step."""
+    from jaxlib.mlir import ir
+    from jaxlib.mlir._mlir_libs import _jax_mlir_ext
+    from jaxlib.mlir.dialects import stablehlo
 
-  mesh = mtf.Mesh(f"data:{replicas // 4}; model:4", "batch:data; heads:model; d_ff:model",
-                  optimizer_layout="vocab:model", devices="abstract")
-  model = LanguageModel(mesh, Architecture(vocab=16, d_model=8, d_ff=16, heads=4, d_kv=2, blocks=1))
-  text = tf.TensorSpec([replicas, 8], tf.int32)
-  module = Trainer(model).export({"tokens": text, "targets": text}).module
-  dialects = ir.DialectRegistry()
-  _jax_mlir_ext.register_dialects(dialects)
-  with ir.Context() as context:
-    context.append_dialect_registry(dialects)
-    stablehlo.register_dialect(context)
-    context.load_all_available_dialects()
-    context.allow_unregistered_dialects = True         # TensorFlow leaves some of XLA's own in it
-    text = str(stablehlo.deserialize_portable_artifact(context, module))
-  return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", text))
+    mesh = mtf.Mesh(
+        f"data:{replicas // 4}; model:4",
+        "batch:data; heads:model; d_ff:model",
+        optimizer_layout="vocab:model",
+        devices="abstract",
+    )
+    model = LanguageModel(
+        mesh, Architecture(vocab=16, d_model=8, d_ff=16, heads=4, d_kv=2, blocks=1)
+    )
+    text = tf.TensorSpec([replicas, 8], tf.int32)
+    module = Trainer(model).export({"tokens": text, "targets": text}).module
+    dialects = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(dialects)
+    with ir.Context() as context:
+        context.append_dialect_registry(dialects)
+        stablehlo.register_dialect(context)
+        context.load_all_available_dialects()
+        context.allow_unregistered_dialects = (
+            True  # TensorFlow leaves some of XLA's own in it
+        )
+        text = str(stablehlo.deserialize_portable_artifact(context, module))
+    return Counter(re.findall(r"\b(?:stablehlo|mhlo)\.\w+", text))
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
 def test_the_ops_are_the_same():
-  few, many = ops(8), ops(2048)
-  assert many == few
-  assert few["stablehlo.all_reduce"] > 10 and few["stablehlo.all_gather"] == 2
+    few, many = ops(8), ops(2048)
+    assert many == few
+    assert few["stablehlo.all_reduce"] > 10 and few["stablehlo.all_gather"] == 2

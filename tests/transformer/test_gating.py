@@ -16,285 +16,412 @@ FREED = {"practice": True, "published": False}
 
 
 def softmax(x):
-  y = np.exp(x - x.max(-1, keepdims=True))
-  return y / y.sum(-1, keepdims=True)
+    y = np.exp(x - x.max(-1, keepdims=True))
+    return y / y.sum(-1, keepdims=True)
 
 
 def random_logits(case):
-  """Returns logits [groups, tokens, experts] and which tokens are real."""
-  groups, tokens, experts, kind = case
-  random = np.random.default_rng(tokens * experts + len(kind))
-  logits = random.normal(size=(groups, tokens, experts)).astype("float32")
-  real = np.ones((groups, tokens), bool)
-  if kind == "ties":
-    logits = np.round(logits)
-  if kind == "empty experts":
-    logits[..., ::2] = -30.0
-  if kind == "overflow":
-    logits[..., 0] += 6.0
-  if kind == "padding":
-    real = (random.random((groups, tokens)) < 0.6) & (np.arange(groups) > 0)[:, None]
-  return logits, real
+    """Returns logits [groups, tokens, experts] and which tokens are real."""
+    groups, tokens, experts, kind = case
+    random = np.random.default_rng(tokens * experts + len(kind))
+    logits = random.normal(size=(groups, tokens, experts)).astype("float32")
+    real = np.ones((groups, tokens), bool)
+    if kind == "ties":
+        logits = np.round(logits)
+    if kind == "empty experts":
+        logits[..., ::2] = -30.0
+    if kind == "overflow":
+        logits[..., 0] += 6.0
+    if kind == "padding":
+        real = (random.random((groups, tokens)) < 0.6) & (np.arange(groups) > 0)[
+            :, None
+        ]
+    return logits, real
 
 
-CASES = [(2, 8, 4, "plain"), (2, 12, 4, "ties"), (2, 12, 4, "overflow"),
-         (2, 12, 6, "empty experts"), (3, 10, 4, "padding"), (2, 6, 1, "one expert"),
-         (2, 3, 8, "more experts than tokens")]
+CASES = [
+    (2, 8, 4, "plain"),
+    (2, 12, 4, "ties"),
+    (2, 12, 4, "overflow"),
+    (2, 12, 6, "empty experts"),
+    (3, 10, 4, "padding"),
+    (2, 6, 1, "one expert"),
+    (2, 3, 8, "more experts than tokens"),
+]
 IDS = [case[-1] for case in CASES]
 TIGHT = Capacity(train=0.75, evaluate=1.0, minimum=2)
 
 
 def route(gate, logits, real, padded):
-  mesh = mtf.Mesh("")
-  logits = mtf.import_tensor(mesh, logits, "batch;length;experts_all")
-  real = mtf.import_tensor(mesh, real, "batch;length") if padded else None
-  with mtf.seed(3):
-    return gate(logits, nonpadding=real)
+    mesh = mtf.Mesh("")
+    logits = mtf.import_tensor(mesh, logits, "batch;length;experts_all")
+    real = mtf.import_tensor(mesh, real, "batch;length") if padded else None
+    with mtf.seed(3):
+        return gate(logits, nonpadding=real)
 
 
 def draws(shape):
-  with mtf.seed(3):
-    return mtf.random_uniform(mtf.Mesh(""), [("batch", shape[0]), ("length", shape[1])],
-                              name="second_choices").numpy()
+    with mtf.seed(3):
+        return mtf.random_uniform(
+            mtf.Mesh(""),
+            [("batch", shape[0]), ("length", shape[1])],
+            name="second_choices",
+        ).numpy()
 
 
 def check(routing, combine, balance, z, dropped):
-  """Compares both views of a routing with combine weights [groups, tokens, experts, capacity]."""
-  groups, tokens, experts, capacity = combine.shape
-  assert routing.tokens.shape.sizes == (groups, experts, capacity)
-  have = np.zeros_like(combine)
-  for g, e, c in np.argwhere(routing.tokens.numpy() >= 0):
-    have[g, routing.tokens.numpy()[g, e, c], e, c] = routing.weights.numpy()[g, e, c]
-  np.testing.assert_allclose(have, combine, rtol=1e-5, atol=1e-7)
-  assert not routing.weights.numpy()[routing.tokens.numpy() < 0].any()
-  if routing.choices is not None:
-    chosen = np.zeros_like(combine)
-    slots, gates = routing.choices.slots.numpy(), routing.choices.gates.numpy()
-    for g, k, s in np.argwhere(slots >= 0):
-      e, c = divmod(slots[g, k, s], capacity)
-      assert e == routing.choices.experts.numpy()[g, k, s]
-      assert c == routing.choices.positions.numpy()[g, k, s]
-      chosen[g, s, e, c] = gates[g, k, s]
-    np.testing.assert_allclose(chosen, combine, rtol=1e-5, atol=1e-7)
-    np.testing.assert_array_equal(routing.choices.kept.numpy(), slots >= 0)
-    assert not gates[slots < 0].any()
-    np.testing.assert_allclose(float(routing.losses["balance"]), balance, rtol=1e-5)
-  np.testing.assert_allclose(float(routing.losses["z"]), z, rtol=1e-5)
-  np.testing.assert_allclose(float(routing.dropped), dropped, rtol=1e-5, atol=1e-6)
+    """Compares both views of a routing with combine weights [groups, tokens, experts,
+    capacity].
+    """
+    groups, tokens, experts, capacity = combine.shape
+    assert routing.tokens.shape.sizes == (groups, experts, capacity)
+    have = np.zeros_like(combine)
+    for g, e, c in np.argwhere(routing.tokens.numpy() >= 0):
+        have[g, routing.tokens.numpy()[g, e, c], e, c] = routing.weights.numpy()[
+            g, e, c
+        ]
+    np.testing.assert_allclose(have, combine, rtol=1e-5, atol=1e-7)
+    assert not routing.weights.numpy()[routing.tokens.numpy() < 0].any()
+    if routing.choices is not None:
+        chosen = np.zeros_like(combine)
+        slots, gates = routing.choices.slots.numpy(), routing.choices.gates.numpy()
+        for g, k, s in np.argwhere(slots >= 0):
+            e, c = divmod(slots[g, k, s], capacity)
+            assert e == routing.choices.experts.numpy()[g, k, s]
+            assert c == routing.choices.positions.numpy()[g, k, s]
+            chosen[g, s, e, c] = gates[g, k, s]
+        np.testing.assert_allclose(chosen, combine, rtol=1e-5, atol=1e-7)
+        np.testing.assert_array_equal(routing.choices.kept.numpy(), slots >= 0)
+        assert not gates[slots < 0].any()
+        np.testing.assert_allclose(float(routing.losses["balance"]), balance, rtol=1e-5)
+    np.testing.assert_allclose(float(routing.losses["z"]), z, rtol=1e-5)
+    np.testing.assert_allclose(float(routing.dropped), dropped, rtol=1e-5, atol=1e-6)
 
 
 def z_loss(logits, real):
-  squares = np.square(np.log(np.exp(logits).sum(-1)))
-  return np.mean([squares[g, real[g]].mean() if real[g].any() else 0.0 for g in range(len(real))])
+    squares = np.square(np.log(np.exp(logits).sum(-1)))
+    return np.mean(
+        [squares[g, real[g]].mean() if real[g].any() else 0.0 for g in range(len(real))]
+    )
 
 
 def lost(combine, real, choices):
-  """Returns the share of a group's choices that have no slot, the mean over groups."""
-  kept = (combine > 0).sum((1, 2, 3)) / np.maximum(choices * real.sum(1), 1)
-  return np.mean(np.where(real.any(1), 1 - kept, 0))
+    """Returns the share of a group's choices that have no slot, the mean
+    over groups.
+    """
+    kept = (combine > 0).sum((1, 2, 3)) / np.maximum(choices * real.sum(1), 1)
+    return np.mean(np.where(real.any(1), 1 - kept, 0))
 
 
 def gshard_as_published(logits, real, u, capacity):
-  """Algorithm 1 of GShard, with gates, counters and loss in its words."""
-  groups, tokens, experts = logits.shape
-  combine, losses, wanted = np.zeros((groups, tokens, experts, capacity)), [], min(2, experts)
-  for g in range(groups):
-    gates = softmax(logits[g])
-    c = np.zeros(experts, int)
-    rows = np.flatnonzero(real[g])
-    m = gates[rows].mean(0) if len(rows) else np.zeros(experts)
-    second = []
-    for s in rows:
-      e1, *others = np.argsort(-gates[s], kind="stable")[:2]
-      g1, g2 = gates[s, e1], sum(gates[s, e] for e in others)
-      if c[e1] < capacity:
-        combine[g, s, e1, c[e1]] = g1 / (g1 + g2)
-      c[e1] += 1
-      second += [(s, e2, g2 / (g1 + g2)) for e2 in others]
-    losses.append((c / max(len(rows), 1) * m).sum() / experts)
-    for s, e2, g2 in second:
-      if c[e2] < capacity and 2 * g2 > u[g, s]:
-        combine[g, s, e2, c[e2]] = g2
-      c[e2] += 1
-  return combine, np.mean(losses), lost(combine, real, wanted)
+    """Algorithm 1 of GShard, with gates, counters and loss in its words."""
+    groups, tokens, experts = logits.shape
+    combine, losses, wanted = (
+        np.zeros((groups, tokens, experts, capacity)),
+        [],
+        min(2, experts),
+    )
+    for g in range(groups):
+        gates = softmax(logits[g])
+        c = np.zeros(experts, int)
+        rows = np.flatnonzero(real[g])
+        m = gates[rows].mean(0) if len(rows) else np.zeros(experts)
+        second = []
+        for s in rows:
+            e1, *others = np.argsort(-gates[s], kind="stable")[:2]
+            g1, g2 = gates[s, e1], sum(gates[s, e] for e in others)
+            if c[e1] < capacity:
+                combine[g, s, e1, c[e1]] = g1 / (g1 + g2)
+            c[e1] += 1
+            second += [(s, e2, g2 / (g1 + g2)) for e2 in others]
+        losses.append((c / max(len(rows), 1) * m).sum() / experts)
+        for s, e2, g2 in second:
+            if c[e2] < capacity and 2 * g2 > u[g, s]:
+                combine[g, s, e2, c[e2]] = g2
+            c[e2] += 1
+    return combine, np.mean(losses), lost(combine, real, wanted)
 
 
 def gshard_as_run(logits, real, u, capacity, threshold, normalize):
-  """Top2GatingOnLogits of Lingvo, as masks and cumulative sums."""
-  groups, tokens, experts = logits.shape
-  raw = softmax(logits)
-  mask_1 = np.eye(experts)[raw.argmax(-1)] * real[..., None]
-  left = np.where(np.eye(experts)[raw.argmax(-1)] > 0, -1.0, raw)
-  mask_2 = np.eye(experts)[left.argmax(-1)] * real[..., None] * (experts > 1)
-  g1, g2 = raw.max(-1), np.maximum(left.max(-1), 0.0)
-  share = g2 / (g1 + g2)
-  position_1 = np.cumsum(mask_1, 1) - mask_1
-  count = np.maximum(real.sum(1), 1)[:, None]
-  proxy = (raw * real[..., None]).sum(1) / count
-  aux = (mask_1.sum(1) / count * proxy).mean() * experts ** 2
-  if u is not None:
-    mask_2 = mask_2 * (share > u * threshold)[..., None]
-  position_2 = np.cumsum(mask_2, 1) - mask_2 + mask_1.sum(1, keepdims=True).clip(max=capacity)
-  kept_1, kept_2 = mask_1 * (position_1 < capacity), mask_2 * (position_2 < capacity)
-  w1, w2 = g1[..., None] * kept_1, g2[..., None] * kept_2
-  if normalize == "after":
-    total = (w1 + w2).sum(-1, keepdims=True) + 1e-9
-  else:
-    total = (g1 + g2)[..., None] + 1e-9
-  slot = np.eye(capacity)
-  combine = sum((w / total)[..., None] * slot[np.where(kept > 0, place, 0).astype(int)]
-                for w, kept, place in ((w1, kept_1, position_1), (w2, kept_2, position_2)))
-  return combine, aux, lost(combine, real, min(2, experts))
+    """Top2GatingOnLogits of Lingvo, as masks and cumulative sums."""
+    groups, tokens, experts = logits.shape
+    raw = softmax(logits)
+    mask_1 = np.eye(experts)[raw.argmax(-1)] * real[..., None]
+    left = np.where(np.eye(experts)[raw.argmax(-1)] > 0, -1.0, raw)
+    mask_2 = np.eye(experts)[left.argmax(-1)] * real[..., None] * (experts > 1)
+    g1, g2 = raw.max(-1), np.maximum(left.max(-1), 0.0)
+    share = g2 / (g1 + g2)
+    position_1 = np.cumsum(mask_1, 1) - mask_1
+    count = np.maximum(real.sum(1), 1)[:, None]
+    proxy = (raw * real[..., None]).sum(1) / count
+    aux = (mask_1.sum(1) / count * proxy).mean() * experts**2
+    if u is not None:
+        mask_2 = mask_2 * (share > u * threshold)[..., None]
+    position_2 = (
+        np.cumsum(mask_2, 1) - mask_2 + mask_1.sum(1, keepdims=True).clip(max=capacity)
+    )
+    kept_1, kept_2 = mask_1 * (position_1 < capacity), mask_2 * (position_2 < capacity)
+    w1, w2 = g1[..., None] * kept_1, g2[..., None] * kept_2
+    if normalize == "after":
+        total = (w1 + w2).sum(-1, keepdims=True) + 1e-9
+    else:
+        total = (g1 + g2)[..., None] + 1e-9
+    slot = np.eye(capacity)
+    combine = sum(
+        (w / total)[..., None] * slot[np.where(kept > 0, place, 0).astype(int)]
+        for w, kept, place in ((w1, kept_1, position_1), (w2, kept_2, position_2))
+    )
+    return combine, aux, lost(combine, real, min(2, experts))
 
 
 def token_choice(logits, real, k, capacity, normalize):
-  """Switch with k = 1; otherwise its queues, once for each choice."""
-  groups, tokens, experts = logits.shape
-  k = min(k, experts)
-  combine, losses = np.zeros((groups, tokens, experts, capacity)), []
-  for g in range(groups):
-    p = softmax(logits[g])
-    rows = np.flatnonzero(real[g])
-    best = np.argsort(-p, axis=-1, kind="stable")[:, :k]
-    count = np.zeros(experts, int)
-    for choice in range(k):
-      for s in rows:
-        e = best[s, choice]
-        if count[e] < capacity:
-          combine[g, s, e, count[e]] = p[s, e]
-        count[e] += 1
-    for s in rows:
-      total = {"before": p[s, best[s]].sum(), "after": combine[g, s].sum(), "never": 1.0}[normalize]
-      combine[g, s] /= total or 1.0
-    f = count / max(k * len(rows), 1)
-    losses.append(experts * (f * (p[rows].mean(0) if len(rows) else 0 * f)).sum())
-  return combine, np.mean(losses), lost(combine, real, k)
+    """Switch with k = 1; otherwise its queues, once for each choice."""
+    groups, tokens, experts = logits.shape
+    k = min(k, experts)
+    combine, losses = np.zeros((groups, tokens, experts, capacity)), []
+    for g in range(groups):
+        p = softmax(logits[g])
+        rows = np.flatnonzero(real[g])
+        best = np.argsort(-p, axis=-1, kind="stable")[:, :k]
+        count = np.zeros(experts, int)
+        for choice in range(k):
+            for s in rows:
+                e = best[s, choice]
+                if count[e] < capacity:
+                    combine[g, s, e, count[e]] = p[s, e]
+                count[e] += 1
+        for s in rows:
+            total = {
+                "before": p[s, best[s]].sum(),
+                "after": combine[g, s].sum(),
+                "never": 1.0,
+            }[normalize]
+            combine[g, s] /= total or 1.0
+        f = count / max(k * len(rows), 1)
+        losses.append(experts * (f * (p[rows].mean(0) if len(rows) else 0 * f)).sum())
+    return combine, np.mean(losses), lost(combine, real, k)
 
 
 def experts_choose(logits, real, capacity):
-  """Algorithm of section 3.2: top-k of the transposed probabilities, a group at a time."""
-  groups, tokens, experts = logits.shape
-  combine = np.zeros((groups, tokens, experts, capacity))
-  for g in range(groups):
-    p = np.where(real[g][:, None], softmax(logits[g]), -1.0)
-    for e in range(experts):
-      for c, s in enumerate(np.argsort(-p[:, e], kind="stable")[:capacity]):
-        combine[g, s, e, c] = max(p[s, e], 0.0)
-  alone = real & ~combine.any((-1, -2))
-  return combine, np.mean(alone.sum(1) / np.maximum(real.sum(1), 1))
+    """Algorithm of section 3.2: top-k of the transposed probabilities, a group at a
+    time.
+    """
+    groups, tokens, experts = logits.shape
+    combine = np.zeros((groups, tokens, experts, capacity))
+    for g in range(groups):
+        p = np.where(real[g][:, None], softmax(logits[g]), -1.0)
+        for e in range(experts):
+            for c, s in enumerate(np.argsort(-p[:, e], kind="stable")[:capacity]):
+                combine[g, s, e, c] = max(p[s, e], 0.0)
+    alone = real & ~combine.any((-1, -2))
+    return combine, np.mean(alone.sum(1) / np.maximum(real.sum(1), 1))
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_2_as_published(case):
-  logits, real = random_logits(case)
-  capacity = TIGHT.slots(min(2, case[2]), case[1], case[2], True)
-  gate = functools.partial(gating.top_2, training=True, capacity=TIGHT, convention="published")
-  combine, balance, dropped = gshard_as_published(logits, real, draws(real.shape), capacity)
-  check(route(gate, logits, real, case[-1] == "padding"), combine, balance, z_loss(logits, real),
-        dropped)
+    logits, real = random_logits(case)
+    capacity = TIGHT.slots(min(2, case[2]), case[1], case[2], True)
+    gate = functools.partial(
+        gating.top_2, training=True, capacity=TIGHT, convention="published"
+    )
+    combine, balance, dropped = gshard_as_published(
+        logits, real, draws(real.shape), capacity
+    )
+    check(
+        route(gate, logits, real, case[-1] == "padding"),
+        combine,
+        balance,
+        z_loss(logits, real),
+        dropped,
+    )
 
 
-@pytest.mark.parametrize("training, threshold, normalize", [
-    (True, 0.5, "before"), (True, 0.2, "after"), (False, 0.5, "before")])
+@pytest.mark.parametrize(
+    "training, threshold, normalize",
+    [(True, 0.5, "before"), (True, 0.2, "after"), (False, 0.5, "before")],
+)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_2_as_run(case, training, threshold, normalize):
-  logits, real = random_logits(case)
-  capacity = TIGHT.slots(min(2, case[2]), case[1], case[2], training)
-  gate = functools.partial(gating.top_2, training=training, capacity=TIGHT, threshold=threshold,
-                           normalize=normalize)
-  combine, balance, dropped = gshard_as_run(logits, real, draws(real.shape) if training else None,
-                                            capacity, threshold, normalize)
-  check(route(gate, logits, real, case[-1] == "padding"), combine, balance, z_loss(logits, real),
-        dropped)
+    logits, real = random_logits(case)
+    capacity = TIGHT.slots(min(2, case[2]), case[1], case[2], training)
+    gate = functools.partial(
+        gating.top_2,
+        training=training,
+        capacity=TIGHT,
+        threshold=threshold,
+        normalize=normalize,
+    )
+    combine, balance, dropped = gshard_as_run(
+        logits,
+        real,
+        draws(real.shape) if training else None,
+        capacity,
+        threshold,
+        normalize,
+    )
+    check(
+        route(gate, logits, real, case[-1] == "padding"),
+        combine,
+        balance,
+        z_loss(logits, real),
+        dropped,
+    )
 
 
-@pytest.mark.parametrize("k, normalize", [(1, "never"), (2, "before"), (3, "after"), (3, "never")])
+@pytest.mark.parametrize(
+    "k, normalize", [(1, "never"), (2, "before"), (3, "after"), (3, "never")]
+)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_top_k(case, k, normalize):
-  (logits, real), k = random_logits(case), min(k, case[2])
-  capacity = TIGHT.slots(k, case[1], case[2], True)
-  gate = functools.partial(gating.top_k, training=True, capacity=TIGHT, k=k, normalize=normalize)
-  combine, balance, dropped = token_choice(logits, real, k, capacity, normalize)
-  check(route(gate, logits, real, case[-1] == "padding"), combine, balance, z_loss(logits, real),
-        dropped)
+    (logits, real), k = random_logits(case), min(k, case[2])
+    capacity = TIGHT.slots(k, case[1], case[2], True)
+    gate = functools.partial(
+        gating.top_k, training=True, capacity=TIGHT, k=k, normalize=normalize
+    )
+    combine, balance, dropped = token_choice(logits, real, k, capacity, normalize)
+    check(
+        route(gate, logits, real, case[-1] == "padding"),
+        combine,
+        balance,
+        z_loss(logits, real),
+        dropped,
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_switch(case):
-  logits, real = random_logits(case)
-  capacity = TIGHT.slots(1, case[1], case[2], True)
-  gate = functools.partial(gating.switch, training=True, capacity=TIGHT)
-  combine, balance, dropped = token_choice(logits, real, 1, capacity, "never")
-  check(route(gate, logits, real, case[-1] == "padding"), combine, balance, z_loss(logits, real),
-        dropped)
+    logits, real = random_logits(case)
+    capacity = TIGHT.slots(1, case[1], case[2], True)
+    gate = functools.partial(gating.switch, training=True, capacity=TIGHT)
+    combine, balance, dropped = token_choice(logits, real, 1, capacity, "never")
+    check(
+        route(gate, logits, real, case[-1] == "padding"),
+        combine,
+        balance,
+        z_loss(logits, real),
+        dropped,
+    )
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_expert_choice(case):
-  (logits, real), k = random_logits(case), min(2, case[2])
-  gate = functools.partial(gating.expert_choice, training=True, capacity=TIGHT, k=k)
-  combine, dropped = experts_choose(logits, real, TIGHT.slots(k, case[1], case[2], True))
-  check(route(gate, logits, real, case[-1] == "padding"), combine, None, z_loss(logits, real),
-        dropped)
+    (logits, real), k = random_logits(case), min(2, case[2])
+    gate = functools.partial(gating.expert_choice, training=True, capacity=TIGHT, k=k)
+    combine, dropped = experts_choose(
+        logits, real, TIGHT.slots(k, case[1], case[2], True)
+    )
+    check(
+        route(gate, logits, real, case[-1] == "padding"),
+        combine,
+        None,
+        z_loss(logits, real),
+        dropped,
+    )
 
 
 @pytest.mark.parametrize("gate", [gating.top_2, gating.top_k, gating.switch])
 def test_without_a_limit_no_choice_is_dropped(gate):
-  logits, real = random_logits((2, 12, 4, "overflow"))
-  routing = route(functools.partial(gate, capacity=Capacity(evaluate=None)), logits, real, False)
-  assert float(routing.dropped) == 0 and routing.choices.kept.numpy().all()
-  assert routing.tokens.shape["capacity"] == 12
+    logits, real = random_logits((2, 12, 4, "overflow"))
+    routing = route(
+        functools.partial(gate, capacity=Capacity(evaluate=None)), logits, real, False
+    )
+    assert float(routing.dropped) == 0 and routing.choices.kept.numpy().all()
+    assert routing.tokens.shape["capacity"] == 12
 
 
 def test_statistics():
-  logits, real = random_logits((3, 10, 4, "padding"))
-  routing = route(functools.partial(gating.top_k, capacity=TIGHT), logits, real, True)
-  p = softmax(logits)
-  best = np.argsort(-p, axis=-1, kind="stable")[..., :2]
-  load = [np.bincount(best[g][real[g]].ravel(), minlength=4) / 2 / max(real[g].sum(), 1)
-          for g in range(3)]
-  np.testing.assert_allclose(routing.load.numpy(), np.mean(load, 0), rtol=1e-6)
-  entropy = -(p * np.log(p)).sum(-1)
-  want = np.mean([entropy[g][real[g]].mean() if real[g].any() else 0 for g in range(3)])
-  np.testing.assert_allclose(float(routing.entropy), want, rtol=1e-5)
+    logits, real = random_logits((3, 10, 4, "padding"))
+    routing = route(functools.partial(gating.top_k, capacity=TIGHT), logits, real, True)
+    p = softmax(logits)
+    best = np.argsort(-p, axis=-1, kind="stable")[..., :2]
+    load = [
+        np.bincount(best[g][real[g]].ravel(), minlength=4) / 2 / max(real[g].sum(), 1)
+        for g in range(3)
+    ]
+    np.testing.assert_allclose(routing.load.numpy(), np.mean(load, 0), rtol=1e-6)
+    entropy = -(p * np.log(p)).sum(-1)
+    want = np.mean(
+        [entropy[g][real[g]].mean() if real[g].any() else 0 for g in range(3)]
+    )
+    np.testing.assert_allclose(float(routing.entropy), want, rtol=1e-5)
 
 
 def test_losses_where_all_experts_are_alike():
-  even = np.zeros((1, 8, 4), "float32")
-  even[0, np.arange(8), np.arange(8) % 4] = 1e-6        # ties would all go to the first expert
-  real = np.ones((1, 8), bool)
-  balance = {convention: float(route(functools.partial(gating.top_2, convention=convention), even,
-                                     real, False).losses["balance"]) for convention in FREED}
-  np.testing.assert_allclose([balance["practice"], balance["published"]], [1, 1 / 16], rtol=1e-5)
-  routing = route(gating.switch, even, real, False)
-  np.testing.assert_allclose([float(routing.losses["balance"]), float(routing.losses["z"]),
-                              float(routing.entropy)],
-                             [1, np.log(4) ** 2, np.log(4)], rtol=1e-5)
+    even = np.zeros((1, 8, 4), "float32")
+    even[0, np.arange(8), np.arange(8) % 4] = (
+        1e-6  # ties would all go to the first expert
+    )
+    real = np.ones((1, 8), bool)
+    balance = {
+        convention: float(
+            route(
+                functools.partial(gating.top_2, convention=convention),
+                even,
+                real,
+                False,
+            ).losses["balance"]
+        )
+        for convention in FREED
+    }
+    np.testing.assert_allclose(
+        [balance["practice"], balance["published"]], [1, 1 / 16], rtol=1e-5
+    )
+    routing = route(gating.switch, even, real, False)
+    np.testing.assert_allclose(
+        [
+            float(routing.losses["balance"]),
+            float(routing.losses["z"]),
+            float(routing.entropy),
+        ],
+        [1, np.log(4) ** 2, np.log(4)],
+        rtol=1e-5,
+    )
 
 
 @pytest.mark.parametrize("convention", FREED)
 def test_second_choices_that_are_not_drawn_take_slots_only_as_published(convention):
-  logits = np.full((1, 40, 3), -9.0, "float32")
-  logits[..., 0], logits[..., 1] = 3.0, 0.5             # all want expert 0, and then expert 1
-  gate = functools.partial(gating.top_2, training=True, convention=convention,
-                           capacity=Capacity(train=None))
-  routing = route(gate, logits, np.ones((1, 40), bool), False)
-  taken = np.flatnonzero(routing.tokens.numpy()[0, 1] >= 0)
-  assert 0 < len(taken) < 20                            # a gate of 0.08 is kept one time in six
-  assert (taken[-1] == len(taken) - 1) == FREED[convention]
+    logits = np.full((1, 40, 3), -9.0, "float32")
+    logits[..., 0], logits[..., 1] = 3.0, 0.5  # all want expert 0, and then expert 1
+    gate = functools.partial(
+        gating.top_2,
+        training=True,
+        convention=convention,
+        capacity=Capacity(train=None),
+    )
+    routing = route(gate, logits, np.ones((1, 40), bool), False)
+    taken = np.flatnonzero(routing.tokens.numpy()[0, 1] >= 0)
+    assert 0 < len(taken) < 20  # a gate of 0.08 is kept one time in six
+    assert (taken[-1] == len(taken) - 1) == FREED[convention]
 
 
-@pytest.mark.parametrize("choices, tokens, experts, want", [
-    (2, 64, 8, 20), (1, 64, 8, 10), (2, 64, 64, 4), (2, 4, 2, 4), (2, 100, 16, 16), (2, 64, 5, 32)])
+@pytest.mark.parametrize(
+    "choices, tokens, experts, want",
+    [
+        (2, 64, 8, 20),
+        (1, 64, 8, 10),
+        (2, 64, 64, 4),
+        (2, 4, 2, 4),
+        (2, 100, 16, 16),
+        (2, 64, 5, 32),
+    ],
+)
 def test_capacity(choices, tokens, experts, want):
-  assert Capacity(multiple=2 if experts > 4 else 1).slots(choices, tokens, experts, True) == want
+    assert (
+        Capacity(multiple=2 if experts > 4 else 1).slots(choices, tokens, experts, True)
+        == want
+    )
 
 
-@pytest.mark.parametrize("gate, option", [
-    (gating.top_2, {"convention": "other"}), (gating.top_2, {"normalize": "never"}),
-    (gating.top_2, {"convention": "published", "normalize": "after"}),
-    (gating.top_k, {"normalize": "later"})])
+@pytest.mark.parametrize(
+    "gate, option",
+    [
+        (gating.top_2, {"convention": "other"}),
+        (gating.top_2, {"normalize": "never"}),
+        (gating.top_2, {"convention": "published", "normalize": "after"}),
+        (gating.top_k, {"normalize": "later"}),
+    ],
+)
 def test_options_that_there_are_not(gate, option):
-  logits, real = random_logits(CASES[0])
-  with pytest.raises(ValueError, match="is wanted here"):
-    route(functools.partial(gate, **option), logits, real, False)
+    logits, real = random_logits(CASES[0])
+    with pytest.raises(ValueError, match="is wanted here"):
+        route(functools.partial(gate, **option), logits, real, False)

@@ -1,4 +1,6 @@
-"""The loop: parts of a batch, measurements on the way, and numbers that are not finite."""
+"""The loop: parts of a batch, measurements on the way, and numbers that are
+not finite.
+"""
 
 from __future__ import annotations
 
@@ -19,112 +21,153 @@ SMALL = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
 
 @pytest.fixture(autouse=True)
 def clean_gin():
-  gin.clear_config()
-  gin.bind_parameter("sample.number", 3)
-  yield
-  gin.clear_config()
+    gin.clear_config()
+    gin.bind_parameter("sample.number", 3)
+    yield
+    gin.clear_config()
 
 
 def text():
-  letters = np.frombuffer(b"def f(x):\n  return x + 1\n" * 60, np.uint8)
-  return ByteText(lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16)
+    letters = np.frombuffer(b"def f(x):\n  return x + 1\n" * 60, np.uint8)
+    return ByteText(
+        lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16
+    )
 
 
 def small(mesh):
-  return LanguageModel(mesh, SMALL)
+    return LanguageModel(mesh, SMALL)
 
 
 def train(folder, model=small, axes="data:2", layout="batch:data", steps=6, **settings):
-  training.train(str(folder), data=text(), mesh=mtf.Mesh(axes, layout), model=model, batch=8,
-                 steps=steps, report_every=2, save_every=3, **settings)
-  return metrics.read(folder)
+    training.train(
+        str(folder),
+        data=text(),
+        mesh=mtf.Mesh(axes, layout),
+        model=model,
+        batch=8,
+        steps=steps,
+        report_every=2,
+        save_every=3,
+        **settings,
+    )
+    return metrics.read(folder)
 
 
 def test_parts_of_a_batch_learn_what_the_whole_does(tmp_path):
-  whole = [line["loss"] for line in train(tmp_path / "whole") if "loss" in line]
-  parts = [line["loss"] for line in train(tmp_path / "parts", microbatches=4) if "loss" in line]
-  np.testing.assert_allclose(parts, whole, rtol=1e-4)
+    whole = [line["loss"] for line in train(tmp_path / "whole") if "loss" in line]
+    parts = [
+        line["loss"]
+        for line in train(tmp_path / "parts", microbatches=4)
+        if "loss" in line
+    ]
+    np.testing.assert_allclose(parts, whole, rtol=1e-4)
 
 
 def test_measurements_on_the_way_are_written(tmp_path, capsys):
-  lines = train(tmp_path, evaluate_every=2)
-  found = {line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line}
-  assert list(found) == [0, 2, 4, 6]
-  assert found[6] < found[0]
-  assert "held_out_accuracy" in capsys.readouterr().out
+    lines = train(tmp_path, evaluate_every=2)
+    found = {
+        line["step"]: line["held_out_loss"] for line in lines if "held_out_loss" in line
+    }
+    assert list(found) == [0, 2, 4, 6]
+    assert found[6] < found[0]
+    assert "held_out_accuracy" in capsys.readouterr().out
 
 
 class Bad(Model):
-  """A model whose loss becomes NaN once its weight, which falls by 1 a step, is below zero."""
+    """A model whose loss becomes NaN once its weight, which falls by 1 a step, is below
+    zero.
+    """
 
-  features = LanguageModel.features
+    features = LanguageModel.features
 
-  def __init__(self, mesh):
-    super().__init__(mesh, SMALL, "bad")
-    self.w = mtf.Variable(mesh, "d:4", mtf.layers.initializers.constant(3.5), name="w")
+    def __init__(self, mesh):
+        super().__init__(mesh, SMALL, "bad")
+        self.w = mtf.Variable(
+            mesh, "d:4", mtf.layers.initializers.constant(3.5), name="w"
+        )
 
-  def loss_and_reports(self, batch, training=False):
-    scale = mtf.reduce_mean(mtf.cast(batch["tokens"], "float32")) * 0.0 + 1.0
-    root = mtf.sqrt(self.w * scale)                       # the line that is told
-    return mtf.reduce_sum(root), {}
+    def loss_and_reports(self, batch, training=False):
+        scale = mtf.reduce_mean(mtf.cast(batch["tokens"], "float32")) * 0.0 + 1.0
+        root = mtf.sqrt(self.w * scale)  # the line that is told
+        return mtf.reduce_sum(root), {}
 
-  def measure(self, batch):
-    one = mtf.ones(self.mesh, "")
-    return {"nats": one, "correct": one, "tokens": one}
+    def measure(self, batch):
+        one = mtf.ones(self.mesh, "")
+        return {"nats": one, "correct": one, "tokens": one}
 
 
 def test_a_number_that_is_not_finite_stops_the_run_and_is_named(tmp_path, capsys):
-  def optimizer(variables):
-    return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
+    def optimizer(variables):
+        return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
 
-  with pytest.raises(mtf.NumericsError, match=r"sqrt made NaN, 4 of 4(.|\n)*\[d:4\](.|\n)*"
-                                              r"mtf.sqrt, .*test_loop.py:\d+"):
-    train(tmp_path, Bad, steps=50, optimizer=optimizer, clip_norm=0.25)
-  told = capsys.readouterr().out
-  assert "loss nan" in told and "to look for the first tensor that is not finite" in told
-  saved = mtf.latest_checkpoint(str(tmp_path))
-  assert saved is not None
-  kept = Bad(mtf.Mesh(""))
-  mtf.restore_checkpoint(saved[1], {v.name: v for v in kept.variables})
-  assert np.isfinite(kept.w.numpy()).all()
+    with pytest.raises(
+        mtf.NumericsError,
+        match=r"sqrt made NaN, 4 of 4(.|\n)*\[d:4\](.|\n)*"
+        r"mtf.sqrt, .*test_loop.py:\d+",
+    ):
+        train(tmp_path, Bad, steps=50, optimizer=optimizer, clip_norm=0.25)
+    told = capsys.readouterr().out
+    assert (
+        "loss nan" in told and "to look for the first tensor that is not finite" in told
+    )
+    saved = mtf.latest_checkpoint(str(tmp_path))
+    assert saved is not None
+    kept = Bad(mtf.Mesh(""))
+    mtf.restore_checkpoint(saved[1], {v.name: v for v in kept.variables})
+    assert np.isfinite(kept.w.numpy()).all()
 
 
 def test_steps_that_are_not_finite_may_be_left_out(tmp_path, capsys):
-  def optimizer(variables):
-    return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
+    def optimizer(variables):
+        return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
 
-  lines = train(tmp_path, Bad, steps=8, optimizer=optimizer, clip_norm=0.25, skips=True)
-  told = capsys.readouterr().out
-  assert "left out; so far" in told and "examples 32 and on" in told
-  assert any(line.get("loss", 0.0) is None for line in lines)        # NaN, in JSON
-  kept = Bad(mtf.Mesh(""))
-  mtf.restore_checkpoint(mtf.latest_checkpoint(str(tmp_path))[1],
-                         {v.name: v for v in kept.variables}, partly=True)
-  assert np.isfinite(kept.w.numpy()).all()
+    lines = train(
+        tmp_path, Bad, steps=8, optimizer=optimizer, clip_norm=0.25, skips=True
+    )
+    told = capsys.readouterr().out
+    assert "left out; so far" in told and "examples 32 and on" in told
+    assert any(line.get("loss", 0.0) is None for line in lines)  # NaN, in JSON
+    kept = Bad(mtf.Mesh(""))
+    mtf.restore_checkpoint(
+        mtf.latest_checkpoint(str(tmp_path))[1],
+        {v.name: v for v in kept.variables},
+        partly=True,
+    )
+    assert np.isfinite(kept.w.numpy()).all()
 
 
 def test_two_programs_learn_what_one_does(tmp_path):
-  one, two = ([line["loss"] for line in train(tmp_path / str(skips), skips=skips)
-               if "loss" in line] for skips in (False, True))
-  np.testing.assert_allclose(two, one, rtol=1e-6)
+    one, two = (
+        [
+            line["loss"]
+            for line in train(tmp_path / str(skips), skips=skips)
+            if "loss" in line
+        ]
+        for skips in (False, True)
+    )
+    np.testing.assert_allclose(two, one, rtol=1e-6)
 
 
 def test_ops_of_finite_numbers_are_let_pass():
-  mesh = mtf.Mesh("x:2", "d:x")
-  x = mtf.import_tensor(mesh, np.array([1.0, 0.0], "float32"), "d")
-  with mtf.check_numerics():
-    y = mtf.exp(x) + mtf.where(x > 0, 0.0, -np.inf)            # infinity that was meant
-    assert np.isneginf(y.numpy()[1])
-    with pytest.raises(mtf.NumericsError, match="log made infinity, 1 of 1(.|\n)*from 0 to 1"):
-      mtf.log(x)
-  mtf.log(x)
+    mesh = mtf.Mesh("x:2", "d:x")
+    x = mtf.import_tensor(mesh, np.array([1.0, 0.0], "float32"), "d")
+    with mtf.check_numerics():
+        y = mtf.exp(x) + mtf.where(x > 0, 0.0, -np.inf)  # infinity that was meant
+        assert np.isneginf(y.numpy()[1])
+        with pytest.raises(
+            mtf.NumericsError, match="log made infinity, 1 of 1(.|\n)*from 0 to 1"
+        ):
+            mtf.log(x)
+    mtf.log(x)
 
 
 def test_data_that_do_not_fit_a_model_are_refused():
-  class Small(data.ByteText):
-    def __init__(self):
-      super().__init__(length=4)
-      self.vocabulary = data.ByteVocabulary()
+    class Small(data.ByteText):
+        def __init__(self):
+            super().__init__(length=4)
+            self.vocabulary = data.ByteVocabulary()
 
-  with pytest.raises(data.DataError, match="ids, and the model knows 256(.|\n)*Architecture.vocab"):
-    training.Run(Small(), mtf.Mesh(""), small)
+    with pytest.raises(
+        data.DataError, match="ids, and the model knows 256(.|\n)*Architecture.vocab"
+    ):
+        training.Run(Small(), mtf.Mesh(""), small)

@@ -1,4 +1,6 @@
-"""Mixtures of experts that cannot be meant so are refused by name, before anything runs."""
+"""Mixtures of experts that cannot be meant so are refused by name, before anything
+runs.
+"""
 
 from __future__ import annotations
 
@@ -19,65 +21,92 @@ from transformer.models.language_model import LanguageModel
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 2}
 IDS = np.arange(16, dtype="int32").reshape(2, 8)
-GATES = {"top_k.k is 9": functools.partial(gating.top_k, k=9),
-         "top_k.k is 0": functools.partial(gating.top_k, k=0),
-         "expert_choice.k is 9": functools.partial(gating.expert_choice, k=9)}
+GATES = {
+    "top_k.k is 9": functools.partial(gating.top_k, k=9),
+    "top_k.k is 0": functools.partial(gating.top_k, k=0),
+    "expert_choice.k is 9": functools.partial(gating.expert_choice, k=9),
+}
 
 
 def architecture(gate, experts=8, **more):
-  mixture = functools.partial(MixtureOfExperts, gating=gate, experts=experts)
-  return Architecture(**SIZES, mixture=mixture, **{"moe_every": 1} | more)
+    mixture = functools.partial(MixtureOfExperts, gating=gate, experts=experts)
+    return Architecture(**SIZES, mixture=mixture, **{"moe_every": 1} | more)
 
 
 def tokens(mesh, names="batch;length"):
-  return mtf.import_tensor(mesh, IDS, names)
+    return mtf.import_tensor(mesh, IDS, names)
 
 
 @pytest.mark.parametrize("more", [{}, {"scanned": True}, {"recompute": True}], ids=str)
 def test_experts_choose_no_tokens_in_a_decoder(more):
-  mesh, a = mtf.Mesh(""), architecture(gating.expert_choice, **more)
-  with pytest.raises(mtf.PlanError, match="expert_choice(.|\n)*in a decoder(.|\n)*@top_k"):
-    LanguageModel(mesh, a)(tokens(mesh))
-  with pytest.raises(mtf.PlanError, match="in a decoder"):
-    EncoderDecoder(mesh, a)(tokens(mesh, "batch;inputs_length"), tokens(mesh))
+    mesh, a = mtf.Mesh(""), architecture(gating.expert_choice, **more)
+    with pytest.raises(
+        mtf.PlanError, match="expert_choice(.|\n)*in a decoder(.|\n)*@top_k"
+    ):
+        LanguageModel(mesh, a)(tokens(mesh))
+    with pytest.raises(mtf.PlanError, match="in a decoder"):
+        EncoderDecoder(mesh, a)(tokens(mesh, "batch;inputs_length"), tokens(mesh))
 
 
 def test_a_pipeline_of_such_a_decoder_is_refused_when_it_is_made():
-  with pytest.raises(mtf.PlanError, match="in a decoder"):
-    PipelinedLanguageModel(mtf.Mesh("stage:2"), architecture(gating.expert_choice), length=8)
+    with pytest.raises(mtf.PlanError, match="in a decoder"):
+        PipelinedLanguageModel(
+            mtf.Mesh("stage:2"), architecture(gating.expert_choice), length=8
+        )
 
 
 def test_experts_choose_tokens_in_an_encoder():
-  mesh, a = mtf.Mesh(""), architecture(gating.expert_choice, token_types=2, positions="learned")
-  logits, _ = Classifier(mesh, a)({"tokens": tokens(mesh)})
-  assert np.isfinite(logits.numpy()).all()
-  a = architecture(gating.expert_choice)
-  both = EncoderDecoder(mesh, a, decoder=Architecture(**SIZES))
-  logits = both(tokens(mesh, "batch;inputs_length"), tokens(mesh))
-  assert np.isfinite(logits.numpy()).all()
+    mesh, a = (
+        mtf.Mesh(""),
+        architecture(gating.expert_choice, token_types=2, positions="learned"),
+    )
+    logits, _ = Classifier(mesh, a)({"tokens": tokens(mesh)})
+    assert np.isfinite(logits.numpy()).all()
+    a = architecture(gating.expert_choice)
+    both = EncoderDecoder(mesh, a, decoder=Architecture(**SIZES))
+    logits = both(tokens(mesh, "batch;inputs_length"), tokens(mesh))
+    assert np.isfinite(logits.numpy()).all()
 
 
 @pytest.mark.parametrize("says", GATES)
 def test_more_experts_of_a_token_than_there_are(says):
-  layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=GATES[says])
-  with pytest.raises(mtf.ShapeError, match=f"{says}, and there are 8 experts(.|\n)*at most"):
-    layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;length:4;d_model:4"))
+    layer = MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", gating=GATES[says])
+    with pytest.raises(
+        mtf.ShapeError, match=f"{says}, and there are 8 experts(.|\n)*at most"
+    ):
+        layer(mtf.zeros(layer.router.kernel.mesh, "batch:2;length:4;d_model:4"))
 
 
 def test_no_block_would_have_a_mixture():
-  with pytest.raises(mtf.ParseError, match="moe_every is 3, and there are 2 blocks(.|\n)*1 to 2"):
-    Architecture(**SIZES, moe_every=3)
-  Architecture(**SIZES, moe_every=2)
+    with pytest.raises(
+        mtf.ParseError, match="moe_every is 3, and there are 2 blocks(.|\n)*1 to 2"
+    ):
+        Architecture(**SIZES, moe_every=3)
+    Architecture(**SIZES, moe_every=2)
 
 
-@pytest.mark.parametrize("lines, says", [
-    (["MixtureOfExperts.gating = @expert_choice"], "PlanError: experts choose among tokens"),
-    (["MixtureOfExperts.gating = @top_k", "top_k.k = 9"], "ShapeError: top_k.k is 9"),
-    (["MixtureOfExperts.dispatch = 'nope'"], "ParseError: dispatch is"),
-    (["MixtureOfExperts.gating = @top_2", "top_2.convention = 'nope'"],
-      "ParseError: one of 'practice', 'published'")])
+@pytest.mark.parametrize(
+    "lines, says",
+    [
+        (
+            ["MixtureOfExperts.gating = @expert_choice"],
+            "PlanError: experts choose among tokens",
+        ),
+        (
+            ["MixtureOfExperts.gating = @top_k", "top_k.k = 9"],
+            "ShapeError: top_k.k is 9",
+        ),
+        (["MixtureOfExperts.dispatch = 'nope'"], "ParseError: dispatch is"),
+        (
+            ["MixtureOfExperts.gating = @top_2", "top_2.convention = 'nope'"],
+            "ParseError: one of 'practice', 'published'",
+        ),
+    ],
+)
 def test_the_command_refuses_it_before_anything_runs(tmp_path, capsys, lines, says):
-  params = small(tmp_path, *lines, "Architecture.moe_every = 1")
-  code, out, err = run_train(capsys, tmp_path / "run", params, ("lm_stdlib.gin", "moe.gin"))
-  assert code == 1 and not out and says in err and "Traceback" not in err, err
-  assert not (tmp_path / "run").exists()
+    params = small(tmp_path, *lines, "Architecture.moe_every = 1")
+    code, out, err = run_train(
+        capsys, tmp_path / "run", params, ("lm_stdlib.gin", "moe.gin")
+    )
+    assert code == 1 and not out and says in err and "Traceback" not in err, err
+    assert not (tmp_path / "run").exists()

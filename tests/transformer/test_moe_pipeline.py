@@ -1,4 +1,6 @@
-"""Losses of routers go through a pipeline: those of the model without it, for any K and M."""
+"""Losses of routers go through a pipeline: those of the model without it, for any K and
+M.
+"""
 
 from __future__ import annotations
 
@@ -18,51 +20,72 @@ BATCH, LENGTH = 8, 8
 CASES = [  # mesh, layout, what the pipeline is told
     ("", "", {"microbatches": 2}),
     ("stage:2", "", {"microbatches": 8, "chunks": 2, "partition": [1, 2, 2, 1]}),
-    ("stage:2;data:2", "batch:data;experts:data", {"microbatches": 4, "schedule": "gpipe"}),
+    (
+        "stage:2;data:2",
+        "batch:data;experts:data",
+        {"microbatches": 4, "schedule": "gpipe"},
+    ),
     ("stage:4", "", {"microbatches": 4, "recompute": True}),
 ]
 
 
 def made(model, balance, axes="", layout="", **how):
-  mixture = functools.partial(MixtureOfExperts, experts=4, gating=gating.top_2, jitter=0.05,
-                              balance_weight=balance)
-  sizes = Architecture(vocab=16, d_model=16, d_ff=16, heads=2, d_kv=8, blocks=4, moe_every=2,
-                       dropout=0.1, mixture=mixture)
-  return model(mtf.Mesh(axes, layout, seed=1), sizes, **how)
+    mixture = functools.partial(
+        MixtureOfExperts,
+        experts=4,
+        gating=gating.top_2,
+        jitter=0.05,
+        balance_weight=balance,
+    )
+    sizes = Architecture(
+        vocab=16,
+        d_model=16,
+        d_ff=16,
+        heads=2,
+        d_kv=8,
+        blocks=4,
+        moe_every=2,
+        dropout=0.1,
+        mixture=mixture,
+    )
+    return model(mtf.Mesh(axes, layout, seed=1), sizes, **how)
 
 
 def loss_and_gradients(model):
-  """Returns the training loss, and the gradient of each variable by its path."""
-  variables = model.trainable_variables
+    """Returns the training loss, and the gradient of each variable by its path."""
+    variables = model.trainable_variables
 
-  @mtf.function(mesh=model.mesh, tokens="batch;length", targets="batch;length")
-  def step(tokens, targets):
-    with mtf.seed(5):
-      loss = model.loss({"tokens": tokens, "targets": targets}, training=True)
-    return [loss, *mtf.gradients([loss], variables)]
-  rows = np.random.default_rng(0).integers(0, 16, (BATCH, LENGTH + 1)).astype("int32")
-  loss, *grads = (y.numpy() for y in step(rows[:, :-1], rows[:, 1:]))
-  return loss, {v.path: dx for v, dx in zip(variables, grads, strict=True)}
+    @mtf.function(mesh=model.mesh, tokens="batch;length", targets="batch;length")
+    def step(tokens, targets):
+        with mtf.seed(5):
+            loss = model.loss({"tokens": tokens, "targets": targets}, training=True)
+        return [loss, *mtf.gradients([loss], variables)]
+
+    rows = np.random.default_rng(0).integers(0, 16, (BATCH, LENGTH + 1)).astype("int32")
+    loss, *grads = (y.numpy() for y in step(rows[:, :-1], rows[:, 1:]))
+    return loss, {v.path: dx for v, dx in zip(variables, grads, strict=True)}
 
 
 @functools.cache
 def unpipelined(balance):
-  return loss_and_gradients(made(LanguageModel, balance))
+    return loss_and_gradients(made(LanguageModel, balance))
 
 
 def test_routers_have_a_say():
-  assert unpipelined(0.5)[0] > unpipelined(0.0)[0] + 0.5         # two mixtures, in balance or not
+    assert (
+        unpipelined(0.5)[0] > unpipelined(0.0)[0] + 0.5
+    )  # two mixtures, in balance or not
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("axes, layout, how", CASES, ids=str)
 def test_losses_of_routers_at_several_stages(axes, layout, how):
-  want, wanted = unpipelined(0.5)
-  model = made(PipelinedLanguageModel, 0.5, axes, layout, length=LENGTH, **how)
-  routers = {v.stage for v in model.trainable_variables if "router" in v.path}
-  assert len(routers) == (model.mesh.axes.get("stage", 1) > 1) + 1
-  loss, grads = loss_and_gradients(model)
-  np.testing.assert_allclose(loss, want, rtol=1e-5)
-  assert grads.keys() == wanted.keys()
-  for path, dx in grads.items():
-    np.testing.assert_allclose(dx, wanted[path], 2e-3, 1e-5, err_msg=path)
+    want, wanted = unpipelined(0.5)
+    model = made(PipelinedLanguageModel, 0.5, axes, layout, length=LENGTH, **how)
+    routers = {v.stage for v in model.trainable_variables if "router" in v.path}
+    assert len(routers) == (model.mesh.axes.get("stage", 1) > 1) + 1
+    loss, grads = loss_and_gradients(model)
+    np.testing.assert_allclose(loss, want, rtol=1e-5)
+    assert grads.keys() == wanted.keys()
+    for path, dx in grads.items():
+        np.testing.assert_allclose(dx, wanted[path], 2e-3, 1e-5, err_msg=path)

@@ -1,4 +1,6 @@
-"""Runs on meshes that lack axes which layouts name: all that uses a run works there, too."""
+"""Runs on meshes that lack axes which layouts name: all that uses a run works there,
+too.
+"""
 
 from __future__ import annotations
 
@@ -24,43 +26,52 @@ SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 2, "vocab":
 
 @pytest.fixture(autouse=True)
 def clean_gin():
-  yield
-  gin.clear_config()
+    yield
+    gin.clear_config()
 
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("axes", ["", "model:2", "stage:2"])
-def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(tmp_path, capsys, axes):
-  code, out, err = run_train(capsys, tmp_path / "run", small(tmp_path, f"Mesh.axes = '{axes}'"))
-  assert code == 0 and "in all; checkpoint" in out, err
-  configured(tmp_path / "run")
-  trained = Trained.of(str(tmp_path / "run"))
-  (texts,) = write(trained, ["def ", "x"], number=3)
-  assert [text.prompt for text in texts] == ["def ", "x"]
-  assert Evaluation(trained.model, trained.data, 3, number=5)()["loss"] > 0
-  (score,) = Scorer(trained.model, trained.data.vocabulary, 16)(["def f(x)"])
-  assert score.tokens == 7 and score.log_prob < 0
-  export(trained).save(str(tmp_path / "served"))
-  export(trained, beams=2)
+def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(
+    tmp_path, capsys, axes
+):
+    code, out, err = run_train(
+        capsys, tmp_path / "run", small(tmp_path, f"Mesh.axes = '{axes}'")
+    )
+    assert code == 0 and "in all; checkpoint" in out, err
+    configured(tmp_path / "run")
+    trained = Trained.of(str(tmp_path / "run"))
+    (texts,) = write(trained, ["def ", "x"], number=3)
+    assert [text.prompt for text in texts] == ["def ", "x"]
+    assert Evaluation(trained.model, trained.data, 3, number=5)()["loss"] > 0
+    (score,) = Scorer(trained.model, trained.data.vocabulary, 16)(["def f(x)"])
+    assert score.tokens == 7 and score.log_prob < 0
+    export(trained).save(str(tmp_path / "served"))
+    export(trained, beams=2)
 
 
 @pytest.mark.sampled(5, each="axes settings")
 @pytest.mark.parametrize("axes", ["", "model:2", "rows:2", "rows:2;stage:2"])
 @pytest.mark.parametrize("settings", [{}, {"beams": 2}, {"temperature": 0.8}], ids=str)
 def test_what_is_written_is_the_same_whatever_axes_there_are(axes, settings):
-  def written(mesh):
-    model = LanguageModel(mesh, Architecture(**SIZES))
-    return Decoder(model, 5, 4, batch=3, **settings)([[5, 4], [9, 1, 3], [2]], seed=1)
-  expected = written(mtf.Mesh("data:2;rows:2;model:2", RULES))
-  for one, other in zip(written(mtf.Mesh(axes, RULES)), expected):
-    assert one.ids == other.ids
-    np.testing.assert_allclose(one.score, other.score, rtol=1e-4)
+    def written(mesh):
+        model = LanguageModel(mesh, Architecture(**SIZES))
+        return Decoder(model, 5, 4, batch=3, **settings)(
+            [[5, 4], [9, 1, 3], [2]], seed=1
+        )
+
+    expected = written(mtf.Mesh("data:2;rows:2;model:2", RULES))
+    for one, other in zip(written(mtf.Mesh(axes, RULES)), expected):
+        assert one.ids == other.ids
+        np.testing.assert_allclose(one.score, other.score, rtol=1e-4)
 
 
 @pytest.mark.parametrize("axes", ["", "stage:2", "stage:2;model:2"])
 def test_a_pipeline_without_the_axis_of_the_batch_writes(axes):
-  mesh = mtf.Mesh(axes, RULES)
-  model = PipelinedLanguageModel(mesh, Architecture(**SIZES), microbatches=2, length=8)
-  plain = LanguageModel(mtf.Mesh(""), Architecture(**SIZES))
-  kinds = {"length": 4, "prompt": "\1\2\3", "number": 3, "temperature": 0.0}
-  assert sample(model, **kinds) == sample(plain, **kinds)
+    mesh = mtf.Mesh(axes, RULES)
+    model = PipelinedLanguageModel(
+        mesh, Architecture(**SIZES), microbatches=2, length=8
+    )
+    plain = LanguageModel(mtf.Mesh(""), Architecture(**SIZES))
+    kinds = {"length": 4, "prompt": "\1\2\3", "number": 3, "temperature": 0.0}
+    assert sample(model, **kinds) == sample(plain, **kinds)

@@ -1,4 +1,6 @@
-"""Token by token with caches: the logits of a full forward pass, for every kind of part."""
+"""Token by token with caches: the logits of a full forward pass, for every kind of
+part.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,12 @@ KINDS = {
     "rotary": {},
     "learned": {"positions": "learned", "max_length": 8, "use_bias": True},
     "sinusoidal": {"positions": "sinusoidal", "norm": "layer"},
-    "relative": {"positions": "relative", "buckets": 4, "max_distance": 6,
-                 "scaled_attention": False},
+    "relative": {
+        "positions": "relative",
+        "buckets": 4,
+        "max_distance": 6,
+        "scaled_attention": False,
+    },
     "sloped": {"positions": "sloped", "embedding_size": 8},
     "none": {"positions": "none", "tied": True},
     "blockwise": {"attention": "blockwise", "block_length": 4, "positions": "relative"},
@@ -38,161 +44,232 @@ BY_HEADS, BY_MEMORY = "batch:x; heads:y; vocab:y; d_ff:y", "memory_length:x; d_m
 
 
 def mixture(*args, **kwargs):
-  """Returns a mixture of experts that drops nothing."""
-  gating = functools.partial(switch, capacity=Capacity(evaluate=None))
-  return MixtureOfExperts(*args, **kwargs, experts=2, gating=gating)
+    """Returns a mixture of experts that drops nothing."""
+    gating = functools.partial(switch, capacity=Capacity(evaluate=None))
+    return MixtureOfExperts(*args, **kwargs, experts=2, gating=gating)
 
 
 def architecture(kind, **changes):
-  return Architecture(**SIZES | KINDS[kind] | changes, mixture=mixture)
+    return Architecture(**SIZES | KINDS[kind] | changes, mixture=mixture)
 
 
 def text(rng, length, batch=BATCH):
-  return rng.integers(1, SIZES["vocab"], (batch, length)).astype("int32")
+    return rng.integers(1, SIZES["vocab"], (batch, length)).astype("int32")
 
 
 def mesh_of(layout):
-  return mtf.Mesh("x:2;y:2", layout) if layout else mtf.Mesh("")
+    return mtf.Mesh("x:2;y:2", layout) if layout else mtf.Mesh("")
 
 
 def walk(model, tokens, start):
-  """Returns logits [batch length vocab], one position after the other."""
-  def turn(held, row):
-    logits, held = model.step(*row, held)
-    return held, logits
-  length = tokens.shape.dim("length")
-  _, logits = mtf.scan(turn, start, (mtf.range(model.mesh, length), tokens), "length")
-  return mtf.transpose(logits, ["batch", "length", "vocab"])
+    """Returns logits [batch length vocab], one position after the other."""
+
+    def turn(held, row):
+        logits, held = model.step(*row, held)
+        return held, logits
+
+    length = tokens.shape.dim("length")
+    _, logits = mtf.scan(turn, start, (mtf.range(model.mesh, length), tokens), "length")
+    return mtf.transpose(logits, ["batch", "length", "vocab"])
 
 
 def both(kind, layout, tokens, **changes):
-  """Returns a language model's logits, all at once and one after the other."""
-  model = LanguageModel(mesh_of(layout), architecture(kind, **changes))
+    """Returns a language model's logits, all at once and one after the other."""
+    model = LanguageModel(mesh_of(layout), architecture(kind, **changes))
 
-  @mtf.function(mesh=model.mesh, tokens="batch;length")
-  def run(tokens):
-    batch, length = tokens.shape.without("length"), tokens.shape["length"]
-    return model(tokens), walk(model, tokens, model.start(batch, length))
+    @mtf.function(mesh=model.mesh, tokens="batch;length")
+    def run(tokens):
+        batch, length = tokens.shape.without("length"), tokens.shape["length"]
+        return model(tokens), walk(model, tokens, model.start(batch, length))
 
-  return [x.numpy() for x in run(tokens)]
+    return [x.numpy() for x in run(tokens)]
 
 
 @pytest.mark.sampled(14, each="kind layout")
-@pytest.mark.parametrize("kind, layout", [
-    *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
-    *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned"))])
+@pytest.mark.parametrize(
+    "kind, layout",
+    [
+        *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
+        *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned")),
+    ],
+)
 def test_steps_give_the_logits_of_a_forward_pass(rng, kind, layout):
-  full, stepped = both(kind, layout, text(rng, LENGTH))
-  assert full.std() > 0.1
-  np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
+    full, stepped = both(kind, layout, text(rng, LENGTH))
+    assert full.std() > 0.1
+    np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
 
 
 def after(model, tokens, read, **settings):
-  """Returns logits [batch length vocab] of what follows after `read` ids of each row, in one go."""
-  @mtf.function(mesh=model.mesh, tokens="batch;length", read="batch")
-  def run(tokens, read):
-    batch, length = tokens.shape.without("length"), tokens.shape.dim("length")
-    held = model.start(batch, length.size, settings.get("window"))
-    held = model.prefill(tokens, held, read, settings.get("prefix", False))
-    def turn(held, turn):
-      place = mtf.minimum(read + turn, length.size - 1)
-      row = mtf.gather(tokens, place, "length")
-      logits, held = model.step(length.size + turn, row, held)
-      return held, logits
-    _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
-    return mtf.transpose(logits, ["batch", "length", "vocab"])
-  return run(tokens, np.array(read, "int32")).numpy()
+    """Returns logits [batch length vocab] of what follows after `read` ids of each row,
+    in one go.
+    """
+
+    @mtf.function(mesh=model.mesh, tokens="batch;length", read="batch")
+    def run(tokens, read):
+        batch, length = tokens.shape.without("length"), tokens.shape.dim("length")
+        held = model.start(batch, length.size, settings.get("window"))
+        held = model.prefill(tokens, held, read, settings.get("prefix", False))
+
+        def turn(held, turn):
+            place = mtf.minimum(read + turn, length.size - 1)
+            row = mtf.gather(tokens, place, "length")
+            logits, held = model.step(length.size + turn, row, held)
+            return held, logits
+
+        _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
+        return mtf.transpose(logits, ["batch", "length", "vocab"])
+
+    return run(tokens, np.array(read, "int32")).numpy()
 
 
 @pytest.mark.sampled(14, each="kind layout")
-@pytest.mark.parametrize("kind, layout", [
-    *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
-    *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned"))])
+@pytest.mark.parametrize(
+    "kind, layout",
+    [
+        *((kind, layout) for kind in KINDS for layout in ("", BY_HEADS)),
+        *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned")),
+    ],
+)
 def test_what_is_read_at_once_is_kept_as_by_steps(rng, kind, layout):
-  model, tokens = LanguageModel(mesh_of(layout), architecture(kind)), text(rng, LENGTH)
-  read = 3, 6
-  full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(tokens).numpy()
-  for row, (found, start) in enumerate(zip(after(model, tokens, read), read)):
-    np.testing.assert_allclose(found[:LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5)
+    model, tokens = (
+        LanguageModel(mesh_of(layout), architecture(kind)),
+        text(rng, LENGTH),
+    )
+    read = 3, 6
+    full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(tokens).numpy()
+    for row, (found, start) in enumerate(zip(after(model, tokens, read), read)):
+        np.testing.assert_allclose(
+            found[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("kind", ["relative", "rotary", "scanned", "blockwise"])
 def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
-  model, tokens, read = LanguageModel(mesh_of(""), architecture(kind)), text(rng, LENGTH), (1, 6)
-  @mtf.function(mesh=model.mesh, tokens="batch;length")
-  def stepped(tokens):
-    return walk(model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3))
-  wanted = stepped(tokens).numpy()
-  for row, (found, start) in enumerate(zip(after(model, tokens, read, window=3), read)):
-    np.testing.assert_allclose(found[:LENGTH - start], wanted[row, start:], rtol=1e-4, atol=1e-5)
+    model, tokens, read = (
+        LanguageModel(mesh_of(""), architecture(kind)),
+        text(rng, LENGTH),
+        (1, 6),
+    )
+
+    @mtf.function(mesh=model.mesh, tokens="batch;length")
+    def stepped(tokens):
+        return walk(
+            model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3)
+        )
+
+    wanted = stepped(tokens).numpy()
+    for row, (found, start) in enumerate(
+        zip(after(model, tokens, read, window=3), read)
+    ):
+        np.testing.assert_allclose(
+            found[: LENGTH - start], wanted[row, start:], rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative", "scanned", "mixture"])
 def test_ids_of_a_prefix_see_those_after_them(rng, kind):
-  model, tokens, read = LanguageModel(mesh_of(""), architecture(kind)), text(rng, LENGTH), (2, 5)
-  prefix = np.arange(LENGTH) < np.array(read)[:, None]
-  full = mtf.function(model, mesh=model.mesh, tokens="batch;length", prefix="batch;length")(
-      tokens, prefix=prefix).numpy()
-  for row, (found, start) in enumerate(zip(after(model, tokens, read, prefix=True), read)):
-    np.testing.assert_allclose(found[:LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5)
-  causal = after(model, tokens, read)
-  assert np.abs(causal - after(model, tokens, read, prefix=True)).max() > 1e-3
+    model, tokens, read = (
+        LanguageModel(mesh_of(""), architecture(kind)),
+        text(rng, LENGTH),
+        (2, 5),
+    )
+    prefix = np.arange(LENGTH) < np.array(read)[:, None]
+    full = mtf.function(
+        model, mesh=model.mesh, tokens="batch;length", prefix="batch;length"
+    )(tokens, prefix=prefix).numpy()
+    for row, (found, start) in enumerate(
+        zip(after(model, tokens, read, prefix=True), read)
+    ):
+        np.testing.assert_allclose(
+            found[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+        )
+    causal = after(model, tokens, read)
+    assert np.abs(causal - after(model, tokens, read, prefix=True)).max() > 1e-3
 
 
 def test_attention_in_blocks_reads_what_blocks_do_not_part(rng):
-  for kind in ("local", "blockwise"):
-    model = LanguageModel(mesh_of(""), architecture(kind, block_length=3))
-    tokens, longer = text(rng, LENGTH), np.zeros((BATCH, 9), "int32")
-    longer[:, :LENGTH] = tokens
-    full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(longer).numpy()
-    for row, found in enumerate(after(model, tokens, (4, 7))):
-      start = (4, 7)[row]
-      np.testing.assert_allclose(found[:LENGTH - start], full[row, start:LENGTH], rtol=1e-4,
-                                 atol=1e-5)
+    for kind in ("local", "blockwise"):
+        model = LanguageModel(mesh_of(""), architecture(kind, block_length=3))
+        tokens, longer = text(rng, LENGTH), np.zeros((BATCH, 9), "int32")
+        longer[:, :LENGTH] = tokens
+        full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(
+            longer
+        ).numpy()
+        for row, found in enumerate(after(model, tokens, (4, 7))):
+            start = (4, 7)[row]
+            np.testing.assert_allclose(
+                found[: LENGTH - start], full[row, start:LENGTH], rtol=1e-4, atol=1e-5
+            )
 
 
 def test_steps_in_bfloat16_are_near(rng):
-  full, stepped = both("grouped", "", text(rng, LENGTH), dtype="bfloat16")
-  np.testing.assert_allclose(stepped.astype("float32"), full.astype("float32"), atol=0.1)
+    full, stepped = both("grouped", "", text(rng, LENGTH), dtype="bfloat16")
+    np.testing.assert_allclose(
+        stepped.astype("float32"), full.astype("float32"), atol=0.1
+    )
 
 
-@pytest.mark.parametrize("kind, layout", [
-    ("relative", ""), ("relative", BY_HEADS), ("relative", BY_MEMORY), ("scanned", BY_HEADS),
-    ("after", ""), ("local", BY_HEADS)])
+@pytest.mark.parametrize(
+    "kind, layout",
+    [
+        ("relative", ""),
+        ("relative", BY_HEADS),
+        ("relative", BY_MEMORY),
+        ("scanned", BY_HEADS),
+        ("after", ""),
+        ("local", BY_HEADS),
+    ],
+)
 def test_an_encoder_with_padding_is_looked_at_step_by_step(rng, kind, layout):
-  model = EncoderDecoder(mesh_of(layout), architecture(kind))
-  inputs, tokens = text(rng, INPUTS), text(rng, LENGTH)
-  inputs[0, 4:] = 0
+    model = EncoderDecoder(mesh_of(layout), architecture(kind))
+    inputs, tokens = text(rng, INPUTS), text(rng, LENGTH)
+    inputs[0, 4:] = 0
 
-  @mtf.function(mesh=model.mesh, batch=model.features)
-  def run(batch):
-    rows, length = batch["tokens"].shape.without("length"), batch["tokens"].shape["length"]
-    encoded, _ = model.encode(batch)
-    start = model.start(rows, length, encoded)
-    return model(batch["inputs"], batch["tokens"]), walk(model, batch["tokens"], start)
+    @mtf.function(mesh=model.mesh, batch=model.features)
+    def run(batch):
+        rows, length = (
+            batch["tokens"].shape.without("length"),
+            batch["tokens"].shape["length"],
+        )
+        encoded, _ = model.encode(batch)
+        start = model.start(rows, length, encoded)
+        return model(batch["inputs"], batch["tokens"]), walk(
+            model, batch["tokens"], start
+        )
 
-  full, stepped = (x.numpy() for x in run({"inputs": inputs, "tokens": tokens}))
-  np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
-  inputs[0, 4:] = [5, 6]
-  assert abs(run({"inputs": inputs, "tokens": tokens})[1].numpy()[0] - full[0]).max() > 1e-3
+    full, stepped = (x.numpy() for x in run({"inputs": inputs, "tokens": tokens}))
+    np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
+    inputs[0, 4:] = [5, 6]
+    assert (
+        abs(run({"inputs": inputs, "tokens": tokens})[1].numpy()[0] - full[0]).max()
+        > 1e-3
+    )
 
 
 @pytest.mark.parametrize("kind", ["relative", "sloped", "rotary"])
 def test_a_window_sees_the_last_positions_alone(rng, kind):
-  tokens = text(rng, LENGTH)
-  model = LanguageModel(mtf.Mesh(""), architecture(kind, blocks=1))
+    tokens = text(rng, LENGTH)
+    model = LanguageModel(mtf.Mesh(""), architecture(kind, blocks=1))
 
-  @mtf.function(mesh=model.mesh, tokens="batch;length")
-  def windowed(tokens):
-    return walk(model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3))
+    @mtf.function(mesh=model.mesh, tokens="batch;length")
+    def windowed(tokens):
+        return walk(
+            model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3)
+        )
 
-  seen = windowed(tokens).numpy()
-  for at in range(LENGTH):             # of one block, what is not seen has no part in anything
-    part = mtf.import_tensor(model.mesh, tokens[:, max(at - 2, 0):at + 1], "batch;length")
-    np.testing.assert_allclose(seen[:, at], model(part).numpy()[:, -1], rtol=1e-4, atol=1e-5)
+    seen = windowed(tokens).numpy()
+    for at in range(LENGTH):  # of one block, what is not seen has no part in anything
+        part = mtf.import_tensor(
+            model.mesh, tokens[:, max(at - 2, 0) : at + 1], "batch;length"
+        )
+        np.testing.assert_allclose(
+            seen[:, at], model(part).numpy()[:, -1], rtol=1e-4, atol=1e-5
+        )
 
 
 def test_more_positions_than_learned_ones_are_refused():
-  model = LanguageModel(mtf.Mesh(""), architecture("learned"))
-  with pytest.raises(mtf.ShapeError, match="rows of 9 tokens have more positions than the 8"):
-    model.start(mtf.Shape("batch:2"), 9)
+    model = LanguageModel(mtf.Mesh(""), architecture("learned"))
+    with pytest.raises(
+        mtf.ShapeError, match="rows of 9 tokens have more positions than the 8"
+    ):
+        model.start(mtf.Shape("batch:2"), 9)

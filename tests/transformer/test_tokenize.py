@@ -17,42 +17,59 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def texts(tmp_path):
-  for k in range(30):
-    (tmp_path / f"{k}.txt").write_text(f"file {k}\n" * (k + 1), encoding="utf-8")
-  return f"{tmp_path}/*.txt"
+    for k in range(30):
+        (tmp_path / f"{k}.txt").write_text(f"file {k}\n" * (k + 1), encoding="utf-8")
+    return f"{tmp_path}/*.txt"
 
 
 def test_the_tasks_of_a_mixture_are_written(tmp_path, texts, monkeypatch, capsys):
-  monkeypatch.setattr(tasks, "_known", {})
-  source = data.documents(lambda: data.text_files(texts, share=0.2))
-  for name in ("a", "b"):
-    data.register(data.span_corruption(name, source, inputs=32))
-  spans = data.find("a")
-  step = [*spans.preprocessors]
-  data.register(data.Task("c", source, spans.vocabulary, spans.features, preprocessors=step))
-  mixture = data.Mixture("all", {"a": 1, "b": 1, "c": 1})
-  data.register(mixture)
-  tokenize.write("all", str(tmp_path / "rows"), rows_in_file=10)
-  told = capsys.readouterr().out
-  assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["a", "b"]
-  manifest = json.loads((tmp_path / "rows/a/manifest.json").read_text())
-  assert f"a: {manifest['train']['rows']:,} rows" in told and "nothing to write" in told
-  stored = data.TaskData("a", folder=str(tmp_path / "rows"))
-  assert next(iter(stored.batches(2)))["inputs"].shape == (2, 32)
-  with pytest.raises(data.DataError, match="a is there already"):
-    tokenize.write("all", str(tmp_path / "rows"))
+    monkeypatch.setattr(tasks, "_known", {})
+    source = data.documents(lambda: data.text_files(texts, share=0.2))
+    for name in ("a", "b"):
+        data.register(data.span_corruption(name, source, inputs=32))
+    spans = data.find("a")
+    step = [*spans.preprocessors]
+    data.register(
+        data.Task("c", source, spans.vocabulary, spans.features, preprocessors=step)
+    )
+    mixture = data.Mixture("all", {"a": 1, "b": 1, "c": 1})
+    data.register(mixture)
+    tokenize.write("all", str(tmp_path / "rows"), rows_in_file=10)
+    told = capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "rows").iterdir()) == ["a", "b"]
+    manifest = json.loads((tmp_path / "rows/a/manifest.json").read_text())
+    assert (
+        f"a: {manifest['train']['rows']:,} rows" in told and "nothing to write" in told
+    )
+    stored = data.TaskData("a", folder=str(tmp_path / "rows"))
+    assert next(iter(stored.batches(2)))["inputs"].shape == (2, 32)
+    with pytest.raises(data.DataError, match="a is there already"):
+        tokenize.write("all", str(tmp_path / "rows"))
 
 
 @pytest.mark.slow
 def test_the_command_takes_the_settings_of_a_run(tmp_path, texts):
-  argv = ["--task=span_corruption_stdlib", f"--output={tmp_path}/rows",
-          "--gin_param=span_corruption.inputs = 64",
-          "--gin_param=data.documents.corpus = @data.text_files",
-          f"--gin_param=data.text_files.pattern = '{texts}'"]
-  for again in (False, True):
-    done = subprocess.run([sys.executable, "-m", "transformer.tokenize", *argv], cwd=ROOT,
-                          capture_output=True, text=True, timeout=300)
-    assert done.returncode == int(again), done.stderr
-    assert "Traceback" not in done.stderr and ("is there already" in done.stderr) == again
-  manifest = json.loads((tmp_path / "rows/span_corruption_stdlib/manifest.json").read_text())
-  assert "length=70" in manifest["rows"] and manifest["train"]["rows"] > 20
+    argv = [
+        "--task=span_corruption_stdlib",
+        f"--output={tmp_path}/rows",
+        "--gin_param=span_corruption.inputs = 64",
+        "--gin_param=data.documents.corpus = @data.text_files",
+        f"--gin_param=data.text_files.pattern = '{texts}'",
+    ]
+    for again in (False, True):
+        done = subprocess.run(
+            [sys.executable, "-m", "transformer.tokenize", *argv],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert done.returncode == int(again), done.stderr
+        assert (
+            "Traceback" not in done.stderr
+            and ("is there already" in done.stderr) == again
+        )
+    manifest = json.loads(
+        (tmp_path / "rows/span_corruption_stdlib/manifest.json").read_text()
+    )
+    assert "length=70" in manifest["rows"] and manifest["train"]["rows"] > 20

@@ -1,4 +1,6 @@
-"""Models that runs left: of a damaged checkpoint it is said, and the one before it is taken."""
+"""Models that runs left: of a damaged checkpoint it is said, and the one before it is
+taken.
+"""
 
 from __future__ import annotations
 
@@ -14,75 +16,87 @@ from transformer import command
 from transformer.runs import reports, training
 from transformer.runs.trained import Trained
 
-SMALL = ["Architecture.d_model = 16", "Architecture.d_ff = 32", "Architecture.blocks = 1",
-         "ByteText.length = 16"]
+SMALL = [
+    "Architecture.d_model = 16",
+    "Architecture.d_ff = 32",
+    "Architecture.blocks = 1",
+    "ByteText.length = 16",
+]
 DATA = "variables.data-00000-of-00001"
 
 
 @pytest.fixture(autouse=True)
 def clean_gin():
-  gin.clear_config()
-  yield
-  gin.clear_config()
+    gin.clear_config()
+    yield
+    gin.clear_config()
 
 
 @pytest.fixture(scope="module")
 def two_steps(tmp_path_factory):
-  """A folder with the checkpoints of steps 1 and 2, and what the first holds."""
-  folder = tmp_path_factory.mktemp("runs") / "lm"
-  gin.clear_config()
-  command.configure(["lm_stdlib.gin"], SMALL)
-  trainer, saver = training.Run().trainer, mtf.checkpoints.Saver(str(folder))
-  numbers = {}
-  for step in (1, 2):
-    trainer.steps_done = step
-    for v in trainer.model.variables:
-      v.assign(v + 1.0)
-    numbers[step] = {v.name: v.numpy() for v in trainer.model.variables}
-    trainer.save(saver)
-  reports.write_config(str(folder))
-  gin.clear_config()
-  return folder, numbers
+    """A folder with the checkpoints of steps 1 and 2, and what the first holds."""
+    folder = tmp_path_factory.mktemp("runs") / "lm"
+    gin.clear_config()
+    command.configure(["lm_stdlib.gin"], SMALL)
+    trainer, saver = training.Run().trainer, mtf.checkpoints.Saver(str(folder))
+    numbers = {}
+    for step in (1, 2):
+        trainer.steps_done = step
+        for v in trainer.model.variables:
+            v.assign(v + 1.0)
+        numbers[step] = {v.name: v.numpy() for v in trainer.model.variables}
+        trainer.save(saver)
+    reports.write_config(str(folder))
+    gin.clear_config()
+    return folder, numbers
 
 
 @pytest.fixture
 def run(two_steps, tmp_path):
-  shutil.copytree(two_steps[0], tmp_path / "lm")
-  return tmp_path / "lm", two_steps[1]
+    shutil.copytree(two_steps[0], tmp_path / "lm")
+    return tmp_path / "lm", two_steps[1]
 
 
 def flip(path: Path) -> None:
-  """Turns over a bit of each byte: most of a checkpoint is the optimizer's, and is not read."""
-  path.write_bytes(bytes(b ^ 1 for b in path.read_bytes()))
+    """Turns over a bit of each byte: most of a checkpoint is the optimizer's, and is
+    not read.
+    """
+    path.write_bytes(bytes(b ^ 1 for b in path.read_bytes()))
 
 
 def configured(folder):
-  command.configure([f"{folder}/config.gin"], [])
-  return Trained.of(str(folder))
+    command.configure([f"{folder}/config.gin"], [])
+    return Trained.of(str(folder))
 
 
 def check(trained, step, numbers):
-  assert trained.step == step
-  for v in trained.model.variables:
-    np.testing.assert_array_equal(v.numpy(), numbers[step][v.name])
+    assert trained.step == step
+    for v in trained.model.variables:
+        np.testing.assert_array_equal(v.numpy(), numbers[step][v.name])
 
 
 def test_the_newest_is_taken(run, recwarn):
-  check(configured(run[0]), 2, run[1])
-  assert not [w for w in recwarn if issubclass(w.category, mtf.checkpoints.CheckpointWarning)]
+    check(configured(run[0]), 2, run[1])
+    assert not [
+        w for w in recwarn if issubclass(w.category, mtf.checkpoints.CheckpointWarning)
+    ]
 
 
 @pytest.mark.parametrize("file", [DATA, "variables.index", "manifest.json"])
 def test_of_a_damaged_one_it_is_said_and_the_one_before_is_taken(run, file):
-  folder, numbers = run
-  flip(folder / "step_00000002" / file)
-  with pytest.warns(mtf.checkpoints.CheckpointWarning, match=rf"step_00000002(.|\n)*{file}"):
-    check(configured(folder), 1, numbers)
+    folder, numbers = run
+    flip(folder / "step_00000002" / file)
+    with pytest.warns(
+        mtf.checkpoints.CheckpointWarning, match=rf"step_00000002(.|\n)*{file}"
+    ):
+        check(configured(folder), 1, numbers)
 
 
 def test_if_none_is_whole_that_is_an_error(run):
-  for step in (1, 2):
-    flip(run[0] / f"step_0000000{step}" / DATA)
-  with pytest.warns(mtf.checkpoints.CheckpointWarning), pytest.raises(
-      mtf.checkpoints.DamageError, match=DATA):
-    configured(run[0])
+    for step in (1, 2):
+        flip(run[0] / f"step_0000000{step}" / DATA)
+    with (
+        pytest.warns(mtf.checkpoints.CheckpointWarning),
+        pytest.raises(mtf.checkpoints.DamageError, match=DATA),
+    ):
+        configured(run[0])

@@ -18,81 +18,105 @@ from transformer.runs.watching import Watch
 
 
 class Clock:
-  """Seconds that go on when told so."""
+    """Seconds that go on when told so."""
 
-  def __init__(self):
-    self.now = 0.0
+    def __init__(self):
+        self.now = 0.0
 
-  def __call__(self):
-    return self.now
+    def __call__(self):
+        return self.now
 
 
 def status(folder):
-  return json.loads((folder / "status.json").read_text())
+    return json.loads((folder / "status.json").read_text())
 
 
 def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
-  clock = Clock()
+    clock = Clock()
 
-  def slow():
-    for batch in range(4):
-      clock.now += 1.0                        # each batch is a second late
-      yield batch
+    def slow():
+        for batch in range(4):
+            clock.now += 1.0  # each batch is a second late
+            yield batch
 
-  with Watch(tmp_path, steps=10, flops=6e9, peak_flops=4e9, clock=clock) as watch:
-    assert status(tmp_path)["state"] == "starting"
-    found = []
-    for step, _ in enumerate(watch.batches(slow()), 1):
-      clock.now += 3.0                        # and a step takes three
-      found.append(watch.report(step, loss=1.5))
-    assert found[0] == {}
-    assert found[1:] == [{"input_share": 0.25, "peak_share": 6e9 / 4.0 / 4e9}] * 3
-    told = status(tmp_path)
-    assert (told["state"], told["step"], told["steps"], told["loss"]) == ("training", 4, 10, 1.5)
-    assert told["seconds_left"] == 6 * 4.0
-  assert status(tmp_path)["state"] == "done" and status(tmp_path)["step"] == 4
+    with Watch(tmp_path, steps=10, flops=6e9, peak_flops=4e9, clock=clock) as watch:
+        assert status(tmp_path)["state"] == "starting"
+        found = []
+        for step, _ in enumerate(watch.batches(slow()), 1):
+            clock.now += 3.0  # and a step takes three
+            found.append(watch.report(step, loss=1.5))
+        assert found[0] == {}
+        assert found[1:] == [{"input_share": 0.25, "peak_share": 6e9 / 4.0 / 4e9}] * 3
+        told = status(tmp_path)
+        assert (told["state"], told["step"], told["steps"], told["loss"]) == (
+            "training",
+            4,
+            10,
+            1.5,
+        )
+        assert told["seconds_left"] == 6 * 4.0
+    assert status(tmp_path)["state"] == "done" and status(tmp_path)["step"] == 4
 
 
-@pytest.mark.parametrize("error, state", [(KeyboardInterrupt(), "interrupted"),
-                                          (ValueError("bad luck"), "failed")])
+@pytest.mark.parametrize(
+    "error, state",
+    [(KeyboardInterrupt(), "interrupted"), (ValueError("bad luck"), "failed")],
+)
 def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
-  with pytest.raises(type(error)), Watch(tmp_path, steps=1):
-    raise error
-  assert status(tmp_path)["state"] == state
-  assert status(tmp_path).get("error") == ("ValueError: bad luck" if state == "failed" else None)
+    with pytest.raises(type(error)), Watch(tmp_path, steps=1):
+        raise error
+    assert status(tmp_path)["state"] == state
+    assert status(tmp_path).get("error") == (
+        "ValueError: bad luck" if state == "failed" else None
+    )
 
 
 def test_what_is_no_finite_number_is_null(tmp_path):
-  with Watch(tmp_path, steps=2) as watch:
-    watch.report(1, loss=float("nan"), gradient_norm=float("inf"))
-    assert "NaN" not in (tmp_path / "status.json").read_text()
-    assert status(tmp_path)["loss"] is None and status(tmp_path)["gradient_norm"] is None
+    with Watch(tmp_path, steps=2) as watch:
+        watch.report(1, loss=float("nan"), gradient_norm=float("inf"))
+        assert "NaN" not in (tmp_path / "status.json").read_text()
+        assert (
+            status(tmp_path)["loss"] is None
+            and status(tmp_path)["gradient_norm"] is None
+        )
 
 
 def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
-  monkeypatch.setattr(mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"])
-  with pytest.raises(tf.errors.UnavailableError), Watch(tmp_path, steps=1):
-    raise tf.errors.UnavailableError(None, None, "recvmsg: reset\nand much more")
-  assert status(tmp_path)["error"] == "lost: worker 1 at h:4000: it does not answer"
+    monkeypatch.setattr(
+        mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"]
+    )
+    with pytest.raises(tf.errors.UnavailableError), Watch(tmp_path, steps=1):
+        raise tf.errors.UnavailableError(None, None, "recvmsg: reset\nand much more")
+    assert status(tmp_path)["error"] == "lost: worker 1 at h:4000: it does not answer"
 
 
 @pytest.mark.slow
 def test_a_run_is_watched_and_profiled(tmp_path, capsys):
-  gin.clear_config()
-  gin.bind_parameter("sample.number", 3)
-  letters = np.frombuffer(b"def f(x):\n  return x + 1\n" * 60, np.uint8)
-  data = ByteText(lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16)
-  small = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
-  training.train(str(tmp_path), data=data, mesh=mtf.Mesh("data:2", "batch:data"),
-                 model=lambda mesh: LanguageModel(mesh, small), batch=8, steps=6, report_every=2,
-                 profile=(3, 4), peak_flops=1e12)
-  gin.clear_config()
-  lines = metrics.read(tmp_path)
-  shares = [line for line in lines if "input_share" in line]
-  assert len(shares) == 3 and all(0 <= line["input_share"] <= 1 for line in shares)
-  assert all(0 < line["peak_share"] < 1 for line in shares)
-  (profile,) = [line for line in lines if "profiled_compute_seconds" in line]
-  assert profile["step"] == 4 and profile["profiled_compute_seconds"] > 0
-  assert list(tmp_path.rglob("*.xplane.pb"))
-  assert "profile of steps 3 to 4: compute" in capsys.readouterr().out
-  assert status(tmp_path)["state"] == "done"
+    gin.clear_config()
+    gin.bind_parameter("sample.number", 3)
+    letters = np.frombuffer(b"def f(x):\n  return x + 1\n" * 60, np.uint8)
+    data = ByteText(
+        lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16
+    )
+    small = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
+    training.train(
+        str(tmp_path),
+        data=data,
+        mesh=mtf.Mesh("data:2", "batch:data"),
+        model=lambda mesh: LanguageModel(mesh, small),
+        batch=8,
+        steps=6,
+        report_every=2,
+        profile=(3, 4),
+        peak_flops=1e12,
+    )
+    gin.clear_config()
+    lines = metrics.read(tmp_path)
+    shares = [line for line in lines if "input_share" in line]
+    assert len(shares) == 3 and all(0 <= line["input_share"] <= 1 for line in shares)
+    assert all(0 < line["peak_share"] < 1 for line in shares)
+    (profile,) = [line for line in lines if "profiled_compute_seconds" in line]
+    assert profile["step"] == 4 and profile["profiled_compute_seconds"] > 0
+    assert list(tmp_path.rglob("*.xplane.pb"))
+    assert "profile of steps 3 to 4: compute" in capsys.readouterr().out
+    assert status(tmp_path)["state"] == "done"

@@ -1,4 +1,5 @@
-"""Known models: the same numbers, under other libraries' names in their files, and under ours.
+"""Known models: the same numbers, under other libraries' names in their files, and
+under ours.
 
     model = convert.read_model("bert-base-uncased", mesh)       # of Hugging Face, on any mesh
     convert.write_model(model, "out")

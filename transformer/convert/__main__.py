@@ -3,8 +3,8 @@
     python -m transformer.convert --from=hf --model_dir=bert-base-uncased --output=runs/bert
     python -m transformer.convert --to=hf --model_dir=runs/bert --output=bert-again
 
-Theirs hold config.json and safetensors files, ours checkpoints and config.gin. There and back again
-every bit is the same. Nothing is fetched, and nothing is written over.
+Theirs hold config.json and safetensors files, ours checkpoints and config.gin. There
+and back again every bit is the same. Nothing is fetched, and nothing is written over.
 """
 
 from __future__ import annotations
@@ -14,43 +14,62 @@ from collections.abc import Sequence
 
 from absl import app, flags
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")     # before TensorFlow is imported
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
 from transformer import command
 from transformer.convert import hugging_face, runs
 from transformer.data.writing import check_writable
 
-_FROM = flags.DEFINE_enum("from", None, ["hf"], "What --model_dir holds, if it is not ours.")
-_TO = flags.DEFINE_enum("to", None, ["hf"], "What --output will hold, if it is not ours.")
-_MODEL_DIR = flags.DEFINE_string("model_dir", None, "The folder to read.", required=True)
-_OUTPUT = flags.DEFINE_string("output", None, "The folder to write; it must not be there yet.",
-                              required=True)
-_SCANNED = flags.DEFINE_bool("scanned", False, "--from: blocks are one traced body, whose "
-                             "variables have `layers` in front.")
-_VOCAB_MULTIPLE = flags.DEFINE_integer("vocab_multiple", 1, "--from: tokens are filled up to a "
-                                       "multiple of this, so that a mesh can cut them.",
-                                       lower_bound=1)
+_FROM = flags.DEFINE_enum(
+    "from", None, ["hf"], "What --model_dir holds, if it is not ours."
+)
+_TO = flags.DEFINE_enum(
+    "to", None, ["hf"], "What --output will hold, if it is not ours."
+)
+_MODEL_DIR = flags.DEFINE_string(
+    "model_dir", None, "The folder to read.", required=True
+)
+_OUTPUT = flags.DEFINE_string(
+    "output", None, "The folder to write; it must not be there yet.", required=True
+)
+_SCANNED = flags.DEFINE_bool(
+    "scanned",
+    False,
+    "--from: blocks are one traced body, whose variables have `layers` in front.",
+)
+_VOCAB_MULTIPLE = flags.DEFINE_integer(
+    "vocab_multiple",
+    1,
+    "--from: tokens are filled up to a multiple of this, so that a mesh can cut them.",
+    lower_bound=1,
+)
 
 
 def main(argv: Sequence[str]) -> None:
-  """Reads a folder, and writes another."""
-  if (_FROM.value is None) == (_TO.value is None):
-    command.leave("Say either --from=hf or --to=hf.")
-  mesh = mtf.Mesh("")
-  with command.leaving_plainly():
-    command.refuse_gin(argv)
-    check_writable(_OUTPUT.value, "--output", folder=True)
-    if _FROM.value:
-      model = hugging_face.read_model(_MODEL_DIR.value, mesh, scanned=_SCANNED.value,
-                                      vocab_multiple=_VOCAB_MULTIPLE.value)
-      runs.write_run(model, _OUTPUT.value)
-    else:
-      model = runs.read_run(_MODEL_DIR.value, mesh)
-      hugging_face.write_model(model, _OUTPUT.value)
-  size = sum(v.shape.size for v in model.variables)
-  print(f"{_OUTPUT.value}: {type(model).__name__}, {size:,} parameters in "
-        f"{len(model.variables)} variables\n{model.architecture}")
+    """Reads a folder, and writes another."""
+    if (_FROM.value is None) == (_TO.value is None):
+        command.leave("Say either --from=hf or --to=hf.")
+    mesh = mtf.Mesh("")
+    with command.leaving_plainly():
+        command.refuse_gin(argv)
+        check_writable(_OUTPUT.value, "--output", folder=True)
+        if _FROM.value:
+            model = hugging_face.read_model(
+                _MODEL_DIR.value,
+                mesh,
+                scanned=_SCANNED.value,
+                vocab_multiple=_VOCAB_MULTIPLE.value,
+            )
+            runs.write_run(model, _OUTPUT.value)
+        else:
+            model = runs.read_run(_MODEL_DIR.value, mesh)
+            hugging_face.write_model(model, _OUTPUT.value)
+    size = sum(v.shape.size for v in model.variables)
+    print(
+        f"{_OUTPUT.value}: {type(model).__name__}, {size:,} parameters in "
+        f"{len(model.variables)} variables\n{model.architecture}"
+    )
 
 
 if __name__ == "__main__":
-  app.run(main)
+    app.run(main)

@@ -1,8 +1,8 @@
 """What a config.json says: settings that are read, and those that must be as ours are.
 
-    settings = Settings(json.loads(text))
-    settings.require(scale_attn_weights=True)      # an error where it says anything else
-    d_model = settings["n_embd"]
+settings = Settings(json.loads(text))
+settings.require(scale_attn_weights=True)      # an error where it says anything else
+d_model = settings["n_embd"]
 """
 
 from __future__ import annotations
@@ -12,71 +12,92 @@ from typing import Any
 
 import meshtf as mtf
 
-# Their names of activations, and ours, which approximates a gelu by tanh if not told otherwise.
-ACTIVATIONS = {"gelu": "gelu_exact", "gelu_new": "gelu", "gelu_pytorch_tanh": "gelu",
-               "relu": "relu", "silu": "silu", "swish": "silu"}
+# Their names of activations, and ours, which approximates a gelu by tanh if not told
+# otherwise.
+ACTIVATIONS = {
+    "gelu": "gelu_exact",
+    "gelu_new": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
+}
 
 
 class Settings:
-  """The settings of a config.json.
+    """The settings of a config.json.
 
-  Args:
-    values: by name.
-  """
-
-  def __init__(self, values: Mapping[str, Any]) -> None:
-    self._values = values
-
-  def __getitem__(self, name: str) -> Any:
-    """Returns a setting.
-
-    Raises:
-      CheckpointError: it is not there.
+    Args:
+      values: by name.
     """
-    if name not in self._values:
-      raise mtf.CheckpointError(f"config.json does not say {name!r}, which this model needs.")
-    return self._values[name]
 
-  def get(self, name: str, default: Any = None) -> Any:
-    """Returns a setting, or `default` where it is absent or null."""
-    value = self._values.get(name)
-    return default if value is None else value
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
 
-  def require(self, **wanted: Any) -> None:
-    """Checks settings of which one value alone is known here; those that are absent have it.
+    def __getitem__(self, name: str) -> Any:
+        """Returns a setting.
 
-    Raises:
-      CheckpointError: a setting is another.
-    """
-    wrong = {name: self._values[name] for name, value in wanted.items()
-             if self._values.get(name, value) not in (value, None)}
-    if wrong:
-      raise mtf.CheckpointError(mtf.explain_error(
-          "config.json asks for what there is not here.",
-          config="\n".join(f"{name}: {value!r}" for name, value in wrong.items()),
-          known="\n".join(f"{name}: {wanted[name]!r}" for name in wrong)))
+        Raises:
+          CheckpointError: it is not there.
+        """
+        if name not in self._values:
+            raise mtf.CheckpointError(
+                f"config.json does not say {name!r}, which this model needs."
+            )
+        return self._values[name]
 
-  def activation(self, name: str) -> str:
-    """Returns our name of the activation that a setting names.
+    def get(self, name: str, default: Any = None) -> Any:
+        """Returns a setting, or `default` where it is absent or null."""
+        value = self._values.get(name)
+        return default if value is None else value
 
-    Raises:
-      CheckpointError: it is none of those that both have.
-    """
-    if self[name] not in ACTIVATIONS:
-      raise mtf.CheckpointError(
-          f"config.json asks for the activation {self[name]!r}; there are "
-          f"{', '.join(ACTIVATIONS)}.")
-    return ACTIVATIONS[self[name]]
+    def require(self, **wanted: Any) -> None:
+        """Checks settings of which one value alone is known here; those that are absent
+        have it.
+
+        Raises:
+          CheckpointError: a setting is another.
+        """
+        wrong = {
+            name: self._values[name]
+            for name, value in wanted.items()
+            if self._values.get(name, value) not in (value, None)
+        }
+        if wrong:
+            raise mtf.CheckpointError(
+                mtf.explain_error(
+                    "config.json asks for what there is not here.",
+                    config="\n".join(
+                        f"{name}: {value!r}" for name, value in wrong.items()
+                    ),
+                    known="\n".join(f"{name}: {wanted[name]!r}" for name in wrong),
+                )
+            )
+
+    def activation(self, name: str) -> str:
+        """Returns our name of the activation that a setting names.
+
+        Raises:
+          CheckpointError: it is none of those that both have.
+        """
+        if self[name] not in ACTIVATIONS:
+            raise mtf.CheckpointError(
+                f"config.json asks for the activation {self[name]!r}; there are "
+                f"{', '.join(ACTIVATIONS)}."
+            )
+        return ACTIVATIONS[self[name]]
 
 
 def their_activation(name: str) -> str:
-  """Returns the name that config.json has for an activation of ours.
+    """Returns the name that config.json has for an activation of ours.
 
-  Raises:
-    CheckpointError: there is none.
-  """
-  found = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
-  if not found:
-    raise mtf.CheckpointError(f"there the activation {name!r} has no name; those of "
-                              f"{', '.join(ACTIVATIONS.values())} have one.")
-  return found[0]
+    Raises:
+      CheckpointError: there is none.
+    """
+    found = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
+    if not found:
+        raise mtf.CheckpointError(
+            f"there the activation {name!r} has no name; those of "
+            f"{', '.join(ACTIVATIONS.values())} have one."
+        )
+    return found[0]

@@ -6,7 +6,8 @@
     with new_folder("runs/out") as folder:
       write_tensors(folder, arrays)
 
-Large models lie in several files; `model.safetensors.index.json` says which tensor is in which.
+Large models lie in several files; `model.safetensors.index.json` says which tensor is
+in which.
 """
 
 from __future__ import annotations
@@ -27,124 +28,167 @@ import meshtf as mtf
 
 FILE, INDEX = "model.safetensors", "model.safetensors.index.json"
 SHARD_BYTES = 5 * 10**9
-_FLOATS = ("F32", "F16", "BF16")         # what float32 holds exactly
+_FLOATS = ("F32", "F16", "BF16")  # what float32 holds exactly
 
 
 class _Entry(NamedTuple):
-  """Where a tensor lies, and of what shape and data type it is."""
+    """Where a tensor lies, and of what shape and data type it is."""
 
-  file: Any
-  shape: tuple[int, ...]
-  dtype: str
+    file: Any
+    shape: tuple[int, ...]
+    dtype: str
 
 
 class TensorFiles(Mapping[str, np.ndarray]):
-  """The tensors of a folder by name, in the order of their names, read when they are asked for.
+    """The tensors of a folder by name, in the order of their names, read when they are
+    asked for.
 
-  Args:
-    folder: holds model.safetensors, or several files and their index.
-
-  Raises:
-    CheckpointError: it does not, or a file cannot be read or lacks what the index says.
-  """
-
-  def __init__(self, folder: str | Path) -> None:
-    self._entries: dict[str, _Entry] = {}
-    with _read_plainly(folder):
-      for name, path in _files(Path(folder)):
-        file = safe_open(str(path), "np")
-        for key in file.keys() if name is None else name:
-          part = file.get_slice(key)
-          self._entries[key] = _Entry(file, tuple(part.get_shape()), part.get_dtype())
-
-  def __iter__(self) -> Iterator[str]:
-    return iter(sorted(self._entries))
-
-  def __len__(self) -> int:
-    return len(self._entries)
-
-  def shape(self, name: str) -> tuple[int, ...]:
-    """Returns the shape of a tensor, without reading it."""
-    return self._entries[name].shape
-
-  def __getitem__(self, name: str) -> np.ndarray:
-    """Returns a tensor of floats as float32.
+    Args:
+      folder: holds model.safetensors, or several files and their index.
 
     Raises:
-      CheckpointError: it is of another data type, such as integers or quantized numbers.
+      CheckpointError: it does not, or a file cannot be read or lacks what the index
+        says.
     """
-    entry = self._entries[name]
-    if entry.dtype not in _FLOATS:
-      raise mtf.CheckpointError(mtf.explain_error(
-          f"{name!r} is of data type {entry.dtype}.",
-          way_out=f"What is converted is one of {', '.join(_FLOATS)}: save the model as such."))
-    return np.asarray(entry.file.get_tensor(name), np.float32)
+
+    def __init__(self, folder: str | Path) -> None:
+        self._entries: dict[str, _Entry] = {}
+        with _read_plainly(folder):
+            for name, path in _files(Path(folder)):
+                file = safe_open(str(path), "np")
+                for key in file.keys() if name is None else name:
+                    part = file.get_slice(key)
+                    self._entries[key] = _Entry(
+                        file, tuple(part.get_shape()), part.get_dtype()
+                    )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._entries))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a tensor, without reading it."""
+        return self._entries[name].shape
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Returns a tensor of floats as float32.
+
+        Raises:
+          CheckpointError: it is of another data type, such as integers or quantized
+            numbers.
+        """
+        entry = self._entries[name]
+        if entry.dtype not in _FLOATS:
+            raise mtf.CheckpointError(
+                mtf.explain_error(
+                    f"{name!r} is of data type {entry.dtype}.",
+                    way_out=f"What is converted is one of {', '.join(_FLOATS)}: save "
+                    "the model as such.",
+                )
+            )
+        return np.asarray(entry.file.get_tensor(name), np.float32)
 
 
 def _files(folder: Path) -> Iterator[tuple[list[str] | None, Path]]:
-  """Yields the files of a folder, each with the tensors that the index says it has; None: all."""
-  if not (folder / INDEX).is_file():
-    yield None, folder / FILE
-    return
-  held: dict[str, list[str]] = {}
-  for name, file in json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"].items():
-    held.setdefault(file, []).append(name)
-  for file, names in held.items():
-    yield names, folder / file
+    """Yields the files of a folder, each with the tensors that the index says it has;
+    None: all.
+    """
+    if not (folder / INDEX).is_file():
+        yield None, folder / FILE
+        return
+    held: dict[str, list[str]] = {}
+    for name, file in json.loads((folder / INDEX).read_text(encoding="utf-8"))[
+        "weight_map"
+    ].items():
+        held.setdefault(file, []).append(name)
+    for file, names in held.items():
+        yield names, folder / file
 
 
 @contextlib.contextmanager
 def _read_plainly(folder: str | Path) -> Iterator[None]:
-  try:
-    yield
-  except (OSError, KeyError, ValueError, SafetensorError) as error:
-    found = sorted(p.name for p in Path(folder).iterdir()) if Path(folder).is_dir() else ["nothing"]
-    raise mtf.CheckpointError(mtf.explain_error(
-        "the tensors of a folder cannot be read.", folder=folder, there_is=", ".join(found[:8]),
-        error=error, way_out=f"It must hold {FILE}, or {INDEX} and the files that this names.")
-    ) from None
+    try:
+        yield
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        found = (
+            sorted(p.name for p in Path(folder).iterdir())
+            if Path(folder).is_dir()
+            else ["nothing"]
+        )
+        raise mtf.CheckpointError(
+            mtf.explain_error(
+                "the tensors of a folder cannot be read.",
+                folder=folder,
+                there_is=", ".join(found[:8]),
+                error=error,
+                way_out=f"It must hold {FILE}, or {INDEX} and the files that this "
+                "names.",
+            )
+        ) from None
 
 
-def write_tensors(folder: str | Path, tensors: Mapping[str, np.ndarray],
-                  shard_bytes: int = SHARD_BYTES) -> None:
-  """Writes tensors as one file, or, if they are larger, as several and an index.
+def write_tensors(
+    folder: str | Path,
+    tensors: Mapping[str, np.ndarray],
+    shard_bytes: int = SHARD_BYTES,
+) -> None:
+    """Writes tensors as one file, or, if they are larger, as several and an index.
 
-  Args:
-    folder: is there already.
-    tensors: by name.
-    shard_bytes: what a file holds at most; a larger tensor has a file by itself.
-  """
-  shards: list[dict[str, np.ndarray]] = [{}]
-  room = shard_bytes
-  for name, tensor in tensors.items():
-    if tensor.nbytes > room and shards[-1]:
-      shards.append({})
-      room = shard_bytes
-    shards[-1][name] = np.ascontiguousarray(tensor)
-    room -= tensor.nbytes
-  files = [FILE] if len(shards) == 1 else [
-      f"model-{i:05d}-of-{len(shards):05d}.safetensors" for i in range(1, len(shards) + 1)]
-  for file, shard in zip(files, shards):
-    save_file(shard, str(Path(folder, file)), {"format": "pt"})     # transformers asks for this
-  if len(shards) > 1:
-    index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
-             "weight_map": {name: file for file, shard in zip(files, shards) for name in shard}}
-    Path(folder, INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+    Args:
+      folder: is there already.
+      tensors: by name.
+      shard_bytes: what a file holds at most; a larger tensor has a file by itself.
+    """
+    shards: list[dict[str, np.ndarray]] = [{}]
+    room = shard_bytes
+    for name, tensor in tensors.items():
+        if tensor.nbytes > room and shards[-1]:
+            shards.append({})
+            room = shard_bytes
+        shards[-1][name] = np.ascontiguousarray(tensor)
+        room -= tensor.nbytes
+    files = (
+        [FILE]
+        if len(shards) == 1
+        else [
+            f"model-{i:05d}-of-{len(shards):05d}.safetensors"
+            for i in range(1, len(shards) + 1)
+        ]
+    )
+    for file, shard in zip(files, shards):
+        save_file(
+            shard, str(Path(folder, file)), {"format": "pt"}
+        )  # transformers asks for this
+    if len(shards) > 1:
+        index = {
+            "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
+            "weight_map": {
+                name: file for file, shard in zip(files, shards) for name in shard
+            },
+        }
+        Path(folder, INDEX).write_text(
+            json.dumps(index, indent=2) + "\n", encoding="utf-8"
+        )
 
 
 @contextlib.contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
-  """Gives a folder to write into, which gets its name when all is written; after an error, none.
+    """Gives a folder to write into, which gets its name when all is written; after an
+    error, none.
 
-  Raises:
-    CheckpointError: there is something of this name.
-  """
-  if Path(path).exists():
-    raise mtf.CheckpointError(f"{path} is there already, and nothing is overwritten: give another.")
-  unfinished = Path(f"{path}.tmp-{os.getpid()}")
-  unfinished.mkdir(parents=True)
-  try:
-    yield unfinished
-    unfinished.rename(path)
-  finally:
-    shutil.rmtree(unfinished, ignore_errors=True)
+    Raises:
+      CheckpointError: there is something of this name.
+    """
+    if Path(path).exists():
+        raise mtf.CheckpointError(
+            f"{path} is there already, and nothing is overwritten: give another."
+        )
+    unfinished = Path(f"{path}.tmp-{os.getpid()}")
+    unfinished.mkdir(parents=True)
+    try:
+        yield unfinished
+        unfinished.rename(path)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,6 +1,8 @@
-"""What models learn from. Batches are dicts; their order is a pure function of (seed, position).
+"""What models learn from. Batches are dicts; their order is a pure function of (seed,
+position).
 
-A training loop takes any object with these five (`Data`, in protocol.py, has the words):
+A training loop takes any object with these five (`Data`, in protocol.py, has the
+words):
 
     data.vocabulary                                   .size, .encode(text), .decode(ids), .end
     data.features(batch)                              {name: tf.TensorSpec}; reads no examples
@@ -8,8 +10,9 @@ A training loop takes any object with these five (`Data`, in protocol.py, has th
     data.held_out(batch, number=None)                 finite, fixed order; `counts` [batch] besides
     str(data)                                         a line that says what it is
 
-`first` counts the examples that were learnt from already, and is all that a checkpoint needs to
-keep. `worker=(w, n)` reads the w-th of n slices of each batch. There are two such objects:
+`first` counts the examples that were learnt from already, and is all that a checkpoint
+needs to keep. `worker=(w, n)` reads the w-th of n slices of each batch. There are two
+such objects:
 
     ByteText(python_library, length=128)              bytes of text files: tokens, targets
     TaskData("span_corruption_stdlib")                a registered task or mixture, by its name
@@ -20,9 +23,10 @@ in gin:
     ByteText.corpus = @data.python_library            TaskData.task = "span_corruption_stdlib"
     ByteText.length = 128                             span_corruption.inputs = 512
 
-A task is a source, rows that are made of it once, preprocessors that are pure functions of
-(row, seed), a vocabulary, and features, the arrays of a batch. `transformer.tokenize` writes rows
-ahead of time; `transformer.vocabulary` trains a vocabulary. In files of this package:
+A task is a source, rows that are made of it once, preprocessors that are pure functions
+of (row, seed), a vocabulary, and features, the arrays of a batch.
+`transformer.tokenize` writes rows ahead of time; `transformer.vocabulary` trains a
+vocabulary. In files of this package:
 
     sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its number
     packing.py       rows: chunks, packed texts, packed pairs
@@ -75,12 +79,53 @@ from transformer.data.vocabularies import (
     WordPieceVocabulary,
 )
 
-__all__ = ["BertFeatures", "ByteText", "ByteVocabulary", "Chunks", "ClassifierFeatures", "Corpus",
-           "CorpusError", "Data", "DataError", "END", "EncoderDecoderFeatures", "Features",
-           "LanguageModelFeatures", "Mixture", "Packed", "PackedPairs", "PrefixFeatures",
-           "RawBytes", "SentencePieceVocabulary", "ShapesOnly", "Task", "TaskData", "Vocabulary",
-           "VocabularyError", "WordPieceVocabulary", "batches", "bert_pretraining", "documents",
-           "evaluation_batches", "find", "json_lines", "language_model", "pack",
-           "prefix_language_model", "preprocessors", "python_library", "register",
-           "sequence_to_sequence", "span_corruption", "starts", "stored_rows", "task_names",
-           "text_files", "text_lines", "tfrecords", "tsv", "windows", "write_rows"]
+__all__ = [
+    "BertFeatures",
+    "ByteText",
+    "ByteVocabulary",
+    "Chunks",
+    "ClassifierFeatures",
+    "Corpus",
+    "CorpusError",
+    "Data",
+    "DataError",
+    "END",
+    "EncoderDecoderFeatures",
+    "Features",
+    "LanguageModelFeatures",
+    "Mixture",
+    "Packed",
+    "PackedPairs",
+    "PrefixFeatures",
+    "RawBytes",
+    "SentencePieceVocabulary",
+    "ShapesOnly",
+    "Task",
+    "TaskData",
+    "Vocabulary",
+    "VocabularyError",
+    "WordPieceVocabulary",
+    "batches",
+    "bert_pretraining",
+    "documents",
+    "evaluation_batches",
+    "find",
+    "json_lines",
+    "language_model",
+    "pack",
+    "prefix_language_model",
+    "preprocessors",
+    "python_library",
+    "register",
+    "sequence_to_sequence",
+    "span_corruption",
+    "starts",
+    "stored_rows",
+    "task_names",
+    "text_files",
+    "text_lines",
+    "tfrecords",
+    "tsv",
+    "windows",
+    "write_rows",
+]

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 
 class DataError(ValueError):
-  """Data that cannot be read, or that is not what was asked for."""
+    """Data that cannot be read, or that is not what was asked for."""

@@ -1,7 +1,9 @@
-"""One replica's part of a program: every device runs this, and knows its place by its number.
+"""One replica's part of a program: every device runs this, and knows its place by its
+number.
 
-Moves are collectives of XLA among groups of replicas, coordinates come from the replica's number,
-and a variable is the slice that this replica holds. So one program serves any number of them.
+Moves are collectives of XLA among groups of replicas, coordinates come from the
+replica's number, and a variable is the slice that this replica holds. So one program
+serves any number of them.
 
     results = Replica(program, variables, inputs).run()
 """
@@ -24,70 +26,80 @@ from meshtf.runtime.tf_private import optimization_barrier, replica_id
 
 
 class Replica(Single):
-  """Carries out a program on one replica, while it is traced.
+    """Carries out a program on one replica, while it is traced.
 
-  Args:
-    program: what to run.
-    variables: this replica's tf.Variable of each variable.
-    inputs: this replica's slice of each other store.
-  """
+    Args:
+      program: what to run.
+      variables: this replica's tf.Variable of each variable.
+      inputs: this replica's slice of each other store.
+    """
 
-  def __init__(self, program: Program, variables: Mapping[Store, tf.Variable],
-               inputs: Mapping[Store, Any]) -> None:
-    super().__init__(program, Coordinates(_coordinates(program.mesh)), jit=True)
-    self.variables, self.inputs = variables, inputs
+    def __init__(
+        self,
+        program: Program,
+        variables: Mapping[Store, tf.Variable],
+        inputs: Mapping[Store, Any],
+    ) -> None:
+        super().__init__(program, Coordinates(_coordinates(program.mesh)), jit=True)
+        self.variables, self.inputs = variables, inputs
 
-  def _load(self, store: Store) -> Any:
-    if store in self.variables:
-      return self.variables[store].read_value()
-    return self.inputs[store] if store in self.inputs else store.read()[0]
+    def _load(self, store: Store) -> Any:
+        if store in self.variables:
+            return self.variables[store].read_value()
+        return self.inputs[store] if store in self.inputs else store.read()[0]
 
-  def _put(self, step: Put) -> Sequence[Any]:
-    slices = [self.variables[store] for store in step.op.stores]
-    return step.op.update(slices, *(self.values[v] for v in step.values)) or ()
+    def _put(self, step: Put) -> Sequence[Any]:
+        slices = [self.variables[store] for store in step.op.stores]
+        return step.op.update(slices, *(self.values[v] for v in step.values)) or ()
 
-  def _move(self, step: MoveStep) -> Any:
-    assert step.src.spec is not None
-    move, names, x = step.move, step.src.spec.shape.names, self.values[step.src]
-    if step.after is not None:
-      x = optimization_barrier([x, self.values[step.after]])[0]
-    cut = names.index(move.after.dim) if isinstance(move.after, Split) else -1
-    join = names.index(move.before.dim) if isinstance(move.before, Split) else -1
-    kind = move.before.kind if isinstance(move.before, Pending) else ""
-    groups = self.mesh.groups(move.axis)
-    if move.kind == "slice":
-      return self._slice(x, move.axis, cut)
-    if move.kind == "all_reduce":
-      return collectives.all_reduce(x, groups, kind)
-    if move.kind == "reduce_scatter":
-      return collectives.reduce_scatter(x, groups, kind, cut)
-    if move.kind == "all_gather":
-      return collectives.all_gather(x, groups, join)
-    if move.kind == "all_to_all":
-      return collectives.all_to_all(x, groups, cut, join)
-    return collectives.permute(x, self.mesh.exchanges(move.axis, move.other))
+    def _move(self, step: MoveStep) -> Any:
+        assert step.src.spec is not None
+        move, names, x = step.move, step.src.spec.shape.names, self.values[step.src]
+        if step.after is not None:
+            x = optimization_barrier([x, self.values[step.after]])[0]
+        cut = names.index(move.after.dim) if isinstance(move.after, Split) else -1
+        join = names.index(move.before.dim) if isinstance(move.before, Split) else -1
+        kind = move.before.kind if isinstance(move.before, Pending) else ""
+        groups = self.mesh.groups(move.axis)
+        if move.kind == "slice":
+            return self._slice(x, move.axis, cut)
+        if move.kind == "all_reduce":
+            return collectives.all_reduce(x, groups, kind)
+        if move.kind == "reduce_scatter":
+            return collectives.reduce_scatter(x, groups, kind, cut)
+        if move.kind == "all_gather":
+            return collectives.all_gather(x, groups, join)
+        if move.kind == "all_to_all":
+            return collectives.all_to_all(x, groups, cut, join)
+        return collectives.permute(x, self.mesh.exchanges(move.axis, move.other))
 
-  def _slice(self, x: Any, axis: str, cut: int) -> Any:
-    size = x.shape[cut] // self.mesh.axes[axis]
-    begin, sizes = [0] * len(x.shape), x.shape.as_list()
-    sizes[cut] = size
-    start = self.coordinates[axis] * size
-    return tf.slice(x, [*begin[:cut], start, *begin[cut + 1:]], sizes)
+    def _slice(self, x: Any, axis: str, cut: int) -> Any:
+        size = x.shape[cut] // self.mesh.axes[axis]
+        begin, sizes = [0] * len(x.shape), x.shape.as_list()
+        sizes[cut] = size
+        start = self.coordinates[axis] * size
+        return tf.slice(x, [*begin[:cut], start, *begin[cut + 1 :]], sizes)
 
-  def _tell(self, step: Tell) -> tuple[Any, ...]:
-    groups = self.mesh.groups(*step.axes)
-    return tuple(collectives.stack(x, groups) for x in self.values[step.src])
+    def _tell(self, step: Tell) -> tuple[Any, ...]:
+        groups = self.mesh.groups(*step.axes)
+        return tuple(collectives.stack(x, groups) for x in self.values[step.src])
 
-  def _window(self, step: WindowStep) -> Any:
-    assert step.src.spec is not None
-    return exchange(self.values[step.src], step.src.spec.shape.index(step.dim), step.window,
-                    step.factor_size, step.fill, self.coordinates[step.axis],
-                    self.mesh.groups(step.axis))
+    def _window(self, step: WindowStep) -> Any:
+        assert step.src.spec is not None
+        return exchange(
+            self.values[step.src],
+            step.src.spec.shape.index(step.dim),
+            step.window,
+            step.factor_size,
+            step.fill,
+            self.coordinates[step.axis],
+            self.mesh.groups(step.axis),
+        )
 
 
 def _coordinates(mesh: Mesh) -> dict[str, Any]:
-  place, found = replica_id(), {}
-  for axis, size in reversed(mesh.axes.items()):
-    found[axis] = place % size
-    place = place // size
-  return found
+    place, found = replica_id(), {}
+    for axis, size in reversed(mesh.axes.items()):
+        found[axis] = place % size
+        place = place // size
+    return found

@@ -20,68 +20,86 @@ ALONE = mtf.Mesh("")
 
 @pytest.fixture(autouse=True)
 def without_settings():
-  gin.clear_config()
-  yield
-  gin.clear_config()
+    gin.clear_config()
+    yield
+    gin.clear_config()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_read_as_it_was_written(name, tmp_path):
-  write(Reference(name), tmp_path)
-  model = read_model(tmp_path, ALONE)
-  write_run(model, tmp_path / "run")
-  again = read_run(tmp_path / "run", mtf.Mesh("model:2", "vocab:model"))
-  assert type(again) is type(model) and again.architecture == model.architecture
-  assert values(again) == values(model)
+    write(Reference(name), tmp_path)
+    model = read_model(tmp_path, ALONE)
+    write_run(model, tmp_path / "run")
+    again = read_run(tmp_path / "run", mtf.Mesh("model:2", "vocab:model"))
+    assert type(again) is type(model) and again.architecture == model.architecture
+    assert values(again) == values(model)
 
 
 def test_encoders_and_decoders_of_different_depth(tmp_path):
-  write(Reference("t5"), tmp_path)
-  model = read_model(tmp_path, ALONE)
-  other = type(model)(ALONE, model.architecture,
-                      type(model.architecture)(**{**vars(model.architecture), "blocks": 1}))
-  write_run(other, tmp_path / "run")
-  assert read_run(tmp_path / "run", ALONE).decoder.architecture.blocks == 1
+    write(Reference("t5"), tmp_path)
+    model = read_model(tmp_path, ALONE)
+    other = type(model)(
+        ALONE,
+        model.architecture,
+        type(model.architecture)(**{**vars(model.architecture), "blocks": 1}),
+    )
+    write_run(other, tmp_path / "run")
+    assert read_run(tmp_path / "run", ALONE).decoder.architecture.blocks == 1
 
 
 def test_what_an_optimizer_keeps_is_left_out(tmp_path):
-  write(Reference("gpt2"), tmp_path)
-  model = read_model(tmp_path, ALONE)
-  write_run(model, tmp_path / "run")
-  trainer = Trainer(model, mtf.optimizers.AdamW)
-  trainer.steps_done = 7
-  model.variables[0].assign(model.variables[0] + 1.0)
-  trainer.save(mtf.checkpoints.Saver(str(tmp_path / "run")))
-  assert values(read_run(tmp_path / "run", ALONE)) == values(model)
+    write(Reference("gpt2"), tmp_path)
+    model = read_model(tmp_path, ALONE)
+    write_run(model, tmp_path / "run")
+    trainer = Trainer(model, mtf.optimizers.AdamW)
+    trainer.steps_done = 7
+    model.variables[0].assign(model.variables[0] + 1.0)
+    trainer.save(mtf.checkpoints.Saver(str(tmp_path / "run")))
+    assert values(read_run(tmp_path / "run", ALONE)) == values(model)
 
 
 def test_folders_that_are_no_runs(tmp_path):
-  with pytest.raises(mtf.CheckpointError, match="no config.gin"):
-    read_run(tmp_path, ALONE)
+    with pytest.raises(mtf.CheckpointError, match="no config.gin"):
+        read_run(tmp_path, ALONE)
 
 
 def test_nothing_is_written_over(tmp_path):
-  write(Reference("gpt2"), tmp_path)
-  with pytest.raises(mtf.CheckpointError, match="nothing is overwritten"):
-    write_run(read_model(tmp_path, ALONE), tmp_path)
+    write(Reference("gpt2"), tmp_path)
+    with pytest.raises(mtf.CheckpointError, match="nothing is overwritten"):
+        write_run(read_model(tmp_path, ALONE), tmp_path)
 
 
 @pytest.mark.slow
 def test_the_command_there_and_back_again(tmp_path):
-  write(Reference("t5_1_1"), tmp_path)
-  convert(tmp_path, "--from=hf", f"--model_dir={tmp_path}", "--output=run", "--scanned")
-  assert "Architecture.scanned = True" in (tmp_path / "run" / "config.gin").read_text()
-  convert(tmp_path, "--to=hf", "--model_dir=run", "--output=again")
-  there, again = (load_file(folder / "model.safetensors") for folder in (
-      tmp_path, tmp_path / "again"))
-  assert {n: w.tobytes() for n, w in there.items()} == {n: w.tobytes() for n, w in again.items()}
-  refused = convert(tmp_path, "--to=hf", "--model_dir=again", "--output=out", code=1)
-  assert "CheckpointError: again has no config.gin" in refused and "Traceback" not in refused
+    write(Reference("t5_1_1"), tmp_path)
+    convert(
+        tmp_path, "--from=hf", f"--model_dir={tmp_path}", "--output=run", "--scanned"
+    )
+    assert (
+        "Architecture.scanned = True" in (tmp_path / "run" / "config.gin").read_text()
+    )
+    convert(tmp_path, "--to=hf", "--model_dir=run", "--output=again")
+    there, again = (
+        load_file(folder / "model.safetensors")
+        for folder in (tmp_path, tmp_path / "again")
+    )
+    assert {n: w.tobytes() for n, w in there.items()} == {
+        n: w.tobytes() for n, w in again.items()
+    }
+    refused = convert(tmp_path, "--to=hf", "--model_dir=again", "--output=out", code=1)
+    assert (
+        "CheckpointError: again has no config.gin" in refused
+        and "Traceback" not in refused
+    )
 
 
 def convert(folder, *flags, code=0):
-  """Runs the command in a folder; returns what it says where errors are told."""
-  done = subprocess.run([sys.executable, "-m", "transformer.convert", *flags], cwd=folder,
-                        capture_output=True, text=True)
-  assert done.returncode == code, done.stderr
-  return done.stderr
+    """Runs the command in a folder; returns what it says where errors are told."""
+    done = subprocess.run(
+        [sys.executable, "-m", "transformer.convert", *flags],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == code, done.stderr
+    return done.stderr

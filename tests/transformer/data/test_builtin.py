@@ -7,95 +7,121 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.data.builtin import bert_pretraining, language_model, sequence_to_sequence
+from transformer.data.builtin import (
+    bert_pretraining,
+    language_model,
+    sequence_to_sequence,
+)
 from transformer.data.vocabularies import train_word_pieces
 
 
 class Texts:
-  """A source in memory."""
+    """A source in memory."""
 
-  def train(self):
-    return [{"text": f"def f{k}(x):\n  return x + {k}\n" * (1 + k % 4)} for k in range(20)]
+    def train(self):
+        return [
+            {"text": f"def f{k}(x):\n  return x + {k}\n" * (1 + k % 4)}
+            for k in range(20)
+        ]
 
-  def held_out(self):
-    return self.train()[:4]
+    def held_out(self):
+        return self.train()[:4]
 
 
 @pytest.fixture
 def settings():
-  yield gin
-  gin.clear_config()
+    yield gin
+    gin.clear_config()
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
-  path = tmp_path_factory.mktemp("words") / "vocab.txt"
-  pieces = train_word_pieces([e["text"] for e in Texts().train()], 60)
-  path.write_text("\n".join(pieces), encoding="utf-8")
-  return str(path)
+    path = tmp_path_factory.mktemp("words") / "vocab.txt"
+    pieces = train_word_pieces([e["text"] for e in Texts().train()], 60)
+    path.write_text("\n".join(pieces), encoding="utf-8")
+    return str(path)
 
 
 def first(task):
-  return {k: v.numpy() for k, v in next(iter(data.TaskData(task).batches(4))).items()}
+    return {k: v.numpy() for k, v in next(iter(data.TaskData(task).batches(4))).items()}
 
 
 def test_all_are_known_and_those_of_bytes_read_the_library():
-  assert {"bert_stdlib", "language_model_stdlib", "prefix_language_model_stdlib",
-          "span_corruption_stdlib"} <= set(data.task_names())
-  with pytest.raises(data.DataError, match="Is 'span_corruption_stdlib' meant"):
-    data.find("span_coruption_stdlib")
+    assert {
+        "bert_stdlib",
+        "language_model_stdlib",
+        "prefix_language_model_stdlib",
+        "span_corruption_stdlib",
+    } <= set(data.task_names())
+    with pytest.raises(data.DataError, match="Is 'span_corruption_stdlib' meant"):
+        data.find("span_coruption_stdlib")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name, names", [
-    ("language_model_stdlib", "tokens targets weights segments positions"),
-    ("prefix_language_model_stdlib", "tokens targets weights prefix"),
-    ("span_corruption_stdlib", "inputs tokens targets weights")])
+@pytest.mark.parametrize(
+    "name, names",
+    [
+        ("language_model_stdlib", "tokens targets weights segments positions"),
+        ("prefix_language_model_stdlib", "tokens targets weights prefix"),
+        ("span_corruption_stdlib", "inputs tokens targets weights"),
+    ],
+)
 def test_tasks_of_the_library(name, names):
-  made = first(name)
-  assert " ".join(made) == names and all(len(values) == 4 for values in made.values())
-  assert made["weights"].sum() > 100
+    made = first(name)
+    assert " ".join(made) == names and all(len(values) == 4 for values in made.values())
+    assert made["weights"].sum() > 100
 
 
 def test_a_packed_language_model_tells_every_byte_once():
-  task = language_model("lm", Texts(), length=64)
-  rows = list(task.rows(Texts().train(), (0,)))
-  assert sum(len(row["targets"]) for row in rows) == sum(
-      len(e["text"]) + 1 for e in Texts().train())
-  made = first(task)
-  inside = made["positions"] > 0
-  assert np.array_equal(made["tokens"][:, 1:][inside[:, 1:]],
-                        made["targets"][:, :-1][inside[:, 1:]])
-  assert "segments" not in first(language_model("lm", Texts(), length=64, packed=False))
+    task = language_model("lm", Texts(), length=64)
+    rows = list(task.rows(Texts().train(), (0,)))
+    assert sum(len(row["targets"]) for row in rows) == sum(
+        len(e["text"]) + 1 for e in Texts().train()
+    )
+    made = first(task)
+    inside = made["positions"] > 0
+    assert np.array_equal(
+        made["tokens"][:, 1:][inside[:, 1:]], made["targets"][:, :-1][inside[:, 1:]]
+    )
+    assert "segments" not in first(
+        language_model("lm", Texts(), length=64, packed=False)
+    )
 
 
 def test_bert_hides_and_pairs(words, settings):
-  settings.parse_config(f'WordPieceVocabulary.path = "{words}"')
-  task = bert_pretraining("bert", Texts(), length=48, predictions=6)
-  made = first(task)
-  at = made["masked_positions"]
-  assert (made["tokens"][:, 0] == task.vocabulary.begin).all()
-  assert set(made["next_sentence_labels"]) <= {0, 1} and made["masked_weights"].sum() > 8
-  hidden = np.take_along_axis(made["tokens"], at, 1)[made["masked_weights"] > 0]
-  assert (hidden == task.vocabulary.mask).mean() > 0.5
+    settings.parse_config(f'WordPieceVocabulary.path = "{words}"')
+    task = bert_pretraining("bert", Texts(), length=48, predictions=6)
+    made = first(task)
+    at = made["masked_positions"]
+    assert (made["tokens"][:, 0] == task.vocabulary.begin).all()
+    assert (
+        set(made["next_sentence_labels"]) <= {0, 1} and made["masked_weights"].sum() > 8
+    )
+    hidden = np.take_along_axis(made["tokens"], at, 1)[made["masked_weights"] > 0]
+    assert (hidden == task.vocabulary.mask).mean() > 0.5
 
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_pairs_of_texts_from_a_file(tmp_path, packed):
-  (tmp_path / "a.tsv").write_text("\n".join(f"in {k}\tout {k}" for k in range(30)))
-  source = data.tsv(str(tmp_path / "a.tsv"), columns=("x", "y"))
-  task = sequence_to_sequence("copy", source, fields=("x", "y"), inputs=16, targets=18,
-                              packed=packed)
-  made = first(task)
-  given, told = (task.vocabulary.decode(made[name][0]) for name in ("inputs", "targets"))
-  assert given.replace("in", "out") == told
-  assert ("input_segments" in made) == packed
-  assert made["inputs"].shape == (4, 16) and made["targets"].shape == (4, 18)
+    (tmp_path / "a.tsv").write_text("\n".join(f"in {k}\tout {k}" for k in range(30)))
+    source = data.tsv(str(tmp_path / "a.tsv"), columns=("x", "y"))
+    task = sequence_to_sequence(
+        "copy", source, fields=("x", "y"), inputs=16, targets=18, packed=packed
+    )
+    made = first(task)
+    given, told = (
+        task.vocabulary.decode(made[name][0]) for name in ("inputs", "targets")
+    )
+    assert given.replace("in", "out") == told
+    assert ("input_segments" in made) == packed
+    assert made["inputs"].shape == (4, 16) and made["targets"].shape == (4, 18)
 
 
 def test_by_gin_alone(tmp_path, settings):
-  (tmp_path / "a.txt").write_text("\n".join(f"the line of number {k}" for k in range(50)))
-  settings.parse_config(f"""
+    (tmp_path / "a.txt").write_text(
+        "\n".join(f"the line of number {k}" for k in range(50))
+    )
+    settings.parse_config(f"""
       TaskData.task = @span_corruption()
       TaskData.seed = 3
       span_corruption.name = "lines"
@@ -105,8 +131,13 @@ def test_by_gin_alone(tmp_path, settings):
       ByteVocabulary.extra_ids = 7
       data.text_lines.pattern = "{tmp_path}/*.txt"
   """)
-  source = data.TaskData()
-  assert source.vocabulary.size == 266 and source.features(2)["inputs"].shape == [2, 40]
-  assert next(iter(source.batches(2)))["inputs"].shape == (2, 40)
-  settings.parse_config('TaskData.task = "span_corruption_stdlib"\nspan_corruption.inputs = 96')
-  assert data.TaskData().features(2)["inputs"].shape == [2, 96]
+    source = data.TaskData()
+    assert source.vocabulary.size == 266 and source.features(2)["inputs"].shape == [
+        2,
+        40,
+    ]
+    assert next(iter(source.batches(2)))["inputs"].shape == (2, 40)
+    settings.parse_config(
+        'TaskData.task = "span_corruption_stdlib"\nspan_corruption.inputs = 96'
+    )
+    assert data.TaskData().features(2)["inputs"].shape == [2, 96]

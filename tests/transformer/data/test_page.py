@@ -1,4 +1,6 @@
-"""What docs/data.md says: its program prints what stands below it, its names are there."""
+"""What docs/data.md says: its program prints what stands below it, its names
+are there.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +10,24 @@ from pathlib import Path
 from transformer import data
 from transformer.data import tasks
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(
+    encoding="utf-8"
+)
 
 
 def test_the_program_prints_what_is_below_it(tmp_path, monkeypatch, capsys):
-  monkeypatch.setattr(tasks, "_known", dict(tasks._known))
-  monkeypatch.chdir(tmp_path)
-  (code, text), = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.M | re.S)
-  exec(compile(code, "page.py", "exec"), {})
-  assert capsys.readouterr().out == text
+    monkeypatch.setattr(tasks, "_known", dict(tasks._known))
+    monkeypatch.chdir(tmp_path)
+    ((code, text),) = re.findall(
+        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.M | re.S
+    )
+    exec(compile(code, "page.py", "exec"), {})
+    assert capsys.readouterr().out == text
 
 
 def test_tables_name_what_is_there():
-  rows = re.findall(r"^\| `(\w+)(?:\(.*?\))?` \| (?:`(\w+)`)?", PAGE, re.M)
-  assert len(rows) >= 9
-  for name, made_by in rows:
-    assert name in data.task_names() if made_by else hasattr(data, name), name
-    assert not made_by or hasattr(data, made_by), made_by
+    rows = re.findall(r"^\| `(\w+)(?:\(.*?\))?` \| (?:`(\w+)`)?", PAGE, re.M)
+    assert len(rows) >= 9
+    for name, made_by in rows:
+        assert name in data.task_names() if made_by else hasattr(data, name), name
+        assert not made_by or hasattr(data, made_by), made_by

@@ -1,4 +1,6 @@
-"""Data without texts: the shapes of batches, and a plain word where texts are asked for."""
+"""Data without texts: the shapes of batches, and a plain word where texts are asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,22 @@ MADE = data.ShapesOnly(data.EncoderDecoderFeatures(inputs=8, targets=4, packed=T
 
 
 def test_it_is_data():
-  assert isinstance(MADE, data.Data) and "inputs=8" in str(MADE)
-  found = MADE.features(2)
-  assert found["inputs"] == tf.TensorSpec([2, 8], tf.int32, "inputs")
-  assert found["weights"] == tf.TensorSpec([2, 4], tf.float32, "weights")
-  assert "input_segments" in found
+    assert isinstance(MADE, data.Data) and "inputs=8" in str(MADE)
+    found = MADE.features(2)
+    assert found["inputs"] == tf.TensorSpec([2, 8], tf.int32, "inputs")
+    assert found["weights"] == tf.TensorSpec([2, 4], tf.float32, "weights")
+    assert "input_segments" in found
 
 
-@pytest.mark.parametrize("ask", [lambda: MADE.batches(2), lambda: MADE.held_out(2),
-                                 lambda: MADE.vocabulary.encode("text"),
-                                 lambda: MADE.vocabulary.decode([1])])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: MADE.batches(2),
+        lambda: MADE.held_out(2),
+        lambda: MADE.vocabulary.encode("text"),
+        lambda: MADE.vocabulary.decode([1]),
+    ],
+)
 def test_it_has_no_texts(ask):
-  with pytest.raises(data.DataError, match="bind train.data"):
-    ask()
+    with pytest.raises(data.DataError, match="bind train.data"):
+        ask()

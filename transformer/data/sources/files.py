@@ -1,9 +1,11 @@
-"""Sources in files: text lines, JSON lines, tab-separated values, TFRecords; whole documents.
+"""Sources in files: text lines, JSON lines, tab-separated values, TFRecords; whole
+documents.
 
     source = tsv("data/*.tsv", columns=("question", "answer"), on_bad="skip")
     source.train()[17]                       # {"question": ..., "answer": ...}
 
-A glob names the files. What is held out has a glob of its own, or is the last share of all.
+A glob names the files. What is held out has a glob of its own, or is the last share of
+all.
 """
 
 from __future__ import annotations
@@ -35,149 +37,193 @@ from transformer.data.sources.index import index, read
 
 
 @gin.configurable(module="data")
-def text_lines(pattern: str = gin.REQUIRED, held_out: str | None = None, share: float = 0.05,
-               on_bad: str = "refuse") -> Source:
-  """Returns a source in which each line that is not empty is an example, {"text": ...}.
+def text_lines(
+    pattern: str = gin.REQUIRED,
+    held_out: str | None = None,
+    share: float = 0.05,
+    on_bad: str = "refuse",
+) -> Source:
+    """Returns a source in which each line that is not empty is an example, {"text":
+    ...}.
 
-  Args:
-    pattern: a glob of the files; `**` matches any number of folders.
-    held_out: a glob of the files that are held out.
-    share: without such a glob, the part of all examples, at their end, that is held out.
-    on_bad: "refuse", or "skip", which leaves out what cannot be read, and says how much that is.
-  """
-  return Files(TextLines(), pattern, held_out, share, on_bad)
-
-
-@gin.configurable(module="data")
-def json_lines(pattern: str = gin.REQUIRED, fields: Sequence[str] = (), held_out: str | None = None,
-               share: float = 0.05, on_bad: str = "refuse") -> Source:
-  """Returns a source in which each line is a JSON object with at least these fields; the other
-  arguments are those of `text_lines`."""
-  return Files(JsonLines(tuple(fields)), pattern, held_out, share, on_bad)
-
-
-@gin.configurable(module="data")
-def tsv(pattern: str = gin.REQUIRED, columns: Sequence[str] = gin.REQUIRED, header: bool = False,
-        held_out: str | None = None, share: float = 0.05, on_bad: str = "refuse") -> Source:
-  """Returns a source in which each line has these columns, with tabs between; the other arguments
-  are those of `text_lines`.
-
-  Args:
-    header: whether the first line of a file only names the columns.
-  """
-  return Files(Tsv(tuple(columns), header), pattern, held_out, share, on_bad)
+    Args:
+      pattern: a glob of the files; `**` matches any number of folders.
+      held_out: a glob of the files that are held out.
+      share: without such a glob, the part of all examples, at their end, that is held
+        out.
+      on_bad: "refuse", or "skip", which leaves out what cannot be read, and says how
+        much that is.
+    """
+    return Files(TextLines(), pattern, held_out, share, on_bad)
 
 
 @gin.configurable(module="data")
-def tfrecords(pattern: str = gin.REQUIRED, held_out: str | None = None, share: float = 0.05,
-              on_bad: str = "refuse") -> Source:
-  """Returns a source of records that are `tf.train.Example`; arguments as for `text_lines`. With
-  "skip", a file counts up to the first record that is damaged."""
-  return Files(TFRecords(), pattern, held_out, share, on_bad)
+def json_lines(
+    pattern: str = gin.REQUIRED,
+    fields: Sequence[str] = (),
+    held_out: str | None = None,
+    share: float = 0.05,
+    on_bad: str = "refuse",
+) -> Source:
+    """Returns a source in which each line is a JSON object with at least these fields;
+    the other arguments are those of `text_lines`."""
+    return Files(JsonLines(tuple(fields)), pattern, held_out, share, on_bad)
+
+
+@gin.configurable(module="data")
+def tsv(
+    pattern: str = gin.REQUIRED,
+    columns: Sequence[str] = gin.REQUIRED,
+    header: bool = False,
+    held_out: str | None = None,
+    share: float = 0.05,
+    on_bad: str = "refuse",
+) -> Source:
+    """Returns a source in which each line has these columns, with tabs between; the
+    other arguments are those of `text_lines`.
+
+    Args:
+      header: whether the first line of a file only names the columns.
+    """
+    return Files(Tsv(tuple(columns), header), pattern, held_out, share, on_bad)
+
+
+@gin.configurable(module="data")
+def tfrecords(
+    pattern: str = gin.REQUIRED,
+    held_out: str | None = None,
+    share: float = 0.05,
+    on_bad: str = "refuse",
+) -> Source:
+    """Returns a source of records that are `tf.train.Example`; arguments as for
+    `text_lines`. With "skip", a file counts up to the first record that is damaged."""
+    return Files(TFRecords(), pattern, held_out, share, on_bad)
 
 
 @gin.configurable(module="data")
 def documents(corpus: Callable[[], Corpus] = python_library) -> Source:
-  """Returns a source in which each file of a corpus is an example, {"text": ...}.
+    """Returns a source in which each file of a corpus is an example, {"text": ...}.
 
-  Args:
-    corpus: makes the corpus, as `python_library` does.
-  """
-  return Documents(corpus)
+    Args:
+      corpus: makes the corpus, as `python_library` does.
+    """
+    return Documents(corpus)
 
 
 class Documents:
-  """The files of a corpus as examples."""
+    """The files of a corpus as examples."""
 
-  def __init__(self, corpus: Callable[[], Corpus]) -> None:
-    self._corpus = functools.cache(corpus)
+    def __init__(self, corpus: Callable[[], Corpus]) -> None:
+        self._corpus = functools.cache(corpus)
 
-  def train(self) -> Examples:
-    """Returns the files to learn from."""
-    return _texts(self._corpus().train)
+    def train(self) -> Examples:
+        """Returns the files to learn from."""
+        return _texts(self._corpus().train)
 
-  def held_out(self) -> Examples:
-    """Returns the files that are held out."""
-    return _texts(self._corpus().held_out)
+    def held_out(self) -> Examples:
+        """Returns the files that are held out."""
+        return _texts(self._corpus().held_out)
 
 
 def _texts(joined: np.ndarray) -> Examples:
-  texts = joined.tobytes().split(bytes([END]))
-  return [{"text": text.decode("utf-8", "replace")} for text in texts if text]
+    texts = joined.tobytes().split(bytes([END]))
+    return [{"text": text.decode("utf-8", "replace")} for text in texts if text]
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
-  """A source in files of one format; the arguments are those of `text_lines`."""
+    """A source in files of one format; the arguments are those of `text_lines`."""
 
-  form: Format
-  pattern: str
-  held_out_pattern: str | None = None
-  share: float = 0.05
-  on_bad: str = "refuse"
+    form: Format
+    pattern: str
+    held_out_pattern: str | None = None
+    share: float = 0.05
+    on_bad: str = "refuse"
 
-  def __post_init__(self) -> None:
-    if self.on_bad not in ("refuse", "skip"):
-      raise DataError(f'on_bad must be "refuse" or "skip", not {self.on_bad!r}.')
-    if not 0.0 <= self.share < 1.0:
-      raise DataError(f"the share that is held out must lie between 0 and 1, not be {self.share}.")
+    def __post_init__(self) -> None:
+        if self.on_bad not in ("refuse", "skip"):
+            raise DataError(f'on_bad must be "refuse" or "skip", not {self.on_bad!r}.')
+        if not 0.0 <= self.share < 1.0:
+            raise DataError(
+                "the share that is held out must lie between 0 and 1, not be "
+                f"{self.share}."
+            )
 
-  def train(self) -> Examples:
-    """Returns the examples to learn from."""
-    return self._all(self.pattern) if self.held_out_pattern else self._part(held_out=False)
+    def train(self) -> Examples:
+        """Returns the examples to learn from."""
+        return (
+            self._all(self.pattern)
+            if self.held_out_pattern
+            else self._part(held_out=False)
+        )
 
-  def held_out(self) -> Examples:
-    """Returns the examples that are held out."""
-    if self.held_out_pattern:
-      return self._all(self.held_out_pattern)
-    return self._part(held_out=True)
+    def held_out(self) -> Examples:
+        """Returns the examples that are held out."""
+        if self.held_out_pattern:
+            return self._all(self.held_out_pattern)
+        return self._part(held_out=True)
 
-  def _part(self, held_out: bool) -> Examples:
-    every = self._all(self.pattern)
-    cut = len(every) - round(len(every) * self.share)
-    return Chosen(every, range(cut, len(every)) if held_out else range(cut))
+    def _part(self, held_out: bool) -> Examples:
+        every = self._all(self.pattern)
+        cut = len(every) - round(len(every) * self.share)
+        return Chosen(every, range(cut, len(every)) if held_out else range(cut))
 
-  def _all(self, pattern: str) -> InFiles:
-    return InFiles(sorted(Path(name) for name in glob.glob(pattern, recursive=True)
-                          if not name.endswith(".idx") and Path(name).is_file()),
-                   self.form, self.on_bad == "skip", pattern)
+    def _all(self, pattern: str) -> InFiles:
+        return InFiles(
+            sorted(
+                Path(name)
+                for name in glob.glob(pattern, recursive=True)
+                if not name.endswith(".idx") and Path(name).is_file()
+            ),
+            self.form,
+            self.on_bad == "skip",
+            pattern,
+        )
 
 
 class InFiles(Sequence[Example]):
-  """The examples of some files, in the order of their names, read when they are asked for."""
+    """The examples of some files, in the order of their names, read when they are asked
+    for.
+    """
 
-  def __init__(self, paths: Sequence[Path], form: Format, skip: bool, pattern: str) -> None:
-    if not paths:
-      raise DataError(f"no file matches {pattern!r}.")
-    self._paths, self._form = paths, form
-    found = [index(path, form, skip) for path in paths]
-    self._rows = [rows for rows, _ in found]
-    self._ends = np.cumsum([len(rows) for rows in self._rows])
-    left_out = [f"{path}: {number:,}" for path, (_, number) in zip(paths, found) if number]
-    if left_out:
-      number = sum(number for _, number in found)
-      warnings.warn(f"{number:,} bad {form.unit}s were left out ({'; '.join(left_out[:5])}"
-                    f"{'; ...' if len(left_out) > 5 else ''}); {len(self):,} are good.",
-                    stacklevel=2)
-    if not len(self):
-      raise DataError(f"the files that match {pattern!r} hold no example.")
+    def __init__(
+        self, paths: Sequence[Path], form: Format, skip: bool, pattern: str
+    ) -> None:
+        if not paths:
+            raise DataError(f"no file matches {pattern!r}.")
+        self._paths, self._form = paths, form
+        found = [index(path, form, skip) for path in paths]
+        self._rows = [rows for rows, _ in found]
+        self._ends = np.cumsum([len(rows) for rows in self._rows])
+        left_out = [
+            f"{path}: {number:,}" for path, (_, number) in zip(paths, found) if number
+        ]
+        if left_out:
+            number = sum(number for _, number in found)
+            warnings.warn(
+                f"{number:,} bad {form.unit}s were left out ({'; '.join(left_out[:5])}"
+                f"{'; ...' if len(left_out) > 5 else ''}); {len(self):,} are good.",
+                stacklevel=2,
+            )
+        if not len(self):
+            raise DataError(f"the files that match {pattern!r} hold no example.")
 
-  def __len__(self) -> int:
-    return int(self._ends[-1])
+    def __len__(self) -> int:
+        return int(self._ends[-1])
 
-  @overload
-  def __getitem__(self, at: int) -> Example: ...
+    @overload
+    def __getitem__(self, at: int) -> Example: ...
 
-  @overload
-  def __getitem__(self, at: slice) -> Examples: ...
+    @overload
+    def __getitem__(self, at: slice) -> Examples: ...
 
-  def __getitem__(self, at: int | slice) -> Example | Examples:
-    if isinstance(at, slice):
-      return Chosen(self, range(len(self))[at])
-    at = range(len(self))[at]
-    file = int(np.searchsorted(self._ends, at, side="right"))
-    begin, length, number = self._rows[file][at - self._ends[file]].tolist()
-    try:
-      return self._form.parse(read(self._paths[file], begin, length))
-    except BadPiece as error:
-      raise bad(self._paths[file], self._form.unit, number, error) from error
+    def __getitem__(self, at: int | slice) -> Example | Examples:
+        if isinstance(at, slice):
+            return Chosen(self, range(len(self))[at])
+        at = range(len(self))[at]
+        file = int(np.searchsorted(self._ends, at, side="right"))
+        begin, length, number = self._rows[file][at - self._ends[file]].tolist()
+        try:
+            return self._form.parse(read(self._paths[file], begin, length))
+        except BadPiece as error:
+            raise bad(self._paths[file], self._form.unit, number, error) from error

@@ -14,7 +14,19 @@ from transformer.data.vocabularies.sentence_piece import (
     SentencePieceVocabulary,
     train_sentence_pieces,
 )
-from transformer.data.vocabularies.word_piece import WordPieceVocabulary, train_word_pieces
+from transformer.data.vocabularies.word_piece import (
+    WordPieceVocabulary,
+    train_word_pieces,
+)
 
-__all__ = ["ByteVocabulary", "PAD", "RawBytes", "SentencePieceVocabulary", "Vocabulary",
-           "VocabularyError", "WordPieceVocabulary", "train_sentence_pieces", "train_word_pieces"]
+__all__ = [
+    "ByteVocabulary",
+    "PAD",
+    "RawBytes",
+    "SentencePieceVocabulary",
+    "Vocabulary",
+    "VocabularyError",
+    "WordPieceVocabulary",
+    "train_sentence_pieces",
+    "train_word_pieces",
+]

@@ -1,7 +1,8 @@
-"""What a vocabulary is: text to ids and back, some ids with a meaning, sentinels at the end.
+"""What a vocabulary is: text to ids and back, some ids with a meaning, sentinels at the
+end.
 
-The id 0 is padding in all of them. Sentinels mark what was cut out of a text (Raffel et al. 2019);
-the first is the last id of all, the second the one before, and so on.
+The id 0 is padding in all of them. Sentinels mark what was cut out of a text (Raffel et
+al. 2019); the first is the last id of all, the second the one before, and so on.
 """
 
 from __future__ import annotations
@@ -18,53 +19,61 @@ PAD = 0
 
 
 class VocabularyError(DataError):
-  """A vocabulary that cannot be read, or that lacks what is asked of it."""
+    """A vocabulary that cannot be read, or that lacks what is asked of it."""
 
 
 class Vocabulary(abc.ABC):
-  """Text to ids and back.
+    """Text to ids and back.
 
-  Attributes:
-    size: how many ids there are, sentinels included.
-    end: the id after the last token of a text.
-    unknown: the id of what has none, or None.
-    sentinels: how many of the last ids are sentinels.
-  """
+    Attributes:
+      size: how many ids there are, sentinels included.
+      end: the id after the last token of a text.
+      unknown: the id of what has none, or None.
+      sentinels: how many of the last ids are sentinels.
+    """
 
-  size: int
-  end: int
-  unknown: int | None
-  sentinels: int = 0
+    size: int
+    end: int
+    unknown: int | None
+    sentinels: int = 0
 
-  @abc.abstractmethod
-  def encode(self, text: str) -> np.ndarray:
-    """Returns the ids of a text, int32 [tokens], without an end."""
+    @abc.abstractmethod
+    def encode(self, text: str) -> np.ndarray:
+        """Returns the ids of a text, int32 [tokens], without an end."""
 
-  @abc.abstractmethod
-  def decode(self, ids: np.ndarray) -> str:
-    """Returns the text of some ids up to the first end, without padding."""
+    @abc.abstractmethod
+    def decode(self, ids: np.ndarray) -> str:
+        """Returns the text of some ids up to the first end, without padding."""
 
-  @abc.abstractmethod
-  def fingerprint(self) -> str:
-    """Returns some letters that differ where any id means something else."""
+    @abc.abstractmethod
+    def fingerprint(self) -> str:
+        """Returns some letters that differ where any id means something else."""
 
-  def sentinel(self, number: int) -> int:
-    """Returns the id of a sentinel, counted from 0. Raises VocabularyError: it has too few."""
-    if not 0 <= number < self.sentinels:
-      raise VocabularyError(f"{self} has {self.sentinels} sentinels; number {number}, counted "
-                            "from 0, is asked for.\n  Give it more: extra_ids=100.")
-    return self.size - 1 - number
+    def sentinel(self, number: int) -> int:
+        """Returns the id of a sentinel, counted from 0. Raises VocabularyError: it has
+        too few.
+        """
+        if not 0 <= number < self.sentinels:
+            raise VocabularyError(
+                f"{self} has {self.sentinels} sentinels; number {number}, counted "
+                "from 0, is asked for.\n  Give it more: extra_ids=100."
+            )
+        return self.size - 1 - number
 
-  def _until_end(self, ids: np.ndarray) -> np.ndarray:
-    ids = np.asarray(ids).reshape(-1)
-    ends = np.flatnonzero(ids == self.end)
-    return ids[:ends[0]] if ends.size else ids
+    def _until_end(self, ids: np.ndarray) -> np.ndarray:
+        ids = np.asarray(ids).reshape(-1)
+        ends = np.flatnonzero(ids == self.end)
+        return ids[: ends[0]] if ends.size else ids
 
 
 def extra(package: str) -> ModuleType:
-  """Returns a package of the extra `text`. Raises VocabularyError: it is not installed."""
-  try:
-    return importlib.import_module(package)
-  except ImportError as error:
-    raise VocabularyError(f"the package {package} is not installed, and this vocabulary needs "
-                          "it.\n  pip install 'meshtf[text]'") from error
+    """Returns a package of the extra `text`. Raises VocabularyError: it is not
+    installed.
+    """
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise VocabularyError(
+            f"the package {package} is not installed, and this vocabulary needs "
+            "it.\n  pip install 'meshtf[text]'"
+        ) from error

@@ -1,4 +1,5 @@
-"""Bytes as tokens: without anything else, or with padding, an end, an unknown and sentinels.
+"""Bytes as tokens: without anything else, or with padding, an end, an unknown and
+sentinels.
 
 >>> ByteVocabulary().encode("A").tolist(), ByteVocabulary().size       # as ByT5: 3 ids before
 ([68], 359)
@@ -13,59 +14,62 @@ import numpy as np
 
 from transformer.data.vocabularies.base import Vocabulary, VocabularyError
 
-_FIRST = 3       # after padding, end and unknown
+_FIRST = 3  # after padding, end and unknown
 
 
 @gin.configurable
 class ByteVocabulary(Vocabulary):
-  """Padding 0, end 1, unknown 2, then the bytes of UTF-8, then sentinels (Xue et al. 2021).
+    """Padding 0, end 1, unknown 2, then the bytes of UTF-8, then sentinels (Xue et al.
+    2021).
 
-  Args:
-    extra_ids: how many sentinels there are.
-  """
+    Args:
+      extra_ids: how many sentinels there are.
+    """
 
-  end, unknown = 1, 2
+    end, unknown = 1, 2
 
-  def __init__(self, extra_ids: int = 100) -> None:
-    if extra_ids < 0:
-      raise VocabularyError(f"extra_ids must be at least 0, not {extra_ids}.")
-    self.size, self.sentinels = 256 + _FIRST + extra_ids, extra_ids
+    def __init__(self, extra_ids: int = 100) -> None:
+        if extra_ids < 0:
+            raise VocabularyError(f"extra_ids must be at least 0, not {extra_ids}.")
+        self.size, self.sentinels = 256 + _FIRST + extra_ids, extra_ids
 
-  def encode(self, text: str) -> np.ndarray:
-    return _bytes(text) + np.int32(_FIRST)
+    def encode(self, text: str) -> np.ndarray:
+        return _bytes(text) + np.int32(_FIRST)
 
-  def decode(self, ids: np.ndarray) -> str:
-    bytes_ = self._until_end(ids) - _FIRST
-    return _text(bytes_[(bytes_ >= 0) & (bytes_ < 256)])
+    def decode(self, ids: np.ndarray) -> str:
+        bytes_ = self._until_end(ids) - _FIRST
+        return _text(bytes_[(bytes_ >= 0) & (bytes_ < 256)])
 
-  def fingerprint(self) -> str:
-    return f"byte-{_FIRST}-{self.sentinels}"
+    def fingerprint(self) -> str:
+        return f"byte-{_FIRST}-{self.sentinels}"
 
-  def __repr__(self) -> str:
-    return f"ByteVocabulary(extra_ids={self.sentinels})"
+    def __repr__(self) -> str:
+        return f"ByteVocabulary(extra_ids={self.sentinels})"
 
 
 class RawBytes(Vocabulary):
-  """The 256 bytes and no more: 0 ends a text, and pads."""
+    """The 256 bytes and no more: 0 ends a text, and pads."""
 
-  size, end, unknown = 256, 0, None
+    size, end, unknown = 256, 0, None
 
-  def encode(self, text: str) -> np.ndarray:
-    return _bytes(text)
+    def encode(self, text: str) -> np.ndarray:
+        return _bytes(text)
 
-  def decode(self, ids: np.ndarray) -> str:
-    return _text(self._until_end(ids))
+    def decode(self, ids: np.ndarray) -> str:
+        return _text(self._until_end(ids))
 
-  def fingerprint(self) -> str:
-    return "raw-bytes"
+    def fingerprint(self) -> str:
+        return "raw-bytes"
 
-  def __repr__(self) -> str:
-    return "RawBytes()"
+    def __repr__(self) -> str:
+        return "RawBytes()"
 
 
 def _bytes(text: str) -> np.ndarray:
-  return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8).astype(np.int32)
+    return np.frombuffer(text.encode("utf-8", "surrogateescape"), np.uint8).astype(
+        np.int32
+    )
 
 
 def _text(ids: np.ndarray) -> str:
-  return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")
+    return ids.astype(np.uint8).tobytes().decode("utf-8", "replace")

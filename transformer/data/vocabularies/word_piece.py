@@ -1,12 +1,13 @@
-"""Word pieces as BERT cuts them, read from and trained into a vocab.txt (Devlin et al. 2018).
+"""Word pieces as BERT cuts them, read from and trained into a vocab.txt (Devlin et al.
+2018).
 
     vocabulary = WordPieceVocabulary("vocab.txt")
     vocabulary.encode("unaffable").tolist()              # the ids of un ##aff ##able
     ids, places = vocabulary.encode_with_places(text)    # where each piece lies in the text
 
-Text is cleaned, Chinese characters stand alone, accents go where letters are made small,
-punctuation is split off, and each word is cut greedily into the longest pieces that the vocabulary
-has. The work is that of the package `tokenizers`.
+Text is cleaned, Chinese characters stand alone, accents go where letters are made
+small, punctuation is split off, and each word is cut greedily into the longest pieces
+that the vocabulary has. The work is that of the package `tokenizers`.
 """
 
 from __future__ import annotations
@@ -23,133 +24,167 @@ import numpy as np
 from transformer.data.vocabularies.base import PAD, Vocabulary, VocabularyError, extra
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-_LONGEST_WORD = 200       # a longer one is unknown, as in BERT
+_LONGEST_WORD = 200  # a longer one is unknown, as in BERT
 
 
 @gin.configurable
 class WordPieceVocabulary(Vocabulary):
-  """Word pieces: `##` begins those that go on with a word.
+    """Word pieces: `##` begins those that go on with a word.
 
-  Args:
-    path: a vocab.txt, one piece a line; a piece's id is its line, counted from 0.
-    lower_case: whether letters are made small and lose their accents.
+    Args:
+      path: a vocab.txt, one piece a line; a piece's id is its line, counted from 0.
+      lower_case: whether letters are made small and lose their accents.
 
-  Attributes:
-    begin, end, mask: the ids of [CLS], [SEP] and [MASK].
-    ordinary: the ids that are not special, int32.
-  """
+    Attributes:
+      begin, end, mask: the ids of [CLS], [SEP] and [MASK].
+      ordinary: the ids that are not special, int32.
+    """
 
-  def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
-    self.path, self.lower_case, self.pieces = path, lower_case, _read(path)
-    self.size = len(self.pieces)
-    ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
-    self.unknown, self.begin, self.end, self.mask = (ids[name] for name in SPECIALS[1:])
-    self._tokenizer = _tokenizer(lower_case, vocab=ids)
-    special = [ids[name] for name in SPECIALS]
-    self.ordinary = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
-    self._goes_on = np.array([piece.startswith("##") for piece in self.pieces])
+    def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
+        self.path, self.lower_case, self.pieces = path, lower_case, _read(path)
+        self.size = len(self.pieces)
+        ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
+        self.unknown, self.begin, self.end, self.mask = (
+            ids[name] for name in SPECIALS[1:]
+        )
+        self._tokenizer = _tokenizer(lower_case, vocab=ids)
+        special = [ids[name] for name in SPECIALS]
+        self.ordinary = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
+        self._goes_on = np.array([piece.startswith("##") for piece in self.pieces])
 
-  def encode(self, text: str) -> np.ndarray:
-    return np.array(self._encoding(text).ids, np.int32)
+    def encode(self, text: str) -> np.ndarray:
+        return np.array(self._encoding(text).ids, np.int32)
 
-  def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns ids, int32 [tokens], and their places: int32 [tokens, 2], the characters of `text`
-    from the first to before the second."""
-    found = self._encoding(text)
-    return np.array(found.ids, np.int32), np.array(found.offsets, np.int32).reshape(-1, 2)
+    def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """Returns ids, int32 [tokens], and their places: int32 [tokens, 2], the
+        characters of `text` from the first to before the second."""
+        found = self._encoding(text)
+        return np.array(found.ids, np.int32), np.array(found.offsets, np.int32).reshape(
+            -1, 2
+        )
 
-  def decode(self, ids: np.ndarray) -> str:
-    words = " ".join(self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.begin))
-    return words.replace(" ##", "")
+    def decode(self, ids: np.ndarray) -> str:
+        words = " ".join(
+            self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.begin)
+        )
+        return words.replace(" ##", "")
 
-  def begins_word(self, ids: np.ndarray) -> np.ndarray:
-    """Returns whether tokens are the first of their words: bool, shaped as the ids."""
-    return ~self._goes_on[ids]
+    def begins_word(self, ids: np.ndarray) -> np.ndarray:
+        """Returns whether tokens are the first of their words: bool, shaped as
+        the ids.
+        """
+        return ~self._goes_on[ids]
 
-  def fingerprint(self) -> str:
-    text = "\n".join([str(self.lower_case), *self.pieces])
-    return f"wordpiece-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    def fingerprint(self) -> str:
+        text = "\n".join([str(self.lower_case), *self.pieces])
+        return f"wordpiece-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
-  def __repr__(self) -> str:
-    return f"WordPieceVocabulary({self.path!r}, lower_case={self.lower_case})"
+    def __repr__(self) -> str:
+        return f"WordPieceVocabulary({self.path!r}, lower_case={self.lower_case})"
 
-  def _encoding(self, text: str) -> Any:
-    return self._tokenizer.encode(text, add_special_tokens=False)
-
-
-def train_word_pieces(texts: Iterable[str], size: int, lower_case: bool = True,
-                      letters: int = 1000) -> list[str]:
-  """Returns the pieces of a vocabulary, the same ones for the same texts.
-
-  Args:
-    texts: what to learn from; gone through twice, so no iterator.
-    size: the greatest number of pieces.
-    lower_case: as for `WordPieceVocabulary`.
-    letters: the greatest number of characters that are pieces, the most frequent ones.
-  """
-  library = _library()
-  tokenizer = _tokenizer(lower_case)
-  known, inside = _letters(texts, tokenizer, letters)
-  if size < (least := len(SPECIALS) + len(known) + len(inside)):
-    raise VocabularyError(f"{size} pieces are too few: {least} are needed for the "
-                          f"{len(known)} characters of the texts alone.")
-  # The trainer numbers pieces such as ##a in the order of a hash table, and settles ties by number;
-  # told of them as specials, it has them in an order of ours.
-  trainer = library.trainers.WordPieceTrainer(
-      vocab_size=size, special_tokens=[*SPECIALS, *(f"##{c}" for c in inside)],
-      initial_alphabet=known, limit_alphabet=len(known), show_progress=False)
-  tokenizer.train_from_iterator(texts, trainer)
-  ids = tokenizer.get_vocab()
-  return sorted(ids, key=ids.__getitem__)
+    def _encoding(self, text: str) -> Any:
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
 
-def _letters(texts: Iterable[str], tokenizer: Any, limit: int) -> tuple[list[str], list[str]]:
-  """Returns the most frequent characters, sorted, and those of them that occur inside of words."""
-  counts: collections.Counter[str] = collections.Counter()
-  pairs: set[tuple[str, str]] = set()
-  for text in texts:
-    clean = tokenizer.normalizer.normalize_str(text)
-    counts.update(clean)
-    pairs.update(zip(clean, clean[1:]))
-  words = tokenizer.pre_tokenizer.pre_tokenize_str
-  counts = collections.Counter({c: n for c, n in counts.items() if words(c)})
-  known = set(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
-  inside = {b for a, b in pairs if b in known and [w for w, _ in words(a + b)] == [a + b]}
-  return sorted(known), sorted(inside)
+def train_word_pieces(
+    texts: Iterable[str], size: int, lower_case: bool = True, letters: int = 1000
+) -> list[str]:
+    """Returns the pieces of a vocabulary, the same ones for the same texts.
+
+    Args:
+      texts: what to learn from; gone through twice, so no iterator.
+      size: the greatest number of pieces.
+      lower_case: as for `WordPieceVocabulary`.
+      letters: the greatest number of characters that are pieces, the most frequent
+        ones.
+    """
+    library = _library()
+    tokenizer = _tokenizer(lower_case)
+    known, inside = _letters(texts, tokenizer, letters)
+    if size < (least := len(SPECIALS) + len(known) + len(inside)):
+        raise VocabularyError(
+            f"{size} pieces are too few: {least} are needed for the {len(known)} "
+            "characters of the texts alone."
+        )
+    # The trainer numbers pieces such as ##a in the order of a hash table, and settles
+    # ties by number; told of them as specials, it has them in an order of ours.
+    trainer = library.trainers.WordPieceTrainer(
+        vocab_size=size,
+        special_tokens=[*SPECIALS, *(f"##{c}" for c in inside)],
+        initial_alphabet=known,
+        limit_alphabet=len(known),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    ids = tokenizer.get_vocab()
+    return sorted(ids, key=ids.__getitem__)
+
+
+def _letters(
+    texts: Iterable[str], tokenizer: Any, limit: int
+) -> tuple[list[str], list[str]]:
+    """Returns the most frequent characters, sorted, and those of them that occur inside
+    of words.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    pairs: set[tuple[str, str]] = set()
+    for text in texts:
+        clean = tokenizer.normalizer.normalize_str(text)
+        counts.update(clean)
+        pairs.update(zip(clean, clean[1:]))
+    words = tokenizer.pre_tokenizer.pre_tokenize_str
+    counts = collections.Counter({c: n for c, n in counts.items() if words(c)})
+    known = set(sorted(counts, key=lambda c: (-counts[c], c))[:limit])
+    inside = {
+        b for a, b in pairs if b in known and [w for w, _ in words(a + b)] == [a + b]
+    }
+    return sorted(known), sorted(inside)
 
 
 def _read(path: str) -> list[str]:
-  try:
-    with open(path, encoding="utf-8") as file:
-      pieces = list(_lines(file))
-  except (OSError, UnicodeDecodeError) as error:
-    raise VocabularyError(
-        f"a vocabulary cannot be read: {error}.\n  To train one: python -m transformer.vocabulary "
-        f"--kind=wordpiece --size=8000 --output={path}") from error
-  seen: dict[str, int] = {}
-  for number, piece in enumerate(pieces, 1):
-    if seen.setdefault(piece, number) != number:
-      raise VocabularyError(f"{path}:{number}: the piece {piece!r} stands on line {seen[piece]}, "
-                            "too.")
-  missing = [name for name in SPECIALS if name not in seen]
-  if missing or pieces[PAD] != SPECIALS[0]:
-    raise VocabularyError(f"{path} is no vocabulary of word pieces: it lacks {', '.join(missing)}."
-                          if missing else f"{path}:1: the first piece must be {SPECIALS[0]}.")
-  return pieces
+    try:
+        with open(path, encoding="utf-8") as file:
+            pieces = list(_lines(file))
+    except (OSError, UnicodeDecodeError) as error:
+        raise VocabularyError(
+            f"a vocabulary cannot be read: {error}.\n  To train one: python -m "
+            "transformer.vocabulary "
+            f"--kind=wordpiece --size=8000 --output={path}"
+        ) from error
+    seen: dict[str, int] = {}
+    for number, piece in enumerate(pieces, 1):
+        if seen.setdefault(piece, number) != number:
+            raise VocabularyError(
+                f"{path}:{number}: the piece {piece!r} stands on line {seen[piece]}, "
+                "too."
+            )
+    missing = [name for name in SPECIALS if name not in seen]
+    if missing or pieces[PAD] != SPECIALS[0]:
+        raise VocabularyError(
+            f"{path} is no vocabulary of word pieces: it lacks {', '.join(missing)}."
+            if missing
+            else f"{path}:1: the first piece must be {SPECIALS[0]}."
+        )
+    return pieces
 
 
 def _lines(file: Iterable[str]) -> Iterator[str]:
-  return (line.rstrip("\r\n") for line in file)
+    return (line.rstrip("\r\n") for line in file)
 
 
 def _tokenizer(lower_case: bool, vocab: dict[str, int] | None = None) -> Any:
-  library = _library()
-  tokenizer = library.Tokenizer(library.models.WordPiece(
-      vocab=vocab or {}, unk_token=SPECIALS[1], max_input_chars_per_word=_LONGEST_WORD))
-  tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
-  tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
-  return tokenizer
+    library = _library()
+    tokenizer = library.Tokenizer(
+        library.models.WordPiece(
+            vocab=vocab or {},
+            unk_token=SPECIALS[1],
+            max_input_chars_per_word=_LONGEST_WORD,
+        )
+    )
+    tokenizer.normalizer = library.normalizers.BertNormalizer(lowercase=lower_case)
+    tokenizer.pre_tokenizer = library.pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 def _library() -> ModuleType:
-  return extra("tokenizers")
+    return extra("tokenizers")
