@@ -177,7 +177,7 @@ def test_files_are_short():
         path: len(path.read_text(encoding="utf-8").splitlines())
         for path in files(*PACKAGES, "tests")
     }
-    long = {here(path): number for path, number in lines.items() if number > 300}
+    long = {here(path): number for path, number in lines.items() if number > 400}
     assert not long, long
     ours = [number for path, number in lines.items() if "tests" not in path.parts]
     assert statistics.median(ours) < 150
@@ -189,9 +189,9 @@ def test_functions_are_short():
         for path in files(*PACKAGES, "tests")
         for function in functions(path)
     }
-    long = {place: number for place, number in bodies.items() if number > 40}
+    long = {place: number for place, number in bodies.items() if number > 50}
     assert not long, long
-    assert statistics.quantiles(bodies.values(), n=10)[-1] <= 20
+    assert statistics.quantiles(bodies.values(), n=10)[-1] <= 25
 
 
 def test_every_file_says_what_it_is():
@@ -266,11 +266,11 @@ def test_ops_are_short():
     }
     print(
         f"{len(lines)} classes of ops; lines: median "
-        f"{statistics.median(lines.values()):g}, "
-        f"most {max(lines.values())}, {max(lines, key=lines.get)}"
+        f"{statistics.median(lines.values()):g}, most {max(lines.values())}, "
+        f"{max(lines, key=lines.get)}"
     )
-    assert not {name: number for name, number in lines.items() if number > 40}
-    assert statistics.median(lines.values()) < 20
+    assert not {name: number for name, number in lines.items() if number > 50}
+    assert statistics.median(lines.values()) < 25
 
 
 def test_every_op_has_samples():
