@@ -147,10 +147,10 @@ class BlockwiseAttention(MultiHeadAttention):
     def __call__(
         self,
         x: Tensor,
-        memory: Tensor | Cache | None = None,  # type: ignore[override]
-        bias_of: BiasOf | None = None,
-        rows: Any = None,
-        angles: Angles | None = None,
+        memory: Tensor | Cache | None = None,
+        bias_of: BiasOf | None = None,  # type: ignore[override]
+        rows: Any = None,  # type: ignore[override]
+        angles: Angles | None = None,  # type: ignore[override]
         training: bool = False,
     ) -> Tensor:
         """Returns [batch length model_dim] for x of the same shape.
