@@ -149,9 +149,9 @@ class BlockwiseAttention(MultiHeadAttention):
         x: Tensor,
         memory: Tensor | Cache | None = None,
         bias_of: BiasOf | None = None,  # type: ignore[override]
-        rows: Any = None,  # type: ignore[override]
+        rows: Any = None,
         angles: Angles | None = None,  # type: ignore[override]
-        training: bool = False,
+        training: bool = False,  # type: ignore[override]
     ) -> Tensor:
         """Returns [batch length model_dim] for x of the same shape.
 
