@@ -77,8 +77,17 @@ def apply(op: Op, *inputs: Any, mesh: Mesh | None = None) -> Tensor:
     return y
 
 
-def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, ...]:
+def apply_all(
+    op: Op, *inputs: Any, mesh: Mesh | None = None, check: bool = True
+) -> tuple[Tensor, ...]:
     """Applies an op and returns its outputs.
+
+    Args:
+      op: the op.
+      inputs: tensors, or what becomes tensors.
+      mesh: where ops without inputs make their outputs.
+      check: whether the layout must hold the outputs; not those that no user sees, as
+        rules of gradients keep, which are replicated where two dimensions want an axis.
 
     Raises:
       MeshError: the inputs lie on two meshes.
@@ -104,7 +113,8 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
     specs = _out(op, tensors, source)
     if mesh is not None and around.stage is not None:
         check_stage(mesh, around.stage, source)
-    if mesh is not None and not around.primals and op.effect is None:
+    check = check and not around.primals and op.effect is None
+    if mesh is not None and check:
         check_layout(specs, mesh, mesh.layout_in(around.region), source)
     node = Node(op, tensors, mesh, source, around, executor)
     node.outputs = tuple(Tensor(node, i, spec) for i, spec in enumerate(specs))

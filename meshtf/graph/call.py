@@ -211,4 +211,4 @@ def call(
       which: call it is.
     """
     taken = [x if captures is None else captures.get(x, x) for x in body.captures]
-    return apply_all(Call(body, tuple(follows), which), *arguments, *taken)
+    return apply_all(Call(body, tuple(follows), which), *arguments, *taken, check=False)

@@ -89,6 +89,10 @@ def examine(program: Program) -> Finding | None:
         problem = judging.check(program)
     except (judging.Unfit, judging.Senseless):
         raise
+    except meshtf.PlanError as error:
+        if "MaxPoolGradGrad" in str(error):  # XLA has no kernel: refused by name
+            raise judging.Unfit from error
+        return Finding(program, _place(error), traceback.format_exc(limit=-6))
     except Exception as error:  # a finding, whatever it is
         return Finding(program, _place(error), traceback.format_exc(limit=-6))
     return Finding(program, problem.split(" ")[0], problem) if problem else None

@@ -79,3 +79,31 @@ def test_there_is_something_to_pass_on():
 def test_costs_are_numbers(cost):
     with pytest.raises(mtf.errors.MeshtfError, match="cost"):
         mtf.pipeline.GPipe([doubled, doubled], 2, 2, cost=lambda layer: cost)
+
+
+class Wave(mtf.Module):
+    """x + sin(w x)."""
+
+    def __init__(self, mesh):
+        super().__init__("wave")
+        with self.scope():
+            self.w = mtf.Variable(mesh, "d:4", "ones", "w")
+
+    def __call__(self, x):
+        return x + mtf.sin(x * self.w)
+
+
+def test_what_layers_keep_for_gradients_may_have_two_dimensions_that_want_an_axis():
+    """Stacks of a Repeat in a pipeline: [layers batch d], both along data."""
+    numbers = np.linspace(-1, 1, 32, dtype="float32").reshape(8, 4)
+    losses = []
+    for layout in ("batch:data;layers:data", ""):
+        mesh = mtf.Mesh("stage:2;data:2", layout)
+        repeat = mtf.layers.Repeat(lambda mesh=mesh: Wave(mesh), "layers:2")
+        pipe = mtf.pipeline.GPipe([repeat, mtf.tanh], 2, 2)
+        step = mtf.function(
+            lambda x, pipe=pipe: pipe.loss(lambda y: mtf.reduce_mean(y * y), x),
+            mesh=mesh,
+        )
+        losses.append(float(step(mtf.import_tensor(mesh, numbers, "batch:8;d:4"))))
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
