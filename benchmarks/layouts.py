@@ -1,9 +1,11 @@
 """A training step of the language model of `transformer` under eight layouts of eight
 positions.
 
-for name, case in LAYOUTS.items():
-  step, args = case.build(SMALL, devices="separate:8")
-  step(*args)
+Example:
+
+    for name, case in LAYOUTS.items():
+      step, args = case.build(SMALL, devices="separate:8")
+      step(*args)
 """
 
 from __future__ import annotations

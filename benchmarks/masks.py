@@ -1,6 +1,8 @@
 """Dropout masks for the hand-written model: the fastest, and those that meshtf draws.
 
-y = masked(x, philox_mask(x.shape, 0.1, step, place=3))
+Example:
+
+    y = masked(x, philox_mask(x.shape, 0.1, step, place=3))
 """
 
 from __future__ import annotations

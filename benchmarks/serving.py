@@ -1,6 +1,8 @@
 """The worker's end of `benchmarks.rounds`: one case, asked over standard input.
 
-serve(lambda text: Runner(Case.load(text)))      # text: what the process was started with
+Example:
+
+    serve(lambda text: Runner(Case.load(text)))      # text: what the process was started with
 """
 
 from __future__ import annotations

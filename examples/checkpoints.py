@@ -1,7 +1,9 @@
 """A checkpoint knows no layout: saved from one mesh, it is read on any other, or
 without meshtf.
 
-python -m examples.checkpoints
+Usage:
+
+    python -m examples.checkpoints
 """
 
 from __future__ import annotations

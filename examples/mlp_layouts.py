@@ -1,6 +1,8 @@
 """One model under five layouts: the same losses, other slices, other moves.
 
-python -m examples.mlp_layouts
+Usage:
+
+    python -m examples.mlp_layouts
 """
 
 from __future__ import annotations

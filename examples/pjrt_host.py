@@ -1,8 +1,10 @@
 """A host of its own for an exported step: it trains, with neither meshtf nor
 TensorFlow.
 
-python -m meshtf export --stablehlo=step
-python -m examples.pjrt_host step 20          # twenty steps, on as many CPU devices as replicas
+Usage:
+
+    python -m meshtf export --stablehlo=step
+    python -m examples.pjrt_host step 20          # twenty steps, on as many CPU devices as replicas
 """
 
 import json

@@ -1,8 +1,10 @@
 """meshtf: models on named dimensions, for any mesh of devices.
 
-mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
-x = mtf.import_tensor(mesh, array, "batch;d_model")
-h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
+Example:
+
+    mesh = mtf.Mesh("data:4;model:2", layout="batch:data;d_ff:model")
+    x = mtf.import_tensor(mesh, array, "batch;d_model")
+    h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
 from meshtf.runtime import (

@@ -1,8 +1,10 @@
 """The programs of meshtf: python -m meshtf COMMAND [flags].
 
-python -m meshtf                        # lists them
-python -m meshtf selfcheck --quick
-python -m meshtf selfcheck --help
+Usage:
+
+    python -m meshtf                        # lists them
+    python -m meshtf selfcheck --quick
+    python -m meshtf selfcheck --help
 """
 
 from __future__ import annotations

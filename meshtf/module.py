@@ -1,13 +1,15 @@
 """Modules: variables and modules by name.
 
-class Mlp(mtf.Module):
-  def __init__(self, mesh):
-    super().__init__(name="mlp")
-    with self.scope():
-      self.w = mtf.Variable(mesh, "d_model:4;d_ff:8", init, name="w")     # "mlp/w"
+Example:
 
-  def __call__(self, x):                                                 # random ops: "mlp/..."
-    return mtf.relu(mtf.einsum([x, self.w], "batch;d_ff"))
+    class Mlp(mtf.Module):
+      def __init__(self, mesh):
+        super().__init__(name="mlp")
+        with self.scope():
+          self.w = mtf.Variable(mesh, "d_model:4;d_ff:8", init, name="w")     # "mlp/w"
+
+      def __call__(self, x):                                                 # random ops: "mlp/..."
+        return mtf.relu(mtf.einsum([x, self.w], "batch;d_ff"))
 """
 
 from __future__ import annotations

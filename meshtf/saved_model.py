@@ -105,9 +105,11 @@ class SavedModel:
     """Signatures, each a computation for arguments of fixed sizes, and the variables
     that they read.
 
-    model = mtf.export_saved_model(predict, one)
-    model.add("batch_8", predict, eight)
-    model.save("served")
+    Example:
+
+        model = mtf.export_saved_model(predict, one)
+        model.add("batch_8", predict, eight)
+        model.save("served")
     """
 
     def __init__(self) -> None:

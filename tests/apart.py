@@ -1,8 +1,10 @@
 """Processes of their own for what leaves much behind: TensorFlow keeps every program it
 compiled.
 
-with Apart(tasks=4) as apart:                # a new process after four tasks
-  report = apart(check_export, op, seed)
+Example:
+
+    with Apart(tasks=4) as apart:                # a new process after four tasks
+      report = apart(check_export, op, seed)
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What a StableHLO module communicates: bytes received by one replica, loops by their
 iterations.
 
-received(export.module)["all_gather"]
+Example:
+
+    received(export.module)["all_gather"]
 """
 
 from __future__ import annotations

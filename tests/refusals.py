@@ -1,9 +1,11 @@
 """What tests of errors share.
 
-with refuses(mtf.LayoutError, "want mesh axis", r"from +mtf\\.einsum", "Give one") as
-error:
-  mtf.einsum([x, w], "batch;heads")
-assert "mtf.einsum([x, w]" in line_of(str(error.value), __file__)
+Example:
+
+    with refuses(mtf.LayoutError, "want mesh axis", r"from +mtf\\.einsum", "Give one") as
+    error:
+      mtf.einsum([x, w], "batch;heads")
+    assert "mtf.einsum([x, w]" in line_of(str(error.value), __file__)
 """
 
 from __future__ import annotations

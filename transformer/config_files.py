@@ -1,8 +1,10 @@
 """Finds the gin files: in `configs/` of a checkout, in `transformer/configs/` once
 installed.
 
-gin.add_config_file_search_path(config_folder())     # for `include` inside of gin files
-gin.parse_config_file(find_config("default.gin"))
+Example:
+
+    gin.add_config_file_search_path(config_folder())     # for `include` inside of gin files
+    gin.parse_config_file(find_config("default.gin"))
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """The parts of meshtf that gin files may set: meshtf itself knows nothing of gin.
 
-Mesh.axes = "data:4;model:2"
-Mesh.layout = "batch:data; heads:model; d_ff:model; vocab:model"
-AdamW.learning_rate = @warmup_cosine()
+Example:
+
+    Mesh.axes = "data:4;model:2"
+    Mesh.layout = "batch:data; heads:model; d_ff:model; vocab:model"
+    AdamW.learning_rate = @warmup_cosine()
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What is measured: for each part groups of cases of one size, what is compared with it
 first.
 
-for group in GROUPS["layers"](sizes=[1, 2, 4]): print([case.name for case in group])
+Example:
+
+    for group in GROUPS["layers"](sizes=[1, 2, 4]): print([case.name for case in group])
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Which panels a part of `benchmarks.growth` is drawn as.
 
-Path("docs/growth_layers.svg").write_text(picture("layers", rows))
+Example:
+
+    Path("docs/growth_layers.svg").write_text(picture("layers", rows))
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """What is compared: a case is one model in one mode, built and run in a process of its
 own.
 
-for case in cases(config("bert", "quick"), modes=["graph"], dropouts=[0.0]):
-print(case.name)
+Example:
+
+    for case in cases(config("bert", "quick"), modes=["graph"], dropouts=[0.0]):
+    print(case.name)
 """
 
 from __future__ import annotations

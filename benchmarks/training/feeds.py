@@ -1,7 +1,9 @@
 """What all ways to train see alike: batches, and values of variables to begin with.
 
-for batch in batches(config): step(batch)        # arrays by name
-model.assign(fixed_values(config))
+Example:
+
+    for batch in batches(config): step(batch)        # arrays by name
+    model.assign(fixed_values(config))
 """
 
 from __future__ import annotations

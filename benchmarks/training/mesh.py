@@ -1,8 +1,10 @@
 """The models of `transformer`, in meshtf, behind the same methods as those by hand.
 
-model = MeshModel(case)
-step = model.train_step()
-loss = step(batch)
+Example:
+
+    model = MeshModel(case)
+    step = model.train_step()
+    loss = step(batch)
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """BERT's pretraining by hand, in plain TensorFlow, on one device.
 
-loss = PlainBert(Config("bert")).train_step()(batch)     # a batch of `feeds.batches`
+Example:
+
+    loss = PlainBert(Config("bert")).train_step()(batch)     # a batch of `feeds.batches`
 """
 
 from __future__ import annotations

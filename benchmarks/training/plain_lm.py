@@ -1,6 +1,8 @@
 """The decoder-only language model by hand, in plain TensorFlow, on one device.
 
-loss = PlainLM(Config("lm")).train_step()(batch)     # tokens, targets: int32 [batch, length]
+Example:
+
+    loss = PlainLM(Config("lm")).train_step()(batch)     # tokens, targets: int32 [batch, length]
 """
 
 from __future__ import annotations

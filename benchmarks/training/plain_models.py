@@ -1,6 +1,8 @@
 """The models by hand, by their names.
 
-model = plain_model(Config("bert"))
+Example:
+
+    model = plain_model(Config("bert"))
 """
 
 from __future__ import annotations

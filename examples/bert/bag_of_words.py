@@ -1,8 +1,10 @@
 """What a bag of words makes of texts: naive Bayes over word pieces, the baseline of a
 classifier.
 
-bag = BagOfWords(rows, classes=2, vocab=2048)       # rows: tokens, token_types, labels
-bag(tokens, token_types)                            # a class
+Example:
+
+    bag = BagOfWords(rows, classes=2, vocab=2048)       # rows: tokens, token_types, labels
+    bag(tokens, token_types)                            # a class
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
 """Checkpoints: slices on disk, under one name for each variable, whatever the layout.
 
-boxes      parts of tensors
-manifest   what a checkpoint holds, and in which files; checking: are these as they were?
-steps      the folders of checkpoints: names, which stay, the newest whole one
-writing    each host writes what its devices hold, in TensorFlow's V2 format
-reading    on any mesh and layout; what is damaged is named
-fitting    a diff where names or shapes differ
-saver      the checkpoints of a run, in the background by choice
-lock       one run in a folder; sharing: which all hosts see
-command    python -m meshtf checkpoint inspect|diff; report: what they tell
+Contents:
+
+    boxes      parts of tensors
+    manifest   what a checkpoint holds, and in which files; checking: are these as they were?
+    steps      the folders of checkpoints: names, which stay, the newest whole one
+    writing    each host writes what its devices hold, in TensorFlow's V2 format
+    reading    on any mesh and layout; what is damaged is named
+    fitting    a diff where names or shapes differ
+    saver      the checkpoints of a run, in the background by choice
+    lock       one run in a folder; sharing: which all hosts see
+    command    python -m meshtf checkpoint inspect|diff; report: what they tell
 """
 
 from meshtf.checkpoints.lock import only_run

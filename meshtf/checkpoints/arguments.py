@@ -1,6 +1,8 @@
 """What checkpoints are given: variables by name, numbers, and what JSON can hold.
 
-check_variables({v.name: v for v in model.variables})
+Example:
+
+    check_variables({v.name: v for v in model.variables})
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Boxes: parts of a tensor, a start and a size for each dimension; what V2 files call
 slices.
 
->>> from meshtf.checkpoints.boxes import cut, spec, read_spec, overlap
->>> box = ((0, 4), (6, 6))
->>> spec((8, 12), box), spec((8, 12), ((0, 8), (0, 12)))
-('8 12 0,4:6,6', '')
->>> list(cut(box, at_most=8))
-[((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
->>> overlap(box, ((3, 5), (0, 8)))
-((3, 1), (6, 2))
->>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 numbers each, 9 in all
-(2, array([4, 5, 7, 8], dtype=int32))
+Example:
+
+    >>> from meshtf.checkpoints.boxes import cut, spec, read_spec, overlap
+    >>> box = ((0, 4), (6, 6))
+    >>> spec((8, 12), box), spec((8, 12), ((0, 8), (0, 12)))
+    ('8 12 0,4:6,6', '')
+    >>> list(cut(box, at_most=8))
+    [((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
+    >>> overlap(box, ((3, 5), (0, 8)))
+    ((3, 1), (6, 2))
+    >>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 numbers each, 9 in all
+    (2, array([4, 5, 7, 8], dtype=int32))
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Whether the files of a checkpoint are as they were written: all of them are read.
 
-check("runs/lm/step_00000600", manifest)      # raises DamageError, which names the file
+Example:
+
+    check("runs/lm/step_00000600", manifest)      # raises DamageError, which names the file
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """What a checkpoint holds beside what is asked of it: names, and a diff where they do
 not fit.
 
->>> from meshtf.checkpoints.fitting import renamed
->>> renames = {"encoder": "bert/encoder", "encoder/out": "head"}
->>> [renamed(name, renames) for name in ("encoder/wq", "encoder/out/kernel", "encoder_2/wq")]
-['bert/encoder/wq', 'head/kernel', 'encoder_2/wq']
+Example:
+
+    >>> from meshtf.checkpoints.fitting import renamed
+    >>> renames = {"encoder": "bert/encoder", "encoder/out": "head"}
+    >>> [renamed(name, renames) for name in ("encoder/wq", "encoder/out/kernel", "encoder_2/wq")]
+    ['bert/encoder/wq', 'head/kernel', 'encoder_2/wq']
 """
 
 from __future__ import annotations

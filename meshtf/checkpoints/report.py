@@ -1,8 +1,10 @@
 """What a checkpoint holds, and what differs between two, as data and as text.
 
-found = inspect("runs/lm")            # the newest checkpoint of a run, or one of them
-print(inspected(found))
-print(compared(compare("runs/lm/step_00000400", "runs/lm/step_00000600")))
+Example:
+
+    found = inspect("runs/lm")            # the newest checkpoint of a run, or one of them
+    print(inspected(found))
+    print(compared(compare("runs/lm/step_00000400", "runs/lm/step_00000600")))
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """The checkpoints of a run: in the background by choice, and a run goes on when one
 fails.
 
-with Saver("runs/lm", keep=2, keep_every=1000, asynchronous=True) as saver:
-  for step in ...:
-    if step % 200 == 0:
+Example:
+
+    with Saver("runs/lm", keep=2, keep_every=1000, asynchronous=True) as saver:
+      for step in ...:
+        if step % 200 == 0:
+          saver.save(step, variables)
       saver.save(step, variables)
-  saver.save(step, variables)
-  saver.finish()                      # raises if the last one could not be written
+      saver.finish()                      # raises if the last one could not be written
 """
 
 from __future__ import annotations

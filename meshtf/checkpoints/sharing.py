@@ -1,7 +1,9 @@
 """Whether all hosts of a run see its folder: each of them writes its part of a
 checkpoint there.
 
-check_shared("/shared/runs/lm")           # before a run spends hours on what it cannot save
+Example:
+
+    check_shared("/shared/runs/lm")           # before a run spends hours on what it cannot save
 """
 
 from __future__ import annotations

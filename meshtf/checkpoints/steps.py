@@ -1,11 +1,13 @@
 """The folders of checkpoints: their names, which of them stay, and the newest that is
 whole.
 
-runs/lm/step_00000400/    manifest.json  variables.index  variables.data-00000-of-00001
-runs/lm/step_00000600/
-runs/lm/step_00000800.tmp-4711/     is being written, or was when its process died
+Contents:
 
-step, path = latest("runs/lm")
+    runs/lm/step_00000400/    manifest.json  variables.index  variables.data-00000-of-00001
+    runs/lm/step_00000600/
+    runs/lm/step_00000800.tmp-4711/     is being written, or was when its process died
+
+    step, path = latest("runs/lm")
 """
 
 from __future__ import annotations

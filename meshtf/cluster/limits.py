@@ -1,6 +1,8 @@
 """The flags of those who watch: how long is waited for what.
 
---timeout=60 --start=600 --wait=300 --restarts=3
+Example:
+
+    --timeout=60 --start=600 --wait=300 --restarts=3
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Whether workers and the driver live: the workers by their doors, the driver by its
 beats.
 
-watch = Watch("worker 0", address, life, timeout=60.0)
-watch.trouble        # "" as long as it answers, and is the process that it was
+Example:
+
+    watch = Watch("worker 0", address, life, timeout=60.0)
+    watch.trouble        # "" as long as it answers, and is the process that it was
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """What sampling and beam search share: sequences that are partly given, and calls of
 the step.
 
-prompt [batch length]    7 4 9 -1 -1 -1     given where not negative
-filled                   7 4 9  1  1  1     1 ends: what follows an end is the end again
+Example:
+
+    prompt [batch length]    7 4 9 -1 -1 -1     given where not negative
+    filled                   7 4 9  1  1  1     1 ends: what follows an end is the end again
 """
 
 from __future__ import annotations

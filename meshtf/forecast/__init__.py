@@ -1,14 +1,16 @@
 """Forecasts: what a program will do on a mesh and what it will cost, before it runs.
 
-facts       the data
-totals      sums, and equal stretches of ops
-table       as text, and as JSON
-page        as one HTML page
-svg         what pictures share
-forecast    the facts, which print and save themselves
-analysis    a planned program -> a forecast
-memory      what is alive when
-phases      forward, backward, update
+Contents:
+
+    facts       the data
+    totals      sums, and equal stretches of ops
+    table       as text, and as JSON
+    page        as one HTML page
+    svg         what pictures share
+    forecast    the facts, which print and save themselves
+    analysis    a planned program -> a forecast
+    memory      what is alive when
+    phases      forward, backward, update
 """
 
 from meshtf.forecast.analysis import forecast

@@ -1,9 +1,11 @@
 """A forecast: what is known of a program before it runs, to print and to save.
 
-forecast = mtf.explain(train_step, tokens, targets, step)
-print(forecast)                         # a table
-forecast.save_html("plan.html")
-forecast.memory.peak, forecast.bytes_moved(kind="all_reduce", axis="data")
+Example:
+
+    forecast = mtf.explain(train_step, tokens, targets, step)
+    print(forecast)                         # a table
+    forecast.save_html("plan.html")
+    forecast.memory.peak, forecast.bytes_moved(kind="all_reduce", axis="data")
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Tensors, meshes and variables among the arguments of public functions; see
 names/arguments.py.
 
-x = as_tensor("x", x)             # a tensor; a variable is read
+Example:
+
+    x = as_tensor("x", x)             # a tensor; a variable is read
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Branches: one of two bodies runs, and all devices take the same one.
 
-apply_all(Branch(then, otherwise), predicate, *then.captures, *otherwise.captures)
+Example:
+
+    apply_all(Branch(then, otherwise), predicate, *then.captures, *otherwise.captures)
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """What is in force where an op is made: layout, name path, seeds, gradient,
 recomputation.
 
-with context(region=Layout.changes("heads:model; batch:")):
-  ...                       # here heads are cut along `model`, and the batch is not cut
+Example:
+
+    with context(region=Layout.changes("heads:model; batch:")):
+      ...                       # here heads are cut along `model`, and the batch is not cut
 """
 
 from __future__ import annotations

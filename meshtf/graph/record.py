@@ -1,9 +1,11 @@
 """Recording: the nodes that a function makes, in order.
 
-graph = Graph(mesh)
-with executing(graph):
-  loss = model(x)
-graph.nodes
+Example:
+
+    graph = Graph(mesh)
+    with executing(graph):
+      loss = model(x)
+    graph.nodes
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Layers that are about the way back: reversible residuals, and gradients that are held
 short.
 
-blocks = Reversible([attention_0, feed_forward_0, attention_1, feed_forward_1])
-y1, y2 = blocks(x1, x2)            # each: x1, x2 = x2, x1 + f(x2)
+Example:
 
-h = clip_gradient(h, 1.0)          # the identity, whose gradient has no larger root mean square
+    blocks = Reversible([attention_0, feed_forward_0, attention_1, feed_forward_1])
+    y1, y2 = blocks(x1, x2)            # each: x1, x2 = x2, x1 + f(x2)
+
+    h = clip_gradient(h, 1.0)          # the identity, whose gradient has no larger root mean square
 """
 
 from __future__ import annotations

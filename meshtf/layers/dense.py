@@ -1,10 +1,12 @@
 """A dense layer: some dimensions are summed away against a kernel, new ones come in.
 
-wi = Dense(mesh, "d_model:512", "d_ff:2048")             # kernel [d_model d_ff], bias [d_ff]
-h = mtf.relu(wi(x))                                      # [batch d_model] -> [batch d_ff]
+Example:
 
-wo = Dense(mesh, "heads:8;key:64", "d_model:512")        # several dimensions go at once
-wi = Dense(mesh, "d_model:512", "d_ff:64", expert_dims="experts:16")    # a kernel for each
+    wi = Dense(mesh, "d_model:512", "d_ff:2048")             # kernel [d_model d_ff], bias [d_ff]
+    h = mtf.relu(wi(x))                                      # [batch d_model] -> [batch d_ff]
+
+    wo = Dense(mesh, "heads:8;key:64", "d_model:512")        # several dimensions go at once
+    wi = Dense(mesh, "d_model:512", "d_ff:64", expert_dims="experts:16")    # a kernel for each
 """
 
 from __future__ import annotations

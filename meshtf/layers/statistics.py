@@ -1,7 +1,9 @@
 """Statistics of tensors that names pair: Pearson's correlation, the root mean square.
 
-r = correlation(x, y, "batch")                                    # of two variables
-matrix = correlation(x, mtf.rename(x, "d", "other"), "batch")     # of all pairs: [d other]
+Example:
+
+    r = correlation(x, y, "batch")                                    # of two variables
+    matrix = correlation(x, mtf.rename(x, "d", "other"), "batch")     # of all pairs: [d other]
 """
 
 from __future__ import annotations

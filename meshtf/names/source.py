@@ -1,6 +1,8 @@
 """Which line of a user's program called meshtf: what every error names.
 
-Source.here()              # mtf.einsum, train.py:12
+Example:
+
+    Source.here()              # mtf.einsum, train.py:12
 """
 
 from __future__ import annotations

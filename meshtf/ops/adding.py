@@ -1,6 +1,8 @@
 """Sums of several tensors: one pass over memory, where a + b + c would make two.
 
-mtf.add_n([a, b, c])
+Example:
+
+    mtf.add_n([a, b, c])
 """
 
 from __future__ import annotations

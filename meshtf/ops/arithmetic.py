@@ -1,8 +1,10 @@
 """Functions of two tensors that meet by names, or of a tensor and a number.
 
-x[batch d] + b[d] -> [batch d]        sizes must agree where names do; else ShapeError
-mtf.maximum(x, 0.0), x < y            the operators of Python call these functions
-mtf.outer(x, y, mtf.less)             all pairs: x[length] < y[memory] would be refused
+Example:
+
+    x[batch d] + b[d] -> [batch d]        sizes must agree where names do; else ShapeError
+    mtf.maximum(x, 0.0), x < y            the operators of Python call these functions
+    mtf.outer(x, y, mtf.less)             all pairs: x[length] < y[memory] would be refused
 """
 
 from __future__ import annotations

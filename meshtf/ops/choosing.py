@@ -1,8 +1,10 @@
 """Pointwise ops that choose, convert or bound: where, cast, clip.
 
-mtf.where(x > 0, x, 0.0)          numbers are attributes: no tensor of zeros is made
-mtf.cast(x, "bfloat16")
-mtf.clip(x, low=0.0)              which is also mtf.maximum(x, 0.0)
+Example:
+
+    mtf.where(x > 0, x, 0.0)          numbers are attributes: no tensor of zeros is made
+    mtf.cast(x, "bfloat16")
+    mtf.clip(x, low=0.0)              which is also mtf.maximum(x, 0.0)
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Control: stop_gradient, recompute, and your own TensorFlow function on slices.
 
-y = mtf.recompute(layer)(x)       # the backward pass computes the layer again
+Example:
+
+    y = mtf.recompute(layer)(x)       # the backward pass computes the layer again
 """
 
 from __future__ import annotations

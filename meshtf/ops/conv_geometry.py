@@ -1,8 +1,10 @@
 """Which names of a convolution are what: rows, rows of windows, summed, new, groups,
 batch.
 
-x[batch h w c_in]   kernel[k_h k_w c_in c_out]   windows of k_h over h, of k_w over w
-c_in is summed over, c_out is new; y[batch h w c_out]
+Example:
+
+    x[batch h w c_in]   kernel[k_h k_w c_in c_out]   windows of k_h over h, of k_w over w
+    c_in is summed over, c_out is new; y[batch h w c_out]
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Nests of tensors that go through the bodies of loops and branches: tuples, lists,
 dicts, None.
 
-tensors_of({"h": h, "cache": None}, "state")       # [h]
+Example:
+
+    tensors_of({"h": h, "cache": None}, "state")       # [h]
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """All functions that work element by element, from one place.
 
-arithmetic   two tensors that meet by names, or a tensor and a number
-unary        one tensor
-activations  one tensor, in networks
-complex      complex numbers and their parts
-choosing     where, cast, clip
-broadcasting how axes are turned so that names meet
+Contents:
+
+    arithmetic   two tensors that meet by names, or a tensor and a number
+    unary        one tensor
+    activations  one tensor, in networks
+    complex      complex numbers and their parts
+    choosing     where, cast, clip
+    broadcasting how axes are turned so that names meet
 """
 
 from meshtf.ops.activations import (

@@ -1,7 +1,9 @@
 """The op of a tensor and a number, behind meshtf.ops.arithmetic, and its gradients.
 
-x * 2, 1 - x          the number is an attribute: one TensorFlow op, and no tensor of twos
-x ** 2, x ** -0.5     square, rsqrt
+Example:
+
+    x * 2, 1 - x          the number is an attribute: one TensorFlow op, and no tensor of twos
+    x ** 2, x ** -0.5     square, rsqrt
 """
 
 from __future__ import annotations

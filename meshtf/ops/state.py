@@ -1,7 +1,9 @@
 """Reading and writing stores (variables, arguments), and tensors of one number.
 
-w.assign(w - 0.1 * dw)                 # a Read, two ops, a Write
-mtf.zeros(mesh, "batch:8;d_model:4")
+Example:
+
+    w.assign(w - 0.1 * dw)                 # a Read, two ops, a Write
+    mtf.zeros(mesh, "batch:8;d_model:4")
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Optimizers: updates of variables, written on named dimensions alone.
 
-rate = mtf.optimizers.warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
-optimizer = mtf.optimizers.AdamW(model.trainable_variables, rate, weight_decay=0.1)
-grads, norm = mtf.optimizers.clip_by_global_norm(grads, 1.0)
-optimizer.apply(grads, model.trainable_variables, step)
+Example:
+
+    rate = mtf.optimizers.warmup_cosine(peak=3e-3, warmup_steps=50, total_steps=600)
+    optimizer = mtf.optimizers.AdamW(model.trainable_variables, rate, weight_decay=0.1)
+    grads, norm = mtf.optimizers.clip_by_global_norm(grads, 1.0)
+    optimizer.apply(grads, model.trainable_variables, step)
 """
 
 from meshtf.optimizers.adafactor import Adafactor, relative_step

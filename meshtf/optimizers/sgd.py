@@ -1,9 +1,11 @@
 """Stochastic gradient descent, with or without momentum.
 
-variable -= rate * grad                                           (no momentum)
-velocity = momentum * velocity + grad
-variable -= rate * velocity                                       (momentum)
-variable -= rate * (grad + momentum * velocity)                   (Nesterov)
+Example:
+
+    variable -= rate * grad                                           (no momentum)
+    velocity = momentum * velocity + grad
+    variable -= rate * velocity                                       (momentum)
+    variable -= rate * (grad + momentum * velocity)                   (Nesterov)
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What the layers of a pipeline cost: given, or counted by recording them on an
 example.
 
-[c.cost for c in layer_costs(layers, None, example)]        # flops of one forward pass
+Example:
+
+    [c.cost for c in layer_costs(layers, None, example)]        # flops of one forward pass
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Padding: a batch that the number of microbatches does not divide gets more elements.
 
-pad_batch(x, "batch", 4)           # [batch:6 d] -> [batch:8 d], the last two of zeros
-batch_weights(x, "batch", 4)       # [batch:8]: 8/6 for the first six, 0 for those added
+Example:
+
+    pad_batch(x, "batch", 4)           # [batch:6 d] -> [batch:8 d], the last two of zeros
+    batch_weights(x, "batch", 4)       # [batch:8]: 8/6 for the first six, 0 for those added
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The arguments of one call of a `mtf.function`: arrays, tensors and Python values, in
 any nesting.
 
-call = Call(mesh)
-call.add_array("x", array, "batch;d_model")
-call.add_structure("training", True)
-fn(**call.arguments())          # to record it; call.key tells whether it was recorded before
+Example:
+
+    call = Call(mesh)
+    call.add_array("x", array, "batch;d_model")
+    call.add_structure("training", True)
+    fn(**call.arguments())          # to record it; call.key tells whether it was recorded before
 """
 
 from __future__ import annotations

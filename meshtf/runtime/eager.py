@@ -1,7 +1,9 @@
 """Eager mode: each op is planned and run at once, so that tensors have values to look
 at.
 
-set_eager_executor(EAGER)         # done once, by meshtf.function
+Example:
+
+    set_eager_executor(EAGER)         # done once, by meshtf.function
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Folders that are there as a whole or not at all.
 
-with written_whole("served", "manifest.json", {"values.npz"}) as folder:
-  ...                            # it has another name until all is written
+Example:
+
+    with written_whole("served", "manifest.json", {"values.npz"}) as folder:
+      ...                            # it has another name until all is written
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Initial values of variables: functions of (mesh, shape, name), some of which go by
 name.
 
-as_initializer("zeros")               # meshtf.layers.initializers.zeros
+Example:
+
+    as_initializer("zeros")               # meshtf.layers.initializers.zeros
 """
 
 from __future__ import annotations

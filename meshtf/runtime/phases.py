@@ -1,7 +1,9 @@
 """The order in which steps between two segments run, so that what is alike runs side by
 side.
 
-for reads, cuts, others, writes in sort_out(segment.before, mesh): ...
+Example:
+
+    for reads, cuts, others, writes in sort_out(segment.before, mesh): ...
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """What kernels TensorFlow has for the processor at hand.
 
-matmul_kernels(devices_of(mesh))      # MatmulKernels(2, onednn_matmul) on a laptop's two cores
+Example:
+
+    matmul_kernels(devices_of(mesh))      # MatmulKernels(2, onednn_matmul) on a laptop's two cores
 """
 
 from __future__ import annotations

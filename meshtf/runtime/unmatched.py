@@ -1,7 +1,9 @@
 """Warnings of layouts that do not fit what programs have: most likely something is
 misspelt.
 
-warn_of_unmatched(mesh, writes=True)       # once a program is recorded
+Example:
+
+    warn_of_unmatched(mesh, writes=True)       # once a program is recorded
 """
 
 from __future__ import annotations

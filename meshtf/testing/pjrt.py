@@ -270,8 +270,10 @@ def collectives(hlo: str) -> Counter[tuple[str, int]]:
 def donated_inputs(hlo: str) -> frozenset[int]:
     """Returns which inputs a run of optimised HLO may overwrite with results.
 
-    >>> donated_inputs("HloModule m, input_output_alias={ {}: (2, {}, may-alias) }, x={}")
-    frozenset({2})
+    Example:
+
+        >>> donated_inputs("HloModule m, input_output_alias={ {}: (2, {}, may-alias) }, x={}")
+        frozenset({2})
     """
     head = hlo.split("\n", 1)[0].partition("input_output_alias={")[2]
     return frozenset(

@@ -1,8 +1,10 @@
 """What a conformance run did, and what it found.
 
-report = check_op(MyOp)
-print(report)                   # counts, and the first failures
-assert report                   # false if a case failed, or if nothing was compared
+Example:
+
+    report = check_op(MyOp)
+    print(report)                   # counts, and the first failures
+    assert report                   # false if a case failed, or if nothing was compared
 """
 
 from __future__ import annotations

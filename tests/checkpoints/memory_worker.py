@@ -1,7 +1,9 @@
 """A process that saves or restores, and prints how far its memory rose above what it
 held: bytes.
 
-python -m tests.checkpoints.memory_worker save FOLDER "one device" 256
+Usage:
+
+    python -m tests.checkpoints.memory_worker save FOLDER "one device" 256
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Damage: bytes of every file are flipped, cut off, added; never a wrong number, always
 a name.
 
-python -m pytest tests/checkpoints/test_damage.py --damage=2000
+Usage:
+
+    python -m pytest tests/checkpoints/test_damage.py --damage=2000
 """
 
 from __future__ import annotations

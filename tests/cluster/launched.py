@@ -1,9 +1,11 @@
 """A launcher with its workers and command, as tests and campaigns drive it.
 
-with Launched(["python", "train.py"], "--workers=2") as launched:
-  launched.wait_for("step +20/")
-  os.kill(launched.workers[1], signal.SIGKILL)
-launched.code, launched.text
+Example:
+
+    with Launched(["python", "train.py"], "--workers=2") as launched:
+      launched.wait_for("step +20/")
+      os.kill(launched.workers[1], signal.SIGKILL)
+    launched.code, launched.text
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What workers are asked to do, they do in that order: values are read just after they
 are given.
 
-python -m tests.cluster.order --cluster=...       # prints what was read too early, as JSON
+Usage:
+
+    python -m tests.cluster.order --cluster=...       # prints what was read too early, as JSON
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Some steps of a language model, on whatever devices a mesh has: what tests compare.
 
-python -m tests.cluster.steps --cluster=...       # prints what it found, as JSON
+Usage:
+
+    python -m tests.cluster.steps --cluster=...       # prints what it found, as JSON
 """
 
 from __future__ import annotations

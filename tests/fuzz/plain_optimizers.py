@@ -1,7 +1,9 @@
 """The optimizers once more, as formulas of NumPy on whole variables, in float64.
 
-update = OPTIMIZERS["Adam(variables, 0.1, epsilon=0.001)"]
-value, slots = update(value, gradient, slots, step)          # steps count from 1
+Example:
+
+    update = OPTIMIZERS["Adam(variables, 0.1, epsilon=0.001)"]
+    value, slots = update(value, gradient, slots, step)          # steps count from 1
 """
 
 from __future__ import annotations

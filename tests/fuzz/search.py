@@ -1,7 +1,9 @@
 """Searches for programs on which meshtf and the judge differ, and shrinks them.
 
-round = search(strategies.programs(), seed=7, known=[], end=time.time() + 60,
-examples=100) print(round.finding.report())
+Example:
+
+    round = search(strategies.programs(), seed=7, known=[], end=time.time() + 60,
+    examples=100) print(round.finding.report())
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """What tests of layers share: numbers and gradients of one device, under layouts that
 cut names.
 
-def model(mesh):
-  dense = layers.Dense(mesh, "d:8", "e:4")
-  return dense, lambda x: dense(x)
+Example:
 
-y = agree(model, {"x": (array, "batch;d")}, ["batch:x", "d:x;e:y"])
+    def model(mesh):
+      dense = layers.Dense(mesh, "d:8", "e:4")
+      return dense, lambda x: dense(x)
+
+    y = agree(model, {"x": (array, "batch;d")}, ["batch:x", "d:x;e:y"])
 """
 
 from __future__ import annotations

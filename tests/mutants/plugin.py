@@ -1,7 +1,9 @@
 """A plugin of pytest that breaks one rule before anything is imported.
 
-MESHTF_MUTANT=seeds-added-up python -m pytest -p tests.mutants.plugin
-tests/ops/test_random.py
+Example:
+
+    MESHTF_MUTANT=seeds-added-up python -m pytest -p tests.mutants.plugin
+    tests/ops/test_random.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """What tests of optimizers share: variables, layouts, and some steps of training.
 
-before, after, gradients = train(lambda variables: LAMB(variables), LAYOUTS["data"],
-rng)
+Example:
+
+    before, after, gradients = train(lambda variables: LAMB(variables), LAYOUTS["data"],
+    rng)
 """
 
 from __future__ import annotations

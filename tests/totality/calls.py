@@ -1,9 +1,11 @@
 """A legal call of each public function, which `test_totality` makes wrong, argument by
 argument.
 
-"softmax": call(t.x, "d"),
-"recompute": call(t.fn, then=lambda f: f(t.x)),           # what comes out is called, too
-"Mesh.groups": call("data", on=t.mesh),                   # of an object
+Example:
+
+    "softmax": call(t.x, "d"),
+    "recompute": call(t.fn, then=lambda f: f(t.x)),           # what comes out is called, too
+    "Mesh.groups": call("data", on=t.mesh),                   # of an object
 """
 
 from __future__ import annotations

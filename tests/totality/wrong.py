@@ -1,8 +1,10 @@
 """Values that stand in the place of each argument, and which of them are right for it
 after all.
 
-for kind, value in wrong_values().items():          # "none", "text", "int", ...
-  if kind not in right_kinds(annotation): ...       # must be refused by an error of meshtf
+Example:
+
+    for kind, value in wrong_values().items():          # "none", "text", "int", ...
+      if kind not in right_kinds(annotation): ...       # must be refused by an error of meshtf
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Exact resume: a run that died and goes on has the losses, bit for bit, of one that
 did not.
 
-python -m pytest tests/transformer/test_resume.py --kills=30       # kill -9, in processes
+Usage:
+
+    python -m pytest tests/transformer/test_resume.py --kills=30       # kill -9, in processes
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """Files of other versions: older names, tensors that are no weights, and copies of tied
 ones.
 
-tensors = Canonical(TensorFiles("gpt2"), older=[("^h", "transformer.h")],
-                    no_weights=r"attn\\.bias$", copies={"lm_head.weight": "wte.weight"})
+Example:
+
+    tensors = Canonical(TensorFiles("gpt2"), older=[("^h", "transformer.h")],
+                        no_weights=r"attn\\.bias$", copies={"lm_head.weight": "wte.weight"})
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A kind of model that another library has as well: how its files read as ours.
 
-family = FAMILIES["GPT2LMHeadModel"]
-model = family.make(mesh, **family.read(Settings(config), names))
-values = to_ours(family.rules(model), shapes, family.canonical(tensors, model))
+Example:
+
+    family = FAMILIES["GPT2LMHeadModel"]
+    model = family.make(mesh, **family.read(Settings(config), names))
+    values = to_ours(family.rules(model), shapes, family.canonical(tensors, model))
 """
 
 from __future__ import annotations

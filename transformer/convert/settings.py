@@ -1,8 +1,10 @@
 """What a config.json says: settings that are read, and those that must be as ours are.
 
-settings = Settings(json.loads(text))
-settings.require(scale_attn_weights=True)      # an error where it says anything else
-d_model = settings["n_embd"]
+Example:
+
+    settings = Settings(json.loads(text))
+    settings.require(scale_attn_weights=True)      # an error where it says anything else
+    d_model = settings["n_embd"]
 """
 
 from __future__ import annotations

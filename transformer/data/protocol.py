@@ -1,10 +1,12 @@
 """What a training loop asks of data: `Data`, and nothing more.
 
-data = ByteText(python_library, length=128)            # or TaskData("span_corruption_stdlib")
-for batch in data.batches(16, first=examples_done):    # endless; dicts of tensors
-  ...
-for batch in data.held_out(16):                        # the same at every evaluation
-  ...
+Example:
+
+    data = ByteText(python_library, length=128)            # or TaskData("span_corruption_stdlib")
+    for batch in data.batches(16, first=examples_done):    # endless; dicts of tensors
+      ...
+    for batch in data.held_out(16):                        # the same at every evaluation
+      ...
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """Tasks and mixtures of tasks, known by name, in the manner of seqio (Roberts et al.
 2022).
 
-register(Task("reverse", source=tsv("pairs/*.tsv", columns=("given", "told")),
-              vocabulary=ByteVocabulary(), features=EncoderDecoderFeatures(64, 64),
-              preprocessors=[partial(tokenize, vocabulary=ByteVocabulary(),
-                                     fields={"given": "inputs", "told": "targets"})]))
-register(Mixture("both", {"reverse": 0.7, "span_corruption_stdlib": 0.3}))
-TaskData("both").batches(16)
+Example:
+
+    register(Task("reverse", source=tsv("pairs/*.tsv", columns=("given", "told")),
+                  vocabulary=ByteVocabulary(), features=EncoderDecoderFeatures(64, 64),
+                  preprocessors=[partial(tokenize, vocabulary=ByteVocabulary(),
+                                         fields={"given": "inputs", "told": "targets"})]))
+    register(Mixture("both", {"reverse": 0.7, "span_corruption_stdlib": 0.3}))
+    TaskData("both").batches(16)
 """
 
 from __future__ import annotations

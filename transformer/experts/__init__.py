@@ -1,7 +1,9 @@
 """Mixtures of experts.
 
-mixture      the layer: tokens to experts and back, losses and reports
-gating       which experts work on which tokens
-routing      queues at experts, and their capacity
-dispatch     tokens to slots and back, by number or by products
+Contents:
+
+    mixture      the layer: tokens to experts and back, losses and reports
+    gating       which experts work on which tokens
+    routing      queues at experts, and their capacity
+    dispatch     tokens to slots and back, by number or by products
 """

@@ -1,8 +1,10 @@
 """Tokens to the stream that runs through blocks, and back to logits.
 
-embeddings = Embeddings(mesh, architecture)
-x = embeddings(tokens, places.positions)       # [batch length d_model]
-logits = embeddings.attend(x)                                # tied: [batch length vocab]
+Example:
+
+    embeddings = Embeddings(mesh, architecture)
+    x = embeddings(tokens, places.positions)       # [batch length d_model]
+    logits = embeddings.attend(x)                                # tied: [batch length vocab]
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """Blocks in a row: an encoder, a decoder, or a language model without its two ends.
 
-stack = Stack(mesh, architecture, causal=True, name="decoder")
-x, reports = stack(x, Places.of(tokens), training=True)
+Example:
 
-held = stack.start(x, positions=128)                   # x [batch d_model], one position
-held = stack.prefill(prompt, held, lengths)            # [batch length d_model], all at once
-x, held = stack.step(x, held, position)                # position length, length + 1...
+    stack = Stack(mesh, architecture, causal=True, name="decoder")
+    x, reports = stack(x, Places.of(tokens), training=True)
+
+    held = stack.start(x, positions=128)                   # x [batch d_model], one position
+    held = stack.prefill(prompt, held, lengths)            # [batch length d_model], all at once
+    x, held = stack.step(x, held, position)                # position length, length + 1...
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """Ctrl-C and SIGTERM between two steps: what was learned is saved before a run stops.
 
-with interrupts_between_steps() as asked:
-  for batch in batches:
-    ...
-    if stop := asked():
-      raise stop                     # KeyboardInterrupt or Terminated
+Example:
+
+    with interrupts_between_steps() as asked:
+      for batch in batches:
+        ...
+        if stop := asked():
+          raise stop                     # KeyboardInterrupt or Terminated
 """
 
 from __future__ import annotations

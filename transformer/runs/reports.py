@@ -1,10 +1,12 @@
 """What a training run says at its beginning and its end.
 
-held out          loss  bits per byte  accuracy
-  before         6.176          8.910     0.004   at step 0
-  after          1.539          2.220     0.561   at step 400
-  byte bigram                   3.555
-  gzip                          1.976
+Example:
+
+    held out          loss  bits per byte  accuracy
+      before         6.176          8.910     0.004   at step 0
+      after          1.539          2.220     0.561   at step 400
+      byte bigram                   3.555
+      gzip                          1.976
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
 """A model and its optimizer: one compiled step of training, and where it is saved.
 
-trainer = Trainer(LanguageModel(mesh), mtf.optimizers.AdamW)
-loss, norm = trainer.step({"tokens": tokens, "targets": targets})
-print(trainer.explain(batch))          # what a step costs; nothing runs
+Example:
+
+    trainer = Trainer(LanguageModel(mesh), mtf.optimizers.AdamW)
+    loss, norm = trainer.step({"tokens": tokens, "targets": targets})
+    print(trainer.explain(batch))          # what a step costs; nothing runs
 """
 
 from __future__ import annotations

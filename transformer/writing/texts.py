@@ -1,8 +1,10 @@
 """Texts in, texts out: a trained model's vocabulary around its `Decoder`.
 
-for batch in write(Trained.of("runs/lm_stdlib"), ["def ", "class "], stop=["\\n\\n"]):
-  for text in batch:
-    print(text.prompt + text.text)
+Example:
+
+    for batch in write(Trained.of("runs/lm_stdlib"), ["def ", "class "], stop=["\\n\\n"]):
+      for text in batch:
+        print(text.prompt + text.text)
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The exchange of rows between neighbours: what a window reads beyond a slice's own
 rows.
 
-rows_of_slices(slices, devices, j, axis, start, stop, step)      # on device j, filled outside
+Example:
+
+    rows_of_slices(slices, devices, j, axis, start, stop, step)      # on device j, filled outside
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
 """The SPMD runtime: one program for one replica, run by every device, with XLA's
 collectives.
 
-collectives   the table of moves as StableHLO
-windows       the exchange of neighbours' rows, as permutes
-replica       a program on one replica
-export        a program as one StableHLO module, with what a host needs to run it
-refusal       why TensorFlow does not run it here
+Contents:
+
+    collectives   the table of moves as StableHLO
+    windows       the exchange of neighbours' rows, as permutes
+    replica       a program on one replica
+    export        a program as one StableHLO module, with what a host needs to run it
+    refusal       why TensorFlow does not run it here
 """
 
 from meshtf.runtime.spmd.export import Export, export

@@ -1,8 +1,10 @@
 """Why TensorFlow does not run an SPMD program on the devices of a mesh, and what none
 can hold.
 
-raise refusal(mesh)
-refuse_effects(program)
+Example:
+
+    raise refusal(mesh)
+    refuse_effects(program)
 """
 
 from __future__ import annotations
