@@ -2,7 +2,7 @@
 
 The gin files lie in `configs/` at the top of a checkout, where people look for them,
 and are shipped as `transformer/configs/`, so that a wheel has two top-level names and
-no more. `transformer.config_files.find_config` finds them in both places.
+no more. `transformer.cli.config_files.find_config` finds them in both places.
 """
 
 from pathlib import Path

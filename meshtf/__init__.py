@@ -7,9 +7,9 @@ Example:
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
-from meshtf.runtime import (
-    allocator as _allocator,
-    quiet as _quiet,
+from meshtf.runtime.tf_internals import (
+    freed_memory as _allocator,
+    process_start as _quiet,
 )  # first: before TensorFlow
 from meshtf import checkpoints, decoding, layers, optimizers, pipeline
 from meshtf.checkpoints import latest as latest_checkpoint
@@ -34,7 +34,7 @@ from meshtf.errors import (
     near_misses,
 )
 from meshtf.forecast import Forecast
-from meshtf.function import explain, export, function
+from meshtf.function.function import explain, export, function
 from meshtf.graph import (
     Op,
     Role,
@@ -49,9 +49,17 @@ from meshtf.graph import (
 from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
-from meshtf.ops.activations import elu, gelu, leaky_relu, relu, selu, silu, squared_relu
-from meshtf.ops.adding import add_n
-from meshtf.ops.arithmetic import (
+from meshtf.ops.nn.activations import (
+    elu,
+    gelu,
+    leaky_relu,
+    relu,
+    selu,
+    silu,
+    squared_relu,
+)
+from meshtf.ops.elementwise.add_n import add_n
+from meshtf.ops.elementwise.arithmetic import (
     add,
     atan2,
     divide,
@@ -76,33 +84,42 @@ from meshtf.ops.arithmetic import (
     squared_difference,
     subtract,
 )
-from meshtf.ops.complex import complex, conj, imag, real
-from meshtf.ops.control import recompute, slicewise, stop_gradient
-from meshtf.ops.convolution import conv, conv_transpose, separable_conv
-from meshtf.ops.custom import custom_gradient
-from meshtf.ops.dynamic import dynamic_shift, dynamic_slice, dynamic_update
-from meshtf.ops.effects import print, scalar_summary
-from meshtf.ops.einsum import einsum, matmul
-from meshtf.ops.fourier import fft, ifft, irfft, rfft
-from meshtf.ops.halo import halo_exchange
-from meshtf.ops.indexing import gather, one_hot, range, segment_sum, take_along
-from meshtf.ops.laying import layout, replicate, shard, split, stage
-from meshtf.ops.deciding import cond, while_loop
-from meshtf.ops.loops import scan, scan_and_sum
-from meshtf.ops.loss import cross_entropy
-from meshtf.ops.microbatch import microbatches_of, once_per_batch
-from meshtf.ops.moments import reduce_prod, reduce_rms, reduce_std, reduce_variance
-from meshtf.ops.normalize import normalize_layer, normalize_rms
+from meshtf.ops.elementwise.complex import complex, conj, imag, real
+from meshtf.ops.control.stop_gradient import recompute, slicewise, stop_gradient
+from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.control.custom_gradient import custom_gradient
+from meshtf.ops.indexing.dynamic_slice import (
+    dynamic_shift,
+    dynamic_slice,
+    dynamic_update,
+)
+from meshtf.ops.variables.print_and_summary import print, scalar_summary
+from meshtf.ops.linear.einsum import einsum, matmul
+from meshtf.ops.linear.fourier import fft, ifft, irfft, rfft
+from meshtf.ops.windows.halo import halo_exchange
+from meshtf.ops.indexing.gather import gather, one_hot, range, segment_sum, take_along
+from meshtf.ops.control.layout_region import layout, replicate, shard, split, stage
+from meshtf.ops.control.cond_and_while_loop import cond, while_loop
+from meshtf.ops.control.loops import scan, scan_and_sum
+from meshtf.ops.nn.cross_entropy import cross_entropy
+from meshtf.ops.control.microbatch import microbatches_of, once_per_batch
+from meshtf.ops.reductions.moments import (
+    reduce_prod,
+    reduce_rms,
+    reduce_std,
+    reduce_variance,
+)
+from meshtf.ops.nn.normalization import normalize_layer, normalize_rms
 from meshtf.ops.pointwise import cast, clip, where
-from meshtf.ops.pooling import avg_pool, max_pool
-from meshtf.ops.random import (
+from meshtf.ops.windows.pooling import avg_pool, max_pool
+from meshtf.ops.random.random import (
     categorical,
     dropout,
     random_normal,
     random_uniform,
     truncated_normal,
 )
-from meshtf.ops.reduce import (
+from meshtf.ops.reductions.reduce import (
     broadcast,
     reduce_all,
     reduce_any,
@@ -112,8 +129,8 @@ from meshtf.ops.reduce import (
     reduce_min,
     reduce_sum,
 )
-from meshtf.ops.reshape import merge, rename, reshape, split_dim, transpose
-from meshtf.ops.scanning import (
+from meshtf.ops.shapes.reshape import merge, rename, reshape, split_dim, transpose
+from meshtf.ops.scans.cumulative import (
     cummax,
     cummin,
     cumprod,
@@ -121,7 +138,7 @@ from meshtf.ops.scanning import (
     cumulative_logsumexp,
     linear_recurrence,
 )
-from meshtf.ops.scatter import (
+from meshtf.ops.indexing.scatter import (
     scatter,
     scatter_add,
     scatter_update,
@@ -129,15 +146,22 @@ from meshtf.ops.scatter import (
     segment_mean,
     segment_min,
 )
-from meshtf.ops.seeds import seed
-from meshtf.ops.select import argmax, argmin, nth_largest, nth_smallest, top_1, top_k
-from meshtf.ops.shifting import roll, shift
-from meshtf.ops.slicing import chunk, concat, pad, slice
-from meshtf.ops.softmax import log_softmax, softmax
-from meshtf.ops.sorting import argsort, sort
-from meshtf.ops.stacking import stack, unstack
-from meshtf.ops.state import full, ones, ones_like, zeros, zeros_like
-from meshtf.ops.unary import (
+from meshtf.ops.random.seeds import seed
+from meshtf.ops.indexing.top_k import (
+    argmax,
+    argmin,
+    nth_largest,
+    nth_smallest,
+    top_1,
+    top_k,
+)
+from meshtf.ops.windows.shift import roll, shift
+from meshtf.ops.shapes.slice import chunk, concat, pad, slice
+from meshtf.ops.nn.softmax import log_softmax, softmax
+from meshtf.ops.sorting.sort import argsort, sort
+from meshtf.ops.shapes.stack import stack, unstack
+from meshtf.ops.variables.read_write import full, ones, ones_like, zeros, zeros_like
+from meshtf.ops.elementwise.unary import (
     abs,
     acos,
     angle,
@@ -172,11 +196,11 @@ from meshtf.ops.unary import (
     tan,
     tanh,
 )
-from meshtf.runtime.datasets import untuned
-from meshtf.runtime.devices import logical_devices
-from meshtf.runtime.numerics import check_numerics
-from meshtf.runtime.slices import HostReader
+from meshtf.runtime.dataset_options import untuned
+from meshtf.runtime.devices.resolve import logical_devices
+from meshtf.runtime.placed.numerics_check import check_numerics
+from meshtf.runtime.host_batches import HostReader
 from meshtf.runtime.spmd import Export
-from meshtf.runtime.stores import constant, import_tensor
-from meshtf.runtime.variables import Variable
-from meshtf.saved_model import SavedModel, export_saved_model
+from meshtf.runtime.storage.argument_storage import constant, import_tensor
+from meshtf.runtime.variable import Variable
+from meshtf.saved_model.saved_model import SavedModel, export_saved_model

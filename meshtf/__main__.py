@@ -21,7 +21,7 @@ from meshtf.errors import near_misses
 # is called.
 COMMANDS = {
     "checkpoint": (
-        "meshtf.checkpoints.command",
+        "meshtf.checkpoints.inspection.command",
         "what a checkpoint holds, and what differs between two of them",
     ),
     "explain": (

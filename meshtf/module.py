@@ -23,8 +23,8 @@ import tensorflow as tf
 
 from meshtf.graph import context, current
 from meshtf.names.arguments import as_text
-from meshtf.runtime.tracking import tracking_error
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.tensorflow_tracking import tracking_error
+from meshtf.runtime.variable import Variable
 
 
 @contextlib.contextmanager

@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 from tests import sampling
-from tests.apart import start_tensorflow
-from tests.conformance_counts import pytest_terminal_summary, record
 from tests.sampling import pytest_collection_modifyitems
+from tests.support.conformance_counts import pytest_terminal_summary, record
+from tests.support.subprocesses import start_tensorflow
 
 # pytest finds them here, at the start
 __all__ = ["pytest_collection_modifyitems", "pytest_terminal_summary", "record"]

@@ -26,12 +26,12 @@ from typing import Any, TextIO
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer import command
-from transformer.data.writing import check_writable, whole_file
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable, whole_file
+from transformer.inference.text_generation import Text, write
 from transformer.models.encoder_decoder import EncoderDecoder
-from transformer.runs import metrics
-from transformer.runs.trained import Trained
-from transformer.writing.texts import Text, write
+from transformer.training.load_trained import Trained
+from transformer.training.reporting import metrics
 
 _LETTERS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
 _SETTINGS = ("number", "batch", "temperature", "top_k", "top_p", "beams", "alpha")
@@ -65,7 +65,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "cut", None, "Prompts are cut to so many ids; without it none is."
     )
-    flags.adopt_module_key_flags(command)  # so that --help shows them
+    flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
@@ -78,11 +78,11 @@ def run(argv: Sequence[str], asked: Any) -> None:
     settings = {
         name: x for name in _SETTINGS if (x := getattr(asked, name)) is not None
     }
-    with command.leaving_plainly():
-        command.configure_by_flags(argv, model_dir=asked.model_dir)
+    with command_line.leaving_plainly():
+        command_line.configure_by_flags(argv, model_dir=asked.model_dir)
         if asked.output:
             check_writable(asked.output, "--output")
-        command.connect_by_flags()
+        command_line.connect_by_flags()
         trained, prompts = Trained.of(asked.model_dir), _prompts(asked.input)
         shown = _shown(asked.format, isinstance(trained.model, EncoderDecoder))
         progress = _Progress(len(prompts), trained.step)
@@ -110,11 +110,11 @@ def _prompts(path: str | None) -> list[str]:
         ):
             lines = [_plain(line.rstrip("\r\n")) for line in file]
     except (OSError, UnicodeDecodeError) as error:
-        raise command.ConfigError(
+        raise command_line.ConfigError(
             f"cannot read {path or 'standard input'}: {error}."
         ) from None
     if not lines:
-        raise command.ConfigError(
+        raise command_line.ConfigError(
             f"there are no prompts in {path or 'standard input'}.\n  Give one a line."
         )
     return lines
@@ -132,7 +132,9 @@ def _opened(path: str | None) -> Iterator[TextIO]:
         with whole_file(path) as partial, open(partial, "w", encoding="utf-8") as file:
             yield file
     except OSError as error:
-        raise command.ConfigError(f"cannot write {path}: {error.strerror}.") from None
+        raise command_line.ConfigError(
+            f"cannot write {path}: {error.strerror}."
+        ) from None
 
 
 def _plain(line: str) -> str:

@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer import command
-from transformer.data.writing import check_writable, whole_file
-from transformer.runs.evaluation import Evaluation
-from transformer.runs.trained import Trained
-from transformer.writing import answers
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable, whole_file
+from transformer.inference import answer_metrics
+from transformer.training.evaluation import Evaluation
+from transformer.training.load_trained import Trained
 
 
 def define_flags() -> None:
@@ -37,24 +37,24 @@ def define_flags() -> None:
         "written", 0, "Inputs to which an encoder-decoder writes.", lower_bound=0
     )
     flags.DEFINE_string("json", None, "A file for the scores as JSON.")
-    flags.adopt_module_key_flags(command)  # so that --help shows them
+    flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints scores."""
     asked = flags.FLAGS
-    with command.leaving_plainly():
-        command.configure_by_flags(argv, model_dir=asked.model_dir)
+    with command_line.leaving_plainly():
+        command_line.configure_by_flags(argv, model_dir=asked.model_dir)
         if asked.json:
             check_writable(asked.json, "--json")
-        command.connect_by_flags()
+        command_line.connect_by_flags()
         trained = Trained.of(asked.model_dir)
         measured = Evaluation(
             trained.model, trained.data, asked.batch, number=asked.number
         )()
         scores = {"step": trained.step, **measured}
         if asked.written:
-            scores |= answers.compare(trained, asked.written, asked.batch)
+            scores |= answer_metrics.compare(trained, asked.written, asked.batch)
         if asked.json:
             _write(asked.json, scores)
     for name, x in scores.items():
@@ -66,7 +66,9 @@ def _write(path: str, scores: dict[str, float]) -> None:
         with whole_file(path) as partial:
             partial.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise command.ConfigError(f"cannot write {path}: {error.strerror}.") from None
+        raise command_line.ConfigError(
+            f"cannot write {path}: {error.strerror}."
+        ) from None
 
 
 if __name__ == "__main__":

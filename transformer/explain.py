@@ -20,23 +20,23 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from transformer import command
-from transformer.data.writing import check_writable
-from transformer.runs import training
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable
+from transformer.training import training_run
 
 _JSON = flags.DEFINE_string("json", None, "A file for the plan as JSON.")
 _HTML = flags.DEFINE_string("html", None, "A file for the plan as one HTML page.")
-flags.adopt_module_key_flags(command)  # so that --help shows them
+flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and prints and saves the forecast of a step."""
-    with command.leaving_plainly():
+    with command_line.leaving_plainly():
         for flag in (_JSON, _HTML):
             if flag.value is not None:
                 check_writable(flag.value, f"--{flag.name}")
-        command.configure_by_flags(argv, 'Mesh.devices = "abstract"')
-        forecast = training.Run().explain()
+        command_line.configure_by_flags(argv, 'Mesh.devices = "abstract"')
+        forecast = training_run.Run().explain()
     for path, save in (
         (_JSON.value, forecast.save_json),
         (_HTML.value, forecast.save_html),
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> None:
             if path is not None:
                 save(path)
         except OSError as error:
-            command.leave(f"cannot write {path}: {error.strerror}.")
+            command_line.leave(f"cannot write {path}: {error.strerror}.")
     try:
         print(forecast, flush=True)
     except BrokenPipeError:  # whoever reads has seen enough, as in `| head`

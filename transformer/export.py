@@ -22,21 +22,21 @@ import gin
 from absl import flags
 
 import meshtf as mtf
-from transformer import command
-from transformer.data.writing import check_writable
-from transformer.runs import training
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable
+from transformer.training import training_run
 
 _FOLDER = flags.DEFINE_string(
     "stablehlo", None, "The folder to write; one of an earlier export is replaced."
 )
-flags.adopt_module_key_flags(command)  # so that --help shows them
+flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes a step as a module."""
-    with command.leaving_plainly():
+    with command_line.leaving_plainly():
         if not _FOLDER.value:
-            raise command.ConfigError(
+            raise command_line.ConfigError(
                 "the folder to write is not named: --stablehlo=FOLDER."
             )
         check_writable(_FOLDER.value, "--stablehlo", folder=True)
@@ -45,14 +45,14 @@ def main(argv: Sequence[str]) -> None:
     try:
         exported.save(_FOLDER.value)
     except OSError as error:
-        command.leave(f"cannot write {_FOLDER.value}: {error.strerror}.")
+        command_line.leave(f"cannot write {_FOLDER.value}: {error.strerror}.")
     print(_told(exported), flush=True)
 
 
-def _run(argv: Sequence[str], *more: str) -> training.Run:
+def _run(argv: Sequence[str], *more: str) -> training_run.Run:
     gin.clear_config()
-    command.configure_by_flags(argv, *more)
-    return training.Run()
+    command_line.configure_by_flags(argv, *more)
+    return training_run.Run()
 
 
 def _first_values(argv: Sequence[str], exported: mtf.Export) -> dict[str, Any]:

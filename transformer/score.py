@@ -19,11 +19,11 @@ from pathlib import Path
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer import command
+from transformer.cli import command_line
 from transformer.data import DataError
-from transformer.data.writing import check_writable, whole_file
-from transformer.runs.trained import Trained
-from transformer.writing.scoring import Scorer, Text
+from transformer.data.atomic_files import check_writable, whole_file
+from transformer.inference.scoring import Scorer, Text
+from transformer.training.load_trained import Trained
 
 
 def define_flags() -> None:
@@ -39,17 +39,17 @@ def define_flags() -> None:
         "length", None, "The most tokens of a text; default: the data's."
     )
     flags.DEFINE_integer("batch", 8, "Texts at a time.", lower_bound=1)
-    flags.adopt_module_key_flags(command)  # so that --help shows them
+    flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags, configuration and texts, and tells scores."""
     asked = flags.FLAGS
-    with command.leaving_plainly():
-        command.configure_by_flags(argv, model_dir=asked.model_dir)
+    with command_line.leaving_plainly():
+        command_line.configure_by_flags(argv, model_dir=asked.model_dir)
         if asked.output:
             check_writable(asked.output, "--output")
-        command.connect_by_flags()
+        command_line.connect_by_flags()
         lines = _lines(asked.input)
         trained = Trained.of(asked.model_dir)
         length = asked.length or trained.data.features(1)["tokens"].shape[1]
@@ -89,7 +89,9 @@ def _write(path: str, text: str) -> None:
         with whole_file(path) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise command.ConfigError(f"cannot write {path}: {error.strerror}.") from None
+        raise command_line.ConfigError(
+            f"cannot write {path}: {error.strerror}."
+        ) from None
 
 
 def _pair(number: int, line: str) -> Text:

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from transformer import command, data
-from transformer.data.tasks import tasks_of
-from transformer.data.writing import check_writable
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable
+from transformer.data.datasets.tasks import tasks_of
 
 
 def define_flags() -> None:
@@ -29,14 +30,14 @@ def define_flags() -> None:
         "seed", 0, "Of what is random in rows, such as sentence pairs."
     )
     flags.DEFINE_integer("rows_in_file", 10_000, "Rows in one file.", lower_bound=1)
-    flags.adopt_module_key_flags(command)  # so that --help shows them
+    flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and writes rows."""
     asked = flags.FLAGS
-    with command.leaving_plainly():
-        command.configure_by_flags(argv)
+    with command_line.leaving_plainly():
+        command_line.configure_by_flags(argv)
         check_writable(asked.output, "--output", folder=True)
         write(asked.task, asked.output, asked.seed, asked.rows_in_file)
 

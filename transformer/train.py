@@ -17,9 +17,9 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
-from transformer import command
-from transformer.runs import hosts, training
-from transformer.runs.interrupts import SAVED, Terminated, terminate_like_interrupt
+from transformer.cli import command_line
+from transformer.training import host_layout, training_run
+from transformer.training.interrupts import SAVED, Terminated, terminate_like_interrupt
 
 _MODEL_DIR = flags.DEFINE_string(
     "model_dir",
@@ -27,21 +27,21 @@ _MODEL_DIR = flags.DEFINE_string(
     "Where checkpoints and metrics are; default: runs/ and the name of the last "
     "gin_file.",
 )
-flags.adopt_module_key_flags(command)  # so that --help shows them
+flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> None:
     """Reads flags and configuration, and trains."""
-    model_dir = _MODEL_DIR.value or command.default_model_dir()
+    model_dir = _MODEL_DIR.value or command_line.default_model_dir()
     terminate_like_interrupt()
     try:
-        with command.leaving_plainly():
-            command.configure_by_flags(argv)
-            hosts.keep_within_hosts(command.connect_by_flags())
-            training.train(model_dir)
+        with command_line.leaving_plainly():
+            command_line.configure_by_flags(argv)
+            host_layout.keep_within_hosts(command_line.connect_by_flags())
+            training_run.train(model_dir)
     except KeyboardInterrupt as stop:
         found = mtf.latest_checkpoint(model_dir)
-        command.leave(
+        command_line.leave(
             "\nInterrupted. The same command "
             + (
                 f"goes on from step {found[0]}, saved in {model_dir}."

@@ -17,11 +17,13 @@ from collections.abc import Iterator, Sequence
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert import records, settings
-from transformer import command, data
+from examples.bert.datasets import pretraining_records
+from examples.bert.shared import program_flags
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable
 from transformer.data.preprocessors import SentencePairs, mask_tokens
 from transformer.data.sources import Example
-from transformer.data.writing import check_writable
 
 _OUTPUT = flags.DEFINE_string(
     "output_file", None, "TFRecord files to write, by turns; with commas between."
@@ -55,15 +57,15 @@ def rows(
     """Yields rows: `tokens`, `token_types`, what is hidden, and whether the second part
     is another's.
     """
-    seed = settings.SEED.value
-    pairs = SentencePairs(vocabulary, settings.LENGTH.value, short=_SHORT.value)
+    seed = program_flags.SEED.value
+    pairs = SentencePairs(vocabulary, program_flags.LENGTH.value, short=_SHORT.value)
     for copy in range(_COPIES.value):
         for k, row in enumerate(pairs(documents, (seed, copy, 0))):
             yield mask_tokens(
                 row,
                 (seed, copy, 1, k),
                 vocabulary=vocabulary,
-                predictions=settings.PREDICTIONS.value,
+                predictions=program_flags.PREDICTIONS.value,
                 rate=_RATE.value,
                 whole_words=_WORDS.value,
             )
@@ -71,23 +73,28 @@ def rows(
 
 def main(argv: Sequence[str]) -> None:
     """Reads texts and writes rows."""
-    with command.leaving_plainly():
-        command.refuse_gin(argv)
-        paths, outputs = settings.files(settings.INPUT.value), _OUTPUT.value.split(",")
+    with command_line.leaving_plainly():
+        command_line.refuse_gin(argv)
+        paths, outputs = (
+            program_flags.files(program_flags.INPUT.value),
+            _OUTPUT.value.split(","),
+        )
         for output in outputs:
             check_writable(output, "--output_file")
-        vocabulary = settings.vocabulary()
-        documents = records.documents(paths)
+        vocabulary = program_flags.vocabulary()
+        documents = pretraining_records.documents(paths)
         print(
             f"{len(documents):,} documents, "
             f"{sum(text['text'].count(chr(10)) + 1 for text in documents):,} "
             f"sentences, of {', '.join(map(str, paths))}",
             flush=True,
         )
-        number = records.write(
+        number = pretraining_records.write(
             outputs,
             rows(documents, vocabulary),
-            data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),
+            data.BertFeatures(
+                program_flags.LENGTH.value, program_flags.PREDICTIONS.value
+            ),
         )
         print(f"{number:,} rows are in {', '.join(outputs)}", flush=True)
 

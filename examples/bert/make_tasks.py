@@ -20,12 +20,14 @@ import numpy as np
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert import learning, settings, source_tasks
-from transformer import command, data
+from examples.bert.datasets import source_tasks
+from examples.bert.shared import fine_tuning, program_flags
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable, whole_folder
 from transformer.data.vocabularies import train_word_pieces
-from transformer.data.writing import check_writable, whole_folder
 
-_OUTPUT = learning.OUTPUT
+_OUTPUT = fine_tuning.OUTPUT
 for name in ("output_dir", "random_seed"):  # so that --help shows them
     flags.declare_key_flag(name)
 _BYTES = flags.DEFINE_integer(
@@ -49,8 +51,8 @@ _HELD_OUT = 0.1  # of all files
 
 def main(argv: Sequence[str]) -> None:
     """Reads the library and writes the folder."""
-    with command.leaving_plainly():
-        command.refuse_gin(argv)
+    with command_line.leaving_plainly():
+        command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, "--output_dir", folder=True)
         write()
 
@@ -84,7 +86,7 @@ def write_questions(
     for k, (name, texts, number) in enumerate(
         (("train", train, _CONTEXTS.value), ("dev", held_out, _CONTEXTS.value // 20))
     ):
-        draw = np.random.default_rng([settings.SEED.value, 2, k])
+        draw = np.random.default_rng([program_flags.SEED.value, 2, k])
         asked = source_tasks.questions(
             texts, number, _FUNCTIONS.value, _IMPOSSIBLE.value, draw
         )
@@ -109,7 +111,7 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
     def lines(
         side: int, texts: Sequence[str], number: int, without: Iterable[str]
     ) -> list[tuple[str, str]]:
-        draw = np.random.default_rng([settings.SEED.value, side])
+        draw = np.random.default_rng([program_flags.SEED.value, side])
         return source_tasks.exchanged(texts, number, _FLIPPED.value, draw, without)
 
     known = (line for text in train for line in source_tasks.sentences(text))
@@ -128,7 +130,7 @@ def write_lines(folder: Path, train: Sequence[str], held_out: Sequence[str]) -> 
 
 def _some(texts: Sequence[str], size: int) -> list[str]:
     """Returns texts from all over, about so many letters."""
-    order = np.random.default_rng(settings.SEED.value).permutation(len(texts))
+    order = np.random.default_rng(program_flags.SEED.value).permutation(len(texts))
     sizes = np.cumsum([len(texts[k]) for k in order])
     return [texts[k] for k in sorted(order[: int(np.searchsorted(sizes, size)) + 1])]
 

@@ -24,19 +24,20 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
-from examples.bert import learning, settings, tables
-from examples.bert.bag_of_words import BagOfWords
+from examples.bert.datasets import tsv
+from examples.bert.evaluation.bag_of_words import BagOfWords
+from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
+from transformer.data.batching.seeds import Seed
 from transformer.data.preprocessors import label, pair
-from transformer.data.seeds import Seed
 from transformer.data.sources import Example, Examples
 from transformer.models.base import Batch
 from transformer.models.bert import Classifier
-from transformer.runs.evaluation import Evaluation
+from transformer.training.evaluation import Evaluation
 
 _DATA = flags.DEFINE_string("data_dir", None, "The folder of the .tsv files.")
 _TASK = flags.DEFINE_enum(
-    "task_name", "tsv", list(tables.TASKS), "Whose columns the files have."
+    "task_name", "tsv", list(tsv.TASKS), "Whose columns the files have."
 )
 _LABEL = flags.DEFINE_string(
     "label_column", None, "The name or number of the classes' column."
@@ -51,15 +52,15 @@ _HEADER = flags.DEFINE_bool(
 _LABELS = flags.DEFINE_list(
     "labels", None, "All classes; by default those in train.tsv, sorted."
 )
-flags.adopt_module_key_flags(settings)
-flags.adopt_module_key_flags(learning)
+flags.adopt_module_key_flags(program_flags)
+flags.adopt_module_key_flags(fine_tuning)
 
 
 @dataclasses.dataclass(frozen=True)
 class Files:
     """What there is to learn from, to measure on, and to tell."""
 
-    columns: tables.Columns
+    columns: tsv.Columns
     classes: tuple[str, ...]
     train: Examples
     dev: Examples
@@ -77,20 +78,20 @@ def read() -> Files:
         "header": _HEADER.value,
     }
     columns = dataclasses.replace(
-        tables.TASKS[_TASK.value], **{k: v for k, v in given.items() if v is not None}
+        tsv.TASKS[_TASK.value], **{k: v for k, v in given.items() if v is not None}
     )
-    folder, bad = Path(_DATA.value), learning.ON_BAD.value
+    folder, bad = Path(_DATA.value), fine_tuning.ON_BAD.value
     classes = tuple(_LABELS.value or ())
-    train = tables.read(folder / "train.tsv", columns, bad, classes)
-    classes = classes or tables.labels_of(train, columns)
+    train = tsv.read(folder / "train.tsv", columns, bad, classes)
+    classes = classes or tsv.labels_of(train, columns)
     dev = (
-        tables.read(folder / f"{columns.dev}.tsv", columns, bad, classes)
-        if learning.EVAL.value
+        tsv.read(folder / f"{columns.dev}.tsv", columns, bad, classes)
+        if fine_tuning.EVAL.value
         else ()
     )
     test = (
-        tables.read(folder / "test.tsv", columns, bad, labelled=False)
-        if learning.PREDICT.value
+        tsv.read(folder / "test.tsv", columns, bad, labelled=False)
+        if fine_tuning.PREDICT.value
         else ()
     )
     return Files(columns, classes, train, dev, test)
@@ -108,7 +109,7 @@ def examples(
     labelled: bool = True,
 ) -> data.TaskData:
     """Returns rows of tokens in batches."""
-    columns, length = files.columns, settings.LENGTH.value
+    columns, length = files.columns, program_flags.LENGTH.value
     number = functools.partial(label, classes=files.classes, field=columns.label)
     tokens = functools.partial(
         pair,
@@ -120,17 +121,17 @@ def examples(
     )
     task = data.Task(
         "classes",
-        learning.Given(train, held_out),
+        fine_tuning.Given(train, held_out),
         vocabulary,
         data.ClassifierFeatures(length),
         preprocessors=[number if labelled else _unlabelled, tokens],
     )
-    return data.TaskData(task, seed=settings.SEED.value)
+    return data.TaskData(task, seed=program_flags.SEED.value)
 
 
 def evaluate(model: Classifier, rows: data.TaskData, files: Files, step: int) -> None:
     """Prints and writes how many classes of dev.tsv are told right."""
-    found = Evaluation(model, rows, learning.EVAL_BATCH.value, None)()
+    found = Evaluation(model, rows, fine_tuning.EVAL_BATCH.value, None)()
     task = rows.task
     bag = BagOfWords(
         (task.arrays(row, (0,)) for row in files.train),
@@ -143,7 +144,7 @@ def evaluate(model: Classifier, rows: data.TaskData, files: Files, step: int) ->
         right += np.array([usual, bag(arrays)]) == arrays["labels"]
     frequent, naive = right / len(files.dev)
     ours = f"{found['accuracy']:.1%}"
-    learning.report(
+    fine_tuning.report(
         {
             "classes told right": (
                 ours,
@@ -166,42 +167,42 @@ def evaluate(model: Classifier, rows: data.TaskData, files: Files, step: int) ->
 def predict(model: Classifier, rows: data.TaskData, files: Files) -> None:
     """Writes the probabilities of all classes for each line of test.tsv."""
 
-    @mtf.function(mesh=model.mesh, jit=learning.JIT.value, batch=model.features)
+    @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
     def probabilities(batch: Batch) -> mtf.Tensor:
         return mtf.softmax(model(batch)[0], "classes")
 
     lines = []
-    for batch in rows.held_out(learning.EVAL_BATCH.value):
+    for batch in rows.held_out(fine_tuning.EVAL_BATCH.value):
         found = probabilities(dict(batch)).numpy()[batch["counts"].numpy() > 0]
         lines += ["\t".join(f"{p:.6f}" for p in row) for row in found]
-    learning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
+    fine_tuning.write_text("test_results.tsv", "".join(f"{line}\n" for line in lines))
     print(
         f"probabilities of {', '.join(files.classes)} for {len(lines):,} texts are in "
-        f"{learning.OUTPUT.value}/test_results.tsv"
+        f"{fine_tuning.OUTPUT.value}/test_results.tsv"
     )
 
 
 def main(argv: Sequence[str]) -> None:
     """Trains, measures, and tells."""
-    with learning.leaving_plainly():
-        learning.prepare(argv)
-        vocabulary = settings.vocabulary()
-        config, files = settings.config(vocabulary), read()
+    with fine_tuning.leaving_plainly():
+        fine_tuning.prepare(argv)
+        vocabulary = program_flags.vocabulary()
+        config, files = program_flags.config(vocabulary), read()
         rows = examples(files.train, files.dev, files, vocabulary)
-        model = settings.build(Classifier, config, labels=len(files.classes))
-        steps, warmup = learning.steps_of(len(files.train))
-        trainer = learning.trainer(model, steps, warmup)
-        learning.introduce(
+        model = program_flags.build(Classifier, config, labels=len(files.classes))
+        steps, warmup = fine_tuning.steps_of(len(files.train))
+        trainer = fine_tuning.trainer(model, steps, warmup)
+        fine_tuning.introduce(
             model,
             f"{len(files.train):,} to learn from, {len(files.dev):,} held out; classes "
             f"{', '.join(files.classes)}",
         )
-        learning.start(trainer, rows, steps)
-        if learning.TRAIN.value:
-            learning.learn(trainer, rows, steps)
-        if learning.EVAL.value:
+        fine_tuning.start(trainer, rows, steps)
+        if fine_tuning.TRAIN.value:
+            fine_tuning.learn(trainer, rows, steps)
+        if fine_tuning.EVAL.value:
             evaluate(model, rows, files, trainer.steps_done)
-        if learning.PREDICT.value:
+        if fine_tuning.PREDICT.value:
             predict(
                 model,
                 examples(files.train, files.test, files, vocabulary, labelled=False),

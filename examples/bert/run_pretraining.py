@@ -22,10 +22,11 @@ import numpy as np
 from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
-from examples.bert import learning, records, settings
+from examples.bert.datasets import pretraining_records
+from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
 from transformer.models.bert import Bert
-from transformer.runs.evaluation import Evaluation
+from transformer.training.evaluation import Evaluation
 
 _EVAL = flags.DEFINE_string(
     "eval_file", None, "What to measure on; by default the same."
@@ -39,37 +40,40 @@ _WARMUP = flags.DEFINE_integer(
 _EVAL_STEPS = flags.DEFINE_integer(
     "max_eval_steps", 100, "The most batches that are measured.", lower_bound=1
 )
-flags.adopt_module_key_flags(settings)
-flags.adopt_module_key_flags(learning)
+flags.adopt_module_key_flags(program_flags)
+flags.adopt_module_key_flags(fine_tuning)
 _COUNTED = 20_000  # rows of which the baselines are counted
 
 
 def examples(vocabulary: data.WordPieceVocabulary, vocab: int) -> data.TaskData:
     """Returns the rows of the flags, in batches."""
     train, held_out = (
-        records.read(patterns, learning.ON_BAD.value)
-        for patterns in (settings.INPUT.value, _EVAL.value or settings.INPUT.value)
+        pretraining_records.read(patterns, fine_tuning.ON_BAD.value)
+        for patterns in (
+            program_flags.INPUT.value,
+            _EVAL.value or program_flags.INPUT.value,
+        )
     )
     task = data.Task(
         "pretraining",
-        learning.Given(train, held_out),
+        fine_tuning.Given(train, held_out),
         vocabulary,
-        data.BertFeatures(settings.LENGTH.value, settings.PREDICTIONS.value),
-        preprocessors=[functools.partial(records.from_record, vocab=vocab)],
+        data.BertFeatures(program_flags.LENGTH.value, program_flags.PREDICTIONS.value),
+        preprocessors=[functools.partial(pretraining_records.from_record, vocab=vocab)],
     )
-    return data.TaskData(task, seed=settings.SEED.value)
+    return data.TaskData(task, seed=program_flags.SEED.value)
 
 
 def evaluate(model: Bert, rows: data.TaskData, step: int) -> None:
     """Prints and writes how many hidden tokens and next sentences are told right."""
-    batch = learning.EVAL_BATCH.value
+    batch = fine_tuning.EVAL_BATCH.value
     found = Evaluation(model, rows, batch, batch * _EVAL_STEPS.value)()
     source = rows.task.source
     tokens, follows = _counts(source.train())
     held_tokens, held_follows = _counts(source.held_out())
     usual, usual_label = max(tokens, key=tokens.get), max(follows, key=follows.get)
     piece = rows.vocabulary.pieces[usual]
-    learning.report(
+    fine_tuning.report(
         {
             "hidden tokens, nats": (
                 f"{found['loss']:.3f}",
@@ -104,7 +108,9 @@ def _counts(
     """
     tokens: collections.Counter[int] = collections.Counter()
     follows: collections.Counter[int] = collections.Counter()
-    for hidden, label in records.masked_ids(itertools.islice(rows, _COUNTED)):
+    for hidden, label in pretraining_records.masked_ids(
+        itertools.islice(rows, _COUNTED)
+    ):
         tokens.update(hidden.tolist())
         follows[label] += 1
     return tokens, follows
@@ -124,18 +130,18 @@ def _nats(
 
 def main(argv: Sequence[str]) -> None:
     """Trains, and measures."""
-    with learning.leaving_plainly():
-        learning.prepare(argv, steps=_STEPS)
-        vocabulary = settings.vocabulary()
-        config = settings.config(vocabulary)
+    with fine_tuning.leaving_plainly():
+        fine_tuning.prepare(argv, steps=_STEPS)
+        vocabulary = program_flags.vocabulary()
+        config = program_flags.config(vocabulary)
         rows = examples(vocabulary, config.architecture.vocab)
-        model = settings.build(Bert, config)
-        trainer = learning.trainer(model, _STEPS.value, _WARMUP.value)
-        learning.introduce(model, rows)
-        learning.start(trainer, rows, _STEPS.value, part="")
-        if learning.TRAIN.value:
-            learning.learn(trainer, rows, _STEPS.value)
-        if learning.EVAL.value:
+        model = program_flags.build(Bert, config)
+        trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
+        fine_tuning.introduce(model, rows)
+        fine_tuning.start(trainer, rows, _STEPS.value, part="")
+        if fine_tuning.TRAIN.value:
+            fine_tuning.learn(trainer, rows, _STEPS.value)
+        if fine_tuning.EVAL.value:
             evaluate(model, rows, trainer.steps_done)
 
 

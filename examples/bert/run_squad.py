@@ -23,14 +23,15 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
-from examples.bert import learning, settings, squad
-from examples.bert.answers import Found, answer
-from examples.bert.fixed_rules import best_rule
-from examples.bert.scoring import best_threshold, exact, f1, score
-from examples.bert.squad import Question
-from examples.bert.windows import Shape, Window, windows
+from examples.bert.datasets import squad_json
+from examples.bert.datasets.squad_json import Question
+from examples.bert.datasets.squad_windows import Shape, Window, windows
+from examples.bert.evaluation.best_spans import Found, answer
+from examples.bert.evaluation.rule_baseline import best_rule
+from examples.bert.evaluation.squad_metrics import best_threshold, exact, f1, score
+from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
-from transformer.data.features import Arrays
+from transformer.data.batching.features import Arrays
 from transformer.data.sources import Example
 from transformer.models.base import Batch
 from transformer.models.bert import SpanExtractor
@@ -55,8 +56,8 @@ _NEGATIVE = flags.DEFINE_bool(
 _THRESHOLD = flags.DEFINE_float(
     "null_score_diff_threshold", 0.0, "How much higher the score of no answer must be."
 )
-flags.adopt_module_key_flags(settings)
-flags.adopt_module_key_flags(learning)
+flags.adopt_module_key_flags(program_flags)
+flags.adopt_module_key_flags(fine_tuning)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +96,7 @@ class Asked:
     def __init__(
         self, questions: Sequence[Question], vocabulary: data.WordPieceVocabulary
     ) -> None:
-        shape = Shape(settings.LENGTH.value, _QUERY.value, _STRIDE.value)
+        shape = Shape(program_flags.LENGTH.value, _QUERY.value, _STRIDE.value)
         self.questions = questions
         self.windows: list[Window] = [
             window
@@ -121,7 +122,7 @@ def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
             "--train_file and --predict_file name the questions; one is missing."
         )
     return (
-        squad.read(path, _NEGATIVE.value, learning.ON_BAD.value, answered)
+        squad_json.read(path, _NEGATIVE.value, fine_tuning.ON_BAD.value, answered)
         if needed
         else []
     )
@@ -130,11 +131,13 @@ def read(path: str | None, needed: bool, answered: bool) -> list[Question]:
 def find(model: SpanExtractor, rows: data.TaskData, asked: Asked) -> dict[str, Found]:
     """Returns what the model tells of each question, by its id."""
 
-    @mtf.function(mesh=model.mesh, jit=learning.JIT.value, batch=model.features)
+    @mtf.function(mesh=model.mesh, jit=fine_tuning.JIT.value, batch=model.features)
     def logits(batch: Batch) -> tuple[mtf.Tensor, mtf.Tensor]:
         return model(batch)[:2]
 
-    made = [logits(dict(batch)) for batch in rows.held_out(learning.EVAL_BATCH.value)]
+    made = [
+        logits(dict(batch)) for batch in rows.held_out(fine_tuning.EVAL_BATCH.value)
+    ]
     start, end = (
         np.concatenate([one[side].numpy() for one in made]) for side in (0, 1)
     )
@@ -169,7 +172,7 @@ def write(found: dict[str, Found]) -> dict[str, str]:
     if negative:
         files["null_odds"] = {id_: one.null_odds for id_, one in found.items()}
     for name, values in files.items():
-        learning.write_text(
+        fine_tuning.write_text(
             f"{name}.json", json.dumps(values, indent=1, ensure_ascii=False) + "\n"
         )
     return told
@@ -203,39 +206,46 @@ def evaluate(
                 f"{numbers[f'best_{name}']:.1f}",
                 f"(threshold {numbers[f'best_{name}_thresh']:.3f})",
             )
-    learning.report(rows, {**numbers, "global_step": step})
+    fine_tuning.report(rows, {**numbers, "global_step": step})
 
 
 def main(argv: Sequence[str]) -> None:
     """Trains, answers, and scores."""
-    with learning.leaving_plainly():
-        learning.prepare(argv)
-        vocabulary = settings.vocabulary()
-        config = settings.config(vocabulary)
-        answering = learning.PREDICT.value or learning.EVAL.value
+    with fine_tuning.leaving_plainly():
+        fine_tuning.prepare(argv)
+        vocabulary = program_flags.vocabulary()
+        config = program_flags.config(vocabulary)
+        answering = fine_tuning.PREDICT.value or fine_tuning.EVAL.value
         learned = Asked(
-            read(_TRAIN.value, learning.TRAIN.value or _TRAIN.value is not None, True),
+            read(
+                _TRAIN.value, fine_tuning.TRAIN.value or _TRAIN.value is not None, True
+            ),
             vocabulary,
         )
-        asked = Asked(read(_PREDICT.value, answering, learning.EVAL.value), vocabulary)
-        source = learning.Given(learned.rows(), asked.rows())
+        asked = Asked(
+            read(_PREDICT.value, answering, fine_tuning.EVAL.value), vocabulary
+        )
+        source = fine_tuning.Given(learned.rows(), asked.rows())
         rows = data.TaskData(
             data.Task(
-                "questions", source, vocabulary, SpanFeatures(settings.LENGTH.value)
+                "questions",
+                source,
+                vocabulary,
+                SpanFeatures(program_flags.LENGTH.value),
             ),
-            seed=settings.SEED.value,
+            seed=program_flags.SEED.value,
         )
-        model = settings.build(SpanExtractor, config)
-        steps, warmup = learning.steps_of(len(learned.windows))
-        trainer = learning.trainer(model, steps, warmup)
-        learning.introduce(model, f"{learned} to learn from, {asked} to answer")
-        learning.start(trainer, rows, steps)
-        if learning.TRAIN.value:
-            learning.learn(trainer, rows, steps)
+        model = program_flags.build(SpanExtractor, config)
+        steps, warmup = fine_tuning.steps_of(len(learned.windows))
+        trainer = fine_tuning.trainer(model, steps, warmup)
+        fine_tuning.introduce(model, f"{learned} to learn from, {asked} to answer")
+        fine_tuning.start(trainer, rows, steps)
+        if fine_tuning.TRAIN.value:
+            fine_tuning.learn(trainer, rows, steps)
         if answering:
             found = find(model, rows, asked)
             told = write(found)
-            if learning.EVAL.value:
+            if fine_tuning.EVAL.value:
                 evaluate(
                     learned.questions, asked.questions, found, told, trainer.steps_done
                 )

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from meshtf.names.arguments import as_int, as_mapping, refuse
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 _BY_NAME = "variables by name"
 _WAY_OUT = "Write {v.name: v for v in model.variables}."

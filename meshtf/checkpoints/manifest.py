@@ -20,7 +20,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from meshtf.checkpoints.boxes import Box, read_spec, whole
+from meshtf.checkpoints.tensor_slices import Box, read_spec, whole
 from meshtf.errors import DamageError
 from meshtf.names import Shape
 from meshtf.names.arguments import as_path, as_sequence, as_text, refuse

@@ -20,11 +20,11 @@ from types import TracebackType
 from typing import Any
 
 from meshtf.checkpoints.arguments import check_numbers
-from meshtf.checkpoints.steps import all_steps, sweep
-from meshtf.checkpoints.writing import pieces, write
+from meshtf.checkpoints.save import pieces, write
+from meshtf.checkpoints.step_folders import all_steps, sweep
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.names.arguments import as_bool, as_path
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 
 class Saver:

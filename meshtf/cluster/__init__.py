@@ -9,6 +9,6 @@ over the devices of all of them. Beside TensorFlow's port, a worker has a door (
 where it says that it lives, and takes one driver at a time.
 """
 
-from meshtf.cluster.connecting import connect, connected, lost_workers
+from meshtf.cluster.connect import connect, connected, lost_workers
 
 __all__ = ["connect", "connected", "lost_workers"]

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from meshtf.cluster import limits
+from meshtf.cluster import timeouts
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
-from meshtf.cluster.children import Child
-from meshtf.cluster.connecting import PATIENCE
-from meshtf.cluster.door import ask
+from meshtf.cluster.child_process import Child
+from meshtf.cluster.connect import PATIENCE
+from meshtf.cluster.control_port import ask
 from meshtf.cluster.supervisor import supervise
 
 _WORKERS = flags.DEFINE_integer(
@@ -30,7 +30,7 @@ _WORKERS = flags.DEFINE_integer(
 _EACH = flags.DEFINE_integer(
     "devices_each", 1, "As how many devices each offers its CPU.", lower_bound=1
 )
-flags.adopt_module_key_flags(limits)  # so that --help shows them
+flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     workers = Local(_WORKERS.value, _EACH.value)
     try:
-        return supervise(argv[1:], workers, limits.limits())
+        return supervise(argv[1:], workers, timeouts.limits())
     finally:
         workers.close()
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from absl import flags
 
-from meshtf.cluster import limits
+from meshtf.cluster import timeouts
 from meshtf.cluster.addresses import parse_cluster
 from meshtf.cluster.supervisor import Remote, supervise
 from meshtf.errors import ParseError
@@ -30,7 +30,7 @@ from meshtf.errors import ParseError
 _CLUSTER = flags.DEFINE_string(
     "cluster", None, "The workers: host1:port,host2:port.", allow_override=True
 )
-flags.adopt_module_key_flags(limits)  # so that --help shows them
+flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
 
 def main(argv: Sequence[str]) -> int:
@@ -46,4 +46,4 @@ def main(argv: Sequence[str]) -> int:
     except ParseError as error:
         print(error, file=sys.stderr)
         return 2
-    return supervise(argv[1:], workers, limits.limits())
+    return supervise(argv[1:], workers, timeouts.limits())

@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from meshtf.cluster.addresses import Address
-from meshtf.cluster.children import Child
-from meshtf.cluster.connecting import LOST, PATIENCE
-from meshtf.cluster.door import ask, leave
-from meshtf.cluster.watching import Beats, Watch
+from meshtf.cluster.child_process import Child
+from meshtf.cluster.connect import LOST, PATIENCE
+from meshtf.cluster.control_port import ask, leave
+from meshtf.cluster.monitor import Beats, Watch
 from meshtf.errors import ClusterError, explain_error
-from meshtf.runtime.beats import VARIABLE
+from meshtf.runtime.heartbeat import VARIABLE
 
 STALLED = 70  # the exit code where the driver gave no sign of life (EX_SOFTWARE)
 _TICK = 0.2

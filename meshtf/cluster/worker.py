@@ -25,10 +25,10 @@ import tensorflow as tf
 from absl import flags
 
 from meshtf.cluster.addresses import ANY, LOOPBACK, is_loopback, numeric
-from meshtf.cluster.door import Answer, Door
-from meshtf.cluster.hearing import hear_only
+from meshtf.cluster.control_port import Answer, Door
+from meshtf.cluster.ip_filter import hear_only
 from meshtf.errors import ClusterError
-from meshtf.runtime.threads import threads_of
+from meshtf.runtime.devices.threads import threads_of
 
 _PORT = flags.DEFINE_integer(
     "port",

@@ -23,7 +23,8 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import as_float
-from meshtf.ops.arithmetic import (
+from meshtf.ops.control.cond_and_while_loop import while_loop
+from meshtf.ops.elementwise.arithmetic import (
     add,
     divide,
     equal,
@@ -34,22 +35,21 @@ from meshtf.ops.arithmetic import (
     pow,
     subtract,
 )
-from meshtf.ops.choosing import cast, where
-from meshtf.ops.deciding import while_loop
-from meshtf.ops.indexing import gather
-from meshtf.ops.indexing import range as numbers
-from meshtf.ops.reduce import (
+from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.gather import range as numbers
+from meshtf.ops.indexing.top_k import top_k
+from meshtf.ops.reductions.reduce import (
     broadcast,
     reduce_any,
     reduce_logsumexp,
     reduce_max,
     reduce_min,
 )
-from meshtf.ops.reshape import merge, rename, single_dim, transpose
-from meshtf.ops.scanning import cumsum
-from meshtf.ops.select import top_k
-from meshtf.ops.slicing import concat
-from meshtf.ops.state import full, zeros
+from meshtf.ops.scans.cumulative import cumsum
+from meshtf.ops.shapes.reshape import merge, rename, single_dim, transpose
+from meshtf.ops.shapes.slice import concat
+from meshtf.ops.variables.read_write import full, zeros
 
 NONE = -float("inf")  # the score of a sequence that there is not
 

@@ -17,7 +17,8 @@ from meshtf.decoding.sequences import Sequences, Step, refuse_number
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.names.arguments import as_float, as_int
-from meshtf.ops.arithmetic import (
+from meshtf.ops.control.cond_and_while_loop import while_loop
+from meshtf.ops.elementwise.arithmetic import (
     add,
     divide,
     less,
@@ -26,17 +27,16 @@ from meshtf.ops.arithmetic import (
     maximum,
     subtract,
 )
-from meshtf.ops.choosing import where
-from meshtf.ops.deciding import while_loop
-from meshtf.ops.indexing import gather
-from meshtf.ops.random import categorical
-from meshtf.ops.reduce import reduce_all, reduce_logsumexp, reduce_max
-from meshtf.ops.scanning import cumsum
-from meshtf.ops.select import argmax
-from meshtf.ops.select import top_k as largest
-from meshtf.ops.softmax import softmax
-from meshtf.ops.state import full, zeros
-from meshtf.ops.unary import logical_not
+from meshtf.ops.elementwise.unary import logical_not
+from meshtf.ops.elementwise.where_cast_clip import where
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.top_k import argmax
+from meshtf.ops.indexing.top_k import top_k as largest
+from meshtf.ops.nn.softmax import softmax
+from meshtf.ops.random.random import categorical
+from meshtf.ops.reductions.reduce import reduce_all, reduce_logsumexp, reduce_max
+from meshtf.ops.scans.cumulative import cumsum
+from meshtf.ops.variables.read_write import full, zeros
 
 
 def sample(

@@ -19,13 +19,13 @@ from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error, near
 from meshtf.graph import Source, Tensor
 from meshtf.names import Shape, is_floating, is_integer
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.arithmetic import equal, less, logical_or, minimum
-from meshtf.ops.choosing import cast, where
-from meshtf.ops.dynamic import dynamic_update
-from meshtf.ops.indexing import gather
-from meshtf.ops.indexing import range as numbers
-from meshtf.ops.reshape import transpose
-from meshtf.ops.state import full
+from meshtf.ops.elementwise.arithmetic import equal, less, logical_or, minimum
+from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.indexing.dynamic_slice import dynamic_update
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.gather import range as numbers
+from meshtf.ops.shapes.reshape import transpose
+from meshtf.ops.variables.read_write import full
 
 Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 

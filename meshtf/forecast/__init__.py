@@ -14,7 +14,7 @@ Contents:
 """
 
 from meshtf.forecast.analysis import forecast
-from meshtf.forecast.facts import Done, Held, Memory, Moved, Placed, Stage
 from meshtf.forecast.forecast import Forecast
+from meshtf.forecast.report_data import Done, Held, Memory, Moved, Placed, Stage
 
 __all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "Stage", "forecast"]

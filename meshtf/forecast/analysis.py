@@ -16,10 +16,10 @@ from typing import Literal
 
 from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication
-from meshtf.forecast.facts import Done, Held, Memory, Moved, Phase, Placed, Stage
 from meshtf.forecast.forecast import Forecast
-from meshtf.forecast.memory import Peaks, at_stages, peaks, stages
-from meshtf.forecast.phases import phases
+from meshtf.forecast.peak_memory import Peaks, at_stages, peaks, stages
+from meshtf.forecast.report_data import Done, Held, Memory, Moved, Phase, Placed, Stage
+from meshtf.forecast.step_phases import phases
 from meshtf.graph import Node, Spec, Store, Tensor
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, State, Whole
 from meshtf.partition import (

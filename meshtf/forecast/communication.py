@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from meshtf.forecast.facts import Moved, Phase, Placed
+from meshtf.forecast.report_data import Moved, Phase, Placed
 from meshtf.graph import Node
 from meshtf.mesh import Pending
 from meshtf.partition import Compute, MoveStep, Value

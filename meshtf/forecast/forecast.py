@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from meshtf.forecast.facts import Facts
-from meshtf.forecast.page import page
-from meshtf.forecast.table import as_json, table
+from meshtf.forecast.html_report import page
+from meshtf.forecast.report_data import Facts
+from meshtf.forecast.text_report import as_json, table
 from meshtf.names.arguments import as_path
 
 

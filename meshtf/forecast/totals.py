@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from meshtf.forecast.facts import FREE, PHASES, Done, Facts, Moved
+from meshtf.forecast.report_data import FREE, PHASES, Done, Facts, Moved
 
 SAVED = 4  # ops; a stretch that saves fewer reads better as it is
 # The number of an op, or (times, what is repeated).

@@ -8,15 +8,15 @@ Nothing here imports TensorFlow or knows an op by name.
 """
 
 from meshtf.graph.apply import Executor, apply, apply_all, current_executor, executing
-from meshtf.graph.body import Body, record_body
-from meshtf.graph.branch import Branch
-from meshtf.graph.call import Call
+from meshtf.graph.autodiff.gradients import gradients
 from meshtf.graph.context import Context, context, current
-from meshtf.graph.gradients import gradients
-from meshtf.graph.loop import Loop
+from meshtf.graph.control_flow.body import Body, record_body
+from meshtf.graph.control_flow.branch import Branch
+from meshtf.graph.control_flow.call import Call
+from meshtf.graph.control_flow.loop import Loop
 from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec, Store, Window
 from meshtf.graph.operators import OPERATORS, Operators
-from meshtf.graph.record import Graph, Group, Rule
+from meshtf.graph.recorder import Graph, Group, Rule
 from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
 
 __all__ = [

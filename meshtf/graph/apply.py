@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from meshtf.errors import MeshtfError, explain_error
 from meshtf.graph.arguments import as_mesh, refuse_tensor
-from meshtf.graph.check import check_layout, check_stage, common_mesh
 from meshtf.graph.context import current
+from meshtf.graph.layout_check import check_layout, check_stage, common_mesh
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.mesh import Mesh

@@ -34,7 +34,7 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
-from meshtf.graph.frozen import Frozen
+from meshtf.graph.op_dataclass import Frozen
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 
@@ -145,7 +145,8 @@ class At(Protocol):
 
     @property
     def matmul_kernels(self) -> MatmulKernels | None:
-        """What multiplies matrices here; None: nothing that `ops/products.py` knows."""
+        """What multiplies matrices here; None: nothing that
+        `ops/linear/matmul_kernels.py` knows."""
 
     @property
     def kernels_refuse(self) -> bool:

@@ -12,14 +12,23 @@ Statistics of norms, softmax and losses are computed in float32 inside.
 """
 
 from meshtf.layers import initializers
-from meshtf.layers.attention import MultiHeadAttention
-from meshtf.layers.backward import Reversible, clip_gradient
+from meshtf.layers.attention.blockwise import BlockwiseAttention, blockwise_attention
+from meshtf.layers.attention.dot_product import compress_mean, dot_product_attention
+from meshtf.layers.attention.heads import Cache, Moment
+from meshtf.layers.attention.local_attention import LocalAttention, local_attention
+from meshtf.layers.attention.masks import (
+    causal_bias,
+    causal_mask,
+    mask_bias,
+    padding_mask,
+    segment_mask,
+)
+from meshtf.layers.attention.multi_head import MultiHeadAttention
+from meshtf.layers.attention.relative_position import RelativeBias, distance_slopes
+from meshtf.layers.attention.rotary import Angles, rotary_angles, rotate
 from meshtf.layers.batch_norm import BatchNorm
-from meshtf.layers.blockwise import BlockwiseAttention, blockwise_attention
 from meshtf.layers.convolution import Conv, ConvTranspose, SeparableConv
 from meshtf.layers.dense import Dense
-from meshtf.layers.distance import RelativeBias, distance_slopes
-from meshtf.layers.dot_product import compress_mean, dot_product_attention
 from meshtf.layers.dropout import (
     AnnealedDropout,
     Dropout,
@@ -28,25 +37,16 @@ from meshtf.layers.dropout import (
 )
 from meshtf.layers.embedding import Embedding, sinusoids
 from meshtf.layers.feed_forward import DenseProduct, FeedForward
-from meshtf.layers.heads import Cache, Moment
-from meshtf.layers.local_attention import LocalAttention, local_attention
 from meshtf.layers.loss import (
     mean_squared_error,
     sigmoid_cross_entropy,
     softmax_cross_entropy,
     weights_nonzero,
 )
-from meshtf.layers.masks import (
-    causal_bias,
-    causal_mask,
-    mask_bias,
-    padding_mask,
-    segment_mask,
-)
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
 from meshtf.layers.repeat import Repeat
-from meshtf.layers.rotary import Angles, rotary_angles, rotate
-from meshtf.layers.statistics import correlation, rms
+from meshtf.layers.reversible import Reversible, clip_gradient
+from meshtf.ops.reductions.correlation import correlation, rms
 
 __all__ = [
     "Angles",

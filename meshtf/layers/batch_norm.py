@@ -20,12 +20,12 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike, wide
 from meshtf.names.arguments import check_bools, check_floats
-from meshtf.ops.choosing import cast
-from meshtf.ops.microbatch import once_per_batch
-from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import require_dim
-from meshtf.ops.unary import rsqrt, square
-from meshtf.runtime.variables import Variable
+from meshtf.ops.control.microbatch import once_per_batch
+from meshtf.ops.elementwise.unary import rsqrt, square
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.reductions.reduce import reduce_mean
+from meshtf.ops.shapes.reshape import require_dim
+from meshtf.runtime.variable import Variable
 
 
 class BatchNorm(Module):

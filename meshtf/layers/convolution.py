@@ -17,15 +17,15 @@ from collections.abc import Mapping
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
-from meshtf.layers.precision import in_type_of
+from meshtf.layers.mixed_precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_ints
-from meshtf.ops.convolution import conv, conv_transpose, separable_conv
-from meshtf.ops.reshape import require_dim
-from meshtf.ops.sliding import Padding, PerDim, by_dim
-from meshtf.runtime.variables import Variable
+from meshtf.ops.shapes.reshape import require_dim
+from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
+from meshtf.ops.windows.sliding_window import Padding, PerDim, by_dim
+from meshtf.runtime.variable import Variable
 
 
 class Conv(Module):

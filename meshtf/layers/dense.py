@@ -16,14 +16,14 @@ from collections.abc import Sequence
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import check_tensors
 from meshtf.layers.initializers import Initializer, variance_scaling, zeros
-from meshtf.layers.precision import in_type_of
+from meshtf.layers.mixed_precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.names.arguments import check_bools
-from meshtf.ops.einsum import einsum
-from meshtf.ops.reshape import require_dim
-from meshtf.runtime.variables import Variable
+from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.shapes.reshape import require_dim
+from meshtf.runtime.variable import Variable
 
 
 class Dense(Module):

@@ -20,20 +20,20 @@ from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import Initializer, normal
-from meshtf.layers.precision import in_type_of
+from meshtf.layers.mixed_precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import check_floats
-from meshtf.ops.arithmetic import outer
-from meshtf.ops.choosing import cast
-from meshtf.ops.einsum import einsum
-from meshtf.ops.indexing import gather
-from meshtf.ops.indexing import range as range_
-from meshtf.ops.reshape import require_dim, single_dim, transpose
-from meshtf.ops.slicing import concat
-from meshtf.ops.unary import cos, exp, sin
-from meshtf.runtime.variables import Variable
+from meshtf.ops.elementwise.arithmetic import outer
+from meshtf.ops.elementwise.unary import cos, exp, sin
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.indexing.gather import gather
+from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.linear.einsum import einsum
+from meshtf.ops.shapes.reshape import require_dim, single_dim, transpose
+from meshtf.ops.shapes.slice import concat
+from meshtf.runtime.variable import Variable
 
 
 class Embedding(Module):

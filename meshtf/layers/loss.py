@@ -14,11 +14,11 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.names import wide
-from meshtf.ops.arithmetic import maximum, squared_difference
-from meshtf.ops.loss import cross_entropy
+from meshtf.ops.elementwise.arithmetic import maximum, squared_difference
+from meshtf.ops.elementwise.unary import softplus
+from meshtf.ops.nn.cross_entropy import cross_entropy
 from meshtf.ops.pointwise import cast
-from meshtf.ops.reduce import reduce_mean, reduce_sum
-from meshtf.ops.unary import softplus
+from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 def softmax_cross_entropy(

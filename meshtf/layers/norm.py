@@ -15,17 +15,17 @@ from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.initializers import ones, zeros
-from meshtf.layers.precision import in_type_of
+from meshtf.layers.mixed_precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, names_of, wide
 from meshtf.names.arguments import check_bools, check_floats, check_ints
-from meshtf.ops.choosing import cast
-from meshtf.ops.normalize import normalize_layer, normalize_rms
-from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.reshape import merge, single_dim, split_dim
-from meshtf.ops.unary import rsqrt, square
-from meshtf.runtime.variables import Variable
+from meshtf.ops.elementwise.unary import rsqrt, square
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.nn.normalization import normalize_layer, normalize_rms
+from meshtf.ops.reductions.reduce import reduce_mean
+from meshtf.ops.shapes.reshape import merge, single_dim, split_dim
+from meshtf.runtime.variable import Variable
 
 
 class LayerNorm(Module):

@@ -10,16 +10,8 @@ Contents:
     broadcasting how axes are turned so that names meet
 """
 
-from meshtf.ops.activations import (
-    elu,
-    gelu,
-    leaky_relu,
-    relu,
-    selu,
-    silu,
-    squared_relu,
-)
-from meshtf.ops.arithmetic import (
+from meshtf.ops.common.broadcasting import align, onto
+from meshtf.ops.elementwise.arithmetic import (
     add,
     atan2,
     divide,
@@ -43,10 +35,8 @@ from meshtf.ops.arithmetic import (
     squared_difference,
     subtract,
 )
-from meshtf.ops.broadcasting import align, onto
-from meshtf.ops.choosing import cast, clip, where
-from meshtf.ops.complex import complex, conj, imag, real
-from meshtf.ops.unary import (
+from meshtf.ops.elementwise.complex import complex, conj, imag, real
+from meshtf.ops.elementwise.unary import (
     abs,
     acos,
     angle,
@@ -80,6 +70,16 @@ from meshtf.ops.unary import (
     square,
     tan,
     tanh,
+)
+from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
+from meshtf.ops.nn.activations import (
+    elu,
+    gelu,
+    leaky_relu,
+    relu,
+    selu,
+    silu,
+    squared_relu,
 )
 
 __all__ = [

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
-from meshtf.layers.statistics import rms
 from meshtf.names import Names, Shape, names_of
 from meshtf.names.arguments import (
     check_bools,
@@ -36,15 +35,16 @@ from meshtf.names.arguments import (
     check_ints,
     check_record,
 )
-from meshtf.ops.arithmetic import maximum, minimum, outer
+from meshtf.ops.elementwise.arithmetic import maximum, minimum, outer
+from meshtf.ops.elementwise.unary import rsqrt, square
 from meshtf.ops.pointwise import cast
-from meshtf.ops.reduce import reduce_mean
-from meshtf.ops.unary import rsqrt, square
+from meshtf.ops.reductions.correlation import rms
+from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.optimizer import Optimizer, check_slots, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate, count
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 
 def relative_step(step: Tensor) -> Tensor:

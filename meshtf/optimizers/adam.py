@@ -20,10 +20,10 @@ from meshtf.names.arguments import (
     check_fractions,
     check_record,
 )
+from meshtf.ops.elementwise.unary import exp, sqrt
 from meshtf.ops.pointwise import cast
-from meshtf.ops.state import full
-from meshtf.ops.unary import exp, sqrt
-from meshtf.ops.update import AdamUpdate, Decay
+from meshtf.ops.variables.optimizer_updates import AdamUpdate, Decay
+from meshtf.ops.variables.read_write import full
 from meshtf.optimizers.optimizer import (
     Optimizer,
     carry_out,
@@ -32,7 +32,7 @@ from meshtf.optimizers.optimizer import (
     usually_decays,
 )
 from meshtf.optimizers.schedules import Rate
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 
 class Adam(Optimizer):

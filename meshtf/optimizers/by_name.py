@@ -28,7 +28,7 @@ from meshtf.names.arguments import (
     refuse,
 )
 from meshtf.optimizers.optimizer import Optimizer, check_pairs
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]
 

@@ -16,10 +16,10 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import wide
 from meshtf.names.arguments import as_float, as_sequence, refuse
-from meshtf.ops.arithmetic import maximum
+from meshtf.ops.elementwise.arithmetic import maximum
+from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.pointwise import cast
-from meshtf.ops.reduce import reduce_sum
-from meshtf.ops.unary import sqrt, square
+from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.placing import beside_slots
 
 

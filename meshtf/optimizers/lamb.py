@@ -22,14 +22,14 @@ from meshtf.names.arguments import (
     check_fractions,
     check_record,
 )
+from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.pointwise import cast, where
-from meshtf.ops.reduce import reduce_sum
-from meshtf.ops.unary import sqrt, square
+from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.optimizer import Optimizer, check_slots, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 
 class LAMB(Optimizer):

@@ -20,9 +20,8 @@ from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_scalar, as_variables, check_nest
 from meshtf.names import Dimension, wide
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.indexing import range
-from meshtf.ops.loops import scan_and_sum
-from meshtf.ops.microbatch import (
+from meshtf.ops.control.loops import scan_and_sum
+from meshtf.ops.control.microbatch import (
     MICROBATCH,
     Later,
     call_with_means,
@@ -30,6 +29,7 @@ from meshtf.ops.microbatch import (
     in_microbatches,
     microbatch,
 )
+from meshtf.ops.indexing.gather import range
 from meshtf.ops.pointwise import cast
 
 

@@ -48,11 +48,11 @@ from meshtf.names.arguments import (
     refuse,
 )
 from meshtf.ops.pointwise import cast
-from meshtf.ops.state import full
-from meshtf.ops.update import PartUpdate, Update
+from meshtf.ops.variables.optimizer_updates import PartUpdate, Update
+from meshtf.ops.variables.read_write import full
 from meshtf.optimizers.schedules import Rate, computed_in, scalar
-from meshtf.runtime.devices import devices_of
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.variable import Variable
 
 
 class Optimizer(Module):

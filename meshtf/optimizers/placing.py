@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from meshtf.graph import Tensor, apply, context
 from meshtf.mesh import Layout
-from meshtf.ops.update import Finish
+from meshtf.ops.variables.optimizer_updates import Finish
 
 
 @contextlib.contextmanager

@@ -22,10 +22,10 @@ from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_callable, as_float, check_floats, check_ints
-from meshtf.ops.arithmetic import maximum, minimum
+from meshtf.ops.elementwise.arithmetic import maximum, minimum
+from meshtf.ops.elementwise.unary import cos, rsqrt
 from meshtf.ops.pointwise import cast
-from meshtf.ops.state import full
-from meshtf.ops.unary import cos, rsqrt
+from meshtf.ops.variables.read_write import full
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]
 Rate: TypeAlias = float | Schedule

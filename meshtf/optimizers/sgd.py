@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.names.arguments import check_bools, check_floats, check_record
-from meshtf.ops.update import DescentUpdate, MomentumUpdate
+from meshtf.ops.variables.optimizer_updates import DescentUpdate, MomentumUpdate
 from meshtf.optimizers.optimizer import Optimizer, carry_out, check_slots
 from meshtf.optimizers.schedules import Rate
-from meshtf.runtime.variables import Variable
+from meshtf.runtime.variable import Variable
 
 
 class SGD(Optimizer):

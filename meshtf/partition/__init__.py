@@ -18,9 +18,9 @@ Contents:
 """
 
 from meshtf.partition.build import build
-from meshtf.partition.moves import Move, moves
-from meshtf.partition.plan import NodePlan, plan_node
-from meshtf.partition.schedule import Segment, schedule
+from meshtf.partition.planner import NodePlan, plan_node
+from meshtf.partition.reshard_table import Move, moves
+from meshtf.partition.segments import Segment, schedule
 from meshtf.partition.steps import (
     BranchStep,
     Bucket,

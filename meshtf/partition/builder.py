@@ -19,9 +19,10 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Body, Node, Op, Spec, Store, Tensor
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
+from meshtf.partition.control_dependencies import Waiting
 from meshtf.partition.cost import bytes_received, local_size, reads_own
-from meshtf.partition.moves import moved, moves
-from meshtf.partition.plan import NodePlan, plan_node
+from meshtf.partition.planner import NodePlan, plan_node
+from meshtf.partition.reshard_table import moved, moves
 from meshtf.partition.steps import (
     Compute,
     Load,
@@ -33,7 +34,6 @@ from meshtf.partition.steps import (
     Value,
     WindowStep,
 )
-from meshtf.partition.waiting import Waiting
 from meshtf.partition.wanted_placement import WantedPlacement
 
 

@@ -13,15 +13,15 @@ from meshtf.graph import Body, Call, Node, Tensor
 from meshtf.mesh import At, Pending, Placement, Split
 from meshtf.mesh.state import finished
 from meshtf.partition.builder import Builder, PlannedBody
+from meshtf.partition.control_dependencies import restaged
 from meshtf.partition.loops_and_branches import (
     captured_values,
     hoist_invariant_steps,
     plan_body,
     set_outputs,
 )
-from meshtf.partition.plan import final, plan_node
+from meshtf.partition.planner import final, plan_node
 from meshtf.partition.steps import CallStep, Compute, Program, Value
-from meshtf.partition.waiting import restaged
 
 
 def plan_call(builder: Builder, node: Node) -> None:

@@ -16,6 +16,7 @@ from meshtf.mesh import Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder
+from meshtf.partition.control_dependencies import restaged
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
@@ -28,7 +29,6 @@ from meshtf.partition.steps import (
     needs,
     reads,
 )
-from meshtf.partition.waiting import restaged
 
 
 def plan_loop(builder: Builder, node: Node) -> None:

@@ -18,8 +18,8 @@ from collections.abc import Collection, Iterable, Iterator
 from meshtf.graph import Call, Loop, Node, Op, Spec, Store, Window
 from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
-from meshtf.partition.moves import Move
-from meshtf.partition.plan import NodePlan
+from meshtf.partition.planner import NodePlan
+from meshtf.partition.reshard_table import Move
 
 
 @dataclasses.dataclass(eq=False)

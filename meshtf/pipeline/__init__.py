@@ -8,6 +8,7 @@
 """
 
 from meshtf.pipeline.drawing import split_svg, split_text, timeline_svg, timeline_text
+from meshtf.pipeline.gpipe import GPipe
 from meshtf.pipeline.partition import Layer, split
 from meshtf.pipeline.schedule import (
     Schedule,
@@ -18,7 +19,6 @@ from meshtf.pipeline.schedule import (
     one_f_one_b,
 )
 from meshtf.pipeline.simulator import Span, Timeline, ideal_speed_up, simulate
-from meshtf.pipeline.wrapper import GPipe
 
 __all__ = [
     "GPipe",

@@ -17,12 +17,12 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.function import function
+from meshtf.function.function import function
 from meshtf.graph import Graph, context, executing
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
 from meshtf.names.arguments import as_float, as_sequence
-from meshtf.ops.seeds import seed
+from meshtf.ops.random.seeds import seed
 from meshtf.pipeline.partition import Layer
 
 ROUNDS = 6  # of which the first, which traces, does not count

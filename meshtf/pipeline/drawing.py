@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.forecast.svg import MARGIN, document, text
-from meshtf.forecast.table import bytes_text
+from meshtf.forecast.text_report import bytes_text
 from meshtf.names.arguments import (
     as_int,
     as_mapping,

@@ -12,9 +12,9 @@ import math
 
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
-from meshtf.ops.choosing import cast
-from meshtf.ops.indexing import range as numbered
-from meshtf.ops.slicing import pad
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.indexing.gather import range as numbered
+from meshtf.ops.shapes.slice import pad
 
 
 def pad_batch(x: Tensor, dim: str, microbatches: int) -> Tensor:

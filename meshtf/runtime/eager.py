@@ -17,11 +17,11 @@ from meshtf.graph import OPERATORS, Held, Node, Op, Tensor, current
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
-from meshtf.runtime.changes import written
-from meshtf.runtime.failures import with_line
-from meshtf.runtime.numerics import Checked
-from meshtf.runtime.placed import Placed
-from meshtf.runtime.segments import run_directly
+from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.failure_report import with_line
+from meshtf.runtime.placed.numerics_check import Checked
+from meshtf.runtime.placed.segment_functions import run_directly
+from meshtf.runtime.storage.write_times import written
 
 
 class Eager:

@@ -15,12 +15,12 @@ devices run with XLA's collectives (needs jaxlib). All draw their numbers from `
 which failures print.
 """
 
-from meshtf.testing.compare import difference
-from meshtf.testing.conformance import check_op, check_sample
-from meshtf.testing.exported import check_export
-from meshtf.testing.programs import check_program
-from meshtf.testing.report import Report
-from meshtf.testing.samples import MESHES, label, registered_ops
+from meshtf.testing.conformance.compare import difference
+from meshtf.testing.conformance.eager_suite import check_op, check_sample
+from meshtf.testing.conformance.exported_suite import check_export
+from meshtf.testing.conformance.recorded_suite import check_program
+from meshtf.testing.conformance.report import Report
+from meshtf.testing.conformance.samples import MESHES, label, registered_ops
 
 __all__ = [
     "MESHES",

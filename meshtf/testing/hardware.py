@@ -20,10 +20,10 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
-from meshtf.ops.einsum import einsum
-from meshtf.runtime.stores import import_tensor
-from meshtf.testing.layouts import mesh_on
-from meshtf.testing.report import Report
+from meshtf.ops.linear.einsum import einsum
+from meshtf.runtime.storage.argument_storage import import_tensor
+from meshtf.testing.conformance.layouts import mesh_on
+from meshtf.testing.conformance.report import Report
 
 KINDS = ("CPU", "GPU", "TPU")
 

@@ -28,14 +28,14 @@ from absl import flags, logging
 
 from meshtf.errors import MeshError, near_misses
 from meshtf.graph import Op
-from meshtf.runtime.devices import logical_devices
-from meshtf.testing import training
-from meshtf.testing.conformance import check_op
+from meshtf.runtime.devices.resolve import logical_devices
+from meshtf.testing import small_training
+from meshtf.testing.conformance.eager_suite import check_op
+from meshtf.testing.conformance.recorded_suite import check_program
+from meshtf.testing.conformance.report import Report
+from meshtf.testing.conformance.samples import label, registered_ops
 from meshtf.testing.hardware import check_placement, describe, device_kinds
-from meshtf.testing.programs import check_program
 from meshtf.testing.progress import Progress, spell_seconds
-from meshtf.testing.report import Report
-from meshtf.testing.samples import label, registered_ops
 
 _QUICK = flags.DEFINE_bool(
     "quick",
@@ -177,7 +177,11 @@ def check_kind(
     returns them.
     """
     eager, recorded = (QUICK_EAGER, ()) if quick else (EAGER, RECORDED)
-    layouts = training.LAYOUTS[: training.QUICK] if quick else training.LAYOUTS
+    layouts = (
+        small_training.LAYOUTS[: small_training.QUICK]
+        if quick
+        else small_training.LAYOUTS
+    )
     print(
         f"\n{kind}: {len(ops)} ops; eager on meshes {', '.join(eager)}; recorded on "
         f"{', '.join(recorded) or 'none'}; training under {len(layouts)} layouts\n"
@@ -213,7 +217,9 @@ def check_kind(
         )
         progress.done(len(op.samples))
     check(
-        "training", _nothing, partial(training.check_training, seed, layouts, devices)
+        "training",
+        _nothing,
+        partial(small_training.check_training, seed, layouts, devices),
     )
     return rows
 

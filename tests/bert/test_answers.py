@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from examples.bert.answers import answer
-from examples.bert.squad import Question
-from examples.bert.windows import Shape, windows
+from examples.bert.datasets.squad_json import Question
+from examples.bert.datasets.squad_windows import Shape, windows
+from examples.bert.evaluation.best_spans import answer
 
 CONTEXT = "the tower stands in paris of old"
 ASKED = Question("1", "where", CONTEXT, ())

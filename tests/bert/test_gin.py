@@ -9,10 +9,11 @@ import pytest
 from absl import flags
 
 import meshtf as mtf
-from examples.bert import learning, run_classifier, run_pretraining, run_squad
+from examples.bert import run_classifier, run_pretraining, run_squad
+from examples.bert.shared import fine_tuning
 from tests.bert.test_programs import ask, classify, pretrain
-from transformer.runs import metrics
-from transformer.runs.loop import Loop
+from transformer.training.loop import Loop
+from transformer.training.reporting import metrics
 
 PROGRAMS = {
     "pretrain": (pretrain, run_pretraining),
@@ -29,9 +30,9 @@ def losses(folder, output="out"):
 def made(monkeypatch):
     """Collects the models and optimizers that programs make."""
     found = []
-    real = learning.Trainer
+    real = fine_tuning.Trainer
     monkeypatch.setattr(
-        learning,
+        fine_tuning,
         "Trainer",
         lambda model, optimizer, **more: (
             found.append((one := real(model, optimizer, **more), more)),

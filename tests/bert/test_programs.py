@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from examples.bert import learning, run_classifier, run_pretraining, run_squad, settings
+from examples.bert import run_classifier, run_pretraining, run_squad
+from examples.bert.shared import fine_tuning, program_flags
 from tests.bert.conftest import SIZES, with_flags
 from tests.bert.test_records import TEXT, create
 from transformer.models.bert import Classifier, SpanExtractor
@@ -173,16 +174,18 @@ def test_questions_are_answered_and_scored(folder, capsys):
 
 def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
     with with_flags(**common(folder)):
-        config = settings.config(vocabulary)
-        source = settings.build(Classifier, config, labels=3)
+        config = program_flags.config(vocabulary)
+        source = program_flags.build(Classifier, config, labels=3)
         with with_flags(random_seed=5):
-            target = learning.trainer(settings.build(SpanExtractor, config), 2, 1)
+            target = fine_tuning.trainer(
+                program_flags.build(SpanExtractor, config), 2, 1
+            )
         drawn = {v.name: v.numpy() for v in target.model.variables}
         path = mtf.save_checkpoint(
             str(folder / "saved"), 7, {v.name: v for v in source.variables}
         )
         with with_flags(init_checkpoint=path):
-            learning.start(target)
+            fine_tuning.start(target)
     of = {v.name: v.numpy() for v in source.variables}
     for v in target.model.variables:
         expected = of if v.name.startswith("bert/") else drawn
@@ -194,7 +197,7 @@ def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
 
 def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
     with with_flags(**common(folder)):
-        small = settings.build(Classifier, settings.config(vocabulary))
+        small = program_flags.build(Classifier, program_flags.config(vocabulary))
     path = mtf.save_checkpoint(
         str(folder / "saved"), 7, {v.name: v for v in small.variables}
     )

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from examples.bert import create_pretraining_data, records
+from examples.bert import create_pretraining_data
+from examples.bert.datasets import pretraining_records
 from tests.bert.conftest import PIECES, with_flags
 from transformer import data
 
@@ -48,7 +49,7 @@ def read(path):
 
 
 def test_an_empty_line_ends_a_document(text):
-    found = records.documents([text, text])
+    found = pretraining_records.documents([text, text])
     assert [document["text"].count("\n") for document in found] == [1, 1, 1] * 2
     assert found[1]["text"] == "where is the river\nwho said what"
 
@@ -56,7 +57,7 @@ def test_an_empty_line_ends_a_document(text):
 def test_a_file_that_is_no_text(folder):
     (folder / "text.txt").write_bytes(b"the \xff tower")
     with pytest.raises(data.DataError, match="text.txt cannot be read as text"):
-        records.documents([folder / "text.txt"])
+        pretraining_records.documents([folder / "text.txt"])
 
 
 def test_records_have_the_names_that_people_know(folder, text):
@@ -82,8 +83,10 @@ def test_records_have_the_names_that_people_know(folder, text):
 
 def test_what_a_record_says_comes_back(folder, text, vocabulary):
     for row in read(create(folder, text)[0]):
-        found = data.BertFeatures(16, 4)(records.from_record(row, (0,), vocab=40))
-        for ours, theirs in records.THEIRS.items():
+        found = data.BertFeatures(16, 4)(
+            pretraining_records.from_record(row, (0,), vocab=40)
+        )
+        for ours, theirs in pretraining_records.THEIRS.items():
             np.testing.assert_array_equal(found[ours].reshape(-1), row[theirs])
 
 
@@ -95,7 +98,7 @@ def test_equal_flags_make_equal_files_by_turns(folder, text):
     of = {path: tf.io.gfile.GFile(path, "rb").read() for path in (one, again, other)}
     assert of[one] == of[again] != of[other]
     whole = [row["input_ids"].tolist() for row in read(one)]
-    both = records.read(",".join(two), "refuse")
+    both = pretraining_records.read(",".join(two), "refuse")
     assert len(both) == len(whole)
     assert whole[1::2] == [row["input_ids"].tolist() for row in read(two[0])]
     assert whole[::2] == [row["input_ids"].tolist() for row in read(two[1])]
@@ -135,6 +138,6 @@ def test_texts_that_make_no_rows_leave_nothing_behind(folder, capsys, text, says
 def test_records_of_others_are_refused(folder, text, change, says):
     row = {**read(create(folder, text)[0])[0], **change}
     with pytest.raises(data.DataError, match=says):
-        records.from_record(
+        pretraining_records.from_record(
             {k: v for k, v in row.items() if v is not None}, (0,), vocab=40
         )

@@ -6,18 +6,20 @@ import doctest
 
 import pytest
 
-from examples.bert import windows
-from examples.bert.scoring import best_threshold, score
-from examples.bert.squad import Answer, Question
-from transformer.writing import answers
-from transformer.writing.answers import exact, f1, normal
+from examples.bert.datasets import squad_windows
+from examples.bert.datasets.squad_json import Answer, Question
+from examples.bert.evaluation.squad_metrics import best_threshold, score
+from transformer.inference import answer_metrics
+from transformer.inference.answer_metrics import exact, f1, normal
 
 
 def question(id_, *answers):
-    return Question(id_, "what?", "a text", tuple(Answer(text, 0) for text in answers))
+    return Question(
+        id_, "what?", "a text", tuple(Answer(text, 0) for text in answer_metrics)
+    )
 
 
-@pytest.mark.parametrize("module", [answers, windows])
+@pytest.mark.parametrize("module", [answer_metrics, squad_windows])
 def test_what_docstrings_say(module):
     found = doctest.testmod(module)
     assert found.attempted and not found.failed

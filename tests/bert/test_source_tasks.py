@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 
-from examples.bert import source_tasks, squad
+from examples.bert.datasets import source_tasks, squad_json
 
 MODULE = '''
 def first(self, x):
@@ -79,7 +79,7 @@ def test_questions_are_squads(tmp_path):
         )
         path = tmp_path / "questions.json"
         path.write_text(json.dumps(made))
-        found = squad.read(str(path), negative=impossible > 0)
+        found = squad_json.read(str(path), negative=impossible > 0)
         assert len(found) == 60
         assert any(not q.answers for q in found) == (impossible > 0)
         for q in found:

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from examples.bert import squad
-from examples.bert.fixed_rules import best_rule, fixed_rules
+from examples.bert.datasets import squad_json
+from examples.bert.evaluation.rule_baseline import best_rule, fixed_rules
 from transformer.data import DataError
 
 
@@ -35,7 +35,7 @@ def test_questions_are_read(tmp_path):
         entry("3", "", 0),
         {"id": "4", "question": "who?", "answers": []},
     )
-    found = squad.read(path, negative=True)
+    found = squad_json.read(path, negative=True)
     assert [q.id for q in found] == ["1", "2", "3", "4"]
     assert [len(q.answers) for q in found] == [1, 0, 0, 0]
     answer = found[0].answers[0]
@@ -44,7 +44,7 @@ def test_questions_are_read(tmp_path):
 
 def test_answers_are_not_needed_to_be_told(tmp_path):
     path = write(tmp_path, {"id": "4", "question": "who?"})
-    assert squad.read(path, negative=False, answered=False)[0].answers == ()
+    assert squad_json.read(path, negative=False, answered=False)[0].answers == ()
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_answers_are_not_needed_to_be_told(tmp_path):
 def test_a_malformed_question_is_refused_or_left_out(tmp_path, capsys, wrong, says):
     path = write(tmp_path, entry(), wrong)
     with pytest.raises(DataError, match=says) as caught:
-        squad.read(path, negative=False)
+        squad_json.read(path, negative=False)
     assert path in str(caught.value) and "--on_bad=skip" in str(caught.value)
-    assert [q.id for q in squad.read(path, negative=False, on_bad="skip")] == ["1"]
+    assert [q.id for q in squad_json.read(path, negative=False, on_bad="skip")] == ["1"]
     assert "1 questions are malformed and left out" in capsys.readouterr().err
 
 
@@ -99,14 +99,14 @@ def test_a_file_of_another_kind_is_refused(tmp_path, text, says):
     path = tmp_path / "questions.json"
     path.write_text(text)
     with pytest.raises(DataError, match=says):
-        squad.read(str(path), negative=True, on_bad="skip")
+        squad_json.read(str(path), negative=True, on_bad="skip")
     with pytest.raises(DataError, match="cannot be read: .*No such file"):
-        squad.read(str(tmp_path / "absent.json"), negative=True)
+        squad_json.read(str(tmp_path / "absent.json"), negative=True)
 
 
 def test_ids_are_not_double(tmp_path):
     with pytest.raises(DataError, match="one id"):
-        squad.read(write(tmp_path, entry(), entry()), negative=False)
+        squad_json.read(write(tmp_path, entry(), entry()), negative=False)
 
 
 def test_the_best_fixed_rule(tmp_path):
@@ -115,7 +115,7 @@ def test_the_best_fixed_rule(tmp_path):
         entry(str(k), text, context.index(text))
         for k, text in enumerate(["x, y", "z", "w"])
     ]
-    asked = squad.read(write(tmp_path, *qas, context=context), negative=False)
+    asked = squad_json.read(write(tmp_path, *qas, context=context), negative=False)
     rules = fixed_rules(asked)
     assert {rule(context) for rule in rules.values()} == {"", "x, y"}
     name, scores = best_rule(asked, asked)

@@ -7,9 +7,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from examples.bert import tables
-from examples.bert.bag_of_words import BagOfWords
-from examples.bert.tables import Columns
+from examples.bert.datasets import tsv
+from examples.bert.datasets.tsv import Columns
+from examples.bert.evaluation.bag_of_words import BagOfWords
 from transformer.data import DataError
 
 COLUMNS = Columns("label", "text_a", "text_b")
@@ -26,17 +26,17 @@ def test_columns_are_found_by_name(tmp_path):
         tmp_path,
         '\ufefftext_b\tid\tlabel\ttext_a\nb 1\t7\tyes\ta "1\n\nb2\t8\tno\ta2\n',
     )
-    rows = tables.read(path, COLUMNS, "refuse")
+    rows = tsv.read(path, COLUMNS, "refuse")
     assert [(r["label"], r["text_a"], r["text_b"]) for r in rows] == [
         ("yes", 'a "1', "b 1"),
         ("no", "a2", "b2"),
     ]
-    assert tables.labels_of(rows, COLUMNS) == ("no", "yes")
+    assert tsv.labels_of(rows, COLUMNS) == ("no", "yes")
 
 
 def test_columns_without_names_are_numbers(tmp_path):
     path = write(tmp_path, "x\t1\t\tgood\nx\t0\t*\tbad\n")
-    rows = tables.read(path, tables.TASKS["cola"], "refuse")
+    rows = tsv.read(path, tsv.TASKS["cola"], "refuse")
     assert [(r["1"], r["3"]) for r in rows] == [("1", "good"), ("0", "bad")]
 
 
@@ -45,9 +45,9 @@ def test_a_bad_line_is_refused_by_file_and_line_or_left_out(tmp_path):
     with pytest.raises(
         DataError, match="train.tsv:3: line 3 has 2 fields; 3 are expected: label"
     ):
-        tables.read(path, COLUMNS, "refuse")
+        tsv.read(path, COLUMNS, "refuse")
     with pytest.warns(UserWarning, match="1 bad lines were left out"):
-        assert [row["text_a"] for row in tables.read(path, COLUMNS, "skip")] == [
+        assert [row["text_a"] for row in tsv.read(path, COLUMNS, "skip")] == [
             "a",
             "c",
         ]
@@ -58,8 +58,8 @@ def test_a_label_that_training_does_not_know(tmp_path):
     with pytest.raises(
         DataError, match="dev.tsv:3: line 3 has label 'maybe'; there are no, yes"
     ):
-        tables.read(path, COLUMNS, "refuse", ("no", "yes"))
-    assert len(tables.read(path, COLUMNS, "refuse", ("no", "yes"), labelled=False)) == 2
+        tsv.read(path, COLUMNS, "refuse", ("no", "yes"))
+    assert len(tsv.read(path, COLUMNS, "refuse", ("no", "yes"), labelled=False)) == 2
 
 
 def test_a_missing_column_and_a_missing_file(tmp_path):
@@ -67,13 +67,11 @@ def test_a_missing_column_and_a_missing_file(tmp_path):
     with pytest.raises(
         DataError, match="train.tsv:1: there is no column 'text_a', but label, sent"
     ):
-        tables.read(path, COLUMNS, "refuse")
+        tsv.read(path, COLUMNS, "refuse")
     with pytest.raises(DataError, match="absent.tsv cannot be read"):
-        tables.read(tmp_path / "absent.tsv", COLUMNS, "refuse")
+        tsv.read(tmp_path / "absent.tsv", COLUMNS, "refuse")
     with pytest.raises(DataError, match="one label alone, 'yes'"):
-        tables.labels_of(
-            tables.read(path, Columns("label", "sentence"), "refuse"), COLUMNS
-        )
+        tsv.labels_of(tsv.read(path, Columns("label", "sentence"), "refuse"), COLUMNS)
 
 
 def test_naive_bayes_counts_words_of_both_texts_apart():

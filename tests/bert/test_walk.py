@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from absl import flags
 
-from examples.bert import make_tasks, tables
+from examples.bert import make_tasks
+from examples.bert.datasets import tsv
 
 FOLDER = Path(make_tasks.__file__).parent
 README = (FOLDER / "README.md").read_text(encoding="utf-8")
@@ -57,4 +58,4 @@ def test_the_walk_of_the_readme_is_the_script():
 
 
 def test_every_kind_of_table_is_named():
-    assert all(f"`{name}`" in README for name in tables.TASKS)
+    assert all(f"`{name}`" in README for name in tsv.TASKS)

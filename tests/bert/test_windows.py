@@ -7,8 +7,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from examples.bert.squad import Answer, Question
-from examples.bert.windows import Shape, cut, own_windows, windows
+from examples.bert.datasets.squad_json import Answer, Question
+from examples.bert.datasets.squad_windows import Shape, cut, own_windows, windows
 from transformer.data import DataError
 
 CONTEXT = (

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from meshtf.checkpoints.boxes import (
+from meshtf.checkpoints.tensor_slices import (
     cut,
     inside,
     numbers,

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.checkpoints import Manifest, steps
+from meshtf.checkpoints import Manifest, step_folders
 from meshtf.errors import WriteError
 
 MESHES = {
@@ -147,7 +147,7 @@ def test_keeping_all(tmp_path):
     saved = model("one", start=0)
     for step in range(3):
         mtf.save_checkpoint(str(tmp_path), step, saved, keep=10)
-    assert [step for step, _ in steps.all_steps(str(tmp_path))] == [0, 1, 2]
+    assert [step for step, _ in step_folders.all_steps(str(tmp_path))] == [0, 1, 2]
 
 
 def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):

@@ -11,7 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 import meshtf as mtf
-from meshtf.checkpoints import command, report
+from meshtf.checkpoints.inspection import command, report
 from tests.checkpoints.models import variables
 
 

@@ -12,8 +12,9 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.checkpoints import CheckpointWarning, Saver, WriteError, writing
-from meshtf.runtime import beats
+from meshtf.checkpoints import CheckpointWarning, Saver, WriteError
+from meshtf.checkpoints import save as writing
+from meshtf.runtime import heartbeat
 from tests.checkpoints.models import bits, fill, variables
 
 
@@ -123,7 +124,7 @@ def test_a_failure_is_told_and_what_was_there_stays(
 
 
 def test_each_file_is_a_sign_of_life(tmp_path, monkeypatch):
-    monkeypatch.setenv(beats.VARIABLE, str(tmp_path / "beats"))
+    monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beats"))
     monkeypatch.setattr(writing, "PIECE", 400)
     path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
     files = len([name for name in os.listdir(path) if ".data-" in name])

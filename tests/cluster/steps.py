@@ -16,12 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.runtime.devices import devices_of, host_of
+from meshtf.runtime.devices.resolve import devices_of, host_of
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs.reading import batches
-from transformer.runs.trainer import Trainer
+from transformer.training.input_batches import batches
+from transformer.training.trainer import Trainer
 
 SMALL = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1, dropout=0.1)
 LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model"

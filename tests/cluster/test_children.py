@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from meshtf.cluster.children import Child
+from meshtf.cluster.child_process import Child
 
 ROOT = Path(__file__).resolve().parents[2]
 PARENT = """
 import sys, time
-import meshtf.cluster.children as children
+import meshtf.cluster.child_process as children
 child = children.Child([sys.executable, "-c", "import time; time.sleep(100)"])
 print(child.pid, flush=True)
 time.sleep(100)

@@ -6,7 +6,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.door import Door, Drive
+from meshtf.cluster.control_port import Door, Drive
 
 QUESTION = {"driver": "another one", "timeout": 5.0, "deterministic": False}
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.door import Door, Drive, _ask, ask, leave
+from meshtf.cluster.control_port import Door, Drive, _ask, ask, leave
 from meshtf.errors import ClusterError
 
 QUESTION = {"driver": "me", "timeout": 5.0}

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from meshtf.cluster.addresses import ANY, LOOPBACK
-from meshtf.cluster.hearing import hear_only
+from meshtf.cluster.ip_filter import hear_only
 from meshtf.errors import ClusterError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters of Linux")

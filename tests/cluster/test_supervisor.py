@@ -17,10 +17,10 @@ import time
 import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
-from meshtf.cluster.connecting import LOST
-from meshtf.cluster.door import Door
+from meshtf.cluster.connect import LOST
+from meshtf.cluster.control_port import Door
 from meshtf.cluster.supervisor import STALLED, Limits, Remote, supervise, with_cluster
-from meshtf.runtime.beats import VARIABLE
+from meshtf.runtime.heartbeat import VARIABLE
 
 LIMITS = Limits(timeout=1.0, start=20.0, wait=5.0)
 
@@ -200,7 +200,7 @@ def test_a_start_has_a_limit_of_its_own(capfd):
 
 def test_a_driver_that_is_stopped_as_it_starts_is_noticed_long_before_that_limit(capfd):
     code = (
-        "import meshtf.runtime.beats, os, signal, time\n"
+        "import meshtf.runtime.heartbeat, os, signal, time\n"
         "time.sleep(1); os.kill(os.getpid(), signal.SIGSTOP)"
     )
     limits = LIMITS._replace(timeout=4.0, start=600.0)

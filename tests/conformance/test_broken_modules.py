@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.ops.indexing import Gather, OneHot
-from meshtf.ops.reduce import Reduce
-from meshtf.ops.reshape import Rename
-from meshtf.ops.scanning import Cumsum
-from meshtf.ops.slicing import Concat, Pad
-from meshtf.runtime.spmd import collectives, replica, windows
+from meshtf.ops.indexing.gather import Gather, OneHot
+from meshtf.ops.reductions.reduce import Reduce
+from meshtf.ops.scans.cumulative import Cumsum
+from meshtf.ops.shapes.reshape import Rename
+from meshtf.ops.shapes.slice import Concat, Pad
+from meshtf.runtime.spmd import replica, stablehlo_collectives, window_exchange
 from meshtf.testing import check_export, difference
-from meshtf.testing.exported import run_exported
+from meshtf.testing.conformance.exported_suite import run_exported
 
 pytest.importorskip("jaxlib")  # Python 3.10 has none
 
@@ -45,13 +45,13 @@ def swapped(real):
 LIES = {
     "all_reduce among the wrong replicas": (
         Reduce,
-        collectives,
+        stablehlo_collectives,
         "all_reduce",
         lambda real: lambda x, groups, kind: real(x, others(groups), kind),
     ),
     "all_reduce of maxima as minima": (
         Reduce,
-        collectives,
+        stablehlo_collectives,
         "all_reduce",
         lambda real: (
             lambda x, groups, kind: real(x, groups, "min" if kind == "max" else kind)
@@ -59,13 +59,13 @@ LIES = {
     ),
     "all_reduce left out": (
         Reduce,
-        collectives,
+        stablehlo_collectives,
         "all_reduce",
         lambda real: lambda x, groups, kind: x,
     ),
     "reduce_scatter gives the other piece": (
         Gather,
-        collectives,
+        stablehlo_collectives,
         "reduce_scatter",
         lambda real: (
             lambda x, groups, kind, axis: real(x, backwards(groups), kind, axis)
@@ -73,26 +73,26 @@ LIES = {
     ),
     "all_gather in the wrong order": (
         Rename,
-        collectives,
+        stablehlo_collectives,
         "all_gather",
         lambda real: lambda x, groups, axis: real(x, backwards(groups), axis),
     ),
     "all_to_all among the wrong replicas": (
         Rename,
-        collectives,
+        stablehlo_collectives,
         "all_to_all",
         lambda real: lambda x, groups, cut, join: real(x, others(groups), cut, join),
     ),
     "told in the wrong order": (
         Cumsum,
-        collectives,
+        stablehlo_collectives,
         "stack",
         lambda real: lambda x, groups: real(x, backwards(groups)),
     ),
     "coordinates of the other axis": (OneHot, replica, "_coordinates", swapped),
     "window from the wrong side": (
         Concat,
-        windows,
+        window_exchange,
         "permute",
         lambda real: (
             lambda x, pairs: real(x, [(target, source) for source, target in pairs])
@@ -100,13 +100,13 @@ LIES = {
     ),
     "window one row late": (
         Concat,
-        windows,
+        window_exchange,
         "_take",
         lambda real: lambda x, axis, start, length: real(x, axis, start + 1, length),
     ),
     "window not filled": (
         Pad,
-        windows,
+        window_exchange,
         "_filled",
         lambda real: lambda x, axis, low, size, fill: x,
     ),
@@ -134,5 +134,5 @@ def test_a_permute_that_is_left_out_is_found(monkeypatch):
         return difference(y, x.shape, array)
 
     assert moved() == ""
-    monkeypatch.setattr(collectives, "permute", lambda x, pairs: x)
+    monkeypatch.setattr(stablehlo_collectives, "permute", lambda x, pairs: x)
     assert "values at (0, 1)" in moved()

@@ -13,7 +13,7 @@ from meshtf.testing import (
     label,
     registered_ops,
 )
-from tests.apart import Apart
+from tests.support.subprocesses import Apart
 
 OPS = [op for op in registered_ops() if op.samples]
 SAMPLES = [

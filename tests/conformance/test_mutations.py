@@ -16,28 +16,28 @@ import tensorflow as tf
 from meshtf.graph import Role, Spec, apply
 from meshtf.graph.op import Window
 from meshtf.names import Dimension, Shape
-from meshtf.ops.binary import Binary
-from meshtf.ops.choosing import Where
-from meshtf.ops.dynamic import UpdateRows
-from meshtf.ops.einsum import Einsum
-from meshtf.ops.elementwise import Unary
-from meshtf.ops.fourier import FFT, IRFFT, RFFT
-from meshtf.ops.indexing import Gather, OneHot, Range, SegmentSum
-from meshtf.ops.loss import CrossEntropy
-from meshtf.ops.merging import MergeSplit
-from meshtf.ops.moments import Prod, ProdGrad
-from meshtf.ops.normalize import Normalize
-from meshtf.ops.ordering import Sort
-from meshtf.ops.random import DropoutMask, Random
-from meshtf.ops.reduce import LogSumExp, Reduce
-from meshtf.ops.reshape import Rename, Reshape
-from meshtf.ops.scalar import Scalar
-from meshtf.ops.scanning import Cumsum, LinearRecurrence, Scan
-from meshtf.ops.scatter import SegmentExtreme
-from meshtf.ops.select import ArgMax, TopK
-from meshtf.ops.shifting import Roll, Shift
-from meshtf.ops.slicing import Concat, Pad, Slice
-from meshtf.ops.softmax import Softmax
+from meshtf.ops.elementwise.binary_op import Binary
+from meshtf.ops.elementwise.scalar_op import Scalar
+from meshtf.ops.elementwise.unary_op import Unary
+from meshtf.ops.elementwise.where_cast_clip import Where
+from meshtf.ops.indexing.dynamic_slice import UpdateRows
+from meshtf.ops.indexing.gather import Gather, OneHot, Range, SegmentSum
+from meshtf.ops.indexing.scatter import SegmentExtreme
+from meshtf.ops.indexing.top_k import ArgMax, TopK
+from meshtf.ops.linear.einsum import Einsum
+from meshtf.ops.linear.fourier import FFT, IRFFT, RFFT
+from meshtf.ops.nn.cross_entropy import CrossEntropy
+from meshtf.ops.nn.normalization import Normalize
+from meshtf.ops.nn.softmax import Softmax
+from meshtf.ops.random.random import DropoutMask, Random
+from meshtf.ops.reductions.moments import Prod, ProdGrad
+from meshtf.ops.reductions.reduce import LogSumExp, Reduce
+from meshtf.ops.scans.cumulative import Cumsum, LinearRecurrence, Scan
+from meshtf.ops.shapes.reshape import Rename, Reshape
+from meshtf.ops.shapes.slice import Concat, Pad, Slice
+from meshtf.ops.sorting.merge_sort import MergeSplit
+from meshtf.ops.sorting.sort_op import Sort
+from meshtf.ops.windows.shift import Roll, Shift
 from meshtf.testing import check_export, check_op, check_program
 
 

@@ -12,10 +12,10 @@ import tensorflow as tf
 from meshtf.graph import Op, Sample
 from meshtf.graph.op import Window
 from meshtf.mesh import Pending
-from meshtf.ops.indexing import OneHot
-from meshtf.ops.softmax import Softmax
-from meshtf.partition import plan
-from meshtf.runtime import moving
+from meshtf.ops.indexing.gather import OneHot
+from meshtf.ops.nn.softmax import Softmax
+from meshtf.partition import planner
+from meshtf.runtime.placed import resharding
 from meshtf.testing import Report, check_export, check_op, check_program
 
 
@@ -143,15 +143,15 @@ def test_a_sum_that_is_never_finished_is_found(seed, monkeypatch):
         def all_reduce(self, xs, devices, reduction):
             return xs
 
-    real = moving.collectives_for
-    monkeypatch.setattr(moving, "collectives_for", lambda *args: Lazy(real(*args)))
+    real = resharding.collectives_for
+    monkeypatch.setattr(resharding, "collectives_for", lambda *args: Lazy(real(*args)))
     failures = check_op(Softmax, seed, fail_fast=True).failures
     assert failures and "values at" in failures[0]
 
 
 def test_a_planner_that_keeps_partial_sums_too_long_is_found(seed, monkeypatch):
     monkeypatch.setattr(
-        plan._Planner,
+        planner._Planner,
         "_stays_pending",
         lambda self, states: any(isinstance(state, Pending) for state in states),
     )

@@ -29,7 +29,7 @@ from absl import app, flags
 
 import meshtf as mtf
 from tests.cluster.launched import ROOT, Launched
-from transformer.runs import metrics
+from transformer.training.reporting import metrics
 
 TIMEOUT = 10.0  # after which a worker that hangs is noticed
 _LONGEST_WAIT = 8.0  # between the start of a driver and a fault

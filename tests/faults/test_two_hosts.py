@@ -16,7 +16,7 @@ import time
 import pytest
 
 from tests.cluster.launched import ROOT, Launched
-from transformer.runs import metrics
+from transformer.training.reporting import metrics
 
 pytestmark = pytest.mark.slow
 ADDRESSES = ("10.99.0.1", "10.99.0.2")

@@ -17,14 +17,14 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from benchmarks import published
-from tests.apart import Apart
+from benchmarks.gallery import published_models
 from tests.modules import received
-from transformer import command
+from tests.support.subprocesses import Apart
+from transformer.cli import command_line
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs import training
-from transformer.runs.trainer import Trainer
+from transformer.training import training_run
+from transformer.training.trainer import Trainer
 
 needs_jaxlib = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="jaxlib needs Python 3.11"
@@ -159,7 +159,7 @@ def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
     """Returns the bytes that are forecast for a published model, and those of its
     module.
     """
-    made = published.run(name, grid)
+    made = published_models.run(name, grid)
     forecast = made.explain()
     assert forecast.error is None
     return by_kind(forecast), counted(made.export().module)
@@ -213,8 +213,8 @@ def test_the_main_job_in_every_layout(layout):
         "Architecture.d_kv = 8",
         'Mesh.devices = "abstract"',
     ]
-    command.configure(["lm_stdlib.gin", f"layouts/{layout}.gin"], [*sizes, *more])
-    made = training.Run()
+    command_line.configure(["lm_stdlib.gin", f"layouts/{layout}.gin"], [*sizes, *more])
+    made = training_run.Run()
     compare(made.explain(), made.export().module)
 
 

@@ -12,8 +12,8 @@ import re
 import pytest
 
 from meshtf.forecast import Done, Forecast, Held, Memory, Moved, Placed
-from meshtf.forecast.page import page
-from meshtf.forecast.table import places
+from meshtf.forecast.html_report import page
+from meshtf.forecast.text_report import places
 from meshtf.forecast.totals import totals
 
 HOSTILE = (

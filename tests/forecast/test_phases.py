@@ -13,7 +13,7 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs.trainer import Trainer
+from transformer.training.trainer import Trainer
 
 SMALL = Architecture(vocab=256, d_model=128, d_ff=128, heads=2, d_kv=64, blocks=1)
 

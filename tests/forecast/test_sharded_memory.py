@@ -20,7 +20,7 @@ import tensorflow as tf
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs.trainer import Trainer
+from transformer.training.trainer import Trainer
 
 VOCAB, D_MODEL, D_FF, BLOCKS, LENGTH = 256, 256, 1024, 3, 16
 BLOCK = {

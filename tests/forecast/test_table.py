@@ -10,8 +10,8 @@ import json
 import pytest
 
 from meshtf.forecast import Forecast
-from meshtf.forecast.facts import PHASES, Done, Held, Memory, Moved, Placed
-from meshtf.forecast.table import (
+from meshtf.forecast.report_data import PHASES, Done, Held, Memory, Moved, Placed
+from meshtf.forecast.text_report import (
     as_json,
     bytes_text,
     flops_text,

@@ -18,9 +18,9 @@ import random
 import sys
 import time
 
-from tests.apart import Apart
 from tests.fuzz.search import Finding, search_case
 from tests.fuzz.strategies import CASES
+from tests.support.subprocesses import Apart
 
 ROUNDS = (
     3  # of a process: XLA's programs stay in memory, of which Linux maps 65,530 pieces

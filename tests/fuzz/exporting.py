@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.graph import Held, Tensor
-from meshtf.testing.pjrt import Runner
+from meshtf.runtime.spmd.pjrt_client import Runner
 
 
 def run_module(

@@ -11,11 +11,11 @@ import hypothesis
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
-from tests.apart import Apart
 from tests.fuzz import judging
 from tests.fuzz.program import Program
 from tests.fuzz.search import examine, smallest
 from tests.fuzz.strategies import CASES
+from tests.support.subprocesses import Apart
 
 EXAMPLES = {"function": 40, "eager": 20, "jit": 8, "export": 8}  # of each strategy
 SECONDS = 60  # in which a program that fails is made smaller

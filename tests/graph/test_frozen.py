@@ -12,7 +12,7 @@ import threading
 
 import pytest
 
-from meshtf.graph.frozen import Frozen
+from meshtf.graph.op_dataclass import Frozen
 
 
 class Scale(Frozen):
@@ -48,7 +48,7 @@ def test_a_class_whose_module_is_gone(tmp_path: pathlib.Path) -> None:
     path.write_text(
         "from __future__ import annotations\n"
         "from typing import ClassVar\n"
-        "from meshtf.graph.frozen import Frozen\n"
+        "from meshtf.graph.op_dataclass import Frozen\n"
         "class Gone(Frozen):\n"
         "  kind: ClassVar[str] = 'x'\n"
         "  by: float\n"

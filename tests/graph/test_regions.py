@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf.layers import initializers
 from meshtf.mesh import Layout, Split, Whole
-from tests.refusals import line_of, ones, refuses
+from tests.support.refusals import line_of, ones, refuses
 
 HERE = r"test_regions\.py:\d+"
 SHAPES = {"w1": "d:8;h:16", "w2": "h:16;d:8", "w3": "d:8;k:4"}

@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf import layers
 from tests.layers.agreement import agree
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 LAYOUTS = ["batch:x;heads:y", "length:x", "memory_length:y", "key:x;batch:y"]
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import layers
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 MESHES = [
     ("", ""),

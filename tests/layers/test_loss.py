@@ -9,7 +9,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import layers
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 
 @pytest.fixture(params=["", "b:x", "c:x", "b:x;c:y"], ids=str)

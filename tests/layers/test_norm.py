@@ -11,7 +11,7 @@ import pytest
 import meshtf as mtf
 from meshtf import layers
 from tests.layers.agreement import agree
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 
 @pytest.mark.parametrize("groups", [1, 2, 8], ids=lambda n: f"{n} groups")

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.function.layout_warnings import warn_of_unmatched
 from meshtf.mesh import Mesh
-from meshtf.runtime.unmatched import warn_of_unmatched
-from tests.refusals import ones, refuses
-from transformer import command, config_files
+from tests.support.refusals import ones, refuses
+from transformer.cli import command_line, config_files
 
 WRONG = [
     (
@@ -211,7 +211,7 @@ def test_shipped_layouts_shrink_with_the_mesh(axes, recwarn):
         ):
             continue
         gin.clear_config()
-        command.configure(
+        command_line.configure(
             [str(path)],
             [
                 f'Mesh.axes = "{axes}"',

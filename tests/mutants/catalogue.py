@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_PLAN, _MOVES = "meshtf.partition.plan", "meshtf.partition.moves"
+_PLAN, _MOVES = "meshtf.partition.planner", "meshtf.partition.reshard_table"
 _PROGRAM, _COST = "meshtf.partition.builder", "meshtf.partition.cost"
-_GRADIENTS, _BITS = "meshtf.graph.gradients", "meshtf.ops.bits"
-_RING = "meshtf.runtime.collectives.ring"
-_HIERARCHY = "meshtf.runtime.collectives.hierarchy"
+_GRADIENTS, _BITS = "meshtf.graph.autodiff.gradients", "meshtf.ops.random.counter_bits"
+_RING = "meshtf.runtime.placed.collectives.ring"
+_HIERARCHY = "meshtf.runtime.placed.collectives.hierarchical"
 
 _TEST_PLAN = ("tests/partition/test_plan.py",)
 _TEST_MOVES = ("tests/partition/test_moves.py",)
@@ -64,7 +64,7 @@ _MISSED = (
     ),
     Mutant(
         "window one short",
-        "meshtf.runtime.moving",
+        "meshtf.runtime.placed.resharding",
         "Mover._window",
         "low + length",
         "low + length - 1",
@@ -282,7 +282,7 @@ _RESHARDS = (
 _WALK = (
     Mutant(
         "a second cotangent replaces the first",
-        "meshtf.graph.cotangents",
+        "meshtf.graph.autodiff.cotangents",
         "Cotangents.add",
         "total + dx",
         "dx",
@@ -298,7 +298,7 @@ _WALK = (
     ),
     Mutant(
         "many half floats are added in their own type",
-        "meshtf.graph.cotangents",
+        "meshtf.graph.autodiff.cotangents",
         "Cotangents.add",
         "count > _FEW",
         "False",
@@ -306,7 +306,7 @@ _WALK = (
     ),
     Mutant(
         "a loop adds half floats in their own type",
-        "meshtf.graph.loop",
+        "meshtf.graph.control_flow.loop",
         "_Reversed.cotangents",
         "_cast(dx, wide(x.dtype), x)",
         "dx",
@@ -437,7 +437,7 @@ _COMMUNICATION = (
     ),
     Mutant(
         "minima instead of maxima",
-        "meshtf.runtime.collectives.pieces",
+        "meshtf.runtime.placed.collectives.primitives",
         "combine",
         "tf.maximum(x, y) if kind == 'max' else tf.minimum(x, y)",
         "tf.minimum(x, y)",
@@ -469,7 +469,7 @@ _COMMUNICATION = (
     ),
     Mutant(
         "a slice for the next position",
-        "meshtf.runtime.moving",
+        "meshtf.runtime.placed.resharding",
         "Mover._slice",
         "piece(x, cut, coord[i], parts)",
         "piece(x, cut, (coord[i] + 1) % parts, parts)",
@@ -477,7 +477,7 @@ _COMMUNICATION = (
     ),
     Mutant(
         "groups of other tensors share a result",
-        "meshtf.runtime.moving",
+        "meshtf.runtime.placed.resharding",
         "Mover._grouped",
         "id(y)",
         "0",
@@ -488,7 +488,7 @@ _COMMUNICATION = (
 _LOOPS = (
     Mutant(
         "a reversed loop goes forwards",
-        "meshtf.runtime.loops",
+        "meshtf.runtime.lowering.control_flow",
         "_Loop.turn",
         "self.turns - 1 - number if self.reverse and self.turns is not None else "
         "number",
@@ -497,7 +497,7 @@ _LOOPS = (
     ),
     Mutant(
         "sums of a loop are its last terms",
-        "meshtf.runtime.loops",
+        "meshtf.runtime.lowering.control_flow",
         "_Loop.turn",
         "old + x",
         "x + 0 * old",

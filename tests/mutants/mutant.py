@@ -3,7 +3,7 @@
 A mutant names a function and an expression or statement in it, and what takes its
 place. Both are compared as syntax trees, so spaces and line breaks do not matter:
 
-    Mutant("sum dropped", "meshtf.graph.cotangents", "Cotangents.add",
+    Mutant("sum dropped", "meshtf.graph.autodiff.cotangents", "Cotangents.add",
            "total + dx", "dx", ("tests/graph/test_gradients.py",))
 
 `install` makes the next import of that module take a changed copy.

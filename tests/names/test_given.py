@@ -9,8 +9,8 @@ import pytest
 
 import meshtf as mtf
 from meshtf.layers import GroupNorm, dot_product_attention, initializers
-from meshtf.layers.statistics import correlation, rms
 from meshtf.names import Dimension, Shape, names_of
+from meshtf.ops.reductions.correlation import correlation, rms
 
 WRONG = "has the size [0-9]+, not 9"
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.graph import apply
-from meshtf.ops.elementwise import Unary
+from meshtf.ops.elementwise.unary_op import Unary
 
 
 def put(mesh, value, shape, dtype="float32"):

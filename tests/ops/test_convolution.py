@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 MESHES = [
     ("", ""),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 
 @pytest.fixture(params=["", "k:x", "a:x; b:y", "b:x"])

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.graph import current_executor
-from meshtf.layers import statistics
+from meshtf.ops.reductions import correlation
 from meshtf.optimizers import clip_by_global_norm, global_norm
 
 LAYOUTS = ["", "batch:data", "batch:data; h:model"]
@@ -63,8 +63,8 @@ def test_global_norm(layout, rng):
 
 PROGRAMS = {
     "statistics": lambda x: [
-        statistics.rms(x, "d"),
-        statistics.correlation(x, x, "batch"),
+        correlation.rms(x, "d"),
+        correlation.correlation(x, x, "batch"),
         mtf.reduce_std(x, "d"),
         mtf.reduce_rms(x),
         mtf.reduce_variance(x),

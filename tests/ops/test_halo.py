@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 X = np.arange(2 * 4 * 3, dtype="float32").reshape(2, 4, 3) + 1
 

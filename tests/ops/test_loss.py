@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.ops.loss import cross_entropy
+from meshtf.ops.nn.cross_entropy import cross_entropy
 
 LABELS = np.array([3, 0, 2, 1], "int32")
 

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.ops.binary import Binary
-from meshtf.ops.elementwise import Unary
-from meshtf.ops.scalar import Scalar
+from meshtf.ops.elementwise.binary_op import Binary
+from meshtf.ops.elementwise.scalar_op import Scalar
+from meshtf.ops.elementwise.unary_op import Unary
 
 
 @pytest.fixture(params=["", "b:x", "d:x"])

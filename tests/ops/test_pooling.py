@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 MESHES = [("", ""), ("x:2;y:2", "h:x;w:y"), ("x:4", "h:x"), ("x:2;y:2", "b:x;c:y")]
 POOLS = {"max": (mtf.max_pool, tf.nn.max_pool), "avg": (mtf.avg_pool, tf.nn.avg_pool)}

@@ -11,11 +11,15 @@ from tensorflow.core.protobuf import saved_model_pb2
 
 import meshtf as mtf
 from meshtf.graph import MatmulKernels
-from meshtf.ops import products
-from meshtf.ops.products import product
-from meshtf.runtime import at as runtime_at
-from meshtf.runtime import processor
-from meshtf.runtime.tf_private import ONEDNN_MATMULS, onednn_kernel, onednn_matmul
+from meshtf.ops.linear import matmul_kernels
+from meshtf.ops.linear.matmul_kernels import product
+from meshtf.runtime.devices import matmul_choice
+from meshtf.runtime.lowering import local_context as runtime_at
+from meshtf.runtime.tf_internals.xla_ops import (
+    ONEDNN_MATMULS,
+    onednn_kernel,
+    onednn_matmul,
+)
 
 # Products of m, k, n, what is stored transposed, threads -> which inputs get wider
 CASES = [
@@ -207,9 +211,9 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
     x, w = (
         rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 2048))
     )
-    mesh, wider, seen = mtf.Mesh("data:2", layout=layout), products._wider, []
+    mesh, wider, seen = mtf.Mesh("data:2", layout=layout), matmul_kernels._wider, []
     monkeypatch.setattr(
-        products, "_wider", lambda x: seen.append(x.shape[1]) or wider(x)
+        matmul_kernels, "_wider", lambda x: seen.append(x.shape[1]) or wider(x)
     )
 
     def loss(x, w):
@@ -257,15 +261,15 @@ def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(
 
 def test_which_processors_have_the_kernel(monkeypatch):
     cpus = ["/job:localhost/replica:0/task:0/device:CPU:0"]
-    monkeypatch.setattr(processor, "_without_avx512", lambda: True)
-    monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
-    assert processor.matmul_kernels(cpus).threads >= 1
-    assert processor.matmul_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
-    monkeypatch.setattr(processor, "onednn_rewrites", lambda: True)
-    assert processor.matmul_kernels(cpus)[1:] == (None, True)
-    monkeypatch.setattr(processor, "onednn_rewrites", lambda: False)
-    monkeypatch.setattr(processor, "_without_avx512", lambda: False)
-    assert processor.matmul_kernels(cpus) is None
+    monkeypatch.setattr(matmul_choice, "_without_avx512", lambda: True)
+    monkeypatch.setattr(matmul_choice, "onednn_rewrites", lambda: False)
+    assert matmul_choice.matmul_kernels(cpus).threads >= 1
+    assert matmul_choice.matmul_kernels([*cpus, cpus[0].replace("CPU", "GPU")]) is None
+    monkeypatch.setattr(matmul_choice, "onednn_rewrites", lambda: True)
+    assert matmul_choice.matmul_kernels(cpus)[1:] == (None, True)
+    monkeypatch.setattr(matmul_choice, "onednn_rewrites", lambda: False)
+    monkeypatch.setattr(matmul_choice, "_without_avx512", lambda: False)
+    assert matmul_choice.matmul_kernels(cpus) is None
 
 
 @pytest.mark.parametrize(
@@ -279,5 +283,5 @@ def test_which_processors_have_the_kernel(monkeypatch):
 )
 def test_processors_are_known_by_their_flags(monkeypatch, tmp_path, flags, without):
     (tmp_path / "cpuinfo").write_text(f"processor : 0\n{flags}\n")
-    monkeypatch.setattr(processor, "_CPUINFO", tmp_path / "cpuinfo")
-    assert processor._without_avx512.__wrapped__() is without
+    monkeypatch.setattr(matmul_choice, "_CPUINFO", tmp_path / "cpuinfo")
+    assert matmul_choice._without_avx512.__wrapped__() is without

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.names import Shape
-from meshtf.ops import bits, random
-from meshtf.ops.seeds import seed
+from meshtf.ops.random import counter_bits, random
+from meshtf.ops.random.seeds import seed
 
 ROWS, COLUMNS = 1024, 1024
 
@@ -34,9 +34,9 @@ class Slice:
 
 
 def hash_of(at, *seeds, salt=7):
-    key = bits.random_key([tf.constant(s) for s in (salt, *seeds)])
-    sums = bits.element_sums(bits.index_words(at, list(at.rows), key))
-    return tf.reshape(bits.mix(*sums), at.outputs[0].sizes).numpy()
+    key = counter_bits.random_key([tf.constant(s) for s in (salt, *seeds)])
+    sums = counter_bits.element_sums(counter_bits.index_words(at, list(at.rows), key))
+    return tf.reshape(counter_bits.mix(*sums), at.outputs[0].sizes).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,7 @@ def test_slices_of_every_kind_are_equal_in_every_bit(kind):
 
 @pytest.mark.parametrize("kind", ["uniform", "normal", "truncated", "gumbel"])
 def test_numbers_made_in_blocks_are_those_of_a_function(kind, monkeypatch):
-    monkeypatch.setattr(bits, "_BLOCK", 24)
+    monkeypatch.setattr(counter_bits, "_BLOCK", 24)
     op = random.Random(kind, Shape("a:7;b:3;c:5"), "float32", 5.0, 0.5)
     at = Slice(a=(0, 7), b=(0, 3), c=(0, 5))
     blocks = op.local(at, tf.constant(3))[0]
@@ -132,11 +132,11 @@ def test_bits_are_those_of_the_formulas(whole, index):
 
 def test_recorded_bits_are_those_of_the_formulas():
     def draw(first):
-        key = bits.random_key([first, tf.constant(2)])
-        sums = bits.element_sums(
-            bits.index_words(Slice(a=(3, 4), b=(0, 5)), ["a", "b"], key)
+        key = counter_bits.random_key([first, tf.constant(2)])
+        sums = counter_bits.element_sums(
+            counter_bits.index_words(Slice(a=(3, 4), b=(0, 5)), ["a", "b"], key)
         )
-        return tf.reshape(bits.mix(*sums), [4, 5])
+        return tf.reshape(counter_bits.mix(*sums), [4, 5])
 
     found = tf.function(draw, autograph=False)(tf.constant(9)).numpy()
     want = [[bits_of((9, 2), 3 + i, j) for j in range(5)] for i in range(4)]

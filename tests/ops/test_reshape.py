@@ -126,6 +126,6 @@ def test_gradient_goes_back_through_all(mesh):
     ],
 )
 def test_blocks_of_a_reshape(old, new, leading):
-    from meshtf.ops.reshape import Reshape
+    from meshtf.ops.shapes.reshape import Reshape
 
     assert Reshape(mtf.Shape(old), mtf.Shape(new))._leading() == leading

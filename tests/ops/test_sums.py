@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.ops.sums import sum_over
+from meshtf.ops.common.sum_kernels import sum_over
 
 
 @pytest.mark.parametrize("shape", [(16, 9, 12, 11), (2, 3, 4, 5), (4, 8192)])

@@ -9,7 +9,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from tests.optimizers.steps import LAYOUTS, train
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 SGD = optimizers.SGD
 

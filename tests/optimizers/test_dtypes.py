@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
-from meshtf.testing.pjrt import Runner
+from meshtf.runtime.spmd.pjrt_client import Runner
 from tests.optimizers.steps import LAYOUTS
 from tests.optimizers.test_adafactor import Paper as AdafactorPaper
 from tests.optimizers.test_lamb import Paper as LambPaper

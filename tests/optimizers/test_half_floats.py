@@ -10,9 +10,13 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.graph import apply, apply_all
-from meshtf.ops.update import AdamUpdate, MomentumUpdate, PartUpdate
+from meshtf.ops.variables.optimizer_updates import (
+    AdamUpdate,
+    MomentumUpdate,
+    PartUpdate,
+)
 from tests.optimizers.test_dtypes import HALF, OPTIMIZERS, numpy_type
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 
 def test_decay_smaller_than_the_rounding_of_half_floats_is_not_lost_beside_the_update():

@@ -7,7 +7,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf import optimizers
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 
 def at(schedule, step):

@@ -14,7 +14,11 @@ from meshtf import optimizers
 from meshtf.graph import apply, apply_all
 from meshtf.layers import initializers
 from meshtf.mesh import Split, Whole
-from meshtf.ops.update import AdamUpdate, MomentumUpdate, PartUpdate
+from meshtf.ops.variables.optimizer_updates import (
+    AdamUpdate,
+    MomentumUpdate,
+    PartUpdate,
+)
 from meshtf.partition import MoveStep, Put
 from meshtf.partition.cost import bytes_received, local_size
 

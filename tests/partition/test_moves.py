@@ -20,7 +20,7 @@ from meshtf.partition.cost import (
     reads_own,
     rows_received,
 )
-from meshtf.partition.moves import moved
+from meshtf.partition.reshard_table import moved
 
 A, B, SUM = Split("a"), Split("b"), Pending("sum")
 REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(xs, 0)}

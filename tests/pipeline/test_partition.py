@@ -10,7 +10,7 @@ import pytest
 
 from meshtf.errors import PlanError
 from meshtf.pipeline import split
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 SIZES = [
     (layers, stages)

@@ -8,7 +8,7 @@ import pytest
 
 from meshtf.errors import PlanError
 from meshtf.pipeline import Schedule, Task, gpipe, held, interleaved, one_f_one_b
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 SIZES = [(1, 1), (1, 3), (2, 1), (2, 4), (3, 2), (4, 4), (4, 9), (5, 10)]
 SCHEDULES = {

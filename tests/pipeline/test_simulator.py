@@ -18,7 +18,7 @@ from meshtf.pipeline import (
     one_f_one_b,
     simulate,
 )
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 SIZES = [(1, 1), (1, 5), (2, 1), (2, 8), (3, 7), (4, 4), (4, 32), (8, 32)]
 

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from meshtf.runtime.allocator import keep_freed_memory
+from meshtf.runtime.tf_internals.freed_memory import keep_freed_memory
 
 _TOLD = """
 import tensorflow as tf

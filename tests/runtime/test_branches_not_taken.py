@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 
 def variables(mesh, number=3):

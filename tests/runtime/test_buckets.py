@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.runtime.calls import ALONE, CALLED
-from meshtf.runtime.collectives import ring
+from meshtf.runtime.placed.collectives import ring
+from meshtf.runtime.placed.function_calls import ALONE, CALLED
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs.trainer import Trainer
+from transformer.training.trainer import Trainer
 
 BATCH = {"tokens": np.ones([8, 8], np.int32), "targets": np.ones([8, 8], np.int32)}
 

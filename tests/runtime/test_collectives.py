@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from meshtf.runtime.collectives import alias, collectives_for, ring
-from meshtf.runtime.devices import share_memory
+from meshtf.runtime.devices.resolve import share_memory
+from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memory
 
 NUMPY = {"sum": np.sum, "max": np.max, "min": np.min}
 
@@ -31,7 +31,7 @@ def check(found, want, devices):
         np.testing.assert_array_equal(y.numpy(), w)
 
 
-@pytest.mark.parametrize("how", [alias, ring], ids=["alias", "ring"])
+@pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 @pytest.mark.parametrize("number", [1, 2, 3, 8])
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16"])
 def test_all_reduce(how, number, dtype, rng):
@@ -48,7 +48,7 @@ def test_all_reduce(how, number, dtype, rng):
             )
 
 
-@pytest.mark.parametrize("how", [alias, ring], ids=["alias", "ring"])
+@pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 def test_all_reduce_of_truth(how, rng):
     arrays = rng.integers(0, 2, (3, 5)).astype(bool)
     xs, devices = place(arrays, "bool")
@@ -56,7 +56,7 @@ def test_all_reduce_of_truth(how, rng):
     check(how.all_reduce(xs, devices, "min"), [arrays.all(0)] * 3, devices)
 
 
-@pytest.mark.parametrize("how", [alias, ring], ids=["alias", "ring"])
+@pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 @pytest.mark.parametrize("number", [2, 3, 8])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_reduce_scatter_and_all_gather(how, number, axis, rng):
@@ -75,7 +75,7 @@ def test_reduce_scatter_and_all_gather(how, number, axis, rng):
     )
 
 
-@pytest.mark.parametrize("how", [alias, ring], ids=["alias", "ring"])
+@pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 @pytest.mark.parametrize("cut, join", [(0, 1), (1, 0)])
 def test_all_to_all(how, cut, join, rng):
     arrays = rng.integers(-9, 9, (3, 6, 6))
@@ -86,7 +86,7 @@ def test_all_to_all(how, cut, join, rng):
     check(how.all_to_all(xs, devices, cut, join), want, devices)
 
 
-@pytest.mark.parametrize("how", [alias, ring], ids=["alias", "ring"])
+@pytest.mark.parametrize("how", [shared_memory, ring], ids=["alias", "ring"])
 def test_stack(how, rng):
     arrays = rng.integers(-9, 9, (3, 2))
     xs, devices = place(arrays, "int32")
@@ -95,7 +95,7 @@ def test_stack(how, rng):
 
 def test_on_one_device_everybody_gets_the_same_tensor():
     xs = [tf.constant([1.0]), tf.constant([2.0])]
-    first, second = alias.all_reduce(xs, ("/device:CPU:0",) * 2, "sum")
+    first, second = shared_memory.all_reduce(xs, ("/device:CPU:0",) * 2, "sum")
     assert first is second
 
 
@@ -137,8 +137,8 @@ def sends(monkeypatch):
 @pytest.mark.parametrize(
     "devices, how",
     [
-        (["/device:CPU:0"] * 2, alias),
-        (["/device:CPU:0", "/device:CPU:1"], alias),
+        (["/device:CPU:0"] * 2, shared_memory),
+        (["/device:CPU:0", "/device:CPU:1"], shared_memory),
         (["/device:GPU:0", "/device:GPU:1"], ring),
         (["/device:TPU:0", "/device:TPU:1"], ring),
         (["/device:CPU:0", "/device:GPU:0"], ring),
@@ -154,4 +154,4 @@ def sends(monkeypatch):
 def test_algorithms_are_chosen_by_where_devices_are(devices, how):
     assert collectives_for(devices) is how
     assert collectives_for(devices, separate=True) is ring
-    assert share_memory(devices) is (how is alias)
+    assert share_memory(devices) is (how is shared_memory)

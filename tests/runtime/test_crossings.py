@@ -1,7 +1,7 @@
 """What a forecast announces is what crosses between devices, to the byte.
 
 The count is TensorFlow's: sizes of the `_Recv`s in its partitioned graphs, on logical
-devices that are treated as if each had memory of its own (see `benchmarks.crossings`).
+devices that are treated as if each had memory of its own (see `benchmarks.spmd.device_traffic`).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from benchmarks.crossings import announced, by_move, crossings
-from benchmarks.layouts import LAYOUTS, SMALL, Case
-from meshtf.runtime.collectives import ring
-from meshtf.runtime.collectives.pieces import send
+from benchmarks.spmd.device_traffic import announced, by_move, crossings
+from benchmarks.step.layouts import LAYOUTS, SMALL, Case
+from meshtf.runtime.placed.collectives import ring
+from meshtf.runtime.placed.collectives.primitives import send
 
 
 def agree(fn, *args):

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from meshtf.errors import MeshError
 from meshtf.mesh import Mesh
-from meshtf.runtime.devices import devices_of, keep_within_host
+from meshtf.runtime.devices.resolve import devices_of, keep_within_host
 
 
 def names(*counts, kind="GPU"):

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from tests.refusals import line_of, ones, refuses
+from tests.support.refusals import line_of, ones, refuses
 
 MESHES = [
     ("", None),

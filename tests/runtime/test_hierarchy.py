@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from meshtf.runtime.collectives import collectives_for, hierarchy, ring
-from meshtf.runtime.devices import host_of
+from meshtf.runtime.devices.resolve import host_of
+from meshtf.runtime.placed.collectives import collectives_for, hierarchical, ring
 
 NUMPY = {"sum": np.sum, "max": np.max, "min": np.min}
 HOSTS = [(0, 0, 1, 1), (0, 1, 0, 1), (0, 0, 0, 1), (1, 0, 0, 2, 1, 2)]
@@ -35,7 +35,7 @@ def crossing(monkeypatch):
         return x
 
     monkeypatch.setattr(ring, "send", send)
-    monkeypatch.setattr(hierarchy, "send", send)
+    monkeypatch.setattr(hierarchical, "send", send)
     monkeypatch.setattr(tf, "device", lambda device: tf.name_scope("here"))
     return crossed
 
@@ -61,7 +61,9 @@ def test_all_reduce(tasks, crossing, rng):
     for kind, reduce in NUMPY.items():
         arrays, xs, devices = given(rng, tasks, (3, 4))
         crossing.clear()
-        check(hierarchy.all_reduce(xs, devices, kind), [reduce(arrays, 0)] * len(tasks))
+        check(
+            hierarchical.all_reduce(xs, devices, kind), [reduce(arrays, 0)] * len(tasks)
+        )
         assert sum(crossing) == 2 * (hosts - 1) * 12
 
 
@@ -77,13 +79,13 @@ def test_reduce_scatter_and_all_gather(tasks, axis, crossing, rng):
     number, hosts = len(tasks), len(set(tasks))
     arrays, xs, devices = given(rng, tasks, (12, 12))
     check(
-        hierarchy.reduce_scatter(xs, devices, "sum", axis),
+        hierarchical.reduce_scatter(xs, devices, "sum", axis),
         np.split(arrays.sum(0), number, axis),
     )
     assert sum(crossing) == (hosts - 1) * 144
     crossing.clear()
     check(
-        hierarchy.all_gather(xs, devices, axis),
+        hierarchical.all_gather(xs, devices, axis),
         [np.concatenate(list(arrays), axis)] * number,
     )
     assert sum(crossing) == (hosts - 1) * 144 * number
@@ -92,21 +94,21 @@ def test_reduce_scatter_and_all_gather(tasks, axis, crossing, rng):
 @pytest.mark.parametrize("tasks", HOSTS)
 def test_stack_and_all_to_all(tasks, crossing, rng):
     arrays, xs, devices = given(rng, tasks, (12, 12))
-    check(hierarchy.stack(xs, devices), [arrays] * len(tasks))
+    check(hierarchical.stack(xs, devices), [arrays] * len(tasks))
     want = [
         np.concatenate([np.split(x, len(tasks))[j] for x in arrays], 1)
         for j in range(len(tasks))
     ]
-    check(hierarchy.all_to_all(xs, devices, 0, 1), want)
+    check(hierarchical.all_to_all(xs, devices, 0, 1), want)
 
 
 @pytest.mark.parametrize(
     "tasks, how",
     [
-        ((0, 0, 1, 1), hierarchy),
+        ((0, 0, 1, 1), hierarchical),
         ((0, 1), ring),
         ((0, 1, 2), ring),
-        ((0, 1, 1), hierarchy),
+        ((0, 1, 1), hierarchical),
     ],
 )
 def test_it_is_taken_where_a_group_has_several_devices_of_several_hosts(tasks, how):

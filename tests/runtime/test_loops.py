@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.testing.exported import run_exported
+from meshtf.testing.conformance.exported_suite import run_exported
 
 LAYOUTS = [
     "",

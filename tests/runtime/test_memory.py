@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.memory import measure, peak
+from benchmarks.memory.__main__ import measure, peak
 
 
 def made(number, size, kernel="model/MatMul_3"):

@@ -1,4 +1,5 @@
-"""meshtf.runtime.onednn: functions that devices run alone have the ops that TensorFlow
+"""meshtf.runtime.tf_internals.onednn_ops: functions that devices run alone have the ops
+that TensorFlow
 would put in place, and all others are left to it."""
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from meshtf.ops.products import ONEDNN
-from meshtf.runtime import calls
-from meshtf.runtime.tf_private import onednn_kernel, onednn_rewrites
+from meshtf.ops.linear.matmul_kernels import ONEDNN
+from meshtf.runtime.placed import function_calls
+from meshtf.runtime.tf_internals.xla_ops import onednn_kernel, onednn_rewrites
 
 BUILT = pytest.mark.skipif(
     not all(map(onednn_kernel, ONEDNN)),
@@ -45,11 +46,13 @@ LEFT = {
 
 @pytest.fixture
 def rewriting(monkeypatch):
-    monkeypatch.setattr(calls, "onednn_rewrites", lambda: True)
+    monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: True)
 
 
 def traced(body, alone=True):
-    return calls.trace(lambda x: [body(x)], [tf.TensorSpec(X.shape)], alone=alone)
+    return function_calls.trace(
+        lambda x: [body(x)], [tf.TensorSpec(X.shape)], alone=alone
+    )
 
 
 def types_of(graph):
@@ -82,7 +85,7 @@ def test_what_tensorflow_would_replace_itself_is_called(kind, rewriting):
 
 
 def test_where_tensorflow_replaces_nothing_its_own_are_made(monkeypatch):
-    monkeypatch.setattr(calls, "onednn_rewrites", lambda: False)
+    monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: False)
     for body in (*BODIES.values(), *LEFT.values()):
         callee = traced(body)
         assert callee.alone and not [
@@ -94,7 +97,7 @@ def test_where_tensorflow_replaces_nothing_its_own_are_made(monkeypatch):
 @pytest.mark.parametrize("devices", [None, "logical:4"])
 def test_a_step_learns_the_same(devices, monkeypatch):
     def losses(rewrites):
-        monkeypatch.setattr(calls, "onednn_rewrites", lambda: rewrites)
+        monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: rewrites)
         mesh = mtf.Mesh("data:4", "batch:data", devices=devices)
         ws = [
             mtf.Variable(mesh, shape, initializers.normal(0.5), f"w{k}")

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.testing.exported import run_exported
+from meshtf.testing.conformance.exported_suite import run_exported
 
 LAYOUTS = ["", "batch:x", "batch:x;d:y", "length:x", "length:y;batch:x", "d:x;e:y"]
 SHAPES = ("batch;length;d", "d;e", "batch;e")

@@ -13,9 +13,9 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf import layers, optimizers
 from meshtf.mesh import Split, Whole
-from meshtf.runtime.calls import called
-from meshtf.runtime.collectives import alias, collectives_for, ring
-from meshtf.runtime.devices import devices_of
+from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memory
+from meshtf.runtime.placed.function_calls import called
 
 
 class Model(mtf.Module):
@@ -130,7 +130,7 @@ def test_shared_memory_takes_alias(monkeypatch):
     for name in ("all_reduce", "reduce_scatter", "all_gather"):
         monkeypatch.setattr(ring, name, fail)
     mesh = mtf.Mesh("data:4", "batch:data", devices=[f"CPU:{i}" for i in range(4)])
-    assert collectives_for(devices_of(mesh)) is alias
+    assert collectives_for(devices_of(mesh)) is shared_memory
     assert float(mtf.reduce_sum(mtf.ones(mesh, "batch:8"))) == 8
 
 

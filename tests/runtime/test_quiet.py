@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from meshtf.runtime.quiet import quiet_start
+from meshtf.runtime.tf_internals.process_start import quiet_start
 
 NOTE = b"I0000 00:00:1795225912.878441   24831 stub.cc:31] Could not find drivers.\n"
 

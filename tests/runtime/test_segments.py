@@ -13,11 +13,11 @@ from tensorflow.python.framework.func_graph import FuncGraph
 import meshtf as mtf
 from meshtf.graph import Op, Spec, apply_all
 from meshtf.names import Shape, wide
-from meshtf.ops.loss import CrossEntropy
-from meshtf.ops.select import TopK
-from meshtf.ops.softmax import Softmax
+from meshtf.ops.indexing.top_k import TopK
+from meshtf.ops.nn.cross_entropy import CrossEntropy
+from meshtf.ops.nn.softmax import Softmax
 from meshtf.testing import label, registered_ops
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 SHARING = [op for op in registered_ops() if op.samples and op.shared is not Op.shared]
 

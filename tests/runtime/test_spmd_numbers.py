@@ -11,15 +11,15 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
-from meshtf.ops.random import DropoutMask, Random
-from meshtf.runtime.at import take_rows
-from meshtf.runtime.spmd.windows import exchange
-from meshtf.runtime.stores import import_tensor
-from meshtf.runtime.tf_private import replica_id
+from meshtf.ops.random.random import DropoutMask, Random
+from meshtf.runtime.lowering.local_context import take_rows
+from meshtf.runtime.spmd.pjrt_client import Runner
+from meshtf.runtime.spmd.window_exchange import exchange
+from meshtf.runtime.storage.argument_storage import import_tensor
+from meshtf.runtime.tf_internals.xla_ops import replica_id
 from meshtf.testing import difference
-from meshtf.testing.exported import run_exported
-from meshtf.testing.layouts import all_layouts, is_legal, pick, spell
-from meshtf.testing.pjrt import Runner
+from meshtf.testing.conformance.exported_suite import run_exported
+from meshtf.testing.conformance.layouts import all_layouts, is_legal, pick, spell
 
 pytest.importorskip("jaxlib")  # Python 3.10 has none
 

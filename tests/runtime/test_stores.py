@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.mesh import Split, Whole
-from tests.refusals import refuses
+from tests.support.refusals import refuses
 
 ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from meshtf.runtime import threads
+from meshtf.runtime.devices import threads
 
 _TOLD = """
 import tensorflow as tf

@@ -12,9 +12,9 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from meshtf.runtime import calls
-from meshtf.runtime.calls import ALONE, CALLED, called
-from meshtf.runtime.tf_private import onednn_rewrites
+from meshtf.runtime.placed import function_calls
+from meshtf.runtime.placed.function_calls import ALONE, CALLED, called
+from meshtf.runtime.tf_internals.xla_ops import onednn_rewrites
 
 DEVICES = 4
 
@@ -55,10 +55,10 @@ def onednn(monkeypatch, rewrites, left):
     """Sets whether TensorFlow has oneDNN compute products, and whether all are left to
     it.
     """
-    monkeypatch.setattr(calls, "onednn_rewrites", lambda: rewrites)
+    monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: rewrites)
     if left:
-        monkeypatch.setattr(calls, "left_to_tensorflow", lambda graph: True)
-        monkeypatch.setattr(calls, "by_onednn", lambda *asked: asked)
+        monkeypatch.setattr(function_calls, "left_to_tensorflow", lambda graph: True)
+        monkeypatch.setattr(function_calls, "by_onednn", lambda *asked: asked)
 
 
 @pytest.mark.parametrize("layout", ["batch:data", "e:data"])
@@ -212,10 +212,12 @@ def test_no_callee_is_searched_for_reference_variables(monkeypatch, called_or_al
     ((compiled, _),) = train._compiled.values()
     ops = compiled.function.graph.get_operations()
     marks = [op for op in ops if op.type == "NoOp" and "_meshtf" in op.node_def.attr]
-    calls = {op for op in ops if called(op.node_def)}
-    assert calls and len({op.device for op in marks}) == DEVICES
-    assert calls == {op for m in marks for op in m._control_outputs if op in calls}
-    assert calls == {op for m in marks for op in m.control_inputs}
+    function_calls = {op for op in ops if called(op.node_def)}
+    assert function_calls and len({op.device for op in marks}) == DEVICES
+    assert function_calls == {
+        op for m in marks for op in m._control_outputs if op in function_calls
+    }
+    assert function_calls == {op for m in marks for op in m.control_inputs}
 
 
 def test_what_writes_runs_whoever_takes_its_results():

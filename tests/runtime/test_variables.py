@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.mesh import Split, Whole
-from meshtf.ops.state import Write
+from meshtf.ops.variables.read_write import Write
 
 
 def counting(mesh, shape, name):

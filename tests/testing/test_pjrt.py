@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from meshtf.errors import DTypeError, MeshError, PlanError, ShapeError
-from meshtf.testing import pjrt
-from meshtf.testing.pjrt import Runner
+from meshtf.runtime.spmd import pjrt_client
+from meshtf.runtime.spmd.pjrt_client import Runner
 
 needs_jaxlib = pytest.mark.skipif(
     sys.version_info < (3, 11), reason="jaxlib needs Python 3.11"
@@ -126,7 +126,7 @@ def test_collectives(case, quick, rng):
     runner = Runner(module, 4, quick=quick)
     (got,) = runner(x)
     np.testing.assert_array_equal(got, expected(x))
-    assert pjrt.collectives(runner.hlo) == Counter([kept])
+    assert pjrt_client.collectives(runner.hlo) == Counter([kept])
 
 
 @needs_jaxlib
@@ -287,7 +287,7 @@ def test_all_reduces_that_xla_merges_are_counted_by_operands():
   }}
 }}"""
     runner = Runner(text, 4)
-    assert pjrt.collectives(runner.hlo) == Counter({("all-reduce", 2): 1})
+    assert pjrt_client.collectives(runner.hlo) == Counter({("all-reduce", 2): 1})
     got = runner(
         np.ones([4, 2], np.float32), np.arange(8, dtype=np.float32).reshape(4, 2)
     )

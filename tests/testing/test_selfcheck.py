@@ -10,10 +10,10 @@ import re
 import pytest
 
 from meshtf.graph import Op
-from meshtf.ops.einsum import Einsum
-from meshtf.ops.softmax import Softmax
-from meshtf.testing import hardware, selfcheck, training
-from meshtf.testing.layouts import mesh_on
+from meshtf.ops.linear.einsum import Einsum
+from meshtf.ops.nn.softmax import Softmax
+from meshtf.testing import hardware, selfcheck, small_training
+from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.progress import Progress, spell_seconds
 
 # An op that does not listen to what the other slices tell it.
@@ -33,7 +33,7 @@ Steep = type(
 @pytest.fixture
 def one_layout(monkeypatch):
     """Less of what takes long."""
-    monkeypatch.setattr(training, "QUICK", 1)
+    monkeypatch.setattr(small_training, "QUICK", 1)
 
 
 def test_right_ops_pass(capsys, one_layout):
@@ -91,7 +91,7 @@ def test_an_op_that_raises_and_one_without_samples_fail(
 def test_both_ways_of_running_are_checked(capsys, one_layout, monkeypatch):
     monkeypatch.setattr(selfcheck, "EAGER", ("x:2",))
     monkeypatch.setattr(selfcheck, "RECORDED", ("x:2",))
-    monkeypatch.setattr(training, "LAYOUTS", training.LAYOUTS[:1])
+    monkeypatch.setattr(small_training, "LAYOUTS", small_training.LAYOUTS[:1])
     rows = selfcheck.check_kind("CPU", ["/device:CPU:1"], [Deaf], False, 0)
     assert rows[1].eager.failures and rows[1].recorded.failures
     assert "mtf.function on x:2, layout" in rows[1].recorded.failures[0]
@@ -109,7 +109,7 @@ def test_work_that_is_done_elsewhere_is_found(monkeypatch):
 
 
 def test_training_that_differs_is_found(monkeypatch):
-    real = training._train
+    real = small_training._train
 
     def drifting(mesh, seed):
         found = real(mesh, seed)
@@ -117,20 +117,22 @@ def test_training_that_differs_is_found(monkeypatch):
             found["block/inner/kernel"] = found["block/inner/kernel"] + 1e-3
         return found
 
-    monkeypatch.setattr(training, "_train", drifting)
-    (failure,) = training.check_training(layouts=training.LAYOUTS[:1]).failures
+    monkeypatch.setattr(small_training, "_train", drifting)
+    (failure,) = small_training.check_training(
+        layouts=small_training.LAYOUTS[:1]
+    ).failures
     assert failure.startswith(
         "training on data:2, layout batch:data: block/inner/kernel is off by"
     )
 
 
 def test_training_learns():
-    losses = training._train(mesh_on(""), 0)["losses"]
+    losses = small_training._train(mesh_on(""), 0)["losses"]
     assert losses[0] > losses[1] > losses[2]
 
 
 def test_a_layout_that_cannot_be_trained_is_a_failure():
-    (failure,) = training.check_training(
+    (failure,) = small_training.check_training(
         layouts=[("data:2", "batch:data; heads:data")]
     ).failures
     assert "LayoutError" in failure

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from tests.refusals import line_of, ones, refuses
+from tests.support.refusals import line_of, ones, refuses
 
 HERE = r"test_arguments\.py:\d+"
 

@@ -6,7 +6,8 @@ import gin
 from absl import flags
 from absl.testing import flagsaver
 
-from transformer import command, train
+from transformer import train
+from transformer.cli import command_line
 
 WORDS = ["def ", "return ", "self.", "x = y + 1\n", "for i in range(10):\n"]
 SMALL = [
@@ -58,4 +59,4 @@ def run_train(capsys, model_dir, params, files=("lm_stdlib.gin",)):
 def configured(model_dir):
     """Gives gin the settings that a run left."""
     gin.clear_config()
-    command.configure([f"{model_dir}/config.gin"], [])
+    command_line.configure([f"{model_dir}/config.gin"], [])

@@ -9,12 +9,12 @@ import pytest
 
 import meshtf as mtf
 from transformer import data
+from transformer.inference import answer_metrics
+from transformer.inference.decoder import Decoder, Written
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.runs.trained import Trained
-from transformer.writing import answers
-from transformer.writing.decoding import Decoder, Written
+from transformer.training.load_trained import Trained
 
 LETTERS = data.ByteVocabulary(extra_ids=0)
 
@@ -69,13 +69,13 @@ def test_each_input_has_its_answer(model, monkeypatch, tmp_path, error, scores):
             yield Written(LETTERS.encode(f"The {a + b + error} apples!").tolist(), 0.0)
 
     monkeypatch.setattr(Decoder, "__call__", write)
-    found = answers.compare(Trained(model, sums(tmp_path), 0), 10, 4)
+    found = answer_metrics.compare(Trained(model, sums(tmp_path), 0), 10, 4)
     assert len(set(seen)) == 10
     assert found == {"exact_match": scores[0], "f1": scores[1]}
 
 
 def test_it_is_the_model_that_writes(model, tmp_path):
-    found = answers.compare(Trained(model, sums(tmp_path), 0), 4, 4)
+    found = answer_metrics.compare(Trained(model, sums(tmp_path), 0), 4, 4)
     assert found["exact_match"] == 0.0 and 0.0 <= found["f1"] < 0.5
 
 
@@ -86,4 +86,4 @@ def test_a_model_without_inputs_is_refused(tmp_path):
     with pytest.raises(
         data.DataError, match="LanguageModel on such data writes no answers"
     ):
-        answers.compare(Trained(small, data.ByteText(length=8), 0), 4, 4)
+        answer_metrics.compare(Trained(small, data.ByteText(length=8), 0), 4, 4)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.runs.baselines import bigram_bits, compare, gzip_bits
+from transformer.training.reporting.baselines import bigram_bits, compare, gzip_bits
 
 
 def text(*values):

@@ -11,14 +11,14 @@ import gin
 import pytest
 
 import transformer.models.bert
-import transformer.models.gpipe
+import transformer.models.pipelined_language_model
 from tests.transformer.small_runs import run_train, small
-from transformer.command import ConfigError, configure
-from transformer.runs import training
+from transformer.cli.command_line import ConfigError, configure
+from transformer.training import training_run
 
 ROOT = Path(__file__).resolve().parents[2]
 HERE = "In --gin_param line 1"
-__all__ = ["training", "transformer"]  # imported so that gin knows what is in them
+__all__ = ["training_run", "transformer"]  # imported so that gin knows what is in them
 
 
 @pytest.fixture(autouse=True)

@@ -18,12 +18,14 @@ import pytest
 from absl import flags
 
 import meshtf as mtf
-from transformer import command, decode
+from transformer import decode
+from transformer.cli import command_line
 from transformer.data import ByteVocabulary
-from transformer.runs import reports, training
-from transformer.runs.trained import Trained
-from transformer.writing.decoding import Decoder
-from transformer.writing.texts import write
+from transformer.inference.decoder import Decoder
+from transformer.inference.text_generation import write
+from transformer.training import training_run
+from transformer.training.load_trained import Trained
+from transformer.training.reporting import run_report
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = [
@@ -33,7 +35,7 @@ SMALL = [
     "ByteText.length = 16",
 ]
 PAIRS = [
-    "import transformer.runs.training",
+    "import transformer.training.training_run",
     "Mesh.axes = 'data:2'",
     "Mesh.layout = 'batch:data'",
     "train.mesh = @Mesh()",
@@ -51,9 +53,9 @@ def left_by_a_run(folder, files, params):
     a config.
     """
     gin.clear_config()
-    command.configure(files, params)
-    training.Run().trainer.save(mtf.checkpoints.Saver(str(folder)))
-    reports.write_config(str(folder))
+    command_line.configure(files, params)
+    training_run.Run().trainer.save(mtf.checkpoints.Saver(str(folder)))
+    run_report.write_config(str(folder))
     gin.clear_config()
     return str(folder)
 
@@ -61,7 +63,7 @@ def left_by_a_run(folder, files, params):
 def configured(folder):
     """Returns what a run left, under its own configuration."""
     gin.clear_config()
-    command.configure([f"{folder}/config.gin"], [])
+    command_line.configure([f"{folder}/config.gin"], [])
     return Trained.of(folder)
 
 

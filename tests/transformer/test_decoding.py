@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from transformer.inference.decoder import Decoder, PromptError, sample
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.writing.decoding import Decoder, PromptError, sample
 
 SIZES = {
     "vocab": 8,

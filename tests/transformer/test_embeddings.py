@@ -14,7 +14,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.bert import Bert, bert_architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.runs.training import Trainer
+from transformer.training.training_run import Trainer
 
 VOCAB, MULTIPLE, FILLED = 10, 8, 16
 SIZES = {"vocab": VOCAB, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 1}

@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
-from transformer.runs.trainer import Trainer
+from transformer.training.trainer import Trainer
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 1}
 CUT = {

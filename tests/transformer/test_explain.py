@@ -12,8 +12,9 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from transformer import command, explain
-from transformer.runs import training
+from transformer import explain
+from transformer.cli import command_line
+from transformer.training import training_run
 
 SMALL = [
     "Architecture.d_model = 16",
@@ -64,8 +65,8 @@ def test_it_is_the_forecast_of_what_is_trained(call, tmp_path):
     saved = json.loads(plan.read_text(encoding="utf-8"))
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
     gin.clear_config()
-    command.configure(["lm_stdlib.gin", "layouts/zero1.gin"], SMALL)
-    run = training.Run()
+    command_line.configure(["lm_stdlib.gin", "layouts/zero1.gin"], SMALL)
+    run = training_run.Run()
     tokens = np.zeros((8, 8), np.int32)
     batch = {"tokens": tokens, "targets": tokens}
     real = run.trainer.explain(batch)

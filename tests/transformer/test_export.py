@@ -12,8 +12,9 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from transformer import command, export
-from transformer.runs import training
+from transformer import export
+from transformer.cli import command_line
+from transformer.training import training_run
 
 SMALL = [
     "Architecture.d_model = 16",
@@ -90,8 +91,8 @@ def test_first_values_are_those_of_a_run(call, tmp_path):
     )
     values = np.load(tmp_path / "step" / "values.npz")
     gin.clear_config()
-    command.configure(["lm_stdlib.gin"], [*SMALL, *settings])
-    variables = training.Run().trainer.variables
+    command_line.configure(["lm_stdlib.gin"], [*SMALL, *settings])
+    variables = training_run.Run().trainer.variables
     assert {x["name"] for x in manifest["inputs"] if x["kind"] != "argument"} == set(
         values
     )

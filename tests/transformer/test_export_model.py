@@ -13,8 +13,8 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.test_decode import configured, pairs, run
-from transformer.export_model import export
-from transformer.writing.decoding import Decoder
+from transformer.export_saved_model import export
+from transformer.inference.decoder import Decoder
 
 __all__ = ["pairs", "run"]  # fixtures
 

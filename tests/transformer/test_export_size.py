@@ -11,10 +11,10 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from benchmarks import export as benchmark
+from benchmarks.spmd import export as benchmark
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs.trainer import Trainer
+from transformer.training.trainer import Trainer
 
 
 @pytest.mark.parametrize("name", benchmark.CASES)

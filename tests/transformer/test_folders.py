@@ -15,7 +15,7 @@ import pytest
 
 from tests.transformer.small_runs import run_train, small
 from transformer.data import DataError
-from transformer.data.writing import check_folder, check_writable
+from transformer.data.atomic_files import check_folder, check_writable
 
 ROOT = Path(__file__).resolve().parents[2]
 KNOWN = ("step_*", "config.gin")
@@ -134,7 +134,7 @@ def test_training_refuses_its_folder_at_the_start(
 @pytest.mark.parametrize(
     "command",
     [
-        ["transformer.vocabulary", "--output={}"],
+        ["transformer.train_vocabulary", "--output={}"],
         ["meshtf", "export", "--stablehlo={}"],
         ["meshtf", "explain", "--json={}"],
         ["transformer.tokenize", "--task=x", "--output={}"],
@@ -160,7 +160,7 @@ def test_commands_ask_before_they_work(tmp_path, command):
 @pytest.mark.parametrize(
     "command",
     [
-        ["transformer.vocabulary", "--output=x"],
+        ["transformer.train_vocabulary", "--output=x"],
         ["examples.bert.make_tasks", "--output_dir=x"],
         ["transformer.convert", "--from=hf", "--model_dir=x", "--output=x"],
         [

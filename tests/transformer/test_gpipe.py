@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.command import configure
-from transformer.runs.training import Run
+from transformer.cli.command_line import configure
+from transformer.training.training_run import Run
 
 SMALL = [
     "Architecture.d_model = 16",

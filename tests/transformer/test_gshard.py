@@ -13,8 +13,8 @@ import math
 import gin
 import pytest
 
-from transformer.command import configure
-from transformer.runs.training import Run
+from transformer.cli.command_line import configure
+from transformer.training.training_run import Run
 
 # experts, layers -> billions of parameters as the paper has them
 TABLE = {

@@ -9,7 +9,7 @@ import meshtf as mtf
 from transformer.data import ByteText
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs import hosts
+from transformer.training import host_layout
 
 LAYOUT = "batch:data; heads:model; d_ff:model; vocab:model; length:rows"
 
@@ -50,7 +50,7 @@ def configured(axes, **mesh):
 )
 def test_the_chattiest_axes_that_fit(axes, workers, want):
     configured(axes)
-    hosts.keep_within_hosts(workers)
+    host_layout.keep_within_hosts(workers)
     said = gin.get_bindings("Mesh")
     assert said.get("within_host") == (want or None)
     assert said.get("devices") is None
@@ -60,7 +60,7 @@ def test_the_chattiest_axes_that_fit(axes, workers, want):
 def test_who_says_where_positions_lie_is_left_alone(mesh):
     configured("model:2;data:4", **mesh)
     before = gin.get_bindings("Mesh")
-    hosts.keep_within_hosts(2)
+    host_layout.keep_within_hosts(2)
     assert gin.get_bindings("Mesh") == before
 
 
@@ -71,5 +71,5 @@ def test_several_axes_where_they_fit_together():
         def bytes_moved(self, axis):
             return {"model": 3.0, "rows": 2.0, "data": 1.0}[axis]
 
-    assert hosts.chattiest(Forecast(), mesh, 2) == ("model", "rows")
-    assert hosts.chattiest(Forecast(), mesh, 4) == ("model",)
+    assert host_layout.chattiest(Forecast(), mesh, 2) == ("model", "rows")
+    assert host_layout.chattiest(Forecast(), mesh, 4) == ("model",)

@@ -11,8 +11,8 @@ import gin
 import numpy as np
 import pytest
 
-from transformer.command import configure
-from transformer.runs.training import Run
+from transformer.cli.command_line import configure
+from transformer.training.training_run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS = sorted(path.stem for path in (ROOT / "configs" / "layouts").glob("*.gin"))

@@ -14,7 +14,8 @@ from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
-from transformer.runs import metrics, training
+from transformer.training import training_run
+from transformer.training.reporting import metrics
 
 SMALL = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
 
@@ -39,7 +40,7 @@ def small(mesh):
 
 
 def train(folder, model=small, axes="data:2", layout="batch:data", steps=6, **settings):
-    training.train(
+    training_run.train(
         str(folder),
         data=text(),
         mesh=mtf.Mesh(axes, layout),
@@ -170,4 +171,4 @@ def test_data_that_do_not_fit_a_model_are_refused():
     with pytest.raises(
         data.DataError, match="ids, and the model knows 256(.|\n)*Architecture.vocab"
     ):
-        training.Run(Small(), mtf.Mesh(""), small)
+        training_run.Run(Small(), mtf.Mesh(""), small)

@@ -7,7 +7,7 @@ import json
 import pytest
 import tensorflow as tf
 
-from transformer.runs import metrics
+from transformer.training.reporting import metrics
 
 
 def write(folder, steps, first_step=0):

@@ -12,12 +12,13 @@ from absl import flags
 from absl.testing import flagsaver
 
 import meshtf as mtf
-from transformer import command, data, evaluate, score
+from transformer import data, evaluate, score
+from transformer.cli import command_line
+from transformer.inference.scoring import Scorer
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
-from transformer.runs import training
-from transformer.writing.scoring import Scorer
+from transformer.training import training_run
 
 SMALL = [
     "Architecture.d_model = 16",
@@ -40,8 +41,8 @@ def run(tmp_path_factory, capsys, monkeypatch):
     """
     gin.clear_config()
     folder = tmp_path_factory.mktemp("run")
-    command.configure(["lm_stdlib.gin"], SMALL)
-    training.train(str(folder))
+    command_line.configure(["lm_stdlib.gin"], SMALL)
+    training_run.train(str(folder))
     capsys.readouterr()
     flags.FLAGS(["test"])
     asked = {

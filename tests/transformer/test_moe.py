@@ -11,7 +11,7 @@ import pytest
 
 import meshtf as mtf
 from transformer.experts import gating
-from transformer.experts.mixture import MixtureOfExperts, into_groups
+from transformer.experts.moe_layer import MixtureOfExperts, into_groups
 from transformer.experts.routing import Capacity
 
 BATCH, LENGTH, EXPERTS, D_MODEL, D_FF = 8, 16, 8, 12, 16

@@ -12,12 +12,12 @@ import pytest
 import meshtf as mtf
 from tests.transformer.small_runs import run_train, small
 from transformer.experts import gating
-from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.models.architecture import Architecture
 from transformer.models.bert import Classifier
 from transformer.models.encoder_decoder import EncoderDecoder
-from transformer.models.gpipe import PipelinedLanguageModel
 from transformer.models.language_model import LanguageModel
+from transformer.models.pipelined_language_model import PipelinedLanguageModel
 
 SIZES = {"vocab": 16, "d_model": 16, "d_ff": 16, "heads": 2, "d_kv": 8, "blocks": 2}
 IDS = np.arange(16, dtype="int32").reshape(2, 8)

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.testing.pjrt import Runner
+from meshtf.runtime.spmd.pjrt_client import Runner
 from transformer import data
-from transformer.command import configure
+from transformer.cli.command_line import configure
 from transformer.experts import gating
-from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity
 from transformer.models.architecture import Architecture
-from transformer.models.gpipe import PipelinedLanguageModel
 from transformer.models.language_model import LanguageModel
-from transformer.runs import metrics
-from transformer.runs.trainer import Trainer
-from transformer.runs.training import Run
+from transformer.models.pipelined_language_model import PipelinedLanguageModel
+from transformer.training.reporting import metrics
+from transformer.training.trainer import Trainer
+from transformer.training.training_run import Run
 
 BATCH, LENGTH, STEPS = 8, 8, 3
 SIZES = {

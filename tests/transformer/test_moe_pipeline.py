@@ -11,10 +11,10 @@ import pytest
 
 import meshtf as mtf
 from transformer.experts import gating
-from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.models.architecture import Architecture
-from transformer.models.gpipe import PipelinedLanguageModel
 from transformer.models.language_model import LanguageModel
+from transformer.models.pipelined_language_model import PipelinedLanguageModel
 
 BATCH, LENGTH = 8, 8
 CASES = [  # mesh, layout, what the pipeline is told

@@ -10,15 +10,15 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.small_runs import configured, run_train, small
-from transformer.export_model import export
+from transformer.export_saved_model import export
+from transformer.inference.decoder import Decoder, sample
+from transformer.inference.scoring import Scorer
+from transformer.inference.text_generation import write
 from transformer.models.architecture import Architecture
-from transformer.models.gpipe import PipelinedLanguageModel
 from transformer.models.language_model import LanguageModel
-from transformer.runs.evaluation import Evaluation
-from transformer.runs.trained import Trained
-from transformer.writing.decoding import Decoder, sample
-from transformer.writing.scoring import Scorer
-from transformer.writing.texts import write
+from transformer.models.pipelined_language_model import PipelinedLanguageModel
+from transformer.training.evaluation import Evaluation
+from transformer.training.load_trained import Trained
 
 RULES = "batch:data; memory_length:rows; heads:model; d_ff:model; vocab:model"
 SIZES = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 2, "vocab": 32}

@@ -16,10 +16,10 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from benchmarks.published import MODELS, costs, run
+from benchmarks.gallery.published_models import MODELS, costs, run
 from transformer import explain
-from transformer.command import configure
-from transformer.runs.training import Run
+from transformer.cli.command_line import configure
+from transformer.training.training_run import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "configs" / "models"
@@ -179,7 +179,7 @@ def test_explain_has_nothing_to_say_against_it(name, grid):
     lasting = forecast.memory.parameters + forecast.memory.optimizer_state
     assert lasting < forecast.memory.peak < HBM
     assert costs(grid, forecast) in PAGE, (
-        "python -m benchmarks.published writes docs/models.md anew"
+        "python -m benchmarks.gallery.published_models writes docs/models.md anew"
     )
 
 

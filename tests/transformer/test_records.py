@@ -16,8 +16,8 @@ from tests.transformer.small_runs import configured, run_train, small
 from transformer import data
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs import training
-from transformer.runs.trained import Trained
+from transformer.training import training_run
+from transformer.training.load_trained import Trained
 
 SIZES = {"vocab": 64, "d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 1}
 TEXTS = ["the old tower stands in paris", "the new river is wide and long"] * 8
@@ -54,7 +54,7 @@ def learn(folder, vocabulary, steps=1, **more):
         data.LanguageModelFeatures(8),
         data.packing.Chunks(vocabulary, 8),
     )
-    run = training.Run(
+    run = training_run.Run(
         data.TaskData(task),
         mtf.Mesh(""),
         functools.partial(LanguageModel, architecture=Architecture(**SIZES)),
@@ -86,7 +86,7 @@ def test_another_vocabulary_of_equal_size_is_refused(tmp_path):
 def test_a_model_is_used_with_its_own_vocabulary_only(tmp_path, monkeypatch):
     first = pieces(tmp_path, "a.txt", PIECES)
     run = learn(tmp_path / "run", first)
-    monkeypatch.setattr(training, "Run", lambda: run)
+    monkeypatch.setattr(training_run, "Run", lambda: run)
     assert Trained.of(str(tmp_path / "run")).step == 1
     other = pieces(tmp_path, "b.txt", [*PIECES[:5], *reversed(PIECES[5:])])
     monkeypatch.setattr(data.TaskData, "vocabulary", other)
@@ -168,8 +168,8 @@ def test_a_finished_run_says_that_other_settings_have_no_effect(tmp_path, capsys
 def test_a_checkpoint_without_a_record_goes_on(tmp_path, monkeypatch):
     first = pieces(tmp_path, "a.txt", PIECES)
     with monkeypatch.context() as patch:
-        patch.setattr("transformer.runs.records.of_run", lambda *_: {})
-        patch.setattr("transformer.runs.records.differences", lambda *_: [])
+        patch.setattr("transformer.training.run_record.of_run", lambda *_: {})
+        patch.setattr("transformer.training.run_record.differences", lambda *_: [])
         learn(tmp_path / "run", first)
     run = learn(tmp_path / "run", first, steps=2)
     assert (

@@ -23,12 +23,13 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.checkpoints import CheckpointWarning, writing
+from meshtf.checkpoints import CheckpointWarning, save
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs import metrics, trainer, training
-from transformer.runs.interrupts import SAVED
+from transformer.training import trainer, training_run
+from transformer.training.interrupts import SAVED
+from transformer.training.reporting import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = functools.partial(
@@ -59,7 +60,7 @@ def text():
 
 
 def train(folder, steps=12, axes="data:2", layout="batch:data", **settings):
-    training.train(
+    training_run.train(
         str(folder),
         **{
             "data": text(),
@@ -115,8 +116,8 @@ def dies_in(monkeypatch, owner, name, count):
     [
         (trainer.Trainer, "step", 0, False),
         (trainer.Trainer, "step", 6, True),
-        (writing, "_write_files", 1, False),
-        (writing, "prune", 2, False),
+        (save, "_write_files", 1, False),
+        (save, "prune", 2, False),
         (metrics.Metrics, "_append", 9, False),
     ],
 )
@@ -148,7 +149,7 @@ def test_a_damaged_checkpoint_only_costs_time(tmp_path, undisturbed):
 
 def test_the_position_in_the_data_survives_another_batch(tmp_path):
     train(tmp_path, steps=4)
-    run = training.Run(text(), mtf.Mesh(""), MODEL, batch=16, steps=6)
+    run = training_run.Run(text(), mtf.Mesh(""), MODEL, batch=16, steps=6)
     run.trainer.restore(tmp_path)
     assert (run.trainer.steps_done, run.trainer.examples_done) == (4, 32)
     seen = []

@@ -7,8 +7,8 @@ import pytest
 
 import meshtf as mtf
 from transformer.models.architecture import Architecture
-from transformer.models.gpipe import PipelinedLanguageModel
 from transformer.models.language_model import LanguageModel
+from transformer.models.pipelined_language_model import PipelinedLanguageModel
 
 # Blocks, and the parameters as printed: vocabulary 32,000, d_model 2048, d_ff 8192, 32
 # heads.

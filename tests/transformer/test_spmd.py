@@ -23,10 +23,10 @@ import pytest
 import meshtf as mtf
 from meshtf.partition import MoveStep, Tell, WindowStep
 from meshtf.partition.cost import local_shape
-from meshtf.testing.pjrt import Runner
+from meshtf.runtime.spmd.pjrt_client import Runner
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs.trainer import Trainer
+from transformer.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.slow,

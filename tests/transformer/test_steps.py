@@ -11,7 +11,7 @@ import pytest
 
 import meshtf as mtf
 from transformer.experts.gating import switch
-from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from transformer import data, tokenize
-from transformer.data import tasks
+from transformer.data.datasets import tasks
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -16,12 +16,13 @@ import pytest
 
 import meshtf as mtf
 from transformer import data
-from transformer.command import ConfigError, configure
+from transformer.cli.command_line import ConfigError, configure
+from transformer.inference.decoder import sample
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs import metrics, reports, trainer, training
-from transformer.runs.evaluation import Evaluation
-from transformer.writing.decoding import sample
+from transformer.training import trainer, training_run
+from transformer.training.evaluation import Evaluation
+from transformer.training.reporting import metrics, run_report
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {"d_model": 16, "d_ff": 32, "heads": 2, "d_kv": 8, "blocks": 1, "dropout": 0.1}
@@ -50,7 +51,7 @@ def text(corpus):
 def train(folder, corpus, steps, axes="", layout="", **changes):
     settings = {"model": MODEL, "batch": 4, "report_every": 1, "save_every": 3}
     mesh = mtf.Mesh(axes, layout)
-    training.train(
+    training_run.train(
         str(folder), data=text(corpus), mesh=mesh, steps=steps, **settings | changes
     )
     return [line["loss"] for line in metrics.read(folder) if "loss" in line]
@@ -200,7 +201,7 @@ def test_every_configuration_can_be_read_and_run(name):
 def test_what_was_used_can_be_given_again(tmp_path):
     configure(["lm_stdlib.gin"], ["steps = 7"])
     mtf.optimizers.AdamW([])
-    reports.write_config(str(tmp_path))
+    run_report.write_config(str(tmp_path))
     assert "steps = 7" in (tmp_path / "config.gin").read_text()
     gin.clear_config()
     configure([str(tmp_path / "config.gin")], [])
@@ -220,7 +221,7 @@ def test_what_was_used_can_be_given_again(tmp_path):
 )
 def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, complaint):
     file = tmp_path / "mine.gin"
-    file.write_text(f"import transformer.runs.training\n\n{line}\n")
+    file.write_text(f"import transformer.training.training_run\n\n{line}\n")
     with pytest.raises(ConfigError) as error:
         configure([str(file)], [])
     assert complaint in str(error.value)
@@ -242,7 +243,7 @@ def test_a_configuration_imports_nothing_that_was_not_named(tmp_path, monkeypatc
     )
     monkeypatch.syspath_prepend(tmp_path)
     inner, outer = tmp_path / "inner.gin", tmp_path / "outer.gin"
-    inner.write_text("import transformer.runs.training\nimport evil\n")
+    inner.write_text("import transformer.training.training_run\nimport evil\n")
     outer.write_text(f"include '{inner}'\n")
     with pytest.raises(
         ConfigError,

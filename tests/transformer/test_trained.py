@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer import command
-from transformer.runs import reports, training
-from transformer.runs.trained import Trained
+from transformer.cli import command_line
+from transformer.training import training_run
+from transformer.training.load_trained import Trained
+from transformer.training.reporting import run_report
 
 SMALL = [
     "Architecture.d_model = 16",
@@ -37,8 +38,8 @@ def two_steps(tmp_path_factory):
     """A folder with the checkpoints of steps 1 and 2, and what the first holds."""
     folder = tmp_path_factory.mktemp("runs") / "lm"
     gin.clear_config()
-    command.configure(["lm_stdlib.gin"], SMALL)
-    trainer, saver = training.Run().trainer, mtf.checkpoints.Saver(str(folder))
+    command_line.configure(["lm_stdlib.gin"], SMALL)
+    trainer, saver = training_run.Run().trainer, mtf.checkpoints.Saver(str(folder))
     numbers = {}
     for step in (1, 2):
         trainer.steps_done = step
@@ -46,7 +47,7 @@ def two_steps(tmp_path_factory):
             v.assign(v + 1.0)
         numbers[step] = {v.name: v.numpy() for v in trainer.model.variables}
         trainer.save(saver)
-    reports.write_config(str(folder))
+    run_report.write_config(str(folder))
     gin.clear_config()
     return folder, numbers
 
@@ -65,7 +66,7 @@ def flip(path: Path) -> None:
 
 
 def configured(folder):
-    command.configure([f"{folder}/config.gin"], [])
+    command_line.configure([f"{folder}/config.gin"], [])
     return Trained.of(str(folder))
 
 

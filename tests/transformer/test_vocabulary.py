@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer import data, vocabulary
+from transformer import data, train_vocabulary
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = "the first line of the text\nand then a second line, longer than the first one\n"
@@ -32,7 +32,7 @@ def texts(tmp_path):
 )
 def test_what_is_trained_is_read(tmp_path, texts, kind, size, make, capsys):
     path = tmp_path / "made" / "vocabulary"
-    vocabulary.train(kind, size, texts, str(path))
+    train_vocabulary.train(kind, size, texts, str(path))
     ids = make(str(path)).encode("the first text")
     assert len(ids) and make(str(path)).decode(ids) == "the first text"
     assert [found.name for found in path.parent.iterdir()] == ["vocabulary"]
@@ -41,7 +41,7 @@ def test_what_is_trained_is_read(tmp_path, texts, kind, size, make, capsys):
 
 def test_what_fails_leaves_nothing(tmp_path, texts):
     with pytest.raises(data.VocabularyError, match="9 pieces are too few"):
-        vocabulary.train("wordpiece", 9, texts, str(tmp_path / "vocabulary"))
+        train_vocabulary.train("wordpiece", 9, texts, str(tmp_path / "vocabulary"))
     assert not (tmp_path / "vocabulary").exists()
 
 
@@ -51,7 +51,7 @@ def test_the_command_leaves_plainly():
         [
             sys.executable,
             "-m",
-            "transformer.vocabulary",
+            "transformer.train_vocabulary",
             "--input=no/such/*",
             "--output=x",
         ],

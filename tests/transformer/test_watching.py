@@ -13,8 +13,9 @@ import meshtf as mtf
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
-from transformer.runs import metrics, training
-from transformer.runs.watching import Watch
+from transformer.training import training_run
+from transformer.training.reporting import metrics
+from transformer.training.reporting.monitor import Watch
 
 
 class Clock:
@@ -99,7 +100,7 @@ def test_a_run_is_watched_and_profiled(tmp_path, capsys):
         lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16
     )
     small = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
-    training.train(
+    training_run.train(
         str(tmp_path),
         data=data,
         mesh=mtf.Mesh("data:2", "batch:data"),

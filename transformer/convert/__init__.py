@@ -15,6 +15,6 @@ under ours.
 """
 
 from transformer.convert.hugging_face import read_model, write_model
-from transformer.convert.runs import read_run, write_run
+from transformer.convert.training_runs import read_run, write_run
 
 __all__ = ["read_model", "read_run", "write_model", "write_run"]

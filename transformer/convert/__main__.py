@@ -16,9 +16,9 @@ from absl import app, flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
-from transformer import command
-from transformer.convert import hugging_face, runs
-from transformer.data.writing import check_writable
+from transformer.cli import command_line
+from transformer.convert import hugging_face, training_runs
+from transformer.data.atomic_files import check_writable
 
 _FROM = flags.DEFINE_enum(
     "from", None, ["hf"], "What --model_dir holds, if it is not ours."
@@ -48,10 +48,10 @@ _VOCAB_MULTIPLE = flags.DEFINE_integer(
 def main(argv: Sequence[str]) -> None:
     """Reads a folder, and writes another."""
     if (_FROM.value is None) == (_TO.value is None):
-        command.leave("Say either --from=hf or --to=hf.")
+        command_line.leave("Say either --from=hf or --to=hf.")
     mesh = mtf.Mesh("")
-    with command.leaving_plainly():
-        command.refuse_gin(argv)
+    with command_line.leaving_plainly():
+        command_line.refuse_gin(argv)
         check_writable(_OUTPUT.value, "--output", folder=True)
         if _FROM.value:
             model = hugging_face.read_model(
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> None:
                 scanned=_SCANNED.value,
                 vocab_multiple=_VOCAB_MULTIPLE.value,
             )
-            runs.write_run(model, _OUTPUT.value)
+            training_runs.write_run(model, _OUTPUT.value)
         else:
-            model = runs.read_run(_MODEL_DIR.value, mesh)
+            model = training_runs.read_run(_MODEL_DIR.value, mesh)
             hugging_face.write_model(model, _OUTPUT.value)
     size = sum(v.shape.size for v in model.variables)
     print(

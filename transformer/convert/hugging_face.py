@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 
 import meshtf as mtf
-from transformer.convert.bert import BERT, BERT_CLASSIFIER, BERT_SPANS
-from transformer.convert.family import Family
-from transformer.convert.gpt2 import GPT2
-from transformer.convert.llama import LLAMA
+from transformer.convert.config_settings import Settings
+from transformer.convert.families.bert import BERT, BERT_CLASSIFIER, BERT_SPANS
+from transformer.convert.families.family import Family
+from transformer.convert.families.gpt2 import GPT2
+from transformer.convert.families.llama import LLAMA
+from transformer.convert.families.t5 import T5
 from transformer.convert.rules import Tensors, to_ours, to_theirs
-from transformer.convert.settings import Settings
-from transformer.convert.t5 import T5
-from transformer.convert.tensor_files import TensorFiles, new_folder, write_tensors
+from transformer.convert.safetensors_files import TensorFiles, new_folder, write_tensors
 from transformer.models.architecture import Architecture
 from transformer.models.base import Model
 

@@ -25,7 +25,7 @@ in gin:
 
 A task is a source, rows that are made of it once, preprocessors that are pure functions
 of (row, seed), a vocabulary, and features, the arrays of a batch.
-`transformer.tokenize` writes rows ahead of time; `transformer.vocabulary` trains a
+`transformer.tokenize` writes rows ahead of time; `transformer.train_vocabulary` trains a
 vocabulary. In files of this package:
 
     sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its number
@@ -44,18 +44,13 @@ The bytes of a corpus, without that protocol:
 """
 
 from transformer.data import preprocessors
-from transformer.data.batches import batches, evaluation_batches, starts, windows
-from transformer.data.builtin import (
-    bert_pretraining,
-    language_model,
-    prefix_language_model,
-    sequence_to_sequence,
-    span_corruption,
+from transformer.data.batching.batches import (
+    batches,
+    evaluation_batches,
+    starts,
+    windows,
 )
-from transformer.data.byte_text import ByteText
-from transformer.data.corpus import END, Corpus, CorpusError, python_library, text_files
-from transformer.data.errors import DataError
-from transformer.data.features import (
+from transformer.data.batching.features import (
     BertFeatures,
     ClassifierFeatures,
     EncoderDecoderFeatures,
@@ -63,13 +58,29 @@ from transformer.data.features import (
     LanguageModelFeatures,
     PrefixFeatures,
 )
-from transformer.data.packing import Chunks, Packed, PackedPairs, pack
+from transformer.data.batching.packing import Chunks, Packed, PackedPairs, pack
+from transformer.data.batching.task_batches import TaskData
+from transformer.data.datasets.builtin_tasks import (
+    bert_pretraining,
+    language_model,
+    prefix_language_model,
+    sequence_to_sequence,
+    span_corruption,
+)
+from transformer.data.datasets.byte_text import ByteText
+from transformer.data.datasets.corpus import (
+    END,
+    Corpus,
+    CorpusError,
+    python_library,
+    text_files,
+)
+from transformer.data.datasets.shapes_only import ShapesOnly
+from transformer.data.datasets.tasks import Mixture, Task, find, register, task_names
+from transformer.data.datasets.tfrecord_rows import stored_rows, write_rows
+from transformer.data.errors import DataError
 from transformer.data.protocol import Data
-from transformer.data.shapes_only import ShapesOnly
 from transformer.data.sources import documents, json_lines, text_lines, tfrecords, tsv
-from transformer.data.stored import stored_rows, write_rows
-from transformer.data.task_data import TaskData
-from transformer.data.tasks import Mixture, Task, find, register, task_names
 from transformer.data.vocabularies import (
     ByteVocabulary,
     RawBytes,

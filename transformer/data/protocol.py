@@ -26,7 +26,7 @@ class Data(Protocol):
 
     A class whose datasets are made of TensorFlow's ops alone may say `anywhere = True`:
     any process can run these, and workers then read their own rows
-    (`transformer.runs.reading`).
+    (`transformer.training.input_batches`).
     """
 
     @property

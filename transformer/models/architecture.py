@@ -16,7 +16,7 @@ from typing import Any
 import gin
 
 import meshtf as mtf
-from transformer.experts.mixture import MixtureOfExperts
+from transformer.experts.moe_layer import MixtureOfExperts
 
 _KINDS = {
     "norm": ("rms", "layer"),

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import meshtf as mtf
-from transformer.experts.mixture import Report
+from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
 
 Batch = Mapping[str, mtf.Tensor]

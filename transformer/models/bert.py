@@ -19,11 +19,11 @@ from typing import Any
 import gin
 
 import meshtf as mtf
-from transformer.experts.mixture import Report
+from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
+from transformer.models.attention_mask import LENGTH, Places
 from transformer.models.base import Batch, Model, sums, with_reports
 from transformer.models.embeddings import Embeddings, of_tokens
-from transformer.models.sight import LENGTH, Places
 from transformer.models.stack import Stack
 
 _ROWS, _MASKED = "batch; length", "batch; masked"

@@ -14,9 +14,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import meshtf as mtf
-from transformer.experts.mixture import MixtureOfExperts, Report
+from transformer.experts.moe_layer import MixtureOfExperts, Report
 from transformer.models.architecture import Architecture
-from transformer.models.sight import LENGTH, Sight, attend, into_stream, make_attention
+from transformer.models.attention_mask import (
+    LENGTH,
+    Sight,
+    attend,
+    into_stream,
+    make_attention,
+)
 
 
 class Memory(NamedTuple):

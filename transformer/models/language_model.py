@@ -13,11 +13,11 @@ from __future__ import annotations
 import gin
 
 import meshtf as mtf
-from transformer.experts.mixture import Report
+from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
+from transformer.models.attention_mask import LENGTH, Places
 from transformer.models.base import Batch, Model, row_weights, sums, with_reports
 from transformer.models.embeddings import Embeddings, of_tokens
-from transformer.models.sight import LENGTH, Places
 from transformer.models.stack import Held, Stack
 
 _ROWS = "batch; length"

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import meshtf as mtf
-from transformer.experts.mixture import Report
+from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
+from transformer.models.attention_mask import LENGTH, MEMORY, Places, Sight
 from transformer.models.block import Block, Caches, Memory
-from transformer.models.sight import LENGTH, MEMORY, Places, Sight
 
 Turn: TypeAlias = Callable[[Block, mtf.Tensor, Caches], tuple[mtf.Tensor, Caches]]
 _LAYERS = "layers"

@@ -10,7 +10,7 @@ Contents:
     refusal       why TensorFlow does not run it here
 """
 
-from meshtf.runtime.spmd.export import Export, export
-from meshtf.runtime.spmd.refusal import refusal
+from meshtf.runtime.spmd.stablehlo_module import Export, export
+from meshtf.runtime.spmd.unsupported import refusal
 
 __all__ = ["Export", "export", "refusal"]

@@ -18,11 +18,11 @@ import tensorflow as tf
 from meshtf.graph import Store
 from meshtf.mesh import Mesh, Pending, Split
 from meshtf.partition import MoveStep, Program, Put, Tell, WindowStep
-from meshtf.runtime.at import Coordinates
-from meshtf.runtime.carrier import Single
-from meshtf.runtime.spmd import collectives
-from meshtf.runtime.spmd.windows import exchange
-from meshtf.runtime.tf_private import optimization_barrier, replica_id
+from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.step_executor import Single
+from meshtf.runtime.spmd import stablehlo_collectives
+from meshtf.runtime.spmd.window_exchange import exchange
+from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 
 class Replica(Single):
@@ -64,14 +64,16 @@ class Replica(Single):
         if move.kind == "slice":
             return self._slice(x, move.axis, cut)
         if move.kind == "all_reduce":
-            return collectives.all_reduce(x, groups, kind)
+            return stablehlo_collectives.all_reduce(x, groups, kind)
         if move.kind == "reduce_scatter":
-            return collectives.reduce_scatter(x, groups, kind, cut)
+            return stablehlo_collectives.reduce_scatter(x, groups, kind, cut)
         if move.kind == "all_gather":
-            return collectives.all_gather(x, groups, join)
+            return stablehlo_collectives.all_gather(x, groups, join)
         if move.kind == "all_to_all":
-            return collectives.all_to_all(x, groups, cut, join)
-        return collectives.permute(x, self.mesh.exchanges(move.axis, move.other))
+            return stablehlo_collectives.all_to_all(x, groups, cut, join)
+        return stablehlo_collectives.permute(
+            x, self.mesh.exchanges(move.axis, move.other)
+        )
 
     def _slice(self, x: Any, axis: str, cut: int) -> Any:
         size = x.shape[cut] // self.mesh.axes[axis]
@@ -82,7 +84,9 @@ class Replica(Single):
 
     def _tell(self, step: Tell) -> tuple[Any, ...]:
         groups = self.mesh.groups(*step.axes)
-        return tuple(collectives.stack(x, groups) for x in self.values[step.src])
+        return tuple(
+            stablehlo_collectives.stack(x, groups) for x in self.values[step.src]
+        )
 
     def _window(self, step: WindowStep) -> Any:
         assert step.src.spec is not None

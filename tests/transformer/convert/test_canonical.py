@@ -7,7 +7,7 @@ import pytest
 
 import meshtf as mtf
 from tests.transformer.convert.test_rules import Arrays
-from transformer.convert.canonical import Canonical
+from transformer.convert.canonical_names import Canonical
 
 
 def test_older_names_and_no_weights():

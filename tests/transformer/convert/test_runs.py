@@ -13,7 +13,7 @@ import meshtf as mtf
 from tests.transformer.convert.references import NAMES, Reference, write
 from tests.transformer.convert.test_hugging_face import values
 from transformer.convert import read_model, read_run, write_run
-from transformer.runs.training import Trainer
+from transformer.training.training_run import Trainer
 
 ALONE = mtf.Mesh("")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 import meshtf as mtf
-from transformer.convert.settings import Settings, their_activation
+from transformer.convert.config_settings import Settings, their_activation
 
 SETTINGS = Settings(
     {"n_embd": 16, "n_inner": None, "act": "gelu_new", "odd": "mish", "tied": False}

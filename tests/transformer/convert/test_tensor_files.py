@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import meshtf as mtf
-from transformer.convert.tensor_files import TensorFiles, new_folder, write_tensors
+from transformer.convert.safetensors_files import TensorFiles, new_folder, write_tensors
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.data.builtin import (
+from transformer.data.datasets.builtin_tasks import (
     bert_pretraining,
     language_model,
     sequence_to_sequence,

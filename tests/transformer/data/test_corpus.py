@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.data.corpus import held_out_by_name
+from transformer.data.datasets.corpus import held_out_by_name
 
 
 def make_files(folder, texts):

@@ -13,7 +13,7 @@ from transformer.data import (
     LanguageModelFeatures,
     PrefixFeatures,
 )
-from transformer.data.features import specs
+from transformer.data.batching.features import specs
 
 PACKED = {
     "targets": np.array([5, 6, 7, 8]),

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from transformer import data
-from transformer.data import tasks
+from transformer.data.datasets import tasks
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "data.md").read_text(
     encoding="utf-8"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from transformer.data.shuffling import dealt, permuted
+from transformer.data.batching.shuffling import dealt, permuted
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 63, 64, 65, 1000, 4097])

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from transformer import data
-from transformer.data import stored, tasks
+from transformer.data.datasets import tasks, tfrecord_rows
+from transformer.data.datasets.tfrecord_rows import write_rows
 from transformer.data.preprocessors import split_prefix, tokenize
-from transformer.data.stored import write_rows
 
 BYTES = data.ByteVocabulary(extra_ids=30)
 
@@ -122,7 +122,7 @@ def test_a_row_looks_another_way_in_each_epoch(make):
         if make is spans
         else make(number=1)
     )
-    assert len(list(stored.make_rows(task, "train", 0))) == 1
+    assert len(list(tfrecord_rows.make_rows(task, "train", 0))) == 1
     rows = [
         one["targets"][0].tolist() if make is spans else one["weights"][0].tolist()
         for one in take(data.TaskData(task), 8, batch=1)
@@ -277,7 +277,7 @@ def test_nothing_is_read_for_features():
 def test_rows_on_disk_are_those_in_memory(tmp_path, rows_in_file):
     manifest = write_rows(spans(), tmp_path, rows_in_file=rows_in_file)
     memory, disk = data.TaskData(spans()), data.TaskData(spans(), folder=str(tmp_path))
-    number = len(list(stored.make_rows(spans(), "train", 0)))
+    number = len(list(tfrecord_rows.make_rows(spans(), "train", 0)))
     assert same(joined(take(memory, 20)), joined(take(disk, 20)))
     for one, other in zip(memory.held_out(3), disk.held_out(3), strict=True):
         assert same(

@@ -159,7 +159,7 @@ def test_what_is_no_vocabulary_is_told(tmp_path, pieces, message):
 
 def test_a_missing_vocabulary_names_the_command(tmp_path):
     with pytest.raises(
-        VocabularyError, match=r"(?s)no_such.*python -m transformer.vocabulary"
+        VocabularyError, match=r"(?s)no_such.*python -m transformer.train_vocabulary"
     ):
         WordPieceVocabulary(str(tmp_path / "no_such.txt"))
     with pytest.raises(VocabularyError, match=r"(?s)no_such.*--kind=sentencepiece"):

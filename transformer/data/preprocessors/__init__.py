@@ -8,7 +8,7 @@
 The seed is (seed, epoch, index): the same row looks another way in each epoch, and the
 same way whenever it is asked for. Settings are bound with functools.partial.
 `SentencePairs` is none of them: it makes rows of documents, as those of
-`transformer.data.packing` do.
+`transformer.data.batching.packing` do.
 """
 
 from transformer.data.preprocessors.masking import mask_tokens

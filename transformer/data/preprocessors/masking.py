@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from transformer.data.seeds import Seed, generator
+from transformer.data.batching.seeds import Seed, generator
 from transformer.data.sources.base import Example
 from transformer.data.vocabularies import PAD, WordPieceVocabulary
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from transformer.data.batching.seeds import Seed, generator
 from transformer.data.errors import DataError
 from transformer.data.preprocessors.texts import join
-from transformer.data.seeds import Seed, generator
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import WordPieceVocabulary
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from transformer.data.batching.seeds import Seed, generator
 from transformer.data.errors import DataError
-from transformer.data.seeds import Seed, generator
 from transformer.data.sources.base import Example
 from transformer.data.vocabularies import Vocabulary
 

@@ -21,7 +21,7 @@ from typing import overload
 import gin
 import numpy as np
 
-from transformer.data.corpus import END, Corpus, python_library
+from transformer.data.datasets.corpus import END, Corpus, python_library
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Chosen, Example, Examples, Source
 from transformer.data.sources.formats import (

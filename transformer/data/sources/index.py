@@ -18,8 +18,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from transformer.data.atomic_files import whole_file
 from transformer.data.sources.formats import BadPiece, Format, bad
-from transformer.data.writing import whole_file
 
 _VERSION = 1
 

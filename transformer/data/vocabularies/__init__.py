@@ -5,7 +5,7 @@
     WordPieceVocabulary("vocab.txt")           BERT's; package tokenizers
     SentencePieceVocabulary("text.model")      T5's, sentinels at the end; package sentencepiece
 
-`python -m transformer.vocabulary` trains the last two.
+`python -m transformer.train_vocabulary` trains the last two.
 """
 
 from transformer.data.vocabularies.base import PAD, Vocabulary, VocabularyError

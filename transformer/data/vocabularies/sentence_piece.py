@@ -38,7 +38,7 @@ class SentencePieceVocabulary(Vocabulary):
             raise VocabularyError(
                 f"{path} cannot be read as a SentencePiece model: {error}.\n  To train "
                 "one: python -m "
-                "transformer.vocabulary --kind=sentencepiece --size=8000 "
+                "transformer.train_vocabulary --kind=sentencepiece --size=8000 "
                 f"--output={path}"
             ) from error
         pad, end = self._pieces.pad_id(), self._pieces.eos_id()

@@ -148,7 +148,7 @@ def _read(path: str) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         raise VocabularyError(
             f"a vocabulary cannot be read: {error}.\n  To train one: python -m "
-            "transformer.vocabulary "
+            "transformer.train_vocabulary "
             f"--kind=wordpiece --size=8000 --output={path}"
         ) from error
     seen: dict[str, int] = {}

@@ -1,0 +1,1 @@
+"""Pages of docs/ with layouts and published models."""

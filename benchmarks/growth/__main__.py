@@ -1,0 +1,76 @@
+"""How cost grows with devices, layers, experts and tokens, beside what theory says.
+
+    python -m benchmarks.growth                            # about 15 minutes on two quiet cores
+    python -m benchmarks.growth --only=planning            # seconds; or devices, layers, ...
+    python -m benchmarks.growth --only=devices --sizes=8,64 --rounds=3
+    python -m benchmarks.growth --svg=docs --json=growth.json
+    python -m benchmarks.growth --svg=docs --drawn=growth.json       # draws what was measured
+
+The training step of a small language model, in graph mode, with plain TensorFlow doing
+the same on one device. Devices are positions of one device, and as many logical ones;
+each adds rows to the batch. Each case is a process of its own: first steps are taken
+with no other alive, and of several starts the fastest counts; further steps in turn.
+Ratios are to plain TensorFlow at that size; below each table stands what theory says,
+fitted, and how far points are off it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+from absl import app, flags
+
+from benchmarks.growth.cases import SIZES
+from benchmarks.growth.measure import Row, measured, table
+from benchmarks.growth.panels import picture
+from benchmarks.growth.planning import planning
+from benchmarks.growth.theory import told
+
+FLAGS = flags.FLAGS
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints tables, and writes what is asked for."""
+    del argv
+    found: dict[str, list[Row]] = {}
+    if FLAGS.drawn:
+        found = json.loads(Path(FLAGS.drawn).read_text(encoding="utf-8"))
+    for part in FLAGS.only or SIZES:
+        if part not in found:
+            measure = (
+                planning
+                if part == "planning"
+                else functools.partial(measured, part, starts=FLAGS.starts)
+            )
+            found[part] = measure(
+                list(map(int, FLAGS.sizes)) or SIZES[part], FLAGS.rounds
+            )
+        print(f"\n{table(part, found[part])}\n\n{told(part, found[part])}", flush=True)
+        if FLAGS.svg:
+            Path(FLAGS.svg, f"growth_{part}.svg").write_text(
+                picture(part, found[part]), encoding="utf-8"
+            )
+    if FLAGS.json:
+        Path(FLAGS.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+def define_flags() -> None:
+    """Defines what the command line takes, which a test that imports this has no need
+    of.
+    """
+    flags.DEFINE_list("only", [], f"Which parts: {', '.join(SIZES)}.")
+    flags.DEFINE_list("sizes", [], "In place of a part's own sizes.")
+    flags.DEFINE_integer("rounds", 5, "How many steps of each case are timed.")
+    flags.DEFINE_integer("starts", 1, "How often each case is started by itself.")
+    flags.DEFINE_string("json", None, "A file to write all numbers to.")
+    flags.DEFINE_string(
+        "drawn", None, "Such a file; what is in it is not measured again."
+    )
+    flags.DEFINE_string("svg", None, "A folder to draw to.")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

@@ -1,0 +1,143 @@
+"""What is measured: for each part groups of cases of one size, what is compared with it
+first.
+
+Example:
+
+    for group in GROUPS["layers"](sizes=[1, 2, 4]): print([case.name for case in group])
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from benchmarks.step.cases.sizes import Config, Dumped
+
+SMALL = Config(vocab=512, batch=2, length=32, d_model=64, d_ff=256, heads=8, layers=2)
+PLAIN = "plain TensorFlow"
+_BOTH = "batch:data; heads:model; d_ff:model; vocab:model"
+
+
+@dataclasses.dataclass(frozen=True)
+class Case(Dumped):
+    """One model of one size."""
+
+    series: str  # the line that it is a point of
+    size: int  # where on that line: positions, layers, experts or tokens
+    config: Config
+    meshed: bool = True  # or by hand, in plain TensorFlow
+    axes: str = ""
+    layout: str = ""
+    devices: str | None = None  # None: one device with shared storage; or "logical:8"
+    scanned: bool = False  # whether blocks are one traced body
+    attention: str = "full"
+    forecast: bool = False  # whether its memory is asked for
+
+    @property
+    def name(self) -> str:
+        return f"{self.series}, {self.size}"
+
+
+Groups = Iterator[list[Case]]
+
+
+def positions(sizes: Sequence[int], config: Config = SMALL) -> Groups:
+    """Yields meshes of so many positions; each position has `config.batch` rows, all
+    one model.
+    """
+    for n in sizes:
+        whole = dataclasses.replace(config, batch=config.batch * n)
+        group = [Case(PLAIN, n, whole, meshed=False)]
+        for where, devices in (("one device", None), (f"{n} devices", f"logical:{n}")):
+            place = where.replace(str(n), "as many") if devices else where
+            group.append(
+                Case(
+                    f"{place}, data",
+                    n,
+                    whole,
+                    axes=f"data:{n}",
+                    layout="batch:data",
+                    devices=devices,
+                )
+            )
+            if n > 1:
+                group.append(
+                    Case(
+                        f"{place}, data x model",
+                        n,
+                        whole,
+                        axes=f"data:{n // 2};model:2",
+                        layout=_BOTH,
+                        devices=devices,
+                    )
+                )
+        yield group
+
+
+def layers(sizes: Sequence[int], config: Config = SMALL) -> Groups:
+    """Yields models of so many layers, on eight positions of one device."""
+    for n in sizes:
+        deep = dataclasses.replace(config, batch=8 * config.batch, layers=n)
+        eight = Case("one by one", n, deep, axes="data:8", layout="batch:data")
+        yield [
+            Case(PLAIN, n, deep, meshed=False),
+            eight,
+            dataclasses.replace(eight, series="scanned", scanned=True),
+        ]
+
+
+def experts(sizes: Sequence[int], config: Config = SMALL) -> Groups:
+    """Yields mixtures of so many experts, of which each token goes to two."""
+    for n in sizes:
+        # Rows so long that no expert has more slots than its share.
+        mixed = dataclasses.replace(
+            config,
+            model="moe",
+            batch=4 * config.batch,
+            experts=n,
+            length=max(config.length, 128),
+        )
+        yield [
+            Case(PLAIN, n, mixed, meshed=False),
+            Case("one position", n, mixed),
+            Case(
+                "4 positions, experts cut",
+                n,
+                mixed,
+                axes="data:4",
+                layout="batch:data; experts:data",
+            ),
+        ]
+
+
+def tokens(sizes: Sequence[int], config: Config = SMALL) -> Groups:
+    """Yields batches of `config.batch` rows of so many tokens."""
+    for n in sizes:
+        long = dataclasses.replace(config, length=n)
+        yield [
+            Case(PLAIN, n, long, meshed=False),
+            Case("full attention", n, long, forecast=True),
+            Case("blockwise attention", n, long, attention="blockwise", forecast=True),
+        ]
+
+
+GROUPS: Mapping[str, Callable[..., Groups]] = {
+    "devices": positions,
+    "layers": layers,
+    "experts": experts,
+    "tokens": tokens,
+}
+SIZES = {
+    "devices": [1, 2, 4, 8, 16, 32, 64],
+    "planning": [2**i for i in range(12)],
+    "layers": [1, 2, 4, 8, 16, 32],
+    "experts": [4, 8, 16, 32, 64],
+    "tokens": [64, 128, 256, 512, 1024],
+}
+COUNTED = {
+    "devices": "positions",
+    "planning": "positions",
+    "layers": "layers",
+    "experts": "experts",
+    "tokens": "tokens a row",
+}

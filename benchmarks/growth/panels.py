@@ -1,0 +1,54 @@
+"""Which panels a part of `benchmarks.growth` is drawn as.
+
+Example:
+
+    Path("docs/growth_layers.svg").write_text(picture("layers", rows))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from benchmarks.growth.cases import COUNTED, PLAIN
+from benchmarks.growth.chart import Panel, figure
+from benchmarks.growth.measure import Row
+from benchmarks.growth.theory import LAWS, NAMES, lines
+
+TITLES = {
+    "devices": "More positions, and as many more rows: one model on one CPU",
+    "planning": "Planning for more positions",
+    "layers": "Deeper models, on eight positions of one CPU",
+    "experts": "More experts, of which each token goes to two",
+    "tokens": "Longer rows, two in a batch",
+}
+_DOTS = "Dots: measured. Lines: what theory says, fitted:"
+NOTES = {
+    "devices": f"{_DOTS} c + k n; all of the work is done by one CPU.",
+    "planning": f"{_DOTS} constants.",
+    "layers": f"{_DOTS} c + k n; ops of what is scanned: a constant.",
+    "experts": f"{_DOTS} c + k n, since all parameters are made and updated; ops: a "
+    "constant.",
+    "tokens": f"{_DOTS} c + k n + q n^2; memory of blockwise attention: c + k n.",
+}
+GOALS = {8: 1.3, 64: 3.0}  # times what plain TensorFlow takes for the first step
+
+
+def picture(part: str, rows: Sequence[Row]) -> str:
+    """Returns the points of a part as an SVG document."""
+    panels = []
+    for column in LAWS[part]:
+        found = lines(part, column, rows)
+        goals = []
+        if part == "devices" and column == "first":
+            plain = dict(found[PLAIN][0])
+            goals = [(n, times * plain[n]) for n, times in GOALS.items() if n in plain]
+        panels.append(
+            Panel(
+                NAMES[column],
+                {s: points for s, (points, _) in found.items()},
+                {s: curve.at for s, (_, curve) in found.items()},
+                goals,
+            )
+        )
+    goal = "goal: 1.3 and 3 times plain TensorFlow" if part == "devices" else ""
+    return figure(TITLES[part], NOTES[part], COUNTED[part], panels, goal)

@@ -1,0 +1,74 @@
+"""Recording and planning alone, for as many positions as one likes: nothing runs.
+
+    rows = planning([8, 2048], rounds=3)         # one row for each layout and number of positions
+
+On abstract meshes. Processor time: of recording, of planning (program and schedule),
+and of a whole `mtf.explain`, which does both and reads a forecast off. Sizes take
+turns; medians are told.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+import meshtf as mtf
+from benchmarks.growth.cases import SMALL, Case, positions
+from benchmarks.growth.worker import Meshed
+from benchmarks.step.cases.sizes import Config
+from meshtf.partition import build, schedule, walk
+
+
+def planning(
+    sizes: Sequence[int], rounds: int, config: Config = SMALL
+) -> list[dict[str, Any]]:
+    """Returns a row for each number of positions and each layout."""
+    cases = [
+        dataclasses.replace(case, series=case.series.removeprefix("one device, "))
+        for group in positions(sizes, config)
+        for case in group
+        if case.meshed and case.devices is None
+    ]
+    plan(cases[0])  # what is loaded at first use
+    taken = [[plan(case) for case in cases] for _ in range(rounds)]
+    return [
+        {"series": case.series, "size": case.size}
+        | {
+            what: statistics.median(found[i][what] for found in taken)
+            for what in taken[0][i]
+        }
+        for i, case in enumerate(cases)
+    ]
+
+
+def plan(case: Case) -> dict[str, float]:
+    """Returns what planning a case took, in seconds of processor time, and what it
+    made.
+    """
+    own = Meshed(case, "abstract")
+    step = own.recorded()
+    ids = tf.TensorSpec([case.config.batch, case.config.length], tf.int32)
+    arguments = {"tokens": ids, "targets": ids}, np.int32(0)
+    marks = [time.process_time()]
+    recorded = step.record_on(own.mesh, arguments, {})
+    marks.append(time.process_time())
+    program = build(recorded.nodes, [y for _, y in recorded.results], own.mesh)
+    segments = schedule(program)
+    marks.append(time.process_time())
+    forecast = mtf.explain(step, *arguments)
+    marks.append(time.process_time())
+    return {
+        "record_cpu": marks[1] - marks[0],
+        "plan_cpu": marks[2] - marks[1],
+        "explain_cpu": marks[3] - marks[2],
+        "nodes": len(recorded.nodes),
+        "steps": sum(1 for _ in walk(program)),
+        "segments": len(segments),
+        "moves": len(forecast.moves),
+    }

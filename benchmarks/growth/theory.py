@@ -1,0 +1,118 @@
+"""What theory says of how a cost grows, fitted to what was measured.
+
+>>> curve = fitted([(1, 3.0), (2, 5.0), (4, 9.0)], (0, 1))
+>>> print(curve, f"{curve.at(8):.1f}")
+1 + 2 n 17.0
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from benchmarks.growth.measure import COLUMNS, Row
+
+Points = Sequence[tuple[float, float]]
+Powers = tuple[int, ...]
+CONSTANT, LINEAR, SQUARE = (0,), (0, 1), (0, 1, 2)
+
+# Of each part the columns that are told and drawn, with the powers of n of which each
+# is a sum. Times are those of the processor, which other programs on the machine change
+# least, but for those that are aimed at.
+LAWS: Mapping[str, Mapping[str, Powers]] = {
+    "devices": {"first": LINEAR, "step_cpu": LINEAR, "outer": LINEAR},
+    "planning": {"explain_cpu": CONSTANT, "steps": CONSTANT},
+    "layers": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": LINEAR},
+    "experts": {"first_cpu": LINEAR, "step_cpu": LINEAR, "traced": CONSTANT},
+    "tokens": {"first_cpu": SQUARE, "step_cpu": SQUARE, "memory": SQUARE},
+}
+OTHERS: Mapping[tuple[str, str], Powers] = {  # by series and column
+    ("scanned", "traced"): CONSTANT,
+    ("blockwise attention", "memory"): LINEAR,
+}
+NAMES = {
+    "first": "first step, s",
+    "first_cpu": "first step, s of processor",
+    "step_cpu": "step, ms of processor",
+    "outer": "ops outside of segments",
+    "explain_cpu": "mtf.explain, ms",
+    "steps": "steps of the program",
+    "traced": "ops traced",
+    "memory": "memory forecast, MB",
+}
+
+
+class Curve(NamedTuple):
+    """A sum of powers of n."""
+
+    powers: Powers
+    factors: tuple[float, ...]
+
+    def at(self, n: float) -> float:
+        """Returns its value."""
+        return sum(
+            factor * n**power for power, factor in zip(self.powers, self.factors)
+        )
+
+    def off(self, points: Points) -> float:
+        """Returns by which factor that point is off which is so the most."""
+        return max(max(y / self.at(n), self.at(n) / y) for n, y in points)
+
+    def __str__(self) -> str:
+        words = ("", " n", " n^2")
+        return (
+            " + ".join(
+                f"{factor:.3g}{words[power]}"
+                for power, factor in zip(self.powers, self.factors)
+                if factor
+            )
+            or "0"
+        )
+
+
+def fitted(points: Points, powers: Powers) -> Curve:
+    """Returns the curve with no negative factor that is nearest to points, relative to
+    each.
+    """
+    n, y = np.asarray(points, float).T
+    columns = np.stack([n**power / y for power in powers], 1)
+    best, least = np.zeros(len(powers)), np.inf
+    for count in range(1, len(powers) + 1):
+        for some in map(list, itertools.combinations(range(len(powers)), count)):
+            found = np.linalg.lstsq(columns[:, some], np.ones(len(y)), rcond=None)[0]
+            apart = float(np.sum((columns[:, some] @ found - 1) ** 2))
+            if min(found) >= 0 and apart < least:
+                best, least = np.zeros(len(powers)), apart
+                best[some] = found
+    return Curve(powers, tuple(map(float, best)))
+
+
+def lines(
+    part: str, column: str, rows: Sequence[Row]
+) -> dict[str, tuple[Points, Curve]]:
+    """Returns points and curve of each series that has such a column, in the column's
+    unit.
+    """
+    scale, found = COLUMNS[column][1] or 1.0, dict[str, tuple[Points, Curve]]()
+    for series in dict.fromkeys(row["series"] for row in rows if column in row):
+        points = [
+            (row["size"], row[column] * scale)
+            for row in rows
+            if row["series"] == series and column in row
+        ]
+        powers = OTHERS.get((series, column), LAWS[part][column])
+        found[series] = points, fitted(points, powers)
+    return found
+
+
+def told(part: str, rows: Sequence[Row]) -> str:
+    """Returns curves in words, and how far points are off them."""
+    return "\n".join(
+        f"{NAMES[column]:>26}  {series}: {curve}, points off it by at most "
+        f"{curve.off(points) - 1:.0%}"
+        for column in LAWS[part]
+        for series, (points, curve) in lines(part, column, rows).items()
+    )

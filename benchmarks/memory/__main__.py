@@ -1,0 +1,155 @@
+"""What a training step really holds on one position, beside what its forecast says.
+
+    python -m benchmarks.memory                 # a language model, one position and eight layouts
+    python -m benchmarks.memory --only=FSDP --top=10     # and what is alive at the peak
+
+Each layout runs in a process of its own (`benchmarks.memory.worker`), in which
+TensorFlow logs every tensor that it allocates and frees, with the bytes that were asked
+for. Variables are counted exactly, as the tf.Variables of one position. The peak is
+these, the arguments and the most bytes that were allocated at once during a step.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from absl import app, flags
+
+from benchmarks.step.layouts import LAYOUTS
+
+FLAGS = flags.FLAGS
+flags.DEFINE_string("only", "", "Run only layouts with this in their name.")
+flags.DEFINE_float("dropout", 0.1, "The rate of dropout.")
+flags.DEFINE_integer("batch", 16, "The batch.")
+flags.DEFINE_integer(
+    "top", 0, "How many kinds of tensors to list of those alive at the peak."
+)
+
+# TensorFlow's allocator of GPUs, for the CPU: it knows what was asked for, and the log
+# tells it.
+ENVIRONMENT = {
+    "TF_CPU_ALLOCATOR_USE_BFC": "1",
+    "TF_CPP_MIN_LOG_LEVEL": "0",
+    "TF_CPP_VMODULE": "log_memory=2",
+}
+_ALLOCATED = re.compile(
+    r'MemoryLogTensorAllocation .*?kernel_name: "(?:[^"]*/)?([^"/]*?)(?:_\d+)?"'
+    r".*requested_bytes: (\d+).* allocation_id: (\d+)"
+)
+_FREED = re.compile(r"MemoryLogTensorDeallocation .*?allocation_id: (\d+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """A tensor that TensorFlow allocated."""
+
+    kernel: str  # the op that asked for it
+    sizes: str  # "16,128,1024"
+    bytes: int
+
+
+def peak(log: Iterable[str]) -> tuple[int, list[Tensor]]:
+    """Returns the most bytes allocated at once between "begin" and "end", and the
+    tensors then.
+
+    What was there at "begin" does not count.
+    """
+    alive: dict[str, Tensor] = {}
+    now = most = 0
+    counts = False
+    then: list[Tensor] = []
+    for line in log:
+        counts = line.startswith("begin") or (counts and not line.startswith("end"))
+        freed = _FREED.search(line)
+        if freed and freed[1] in alive:
+            now -= alive.pop(freed[1]).bytes
+        made = _ALLOCATED.search(line) if counts else None
+        if made and made[3] not in alive:
+            tensor = Tensor(
+                made[1], ",".join(re.findall(r"size: (\d+)", line)), int(made[2])
+            )
+            alive[made[3]] = tensor
+            now += tensor.bytes
+            if now > most:
+                most, then = now, list(alive.values())
+    return most, then
+
+
+def measure(
+    name: str, dropout: float, batch: int, **settings: Any
+) -> tuple[dict[str, float], list[Tensor]]:
+    """Returns what a worker says of a layout, with the peak, and the tensors alive
+    then.
+
+    Args:
+      name: of the layout.
+      dropout: the rate of dropout.
+      batch: the batch.
+      **settings: microbatches, and further fields of `Architecture`.
+    """
+    case = json.dumps(
+        {"name": name, "dropout": dropout, "batch": batch, "settings": settings}
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.memory.worker", case],
+        text=True,
+        capture_output=True,
+        env=os.environ | ENVIRONMENT,
+    )
+    if done.returncode:
+        raise RuntimeError(
+            "\n".join(x for x in done.stderr.splitlines() if "__LOG_MEM" not in x)
+        )
+    found: dict[str, float] = json.loads(done.stdout)
+    rise, then = peak(done.stderr.splitlines())
+    if not rise:
+        raise RuntimeError("TensorFlow logged no allocation.")
+    found["peak"] = found["variables"] + found["arguments"] + rise
+    return found, then
+
+
+def main(argv: list[str]) -> None:
+    """Measures and prints."""
+    del argv
+    print(
+        f"{'MB on one position':24}{'variables':>10}{'forecast':>10}{'error':>8}"
+        f"{'peak':>12}{'forecast':>10}{'error':>8}{'beside variables':>18}"
+    )
+    for name in ("one position", *LAYOUTS):
+        if FLAGS.only in name:
+            found, then = measure(name, FLAGS.dropout, FLAGS.batch)
+            print(_line(name, found), flush=True)
+            for line in _largest(then):
+                print(line)
+
+
+def _line(name: str, found: dict[str, Any]) -> str:
+    held, announced = found["variables"], found["forecast variables"]
+    beside = found["peak"] - held, found["forecast peak"] - announced
+    return (
+        f"{name:24}{held / 1e6:10.2f}{announced / 1e6:10.2f}{announced / held - 1:8.1%}"
+        f"{found['peak'] / 1e6:12.2f}{found['forecast peak'] / 1e6:10.2f}"
+        f"{found['forecast peak'] / found['peak'] - 1:8.1%}{beside[1] / beside[0] - 1:18.1%}"
+    )
+
+
+def _largest(then: list[Tensor]) -> list[str]:
+    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    for tensor in then:
+        total[tensor.kernel, tensor.sizes] += tensor.bytes
+    return [
+        f"  {size / 1e6:10.2f}  {kernel} [{sizes}]"
+        for (kernel, sizes), size in total.most_common(FLAGS.top)
+    ]
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,167 @@
+"""One layout's training step on one position, for `benchmarks.memory`.
+
+Position 0 of the mesh runs alone: its segments as they are, and in place of each
+collective an op of its own that takes and gives tensors of the same sizes. So all that
+is allocated is its own. The numbers that it computes are wrong, and are not looked at.
+Standard error gets "begin" and "end" around the step that is measured, standard output
+the sizes that are known exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import tensorflow as tf
+
+from benchmarks.step.layouts import LAYOUTS, MEDIUM, ONE
+from meshtf.graph import Store
+from meshtf.mesh import Split, State
+from meshtf.partition import Bucket, Load, MoveStep, Program, Put, Segment, Step, Tell
+from meshtf.runtime.placed import program_function
+from meshtf.runtime.placed.batched_variables import Together
+from meshtf.runtime.placed.collectives import bucketed
+from meshtf.runtime.placed.collectives.primitives import combine
+from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.resharding import once_there
+from meshtf.runtime.variable import Variable
+
+
+class Alone(Placed):
+    """Carries out a program for the first position only."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.devices = self.devices[:1]
+        self.together = Together(self.mesh, self.devices, self.segments)
+
+    def _all_between(self, steps: Sequence[Step]) -> None:
+        for step in steps:  # with no others to share calls with
+            self._between(step)
+
+    def _load(self, store: Store) -> list[Any]:
+        return super()._load(store)[:1]
+
+    def _call(self, segment: Segment) -> None:
+        with tf.device(self.devices[0]):
+            ys, _ = self.make_caller(segment, self.mesh)(
+                {axis: self._constant(0, self.devices[0]) for axis in self.mesh.axes},
+                [self.values[v][0] for v in segment.ins],
+            )
+        self.values.update((value, [y]) for value, y in zip(segment.outs, ys))
+
+    def _move(self, step: MoveStep) -> list[Any]:
+        assert step.src.spec is not None
+        (x,), number = self.values[step.src], self.mesh.axes[step.move.axis]
+        if step.after is not None:
+            x = once_there(x, self.values[step.after][0], self.devices[0])
+        cut, join = _axis(step, step.move.after), _axis(step, step.move.before)
+        with tf.device(self.devices[0]):
+            return [_stand_in(step.move.kind, x, number, cut, join)]
+
+    def _bucket(self, step: Bucket) -> list[list[Any]]:
+        move, cuts = step.moves[0].move, [_axis(m, m.move.after) for m in step.moves]
+        number = self.mesh.axes[move.axis]
+        how = SimpleNamespace(
+            **{
+                kind: lambda xs, *_: [_stand_in(move.kind, xs[0], number, 0, 0)]
+                for kind in ("all_reduce", "reduce_scatter")
+            }
+        )
+        xs, devices = (
+            [[self.values[m.src][0] for m in step.moves]],
+            self.devices * number,
+        )
+        if move.kind == "all_reduce":
+            made = bucketed.all_reduce(how, xs, devices, "sum")
+        else:
+            made = bucketed.reduce_scatter(how, xs, devices, "sum", cuts)
+        return [[y] for y in made[0]]
+
+    def _tell(self, step: Tell) -> list[Any]:
+        (told,), slices = self.values[step.src], step.slices(self.mesh)
+        with tf.device(self.devices[0]):
+            return [tuple(tf.stack([t] * slices) for t in told)]
+
+
+def _axis(step: MoveStep, state: State) -> int:
+    """Returns along which axis of a tensor a state of it cuts."""
+    assert step.src.spec is not None
+    return step.src.spec.shape.names.index(state.dim) if isinstance(state, Split) else 0
+
+
+def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
+    """Returns a tensor of the size that a collective gives, made the way a ring makes
+    it.
+    """
+    if kind == "collective_permute":
+        return tf.identity(x)
+    if kind == "slice":
+        return tf.split(x, number, cut)[0]
+    if kind == "all_gather":
+        return tf.concat([x] * number, join)
+    if kind == "all_to_all":
+        return tf.concat(tf.split(x, number, cut), join)
+    if kind == "reduce_scatter":
+        first, second, *_ = tf.split(x, number, cut)
+        return combine("sum", first, second)
+    size = x.shape.num_elements()
+    parts = [size * (j + 1) // number - size * j // number for j in range(number)]
+    pieces = [p + p for p in tf.split(tf.reshape(x, [-1]), parts)]
+    return tf.reshape(tf.concat(pieces, 0), x.shape)
+
+
+def held(program: Program) -> int:
+    """Returns the bytes of the first position's tf.Variables that a program reads or
+    writes.
+    """
+    stores = {s.store for s in program.steps if isinstance(s, Load)}
+    stores.update(
+        store for s in program.steps if isinstance(s, Put) for store in s.op.stores
+    )
+    variables = (s.slices()[0] for s in stores if isinstance(s, Variable))
+    return sum(v.shape.num_elements() * v.dtype.size for v in variables)
+
+
+def main() -> None:
+    """Runs one layout."""
+    wanted = json.loads(sys.argv[1])
+    size = dataclasses.replace(MEDIUM, batch=wanted["batch"])
+    case = LAYOUTS.get(wanted["name"], ONE)
+    # The position runs alone, so all cores are its own.
+    tf.config.threading.set_intra_op_parallelism_threads(max(2, os.cpu_count() or 1))
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    program_function.Placed = Alone
+    step, args = case.build(
+        size,
+        devices="separate:8" if case is not ONE else None,
+        dropout=wanted["dropout"],
+        **wanted["settings"],
+    )
+    memory, program = step.explain(*args).memory, step.lower(*args)
+    for _ in range(2):
+        step(*args)
+    os.write(2, b"\nbegin\n")
+    step(*args)
+    os.write(2, b"\nend\n")
+    print(
+        json.dumps(
+            {
+                "variables": held(program.program),
+                "forecast variables": memory.parameters
+                + memory.optimizer_state
+                + memory.other_variables,
+                "arguments": memory.arguments,
+                "forecast peak": memory.peak,
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

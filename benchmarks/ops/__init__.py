@@ -1,0 +1,1 @@
+"""Ops against TensorFlow's own."""

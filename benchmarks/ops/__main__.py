@@ -1,0 +1,247 @@
+"""Each family of ops beside plain TensorFlow: lowering and run time on one position and
+on eight.
+
+    python -m benchmarks.ops --quick                  # about a minute
+    python -m benchmarks.ops --only=sort,fft --json=out.json
+
+Eight positions share the one CPU: where an op cuts its work they do together what one
+would, in eight parts, and what is above 1 is what cutting costs. They are cut along
+"b", and along the dimension of interest, such as the one that is sorted. "first" is the
+first call of a function: tracing, planning and TensorFlow's own preparations, and one
+run. All ways to do an op are in one process and take turns; what is told are medians of
+the ratios within a turn. Results are compared with TensorFlow's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from absl import app, flags
+
+import meshtf as mtf
+from benchmarks.harness.report import Row, ratio
+from benchmarks.ops.op_cases import CASES, Case
+
+FLAGS = flags.FLAGS
+
+LEAST = 0.005  # seconds: shorter calls are timed several at once
+PLAIN = "plain TensorFlow"
+
+Run = Callable[[], list[Any]]
+Start = Callable[[], Run]  # makes a function that was never called
+
+
+def plain_start(case: Case, dy: np.ndarray | None) -> Start:
+    """Returns what makes the function of plain TensorFlow, with gradients if there is a
+    cotangent.
+    """
+    xs = [tf.constant(a) for a in case.arrays()]
+    floats = [i for i, x in enumerate(xs) if not x.dtype.is_integer]
+
+    def program(*xs: Any) -> list[Any]:
+        if dy is None:
+            return [case.plain(*xs)]
+        targets = [xs[i] for i in floats]
+        with tf.GradientTape() as tape:
+            tape.watch(targets)
+            y = case.plain(*xs[:-1])
+        return [y, *map(tf.convert_to_tensor, tape.gradient(y, targets, xs[-1]))]
+
+    args = xs if dy is None else [*xs, tf.constant(dy)]
+
+    def start() -> Run:
+        function = tf.function(program, autograph=False)
+        return lambda: function(*args)
+
+    return start
+
+
+def named_start(case: Case, layout: str, dy: np.ndarray | None) -> Start:
+    """Returns what makes the function of meshtf, on one position or, with a layout, on
+    eight.
+    """
+
+    def start() -> Run:
+        mesh = mtf.Mesh(
+            "x:8" if layout else "", layout
+        )  # plans are remembered for each mesh
+        args = tensors(case, mesh)
+        if dy is not None:
+            args.append(mtf.import_tensor(mesh, dy, result_of(case).shape))
+
+        def program(*xs: Any) -> list[Any]:
+            if dy is None:
+                return [case.ours(*xs)]
+            y = case.ours(*xs[:-1])
+            floats = [x for x in xs[:-1] if not x.dtype.startswith("int")]
+            return [y, *mtf.gradients([y], floats, [xs[-1]])]
+
+        function = mtf.function(program, mesh=mesh)
+        return lambda: function(*args)
+
+    return start
+
+
+def tensors(case: Case, mesh: mtf.Mesh) -> list[mtf.Tensor]:
+    """Returns the inputs, where the layout says."""
+    return [mtf.import_tensor(mesh, a, n) for a, n in zip(case.arrays(), case.names())]
+
+
+def result_of(case: Case) -> mtf.Tensor:
+    """Returns the result on one position."""
+    return case.ours(*tensors(case, mtf.Mesh("")))
+
+
+def measure(case: Case, gradient: bool, rounds: int, starts: int) -> list[Row]:
+    """Returns a row for plain TensorFlow, for one position, and for eight cut either
+    way.
+    """
+    dy = None
+    if gradient:
+        y = result_of(case)
+        dy = np.random.default_rng(1).normal(size=y.shape.sizes).astype(y.dtype)
+    every = {
+        PLAIN: plain_start(case, dy),
+        "1": named_start(case, "", dy),
+        "8 along b": named_start(case, "b:x", dy),
+        f"8 along {case.cut}": named_start(case, f"{case.cut}:x", dy),
+    }
+    first: dict[str, list[float]] = {name: [] for name in every}
+    runs: dict[str, Run] = {}
+    for _ in range(starts):
+        for name, start in every.items():
+            runs[name] = start()
+            first[name].append(seconds(runs[name]))
+    wall = in_turn(list(runs.values()), rounds)
+    want = runs[PLAIN]()
+    return [
+        Row(
+            name,
+            f"{case.family}: {case.name}",
+            [off(runs[name](), want) if case.exact else 0.0],
+            {"wall": times, "first": first[name]},
+            {},
+        )
+        for name, times in zip(every, wall)
+    ]
+
+
+def in_turn(runs: Sequence[Run], rounds: int) -> list[list[float]]:
+    """Returns seconds of each call, of all in turn."""
+    repeats = [max(1, math.ceil(LEAST / seconds(run))) for run in runs]
+    turns = [[seconds(run, n) for run, n in zip(runs, repeats)] for _ in range(rounds)]
+    return [list(times) for times in zip(*turns)]
+
+
+def seconds(run: Run, repeats: int = 1) -> float:
+    """Returns seconds of a call, on average."""
+    before = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    return (time.perf_counter() - before) / repeats
+
+
+def off(have: list[Any], want: list[Any]) -> float:
+    """Returns the largest difference of two results, in parts of the
+    largest element.
+    """
+    pairs = [(x.numpy(), y.numpy()) for x, y in zip(have, want, strict=True)]
+    return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in pairs)
+
+
+def head(what: str) -> str:
+    """Returns the head of a table."""
+    return (
+        f"{what:44}{PLAIN:^17}{'1 position':^14}{'8 along b':^14}{'8 along':^20}\n"
+        f"{'':44}{'run':>8}{'first':>9}" + f"{'run':>7}{'first':>7}" * 3
+    )
+
+
+def line(rows: list[Row]) -> str:
+    """Returns one op's line: milliseconds of plain TensorFlow, and ratios to them."""
+    plain, *others = rows
+    told = "".join(
+        f"{ratio(r, plain, 'wall'):7.2f}{ratio(r, plain, 'first'):7.1f}" for r in others
+    )
+    return (
+        f"{plain.group:44}{statistics.median(plain.step['wall']) * 1e3:8.2f}"
+        f"{statistics.median(plain.step['first']) * 1e3:9.0f}{told}  "
+        f"{rows[-1].name[8:]}"
+    )
+
+
+def medians(groups: list[list[Row]]) -> str:
+    """Returns the medians of all ratios."""
+    told = "".join(
+        f"{statistics.median(ratio(rows[i], rows[0], what) for rows in groups):{form}}"
+        for i in (1, 2, 3)
+        for what, form in (("wall", "7.2f"), ("first", "7.1f"))
+    )
+    return f"{'median':61}{told}"
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints, and fails where results differ."""
+    del argv
+    tf.get_logger().setLevel("ERROR")  # it warns of functions made anew, which is meant
+    rounds, starts = (5, 1) if FLAGS.quick else (FLAGS.rounds, FLAGS.starts)
+    chosen = [
+        case
+        for case in CASES
+        if not FLAGS.only
+        or any(word in f"{case.family} {case.name}" for word in FLAGS.only)
+    ]
+    measured: dict[str, list[list[Row]]] = {}
+    for what, gradient in (("forward", False), ("forward and gradient", True)):
+        print(head(what + ", ms and ratios"), flush=True)
+        groups = measured[what] = []
+        for case in chosen:
+            if case.gradient or not gradient:
+                groups.append(measure(case, gradient, rounds, starts))
+                print(line(groups[-1]), flush=True)
+        print(medians(groups), end="\n\n")
+    if FLAGS.json:
+        with open(FLAGS.json, "w") as file:
+            json.dump(
+                {
+                    what: [[row.numbers() for row in rows] for rows in groups]
+                    for what, groups in measured.items()
+                },
+                file,
+                indent=1,
+            )
+    wrong = [
+        f"{row.group}, {row.name}: off by {row.losses[0]:.1e}"
+        for groups in measured.values()
+        for rows in groups
+        for row in rows
+        if not row.losses[0] < 1e-4
+    ]
+    if wrong:
+        sys.exit("\n".join(["results differ:", *wrong]))
+
+
+def define_flags() -> None:
+    """Defines what the command line takes, which a test that imports this has no need
+    of.
+    """
+    flags.DEFINE_boolean("quick", False, "Fewer turns, and one first call of each.")
+    flags.DEFINE_list(
+        "only", [], "Only families and ops with one of these in their name."
+    )
+    flags.DEFINE_integer("rounds", 15, "How many turns are timed.")
+    flags.DEFINE_integer("starts", 3, "How many first calls are timed.")
+    flags.DEFINE_string("json", None, "A file to write all numbers to.")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

@@ -1,0 +1,144 @@
+"""Products of matrices as TensorFlow computes them by itself, and as meshtf asks for
+them.
+
+    python -m benchmarks.ops.matmuls                    # by one thread, as where
+    positions share cores
+    python -m benchmarks.ops.matmuls --threads=2
+
+It prints billions of operations in a second. Both ways take turns; the fastest of the
+rounds counts. A product of 1,040 columns, whose rows do not lie 4 KiB apart, is the
+same in both; where TensorFlow has oneDNN compute all by itself, as on many processors
+with AVX-512, most are.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+from absl import app, flags
+
+from meshtf.ops.linear.matmul_kernels import product
+from meshtf.runtime.devices.matmul_choice import matmul_kernels
+
+FLAGS = flags.FLAGS
+_CALLS = 8  # of a product in a round
+_LENGTH, _KEY = 128, 32
+
+
+class Form(NamedTuple):
+    """A product [m, k] [k, n], and which of its inputs is stored transposed."""
+
+    what: str
+    m: int
+    k: int
+    n: int
+    flip_a: bool = False
+    flip_b: bool = False
+    count: int | None = None  # of matrices in a batch; None: no batch
+
+    @property
+    def operations(self) -> int:
+        return 2 * (self.count or 1) * self.m * self.k * self.n
+
+    def inputs(self) -> list[Any]:
+        """Returns both inputs as they are stored."""
+        batch = [] if self.count is None else [self.count]
+        sides = (self.m, self.k, self.flip_a), (self.k, self.n, self.flip_b)
+        return [
+            tf.random.normal([*batch, *((y, x) if flip else (x, y))])
+            for x, y, flip in sides
+        ]
+
+
+def forms(rows: int) -> list[Form]:
+    """Returns the products of a model's layer of so many tokens, and one that needs no
+    help.
+    """
+    heads = 8 * rows // _LENGTH
+    return [
+        Form("forward, 1,040 columns", rows, 256, 1040),
+        Form("forward", rows, 256, 1024),
+        Form("forward, logits", rows, 256, 4096),
+        Form("gradient of the input", rows, 1024, 256, flip_b=True),
+        Form("gradient of the input, logits", rows, 4096, 256, flip_b=True),
+        Form("gradient of the weights", 256, rows, 1024, flip_a=True),
+        Form("gradient of the weights", 1024, rows, 256, flip_a=True),
+        Form("gradient of the weights, logits", 256, rows, 4096, flip_a=True),
+        Form("attention, scores", _LENGTH, _KEY, _LENGTH, flip_b=True, count=heads),
+        Form("attention, values", _LENGTH, _LENGTH, _KEY, count=heads),
+        Form(
+            "gradient of values and keys",
+            _LENGTH,
+            _LENGTH,
+            _KEY,
+            flip_a=True,
+            count=heads,
+        ),
+    ]
+
+
+def speeds(form: Form, rounds: int) -> list[float]:
+    """Returns billions of operations in a second, by TensorFlow alone and by meshtf."""
+    a, b = form.inputs()
+    places = None, SimpleNamespace(matmul_kernels=matmul_kernels(["/device:CPU:0"]))
+    programs = [_program(form, place).get_concrete_function(a, b) for place in places]
+    best = [float("inf")] * len(programs)
+    for _ in range(rounds + 1):
+        for i, program in enumerate(programs):
+            best[i] = min(best[i], _seconds(lambda program=program: program(a, b)))
+    return [form.operations * _CALLS / seconds / 1e9 for seconds in best]
+
+
+def _program(form: Form, at: Any) -> Any:
+    """Returns a function that computes a product several times, one after the other."""
+    multiply = functools.partial(product, flip_a=form.flip_a, flip_b=form.flip_b, at=at)
+
+    @tf.function(autograph=False)
+    def several(a: Any, b: Any) -> Any:
+        y = multiply(a, b)
+        for _ in range(_CALLS - 1):
+            with tf.control_dependencies([y]):
+                y = multiply(a, b)
+        return y
+
+    return several
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def main(argv: list[str]) -> None:
+    """Measures and prints."""
+    del argv
+    tf.config.threading.set_intra_op_parallelism_threads(FLAGS.threads)
+    tf.config.optimizer.set_experimental_options(
+        {"disable_meta_optimizer": True}
+    )  # it merges calls
+    print(
+        f"{FLAGS.threads} thread(s)".ljust(32)
+        + "    m     k     n  matrices   TensorFlow   meshtf   ratio"
+    )
+    for form in forms(FLAGS.rows or 256 * FLAGS.threads**3):
+        alone, ours = speeds(form, FLAGS.rounds)
+        print(
+            f"{form.what:32}{form.m:5}{form.k:6}{form.n:6}{form.count or 1:10}"
+            f"{alone:13.1f}{ours:9.1f}{ours / alone:8.2f}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    flags.DEFINE_integer("threads", 1, "How many threads a product may use.")
+    flags.DEFINE_integer(
+        "rows", 0, "How many tokens; 0: 256 for one thread, 2,048 for two."
+    )
+    flags.DEFINE_integer("rounds", 20, "How often each product is timed.")
+    app.run(main)

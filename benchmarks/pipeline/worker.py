@@ -1,0 +1,185 @@
+"""A pipeline in a process of its own: it starts, tells what starting cost, then steps
+on request.
+
+Started by `benchmarks.pipeline` with a case as JSON. Its answers are lines of JSON:
+first what the start cost, then one for each line of standard input:
+
+    {"steps": 3}       ->  loss, and seconds of wall and of processor time, of three more steps
+    {"timeline": 1}    ->  when which call ran in one step, by TensorFlow's profiler
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+import meshtf as mtf
+from benchmarks.harness.case_server import serve
+from meshtf.runtime.placed.function_calls import ALONE, CALLED
+
+BLOCKS, ROWS, D_MODEL, D_FF = 8, 128, 256, 1024
+_CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """How many stages, of so many cells each, work on how many microbatches of ROWS
+    rows.
+    """
+
+    stages: int
+    microbatches: int
+    schedule: str = "1f1b"
+    chunks: int = 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.stages} stages, {self.microbatches} microbatches"
+
+    def dump(self) -> str:
+        """Returns it as JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+
+class Block(mtf.Module):
+    """A normalised feed-forward layer beside the identity."""
+
+    def __init__(self, mesh: mtf.Mesh, name: str):
+        super().__init__(name)
+        with self.scope():
+            self.norm = mtf.layers.LayerNorm(mesh, f"d_model:{D_MODEL}", name="norm")
+            self.ff = mtf.layers.FeedForward(
+                mesh, f"d_model:{D_MODEL}", f"d_ff:{D_FF}", name="ff"
+            )
+
+    def __call__(self, x: mtf.Tensor) -> mtf.Tensor:
+        return x + self.ff(self.norm(x))
+
+
+def make(case: Case) -> Any:
+    """Returns a step of training, a function of x and labels `[batch, d_model]`."""
+    several = case.stages > 1
+    mesh = mtf.Mesh(
+        f"stage:{case.stages}" if several else "",
+        seed=1,
+        devices=f"separate:{case.stages}" if several else None,
+    )
+    pipe = mtf.pipeline.GPipe(
+        [Block(mesh, f"block_{k}") for k in range(BLOCKS)],
+        case.stages,
+        case.microbatches,
+        case.schedule,
+        case.chunks,
+    )
+    variables = pipe.trainable_variables
+    optimizer = mtf.optimizers.SGD(variables, 0.01)
+
+    @mtf.function(mesh=mesh, x="batch;d_model", labels="batch;d_model")
+    def step(x: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
+        loss = pipe.loss(
+            lambda y, labels: mtf.reduce_mean(mtf.square(y - labels)), x, labels
+        )
+        optimizer.apply(
+            mtf.gradients([loss], variables), variables, mtf.zeros(mesh, "", "int32")
+        )
+        return loss
+
+    return step
+
+
+class Runner:
+    """A case that has been built, and how it is made to step."""
+
+    def __init__(self, case: Case):
+        rng = np.random.default_rng(0)
+        self.batch = [
+            tf.constant(
+                rng.normal(size=[ROWS * case.microbatches, D_MODEL]), tf.float32
+            )
+            for _ in range(2)
+        ]
+        self.case = case
+        start, processor = time.perf_counter(), time.process_time()
+        self.step = make(case)
+        float(self.step(*self.batch))
+        self.start = {
+            "first": time.perf_counter() - start,
+            "first_cpu": time.process_time() - processor,
+        }
+
+    def steps(self, number: int) -> dict[str, list[float]]:
+        """Takes steps and returns what each of them took."""
+        found: dict[str, list[float]] = {"loss": [], "wall": [], "cpu": []}
+        for _ in range(number):
+            start, processor = time.perf_counter(), time.process_time()
+            found["loss"].append(float(self.step(*self.batch)))
+            found["wall"].append(time.perf_counter() - start)
+            found["cpu"].append(time.process_time() - processor)
+        return found
+
+    def timeline(self, number: int) -> list[tuple[str, int, int, float, float]]:
+        """Returns the calls of a step: what, cell, microbatch, start and end in
+        milliseconds.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            options = tf.profiler.experimental.ProfilerOptions(
+                host_tracer_level=2, python_tracer_level=0
+            )
+            tf.profiler.experimental.start(folder, options)
+            for _ in range(number):
+                self.step(*self.batch)
+            tf.profiler.experimental.stop()
+            (path,) = Path(folder).rglob("*.xplane.pb")
+            space = xplane_pb2.XSpace.FromString(path.read_bytes())
+        calls: dict[tuple[str, int, int], list[float]] = {}
+        for (what, cell, microbatch), at in _calls(space):
+            calls.setdefault((what, cell, microbatch), []).append(at)
+        return [(*call, min(times), max(times)) for call, times in calls.items()]
+
+
+def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
+    """Yields a call and a time at which something of it started or ended."""
+    for plane in space.planes:
+        for line in plane.lines:
+            for event in line.events:
+                kind = plane.event_metadata[event.metadata_id].name
+                if not kind.startswith(
+                    "ExecutorState::ProcessAsync"
+                ):  # its start and its end
+                    continue
+                told = {
+                    plane.stat_metadata[s.metadata_id].name: plane.stat_metadata[
+                        s.ref_value
+                    ].name
+                    for s in event.stats
+                }
+                found = _CALL.match(told.get("name", ""))
+                if found and told.get("kernel_type") in (*ALONE, *CALLED):
+                    what, cell, microbatch = found.groups()
+                    yield (
+                        (what, int(cell), int(microbatch)),
+                        (line.timestamp_ns / 1e6 + event.offset_ps / 1e9),
+                    )
+
+
+def start(text: str) -> Runner:
+    """Returns the runner of a case, on as many threads as it has stages."""
+    case = Case(**json.loads(text))
+    tf.config.threading.set_inter_op_parallelism_threads(case.stages)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    mtf.logical_devices(case.stages)
+    return Runner(case)
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,81 @@
+"""One language model on eight CPU devices three ways: JAX, meshtf's exported module,
+meshtf placed.
+
+    python -m benchmarks.spmd                     # a small model on two meshes: about two minutes
+    python -m benchmarks.spmd --size=full --grids=4x2 --starts=3 --json=out.json
+
+JAX cuts one global program by NamedSharding; the exported module is one replica's
+program, run by the same compiler and the same client of CPU devices (jaxlib's). It
+checks that all losses agree, and prints step time, compile time (tracing, exporting,
+compiling and the first step) and memory as ratios to JAX. Processes take their steps in
+turn, as in `step`. JAX itself is the extra "jax"; without it the module is compared
+with the placed runtime alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+
+from absl import app, flags
+
+from benchmarks.harness.report import Row, agreement, ratio, table
+from benchmarks.harness.rounds import measure
+from benchmarks.step.cases.cases import SIZES, sized, spmd_cases
+
+FLAGS = flags.FLAGS
+flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
+flags.DEFINE_list("grids", ["8x1", "4x2"], "Meshes of data x model.")
+flags.DEFINE_integer("rounds", 10, "How many steps of each case are timed.")
+flags.DEFINE_integer(
+    "starts", 1, "How often each case is started; the fastest start counts."
+)
+flags.DEFINE_integer("losses", 10, "How many steps the losses are compared over.")
+flags.DEFINE_string("json", None, "A file to write all numbers to.")
+
+_TOLERANCE = 1e-5
+
+
+def beside(rows: list[Row]) -> str:
+    """Returns the exported module's step and compile time over those of the others, in
+    words.
+    """
+    (module,) = (row for row in rows if row.name.endswith("exported module"))
+    return "\n".join(
+        f"{module.name} / {row.name}: step {ratio(module, row, 'wall'):.2f}, compile "
+        f"{module.start['compile'] / row.start['compile']:.2f}"
+        for row in rows
+        if row is not module
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Measures, prints, and fails if losses disagree."""
+    del argv
+    with_jax = importlib.util.find_spec("jax") is not None
+    if not with_jax:
+        print("JAX is left out: it is not installed here (pip install -e '.[jax]').")
+    measured, wrong = [], []
+    for group in spmd_cases(sized("lm", FLAGS.size), FLAGS.grids, with_jax):
+        rows, _ = measure(group, FLAGS.rounds, FLAGS.starts, FLAGS.losses)
+        print(f"\n{table(rows, 'compile')}\n{beside(rows)}", flush=True)
+        wrong += agreement(rows, _TOLERANCE)
+        measured += rows
+    if FLAGS.json:
+        with open(FLAGS.json, "w") as file:
+            json.dump(
+                {"size": FLAGS.size, "rows": [row.numbers() for row in measured]},
+                file,
+                indent=1,
+            )
+    if wrong:
+        sys.exit("\n".join(["losses disagree:", *wrong]))
+    print(
+        f"\nlosses agree over {FLAGS.losses} steps to {_TOLERANCE:g}; "
+        f"median of {FLAGS.rounds} steps"
+    )
+
+
+if __name__ == "__main__":
+    app.run(main)

@@ -1,0 +1,224 @@
+"""What crosses between devices in one call, counted from TensorFlow's own graphs.
+
+TensorFlow parts a program by device, and where a tensor crosses it puts a `_Send` on
+one side and a `_Recv` on the other. These are counted here, with the shapes that
+TensorFlow gave the tensors; the planner and its formulas are not asked. Moves are told
+from the feeding of arguments and the coming home of results by the names under which
+the runtime puts their ops ("move/all_reduce/data/").
+
+    python -m benchmarks.spmd.device_traffic        # a language model under eight
+    layouts: forecast and count
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+from absl import app
+from tensorflow.python.eager import (
+    context,  # private: the only way to partitioned graphs
+)
+
+from benchmarks.step.layouts import LAYOUTS, SMALL
+from meshtf.forecast import Forecast
+
+_LOAD, _RESULT = ("load", ""), ("result", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """A tensor that went from one device to another."""
+
+    kind: str  # of a move: "all_reduce", "tell", ...; else "load" (arguments), "result"
+    axis: str  # of a move: "data"; "data+model" where it goes along two; else ""
+    source: str
+    target: str
+    bytes: int
+
+    @property
+    def moved(self) -> bool:
+        """Whether it is part of a move of the program."""
+        return (self.kind, self.axis) not in (_LOAD, _RESULT)
+
+
+def crossings(fn: Any, *args: Any) -> list[Crossing]:
+    """Calls a mtf.function, for the first time with these arguments, and returns all
+    that crossed.
+
+    Args:
+      fn: the function, on a mesh whose devices are "separate:n" or have memories of
+        their own.
+      *args: its arguments.
+
+    Raises:
+      ValueError: the function has run with such arguments: TensorFlow parts a program
+        only once.
+    """
+    compiled = fn.lower(*args)
+    if compiled.function is not None:
+        raise ValueError(
+            f"{fn.__name__} has run with these arguments already: make it anew."
+        )
+    with _partitioned() as programs:
+        fn(*args)
+    shapes = {op.name: op for op in compiled.function.graph.get_operations()}
+    found = []
+    for parts in programs:
+        sends = {
+            _key(n): n.input[0]
+            for part in parts
+            for n in part.node
+            if n.op in ("_Send", "_HostSend")
+        }
+        for part in parts:
+            found += _received(part, sends, shapes)
+    return found
+
+
+def by_move(found: list[Crossing]) -> dict[tuple[str, str], int]:
+    """Returns the bytes of each kind of move along each axis, those of all devices
+    together.
+    """
+    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    for crossing in found:
+        if crossing.moved:
+            total[crossing.kind, crossing.axis] += crossing.bytes
+    return dict(total)
+
+
+def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
+    """Returns what a forecast says of the same."""
+    total: collections.Counter[tuple[str, str]] = collections.Counter()
+    for move in forecast.moves:
+        total[move.kind, move.axis] += move.bytes * forecast.positions
+    return {move: size for move, size in total.items() if size}
+
+
+@contextlib.contextmanager
+def _partitioned() -> Iterator[list[list[Any]]]:
+    """Collects the graphs, one for each device, of programs that are parted inside the
+    block.
+    """
+    programs: list[list[Any]] = []
+    context.context().enable_run_metadata()
+    try:
+        # what ran before the block is told first: drop it
+        context.context().export_run_metadata()
+        yield programs
+        for graphs in context.context().export_run_metadata().function_graphs:
+            if any(
+                n.name.startswith(("move/", "load/", "put/"))
+                for part in graphs.partition_graphs
+                for n in part.node
+            ):
+                programs.append(list(graphs.partition_graphs))
+    finally:
+        context.context().disable_run_metadata()
+
+
+def _received(
+    part: Any, sends: dict[Any, str], ops: dict[str, tf.Operation]
+) -> Iterator[Crossing]:
+    """Yields what one device receives."""
+    readers: dict[str, list[tuple[str, int]]] = collections.defaultdict(list)
+    for node in part.node:
+        for slot, name in enumerate(node.input):
+            if not name.startswith("^"):
+                readers[name.removesuffix(":0")].append((node.name, slot))
+    for node in part.node:
+        if node.op in ("_Recv", "_HostRecv") and _device(node, "send") != _device(
+            node, "recv"
+        ):
+            sent = sends[_key(node)]
+            if "/ctrl/_" in sent:  # only says that something has run: no elements
+                continue
+            size = _size(sent, readers[node.name], ops)
+            kinds = {
+                _sort(name) for name, _ in readers[node.name]
+            }  # a result may be moved as well
+            kind, axis = min(kinds - {_LOAD, _RESULT} or kinds)
+            yield Crossing(
+                kind, axis, _device(node, "send"), _device(node, "recv"), size
+            )
+
+
+def _size(
+    sent: str, readers: list[tuple[str, int]], ops: dict[str, tf.Operation]
+) -> int:
+    """Returns the bytes of a tensor, from its maker or, for an argument, from its
+    reader.
+    """
+    name, _, slot = sent.partition(":")
+    tensors = [ops[name].outputs[int(slot or 0)]] if name in ops else []
+    tensors += [ops[reader].inputs[i] for reader, i in readers if reader in ops]
+    sizes = {t.shape.num_elements() * t.dtype.size for t in tensors}
+    if len(sizes) != 1:
+        raise RuntimeError(f"the size of {sent} is not known: {sizes}")
+    return sizes.pop()
+
+
+def _sort(reader: str) -> tuple[str, str]:
+    """Returns for what a tensor crossed, as (kind, axis), from the name of the op that
+    reads it.
+    """
+    where = reader.split("/")
+    if where[0] == "move":
+        return where[1], where[2].replace(".", "+")
+    return _RESULT if where[0].startswith("Identity") else _LOAD
+
+
+def main(argv: list[str]) -> None:
+    """Counts, prints, and fails where forecast and count differ."""
+    del argv
+    print(
+        f"{'bytes that one of 8 positions receives':42}{'forecast':>12}{'counted':>12}"
+        f"{'arguments':>12}{'results':>10}"
+    )
+    wrong = [
+        name
+        for name, case in LAYOUTS.items()
+        if not _compare(name, *case.build(SMALL, devices="separate:8"))
+    ]
+    if wrong:
+        sys.exit(f"forecast and count differ: {', '.join(wrong)}")
+
+
+def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
+    """Prints forecast and count for one layout, and returns whether they are
+    the same.
+    """
+    forecast = step.explain(*args)
+    found = crossings(step, *args)
+    loads, results = (
+        sum(c.bytes for c in found if c.kind == kind) / 8 for kind in ("load", "result")
+    )
+    expected, counted = announced(forecast), by_move(found)
+    print(
+        f"{name:42}{forecast.bytes_moved():12.1f}{sum(counted.values()) / 8:12.1f}"
+        f"{loads:12.1f}{results:10.1f}",
+        flush=True,
+    )
+    for move in sorted({**expected, **counted}):
+        print(
+            f"  {' over '.join(move):40}{expected.get(move, 0) / 8:12.1f}"
+            f"{counted.get(move, 0) / 8:12.1f}"
+        )
+    return expected == counted
+
+
+def _key(node: Any) -> tuple[str, ...]:
+    return node.attr["tensor_name"].s, _device(node, "send"), _device(node, "recv")
+
+
+def _device(node: Any, side: str) -> str:
+    return tf.DeviceSpec.from_string(node.attr[f"{side}_device"].s.decode()).to_string()
+
+
+if __name__ == "__main__":
+    app.run(main)

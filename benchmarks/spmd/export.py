@@ -1,0 +1,83 @@
+"""What an exported step costs to make, for 8 replicas and for 2,048: time, size, ops.
+
+    python -m benchmarks.spmd.export
+    python -m benchmarks.spmd.export --replicas=8,64,512,4096
+
+A program is of one replica, so it has the same ops for any number. What grows is the
+tables that say which replicas exchange with which: eight bytes for each replica, for
+each axis of the mesh that collectives go along. The mesh is abstract; the batch grows
+with it, so that slices stay as large.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import time
+
+from absl import app, flags
+
+import meshtf as mtf
+from benchmarks.step.layouts import SMALL, Case
+
+_REPLICAS = flags.DEFINE_list("replicas", ["8", "2048"], "Numbers of replicas.")
+_TENSOR = "heads:model; d_ff:model; vocab:model"
+CASES = {
+    "data": Case("data:{0}", "batch:data"),
+    "data and tensor": Case("data:{1}; model:4", "batch:data;" + _TENSOR),
+    "FSDP over 8": Case("data:{2}; shard:8", "batch:data", "d_model:shard"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """What making a module took."""
+
+    replicas: int
+    forecast_s: float  # tracing and planning
+    export_s: float  # tracing, planning and lowering
+    module: int  # bytes
+    ops: int  # of the plan
+
+
+def cost(name: str, replicas: int) -> Cost:
+    """Exports a step of the language model under a layout, on an abstract mesh."""
+    case = CASES[name]
+    case = dataclasses.replace(
+        case, axes=case.axes.format(replicas, replicas // 4, replicas // 8)
+    )
+    size = dataclasses.replace(SMALL, batch=2 * replicas)
+    step, args = case.build(size, devices="abstract")
+    gc.collect()
+    began = time.perf_counter()
+    forecast = mtf.explain(step, *args)
+    between = time.perf_counter()
+    exported = mtf.export(step, *args)
+    return Cost(
+        replicas,
+        between - began,
+        time.perf_counter() - between,
+        len(exported.module),
+        len(forecast.ops),
+    )
+
+
+def main(argv: list[str]) -> None:
+    """Prints a row for each layout and number of replicas."""
+    del argv
+    cost("data", 4)  # TensorFlow and XLA start
+    print(
+        f"{'':18}{'replicas':>9}{'ops':>6}{'explain':>10}{'export':>10}{'module':>12}"
+    )
+    for name in CASES:
+        for replicas in map(int, _REPLICAS.value):
+            c = cost(name, replicas)
+            print(
+                f"{name:18}{replicas:9,}{c.ops:6}{c.forecast_s:8.2f} "
+                f"s{c.export_s:8.2f} s{c.module / 1024:8.1f} KiB",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    app.run(main)

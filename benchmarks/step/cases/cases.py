@@ -1,0 +1,199 @@
+"""What is compared: a case is one model in one mode, built and run in a process of its
+own.
+
+Example:
+
+    for case in cases(config("bert", "quick"), modes=["graph"], dropouts=[0.0]):
+    print(case.name)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from benchmarks.step.cases.sizes import Config, Dumped
+
+SIZES = {
+    "tiny": {
+        "vocab": 512,
+        "batch": 8,
+        "length": 32,
+        "d_model": 64,
+        "d_ff": 256,
+        "layers": 2,
+    },
+    "quick": {
+        "vocab": 1024,
+        "batch": 16,
+        "length": 64,
+        "d_model": 128,
+        "d_ff": 512,
+        "layers": 2,
+    },
+    "full": {},
+}
+
+_LAYOUTS = {
+    "1x1": ("", ""),
+    "8x1": ("data:8", "batch:data; experts:data"),
+    "4x2": (
+        "data:4;model:2",
+        "batch:data; experts:data; heads:model; d_ff:model; vocab:model",
+    ),
+    "1x8": ("model:8", "heads:model; d_ff:model; vocab:model"),
+}
+_ALONG_DATA = "d_model:data"
+_EIGHT = ("8x1", "4x2", "1x8")
+
+# What trains the model besides meshtf's placed runtime, on eight devices, and on which
+# meshes.
+PEERS = {
+    "towers": ("by hand {}, towers", ["8x1"]),
+    "mirrored": ("by hand {}, mirrored", ["8x1"]),
+    "dtensor": ("DTensor {}", _EIGHT),
+    "jax": ("JAX {}, NamedSharding", _EIGHT),
+    "spmd": ("meshtf {}, exported module", _EIGHT),
+}
+FOREIGN = ("dtensor", "jax")  # others' libraries, which may not run a model
+_BY_TENSORFLOW = (
+    "towers",
+    "mirrored",
+    "dtensor",
+)  # and not by meshtf, or XLA's compiler
+
+
+@dataclasses.dataclass(frozen=True)
+class Case(Dumped):
+    """One row of the table: which library, mesh, devices and mode."""
+
+    config: Config
+    grid: str = ""  # "": plain TensorFlow; else a mesh, such as "4x2"
+    devices: str | None = None  # None: one device with shared storage; or "logical:8"
+    jit: bool = False
+    runtime: str = "placed"  # of meshtf; or one of PEERS
+    cut: str = ""  # along the data as well: "state" of the optimizer, or "variables"
+    recompute: bool = False  # whether the backward pass computes each block again
+    onednn: bool = False  # whether TensorFlow is told to have oneDNN compute products
+
+    @property
+    def mesh(self) -> str:
+        return _LAYOUTS[self.grid][0]
+
+    @property
+    def layout(self) -> str:
+        return _LAYOUTS[self.grid][1]
+
+    @property
+    def variable_layout(self) -> str:
+        return _ALONG_DATA if self.cut == "variables" else ""
+
+    @property
+    def optimizer_layout(self) -> str:
+        return _ALONG_DATA if self.cut == "state" else ""
+
+    @property
+    def name(self) -> str:
+        if self.runtime in PEERS or not self.grid:
+            known = PEERS[self.runtime][0] if self.grid else "plain TensorFlow"
+            return known.format(self.grid) + (", oneDNN" if self.onednn else "")
+        more = {"": "", "state": " state cut", "variables": " FSDP"}[self.cut]
+        more += " recompute" if self.recompute else ""
+        where = "8 logical devices" if self.devices else "one device"
+        return f"meshtf {self.grid}{more}, {where}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables of its process that the others do not have."""
+        return {"TF_ENABLE_ONEDNN_OPTS": "1"} if self.onednn else {}
+
+    @property
+    def group(self) -> str:
+        """What its numbers may be compared with: cases of the same mode."""
+        mode = "XLA" if self.jit else "graph"
+        return f"{self.config.model}, {mode}, dropout {self.config.dropout:g}"
+
+    @property
+    def forecasts(self) -> bool:
+        """Whether a forecast tells its memory: positions share none of it."""
+        return self.runtime == "placed" and (self.grid == "1x1" or bool(self.devices))
+
+
+def sized(model: str, size: str) -> Config:
+    """Returns the config of a model of one of `SIZES`."""
+    return Config(model, **SIZES[size])
+
+
+def spmd_cases(
+    config: Config, grids: Iterable[str], with_jax: bool
+) -> Iterator[list[Case]]:
+    """Yields for each mesh the model in JAX, the exported module, and meshtf's placed
+    runtime.
+    """
+    for grid in grids:
+        runtimes = ["jax", "spmd"] if with_jax else ["spmd"]
+        group = [Case(config, grid, jit=True, runtime=runtime) for runtime in runtimes]
+        yield [*group, Case(config, grid, devices="logical:8")]
+
+
+def cases(
+    config: Config,
+    modes: Iterable[str],
+    dropouts: Iterable[float],
+    wanted: Iterable[str] = ("",),
+    peers: Iterable[str] = (),
+    onednn: bool = False,
+) -> Iterator[list[Case]]:
+    """Yields groups of cases to be compared, plain TensorFlow first.
+
+    Args:
+      config: of all, but for dropout.
+      modes: "graph" and "xla".
+      dropouts: rates; peers come in where it is 0.
+      wanted: parts of names, of which a case must have one.
+      peers: which of `PEERS` are compared as well.
+      onednn: whether what TensorFlow computes without meshtf is compared with oneDNN as
+        well.
+    """
+    for mode in modes:
+        for rate in dropouts:
+            one = Case(dataclasses.replace(config, dropout=rate), jit=mode == "xla")
+            group = [one, *_placed(one), *(() if rate else _beside(one, peers))]
+            if onednn and not one.jit:
+                group += [
+                    dataclasses.replace(case, onednn=True)
+                    for case in group
+                    if not case.grid or case.runtime in _BY_TENSORFLOW
+                ]
+            yield [
+                case
+                for case in group
+                if not case.grid or any(part in case.name for part in wanted)
+            ]
+
+
+def _placed(one: Case) -> Iterator[Case]:
+    """Yields the cases of meshtf's placed runtime."""
+    for recompute in (False, True):
+        yield dataclasses.replace(one, grid="1x1", recompute=recompute)
+    for devices in (None, "logical:8"):
+        for grid, cut in (
+            ("8x1", ""),
+            ("8x1", "state"),
+            ("8x1", "variables"),
+            ("4x2", ""),
+            ("1x8", ""),
+        ):
+            yield dataclasses.replace(one, grid=grid, cut=cut, devices=devices)
+    yield dataclasses.replace(
+        one, grid="8x1", cut="variables", devices="logical:8", recompute=True
+    )
+
+
+def _beside(one: Case, peers: Iterable[str]) -> Iterator[Case]:
+    """Yields the cases of peers that know this model and mode."""
+    for peer in peers:
+        compiled = peer in ("jax", "spmd")
+        if (peer != "jax" or one.config.model == "lm") and (compiled or not one.jit):
+            for grid in PEERS[peer][1]:
+                yield dataclasses.replace(one, grid=grid, runtime=peer, jit=compiled)

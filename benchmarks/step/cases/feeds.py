@@ -1,0 +1,83 @@
+"""What all ways to train see alike: batches, and values of variables to begin with.
+
+Example:
+
+    for batch in batches(config): step(batch)        # arrays by name
+    model.assign(fixed_values(config))
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.step.cases.sizes import Config
+
+Batch = dict[str, np.ndarray]
+BATCHES = 4
+
+
+def batches(config: Config) -> list[Batch]:
+    """Returns batches of a language model, or of BERT's pretraining."""
+    rng = np.random.default_rng(0)
+    rows = _rows(config, rng)
+    if config.model == "bert":
+        return [_masked(config, np.ascontiguousarray(row[:, :-1]), rng) for row in rows]
+    return [
+        {
+            "tokens": np.ascontiguousarray(row[:, :-1]),
+            "targets": np.ascontiguousarray(row[:, 1:]),
+        }
+        for row in rows
+    ]
+
+
+def _rows(config: Config, rng: np.random.Generator) -> np.ndarray:
+    """Returns tokens `[BATCHES, batch, length + 1]`: each is mostly told by the one
+    before.
+    """
+    follows = rng.permutation(config.vocab)
+    tokens = np.empty([BATCHES, config.batch, config.length + 1], np.int32)
+    tokens[..., 0] = rng.integers(0, config.vocab, tokens.shape[:2])
+    for i in range(config.length):
+        told = rng.random(tokens.shape[:2]) < 0.9
+        other = rng.integers(0, config.vocab, told.shape)
+        tokens[..., i + 1] = np.where(told, follows[tokens[..., i]], other)
+    return tokens
+
+
+def _masked(config: Config, tokens: np.ndarray, rng: np.random.Generator) -> Batch:
+    """Returns a batch of BERT: rows of two texts, some shorter, with tokens
+    to guess.
+    """
+    tokens = np.maximum(tokens, 2)  # 0 is padding, 1 stands for what is masked
+    batch, length = tokens.shape
+    ends = rng.integers(length * 3 // 4, length + 1, [batch, 1])
+    places = np.sort([rng.permutation(length)[: config.masked] for _ in range(batch)])
+    places = places.astype(np.int32)
+    ids = np.take_along_axis(tokens, places, 1)
+    np.put_along_axis(tokens, places, 1, 1)
+    tokens[np.arange(length) >= ends] = 0
+    types = (np.arange(length) >= length // 2) & (tokens > 0)
+    return {
+        "tokens": tokens,
+        "token_types": types.astype(np.int32),
+        "masked_positions": places,
+        "masked_ids": ids,
+        "masked_weights": (places < ends).astype(np.float32),
+        "next_sentence_labels": rng.integers(0, 2, batch).astype(np.int32),
+    }
+
+
+def fixed_values(config: Config) -> dict[str, np.ndarray]:
+    """Returns values of all variables, the same for every case."""
+    rng = np.random.default_rng(1)
+    values = {}
+    for name, shape in config.shapes().items():
+        draw = rng.standard_normal(shape, np.float32)
+        if name.endswith("scale"):
+            values[name] = 1 + 0.1 * draw
+        elif name.endswith("bias"):
+            values[name] = 0.1 * draw
+        else:
+            values[name] = draw * np.float32(0.5 * config.fan_in(name) ** -0.5)
+    return values

@@ -1,0 +1,114 @@
+"""The models of `transformer`, in meshtf, behind the same methods as those by hand.
+
+Example:
+
+    model = MeshModel(case)
+    step = model.train_step()
+    loss = step(batch)
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import meshtf as mtf
+from benchmarks.step.cases.cases import Case
+from benchmarks.step.cases.feeds import Batch
+from benchmarks.step.cases.sizes import Config
+from transformer.experts.gating import top_k
+from transformer.experts.moe_layer import MixtureOfExperts
+from transformer.experts.routing import Capacity
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.models.bert import Bert, bert_architecture
+from transformer.models.language_model import LanguageModel
+
+
+class MeshModel:
+    """A model on the mesh and layout of a case, with Adam."""
+
+    def __init__(self, case: Case):
+        c = case.config
+        warnings.simplefilter(
+            "ignore", mtf.LayoutWarning
+        )  # a layout is for all three models
+        if case.devices:
+            mtf.logical_devices(8)
+        self.mesh = mtf.Mesh(
+            case.mesh,
+            layout=case.layout,
+            devices=case.devices,
+            variable_layout=case.variable_layout,
+            optimizer_layout=case.optimizer_layout,
+        )
+        self.model = build(self.mesh, c, case.recompute)
+        self.optimizer = mtf.optimizers.Adam(
+            self.model.trainable_variables, c.learning_rate, c.beta1, c.beta2, c.epsilon
+        )
+        self.step = 0
+
+    def assign(self, values: dict[str, np.ndarray]) -> None:
+        """Takes the values of all variables, and starts the optimizer anew."""
+        self.step = 0
+        for variable in self.model.variables:
+            variable.assign(values[variable.name])
+        for slots in self.optimizer.slots.values():
+            for slot in slots.values():
+                slot.assign(np.zeros(slot.shape.sizes, np.float32))
+
+    def train_step(self, jit: bool = False) -> Callable[[Batch], Any]:
+        """Returns a function of a batch that updates the variables and returns the
+        loss.
+        """
+        self.recording = train = self.recorded(jit)
+
+        def step(batch: Batch) -> Any:
+            self.step += 1
+            return train(batch, np.int32(self.step - 1))
+
+        return step
+
+    def forecast(self, batch: Batch) -> float:
+        """Returns the bytes that all positions together will hold at the most, by
+        `mtf.explain`.
+        """
+        return self.recording.explain(batch, np.int32(0)).memory.peak * self.mesh.size
+
+    def recorded(self, jit: bool = False) -> Any:
+        """Returns the `mtf.function` of a batch and the number of the step."""
+
+        @mtf.function(mesh=self.mesh, jit=jit, batch=self.model.features, step="")
+        def train(batch: dict[str, mtf.Tensor], step: mtf.Tensor) -> mtf.Tensor:
+            with mtf.seed(0, step):
+                loss = self.model.loss(batch, training=True)
+            variables = self.model.trainable_variables
+            self.optimizer.apply(mtf.gradients([loss], variables), variables, step)
+            return loss
+
+        return train
+
+
+def build(mesh: mtf.Mesh, c: Config, recompute: bool = False) -> Model:
+    """Returns the model of a config."""
+    sizes: dict[str, Any] = {
+        "vocab": c.vocab,
+        "d_model": c.d_model,
+        "d_ff": c.d_ff,
+        "heads": c.heads,
+        "d_kv": c.key,
+        "blocks": c.layers,
+        "dropout": c.dropout,
+        "recompute": recompute,
+    }
+    if c.model == "bert":
+        return Bert(mesh, bert_architecture(**sizes, max_length=c.length))
+    if c.model == "moe":
+        gating = functools.partial(top_k, capacity=Capacity(train=c.capacity))
+        mixture = functools.partial(MixtureOfExperts, experts=c.experts, gating=gating)
+        sizes |= {"moe_every": min(2, c.layers), "mixture": mixture}
+    return LanguageModel(mesh, Architecture(**sizes), z_loss=c.z_loss)

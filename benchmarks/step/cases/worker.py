@@ -1,0 +1,133 @@
+"""One case in a process of its own: it starts, tells what starting cost, then steps on
+request.
+
+Started by `rounds` with a case as JSON. It answers with one line of JSON on standard
+output: first what the start cost, then the answer to each line of standard input:
+
+    {"steps": 3}      ->  seconds of wall time and of processor time of each of three more steps
+    {"losses": 5}     ->  losses of five steps from fixed variables and a new optimizer
+
+The clock starts after TensorFlow's (JAX's) import with the data ready, and stops when
+the first loss is there; "compile" counts from where the variables are there: tracing,
+exporting, compiling and the first step. Memory is the highest resident set until after
+the third step, less that before the start.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.harness.case_server import serve
+from benchmarks.step.cases.cases import Case
+from benchmarks.step.cases.feeds import batches, fixed_values
+
+_MODELS = {
+    "plain": ("plain_tf.models", "plain_model"),
+    "towers": ("cases.data_parallel_tf", "ByHand"),
+    "mirrored": ("cases.data_parallel_tf", "ByHand"),
+    "dtensor": ("cases.dtensor", "DTensorModel"),
+    "jax": ("cases.jax_language_model", "JaxLM"),
+    "placed": ("cases.meshtf_model", "MeshModel"),
+    "spmd": ("cases.exported", "ExportedModel"),
+}
+_IMPORTED = {"jax": "jax", "spmd": "jaxlib.xla_client"}
+
+
+def build(case: Case) -> tuple[Any, Callable[[], Any]]:
+    """Returns a model with `assign`, and what makes a function of a batch: one step."""
+    module, name = _MODELS[case.runtime if case.grid else "plain"]
+    model = getattr(importlib.import_module(f"benchmarks.step.{module}"), name)(
+        case if case.grid else case.config
+    )
+    if case.runtime == "placed":  # plain TensorFlow and meshtf know both modes
+        return model, lambda: model.train_step(case.jit)
+    return model, model.train_step
+
+
+class Runner:
+    """A case that has been built, and how it is made to step."""
+
+    def __init__(self, case: Case):
+        self.case, self.config = case, case.config
+        self.batches = batches(case.config)
+        _reset_peak()
+        before = _memory("VmRSS")
+        clocks = {"": time.perf_counter, "_cpu": time.process_time}
+        start = {name: clock() for name, clock in clocks.items()}
+        self.model, make = build(case)
+        built = {name: clock() for name, clock in clocks.items()}
+        self.step, self.count = make(), 0
+        self.one()
+        self.start = {
+            what + name: clock() - since[name]
+            for name, clock in clocks.items()
+            for what, since in (("first", start), ("compile", built))
+        }
+        for _ in range(2):
+            self.one()
+        self.start["memory"] = _memory("VmHWM") - before
+        if case.forecasts:
+            self.start["forecast"] = self.model.forecast(self.batches[0]) / 2**20
+
+    def one(self) -> float:
+        """Takes one step and returns its loss, which waits for it."""
+        batch = self.batches[self.count % len(self.batches)]
+        self.count += 1
+        return float(self.step(batch))
+
+    def steps(self, number: int) -> dict[str, list[float]]:
+        """Takes steps and returns what each of them took."""
+        wall, cpu = [], []
+        for _ in range(number):
+            start, processor = time.perf_counter(), time.process_time()
+            self.one()
+            wall.append(time.perf_counter() - start)
+            cpu.append(time.process_time() - processor)
+        return {"wall": wall, "cpu": cpu}
+
+    def losses(self, number: int) -> dict[str, list[float]]:
+        """Returns the losses of steps from fixed variables."""
+        self.model.assign(fixed_values(self.config))
+        own, self.count = self.step, 0
+        if (
+            not self.case.grid and self.config.dropout
+        ):  # it times masks that are faster for it
+            self.step = self.model.train_step(self.case.jit, masks="hash")
+        losses = [self.one() for _ in range(number)]
+        self.step = own
+        return {"losses": losses}
+
+
+def _memory(field: str) -> float:
+    """Returns a line of this process's status, in MB; Linux only, elsewhere 0."""
+    try:
+        with open("/proc/self/status") as status:
+            return (
+                next(int(line.split()[1]) for line in status if line.startswith(field))
+                / 1024
+            )
+    except OSError:
+        return 0.0
+
+
+def _reset_peak() -> None:
+    """Lets the highest resident set start from the one of now."""
+    try:
+        with open("/proc/self/clear_refs", "w") as clear:
+            clear.write("5")
+    except OSError:
+        pass  # then the peak of the imports counts too, alike for all
+
+
+def start(text: str) -> Runner:
+    """Returns the runner of a case, imported before the clock starts."""
+    case = Case.load(text)
+    importlib.import_module(_IMPORTED.get(case.runtime, "tensorflow"))
+    return Runner(case)
+
+
+if __name__ == "__main__":
+    serve(start)

@@ -1,0 +1,113 @@
+"""A training step of the language model of `transformer` under eight layouts of eight
+positions.
+
+Example:
+
+    for name, case in LAYOUTS.items():
+      step, args = case.build(SMALL, devices="separate:8")
+      step(*args)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+import meshtf as mtf
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+from transformer.training.trainer import Trainer
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How large the model is, and its batch."""
+
+    vocab: int
+    d_model: int
+    d_ff: int
+    heads: int
+    d_kv: int
+    blocks: int
+    batch: int
+    length: int
+
+
+SMALL = Size(
+    vocab=64, d_model=16, d_ff=32, heads=8, d_kv=4, blocks=1, batch=8, length=8
+)
+MEDIUM = Size(
+    vocab=2048, d_model=256, d_ff=1024, heads=8, d_kv=32, blocks=3, batch=16, length=128
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A mesh and what lies where on it."""
+
+    axes: str
+    layout: str = ""
+    variable_layout: str = ""
+    optimizer_layout: str = ""
+
+    def build(
+        self,
+        size: Size,
+        devices: str | None = None,
+        dropout: float = 0.1,
+        microbatches: int = 1,
+        **settings: Any,
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Returns a training step that has not run, a mtf.function, and its arguments.
+
+        Args:
+          size: of the model.
+          devices: of the mesh.
+          dropout: the rate of dropout.
+          microbatches: how many parts of a batch are learned one after the other.
+          **settings: further fields of `Architecture`, such as scanned=True.
+        """
+        mesh = mtf.Mesh(
+            self.axes,
+            self.layout,
+            self.variable_layout,
+            self.optimizer_layout,
+            devices=devices,
+        )
+        model = LanguageModel(
+            mesh,
+            Architecture(
+                size.vocab,
+                size.d_model,
+                size.d_ff,
+                size.heads,
+                size.d_kv,
+                size.blocks,
+                dropout=dropout,
+                **settings,
+            ),
+        )
+        rows = np.random.default_rng(0).integers(
+            0, size.vocab, (size.batch, size.length + 1), np.int32
+        )
+        tokens, targets = (np.ascontiguousarray(x) for x in (rows[:, :-1], rows[:, 1:]))
+        batch = {"tokens": tokens, "targets": targets}
+        return Trainer(model, microbatches=microbatches)._step, (batch, np.int32(0))
+
+
+_TENSOR = "heads:model; d_ff:model; vocab:model"
+ONE = Case("")
+LAYOUTS = {
+    "data": Case("data:8", "batch:data"),
+    "tensor": Case("model:8", _TENSOR),
+    "data and tensor, 4x2": Case("data:4; model:2", "batch:data;" + _TENSOR),
+    "data and tensor, 2x4": Case("data:2; model:4", "batch:data;" + _TENSOR),
+    "length": Case("seq:8", "length:seq"),
+    "ZeRO-1": Case("data:8", "batch:data", optimizer_layout="d_model:data"),
+    "FSDP": Case("data:8", "batch:data", "d_model:data"),
+    "all of it, 2x2x2": Case(
+        "data:2; seq:2; model:2", "batch:data; length:seq;" + _TENSOR, "d_model:data"
+    ),
+}

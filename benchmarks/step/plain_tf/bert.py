@@ -1,0 +1,113 @@
+"""BERT's pretraining by hand, in plain TensorFlow, on one device.
+
+Example:
+
+    loss = PlainBert(Config("bert")).train_step()(batch)     # a batch of `feeds.batches`
+"""
+
+from __future__ import annotations
+
+import functools
+
+import tensorflow as tf
+
+from benchmarks.ops import hand_written_kernels
+from benchmarks.step.plain_tf.training_step import (
+    CrossEntropy,
+    Drop,
+    PlainModel,
+    Weights,
+    below,
+)
+
+_EPSILON = 1e-12
+
+
+class PlainBert(PlainModel):
+    """Blocks with norms after each half, learned positions, and two tasks."""
+
+    def loss(
+        self,
+        w: Weights,
+        batch: dict[str, tf.Tensor],
+        drop: Drop,
+        cross_entropy: CrossEntropy,
+    ) -> tf.Tensor:
+        """Returns the mean cross entropy over masked tokens, plus that over pairs of
+        texts.
+        """
+        c = self.config
+        table = w["bert/embedding/table"]
+        x = self.encode(below(w, "bert/"), table, batch, drop)
+        heads = below(w, "pretraining/")
+        starts = tf.range(x.shape[0] // c.length) * c.length
+        masked = tf.gather(
+            x, tf.reshape(batch["masked_positions"] + starts[:, None], [-1])
+        )
+        masked = norm(
+            heads,
+            "transform",
+            hand_written_kernels.gelu_exact(dense(heads, "transform", masked)),
+        )
+        logits = tf.nn.bias_add(
+            tf.matmul(masked, table, transpose_b=True), heads["logits_bias"]
+        )
+        losses = cross_entropy(logits, tf.reshape(batch["masked_ids"], [-1]))
+        weights = tf.reshape(batch["masked_weights"], [-1])
+        pooled = tf.tanh(dense(below(w, "bert/"), "pooler", tf.gather(x, starts)))
+        pairs = tf.nn.sparse_softmax_cross_entropy_with_logits(
+            batch["next_sentence_labels"], dense(heads, "next_sentence", pooled)
+        )
+        # Of a part of a batch this is a part of the mean, if the batch tells its count.
+        count = batch.get("masked_count", tf.reduce_sum(weights))
+        return tf.reduce_sum(losses * weights) / count + tf.reduce_mean(pairs)
+
+    def encode(
+        self, w: Weights, table: tf.Tensor, batch: dict[str, tf.Tensor], drop: Drop
+    ) -> tf.Tensor:
+        """Returns `[batch * length, d_model]`."""
+        c = self.config
+        x = hand_written_kernels.embed(table, tf.reshape(batch["tokens"], [-1]))
+        # Two rows: a product is faster than looking up and adding up again.
+        types = tf.one_hot(tf.reshape(batch["token_types"], [-1]), 2)
+        x += tf.matmul(types, w["type_embedding/table"])
+        x = tf.reshape(x, [-1, c.length, c.d_model]) + w["position_embedding/table"]
+        x = norm(w, "embedding", tf.reshape(x, [-1, c.d_model]))
+        x = drop(x, "dropout")
+        bias = tf.where(batch["tokens"] > 0, 0.0, -1e9)[:, None, None]
+        for i in range(c.layers):
+            path = f"encoder/block_{i}/"
+            own = below(w, path)
+            attend = functools.partial(
+                self.attention, below(own, "attention/"), bias=bias
+            )
+            h = attend(x, drop=lambda y, p, path=path: drop(y, f"{path}attention/{p}"))
+            x = norm(own, "attention", x + drop(h, path + "attention_dropout"))
+            h = hand_written_kernels.gelu_exact(dense(own, "feed_forward/wi", x))
+            h = dense(own, "feed_forward/wo", h)
+            x = norm(own, "feed_forward", x + drop(h, path + "feed_forward_dropout"))
+        return x
+
+    def attention(
+        self, w: Weights, x: tf.Tensor, bias: tf.Tensor, drop: Drop
+    ) -> tf.Tensor:
+        """Returns self-attention of x `[batch * length, d_model]`, with a bias of
+        padding.
+        """
+        query, key, value = (
+            self.heads(w, name, x) for name in ("query", "key", "value")
+        )
+        y = self.attended(w, query * self.config.key**-0.5, key, value, bias, drop)
+        return tf.nn.bias_add(y, w["output/bias"])
+
+
+def dense(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
+    """Returns the product of rows x with a kernel, plus a bias."""
+    return tf.nn.bias_add(tf.matmul(x, w[f"{name}/kernel"]), w[f"{name}/bias"])
+
+
+def norm(w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
+    """Returns rows x, normalized."""
+    return hand_written_kernels.layer_norm(
+        x, w[f"{name}_norm/scale"], w[f"{name}_norm/bias"], _EPSILON
+    )

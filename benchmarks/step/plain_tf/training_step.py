@@ -1,0 +1,191 @@
+"""What the models by hand in plain TensorFlow share: variables, slots and the training
+step.
+
+This is what `meshtf` is measured against, so it is as good as we can make it:
+formulations were compared with their alternatives, forward and backward, and the
+fastest was kept (see the comments). It knows nothing of meshtf.
+
+    model = PlainLM(Config(layers=2))
+    step = model.train_step(jit=False)
+    loss = step(batch)          # one update by Adam
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks.ops import hand_written_kernels
+from benchmarks.ops.dropout_masks import MASKS, masked
+from benchmarks.step.cases.sizes import Config
+
+Drop = Callable[[tf.Tensor, str], tf.Tensor]
+Weights = Mapping[str, tf.Tensor]
+CrossEntropy = Callable[
+    [tf.Tensor, tf.Tensor], tf.Tensor
+]  # of logits and labels, by row
+
+
+def initial_value(config: Config, name: str, shape: tuple[int, ...]) -> tf.Tensor:
+    """Returns ones, zeros or normal numbers, as the kind of the variable wants."""
+    if name.endswith("scale"):
+        return tf.ones(shape)
+    if name.endswith("bias"):
+        return tf.zeros(shape)
+    stddev = 0.5 if name.endswith("/embedding/table") else config.fan_in(name) ** -0.5
+    return tf.random.normal(shape, stddev=stddev)
+
+
+def below(weights: Weights, path: str) -> dict[str, tf.Tensor]:
+    """Returns the weights of a path, by the rest of their names."""
+    return {
+        name[len(path) :]: w for name, w in weights.items() if name.startswith(path)
+    }
+
+
+class PlainModel(tf.Module):
+    """Variables, slots and the training step; models add their loss."""
+
+    def __init__(self, config: Config):
+        super().__init__()
+        self.config = config
+        self.step = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.weights = {
+            name: tf.Variable(initial_value(config, name, shape), name=name)
+            for name, shape in config.shapes().items()
+        }
+        self.slots = {
+            name: tuple(tf.Variable(tf.zeros(w.shape), trainable=False) for _ in "mv")
+            for name, w in self.weights.items()
+        }
+
+    def assign(self, values: dict[str, np.ndarray]) -> None:
+        """Takes the values of all variables, and starts the optimizer anew."""
+        self.step.assign(0)
+        for name, weight in self.weights.items():
+            weight.assign(values[name])
+            for slot in self.slots[name]:
+                slot.assign(tf.zeros(slot.shape))
+
+    def loss(
+        self,
+        w: Weights,
+        batch: dict[str, tf.Tensor],
+        drop: Drop,
+        cross_entropy: CrossEntropy,
+    ) -> tf.Tensor:
+        """Returns the training loss of a batch: a scalar."""
+        raise NotImplementedError
+
+    def heads(self, w: Weights, name: str, x: tf.Tensor) -> tf.Tensor:
+        """Returns `[batch, length, heads, key]` for x `[batch * length, d_model]`."""
+        c = self.config
+        y = tf.matmul(x, tf.reshape(w[f"{name}/kernel"], [c.d_model, -1]))
+        if f"{name}/bias" in w:
+            y = tf.nn.bias_add(y, tf.reshape(w[f"{name}/bias"], [-1]))
+        return tf.reshape(y, [-1, c.length, c.heads, c.key])
+
+    def attended(
+        self,
+        w: Weights,
+        query: tf.Tensor,
+        key: tf.Tensor,
+        value: tf.Tensor,
+        bias: tf.Tensor,
+        drop: Drop,
+    ) -> tf.Tensor:
+        """Returns what attention finds, `[batch * length, d_model]`.
+
+        Args:
+          w: the weights of this attention.
+          query: `[batch, length, heads, key]`, divided by the root of the size of a
+            head.
+          key: likewise.
+          value: likewise.
+          bias: what is added to the scores.
+          drop: what attention weights pass through.
+        """
+        # Batch products of transposed tensors: einsum takes 1.15 times as long in graph
+        # mode.
+        scores = tf.matmul(
+            tf.transpose(query, [0, 2, 1, 3]), tf.transpose(key, [0, 2, 3, 1])
+        )
+        # An added mask needs no pass in the gradient, where `tf.where` needs one.
+        seen = drop(tf.nn.softmax(scores + bias), "dropout")
+        y = tf.transpose(
+            tf.matmul(seen, tf.transpose(value, [0, 2, 1, 3])), [0, 2, 1, 3]
+        )
+        y = tf.reshape(y, [-1, self.config.d_model])
+        return tf.matmul(y, tf.reshape(w["output/kernel"], [self.config.d_model, -1]))
+
+    def dropper(self, seed: tf.Tensor, masks: str) -> Drop:
+        """Returns a function that drops: of a tensor and the path of meshtf's op of
+        that place.
+        """
+        c = self.config
+
+        def drop(x: tf.Tensor, path: str) -> tf.Tensor:
+            # meshtf has a mask [batch, length, d_model] where this has rows
+            shape = x.shape if x.shape.rank != 2 else [c.batch, c.length, x.shape[1]]
+            mask = MASKS[masks](shape, c.dropout, seed, f"{c.root}/{path}/dropout")
+            return masked(x, tf.reshape(mask, x.shape))
+
+        return drop if c.dropout else lambda x, path: x
+
+    def update(self, gradients: dict[str, tf.Tensor]) -> None:
+        """Takes one step of Adam; one kernel for each variable is four times as fast as
+        expressions.
+        """
+        c = self.config
+        t = tf.cast(self.step.assign_add(1), tf.float32)
+        powers = tf.pow(c.beta1, t), tf.pow(c.beta2, t)
+        for name, gradient in gradients.items():
+            m, v = self.slots[name]
+            tf.raw_ops.ResourceApplyAdam(
+                var=self.weights[name].handle,
+                m=m.handle,
+                v=v.handle,
+                beta1_power=powers[0],
+                beta2_power=powers[1],
+                lr=c.learning_rate,
+                beta1=c.beta1,
+                beta2=c.beta2,
+                epsilon=c.epsilon,
+                grad=gradient,
+            )
+
+    def train_step(
+        self, jit: bool = False, masks: str = "philox"
+    ) -> Callable[[Any], tf.Tensor]:
+        """Returns a function of a batch that updates the variables and returns the
+        loss.
+
+        Args:
+          jit: whether XLA compiles it.
+          masks: "philox", the fastest, or "hash": those that meshtf draws, for equal
+            losses.
+        """
+
+        def cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+            return hand_written_kernels.cross_entropy(
+                logits, labels, self.config.z_loss, jit
+            )
+
+        @tf.function(autograph=False, jit_compile=jit)
+        def train(batch: dict[str, tf.Tensor]) -> tf.Tensor:
+            weights = {name: w.read_value() for name, w in self.weights.items()}
+            drop = self.dropper(self.step.read_value(), masks)
+            with tf.GradientTape(watch_accessed_variables=False) as tape:
+                tape.watch(list(weights.values()))
+                loss = self.loss(weights, batch, drop, cross_entropy)
+            gradients = tape.gradient(loss, weights)
+            # The embedding's gradient comes as rows; made dense by one segment sum.
+            self.update(
+                {name: tf.convert_to_tensor(g) for name, g in gradients.items()}
+            )
+            return loss
+
+        return train

@@ -1,0 +1,1 @@
+"""Flags, settings and the training loop of the programs."""

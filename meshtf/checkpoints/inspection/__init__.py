@@ -1,0 +1,1 @@
+"""Checkpoints looked at: reports, verification, `python -m meshtf checkpoint`."""

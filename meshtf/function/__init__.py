@@ -1,0 +1,1 @@
+"""The front end: `mtf.function`, `mtf.explain`, `mtf.export`."""

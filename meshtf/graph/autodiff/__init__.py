@@ -1,0 +1,1 @@
+"""Gradients: rules of ops, called from the last node to the first."""

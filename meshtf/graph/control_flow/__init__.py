@@ -1,0 +1,1 @@
+"""Ops that run recorded bodies: loops, branches, calls."""

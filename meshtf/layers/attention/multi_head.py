@@ -1,0 +1,158 @@
+"""Multi-head attention: multi-query and grouped-query, to itself or to a memory.
+
+    attention = MultiHeadAttention(mesh, "d_model:512", "heads:8", "key:64")
+    bias = causal_bias(mesh, "length:128", "memory_length:128")
+    y = attention(x, bias=bias)       # [batch length d_model] -> the same
+
+Scores are [batch heads length memory_length]: positions that are looked at have a name
+of their own, so a layout may cut the positions that look. Keys and values that several
+heads share lack a name of the heads:
+
+    heads_dim="heads:8", memory_heads_dim=""                        multi-query
+    heads_dim="groups:2;heads:4", memory_heads_dim="groups:2"       grouped-query
+
+(Shazeer, 2019, arXiv 1911.02150; Ainslie et al., 2023, arXiv 2305.13245.)
+"""
+
+from __future__ import annotations
+
+from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor, check_tensors
+from meshtf.layers.attention.dot_product import dot_product_attention
+from meshtf.layers.attention.heads import Cache, Heads
+from meshtf.layers.attention.rotary import Angles
+from meshtf.layers.initializers import Initializer
+from meshtf.mesh import Mesh
+from meshtf.names import ShapeLike
+from meshtf.names.arguments import check_bools, check_record
+
+
+class MultiHeadAttention(Heads):
+    """softmax(q · k / sqrt(key) + bias) · v, for several heads, and a product back to
+    `model_dim`.
+
+    Args:
+      mesh: where the variables lie.
+      model_dim: what comes in and goes out, such as "d_model:512".
+      heads_dim: such as "heads:8".
+      key_dim: the size of a head, such as "key:64".
+      length_dim: the name of the positions that look.
+      memory_dim: the name that positions get where they are looked at.
+      dropout_rate: the share of attention weights that are dropped in training.
+      use_bias: whether the products add a bias.
+      output_initializer: of the kernel of the last product.
+      memory_heads_dim: those of `heads_dim` that keys and values have, too; default:
+        all.
+      dropout_broadcast: names along which one dropout mask serves all rows.
+      scale: what scores are multiplied by; default: 1 / sqrt(size of `key_dim`).
+      name: the last part of the path of its variables.
+
+    Raises:
+      ShapeError: `memory_heads_dim` are none of `heads_dim`.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        model_dim: ShapeLike,
+        heads_dim: ShapeLike,
+        key_dim: ShapeLike,
+        length_dim: str = "length",
+        memory_dim: str = "memory_length",
+        dropout_rate: float = 0.0,
+        use_bias: bool = False,
+        output_initializer: Initializer | None = None,
+        memory_heads_dim: ShapeLike | None = None,
+        dropout_broadcast: str = "",
+        scale: float | None = None,
+        name: str = "attention",
+    ) -> None:
+        super().__init__(
+            mesh,
+            model_dim,
+            heads_dim,
+            key_dim,
+            memory_heads_dim,
+            length_dim,
+            memory_dim,
+            use_bias,
+            output_initializer,
+            (dropout_rate, dropout_broadcast),
+            scale,
+            name,
+        )
+
+    def __call__(
+        self,
+        x: Tensor,
+        memory: Tensor | Cache | None = None,
+        bias: Tensor | None = None,
+        angles: Angles | None = None,
+        training: bool = False,
+        extra_logit: Tensor | float | None = None,
+    ) -> Tensor:
+        """Returns [batch length model_dim] for x of the same shape.
+
+        Args:
+          x: the positions that look; one alone may lack the name of positions.
+          memory: what they look at, [batch length model_dim] of any length, or what
+            `remember` made of it; default: x itself.
+          bias: added to the scores, which are [batch heads length memory_length].
+          angles: rotary positions, by which queries and keys are turned.
+          training: whether attention weights are dropped.
+          extra_logit: the score of one more row of zeros.
+        """
+        x = as_tensor("x", x)
+        check_bools(training=training)
+        q = self.turned(self.by_head(self.query, x), angles)
+        cache = self.remembered(x, memory, angles)
+        return self._look(x, q, cache, bias, training, extra_logit)
+
+    def remembered(
+        self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None
+    ) -> Cache:
+        """Returns keys and values of what `__call__` is given."""
+        check_tensors(x=x)
+        if isinstance(memory, Cache):
+            return memory
+        return self.remember(x if memory is None else memory, angles)
+
+    def look(
+        self,
+        x: Tensor,
+        cache: Cache,
+        bias: Tensor | None = None,
+        extra_logit: Tensor | float | None = None,
+    ) -> Tensor:
+        """Returns what `__call__` does, for a memory of which keys and values are there
+        already.
+
+        So a decoder looks at its encoder, step by step: x may be one position, [batch
+        model_dim].
+        """
+        check_tensors(x=x)
+        check_record(Cache, cache=cache)
+        return self._look(
+            x, self.by_head(self.query, x), cache, bias, False, extra_logit
+        )
+
+    def _look(
+        self,
+        x: Tensor,
+        q: Tensor,
+        cache: Cache,
+        bias: Tensor | None,
+        training: bool,
+        extra_logit: Tensor | float | None,
+    ) -> Tensor:
+        y = dot_product_attention(
+            q,
+            *cache,
+            self.memory_dim,
+            self.key_dim,
+            bias,
+            extra_logit,
+            self.scale,
+            lambda weights: self.dropout(weights, training),
+        )
+        return self.output(y, x.shape.names)

@@ -1,0 +1,78 @@
+"""Rotary positions: each pair of numbers of a head turns with its position.
+
+    turn = rotary_angles(mtf.range(mesh, "length:128"), "key:64")
+    q, k = rotate(q, "key", turn), rotate(k, "key", turn)
+
+Then q · k depends on how far apart two positions are, and on nothing else of where they
+are (Su et al., 2021). Number i of the first half is paired with number i of the second.
+The angles are made once and used by all layers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from meshtf.errors import ShapeError
+from meshtf.graph import Tensor
+from meshtf.graph.arguments import as_tensor
+from meshtf.layers.mixed_precision import in_type_of
+from meshtf.names import Dimension, ShapeLike
+from meshtf.names.arguments import check_floats, check_record
+from meshtf.ops.elementwise.arithmetic import outer
+from meshtf.ops.elementwise.unary import cos, exp, sin
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.indexing.gather import range as range_
+from meshtf.ops.shapes.reshape import single_dim, tensor_along, transpose
+from meshtf.ops.shapes.slice import concat
+from meshtf.ops.windows.shift import roll
+
+
+class Angles(NamedTuple):
+    """Cosine and signed sine of each position's angles: [..., length, key] each."""
+
+    cos: Tensor
+    sin: Tensor
+
+
+def rotary_angles(
+    positions: Tensor,
+    key_dim: ShapeLike,
+    longest: float = 10000.0,
+    dtype: str = "float32",
+) -> Angles:
+    """Returns the angles position * longest**(-2 i / key), for both of a pair.
+
+    Args:
+      positions: integers, such as mtf.range(mesh, "length:128").
+      key_dim: the size of a head, such as "key:64".
+      longest: the slowest pair turns once in about 2 * pi * longest positions.
+      dtype: of the angles: "float64" for heads in float64.
+
+    Raises:
+      ShapeError: the size of a head is odd.
+    """
+    positions = as_tensor("positions", positions)
+    check_floats(longest=longest)
+    name, size = single_dim(key_dim).name, single_dim(key_dim).size
+    if size % 2:
+        raise ShapeError(
+            f"rotary positions turn pairs: {name}:{size} must have an even size."
+        )
+    half = Dimension(name, size // 2)
+    slower = exp(
+        range_(positions.mesh, half, dtype) * (-2.0 * math.log(longest) / size)
+    )
+    angles = transpose(
+        outer(cast(positions, dtype), slower), (*positions.shape.names, name)
+    )
+    sines = sin(angles)
+    return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
+
+
+def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
+    """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
+    x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
+    check_record(Angles, angles=angles)
+    swapped = roll(x, key_dim, x.shape[key_dim] // 2)
+    return x * in_type_of(x, angles.cos) + swapped * in_type_of(x, angles.sin)

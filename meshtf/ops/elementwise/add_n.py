@@ -1,0 +1,77 @@
+"""Sums of several tensors: one pass over memory, where a + b + c would make two.
+
+Example:
+
+    mtf.add_n([a, b, c])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.names import wide
+from meshtf.names.arguments import as_sequence
+from meshtf.ops.common.broadcasting import align, onto, same_dtype
+
+
+class AddN(Op):
+    """The sum of tensors of the same names."""
+
+    linear = "joint"
+    samples = (
+        Sample((), ("b:4;d:6", "d:6;b:4", "b:4;d:6")),
+        Sample((), ("complex b:4", "complex b:4")),
+        Sample((), ("int b:3;d:4", "int b:3;d:4"), gradient=False),
+    )
+
+    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+        first, dtype = xs[0].shape, same_dtype(*xs)
+        if dtype == "bool":
+            raise DTypeError(
+                explain_error(
+                    "add_n does not take the type bool.",
+                    way_out='Count with mtf.cast(x, "int32").',
+                )
+            )
+        for x in xs:
+            if set(x.shape) != set(first):
+                raise ShapeError(
+                    explain_error(
+                        f"add_n adds tensors of the same dimensions, not {first!r} and "
+                        f"{x.shape!r}.",
+                        way_out="Use x + y, which broadcasts, or mtf.broadcast before.",
+                    )
+                )
+        return (xs[0],)
+
+    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+        # More than two half floats: TensorFlow would round after each of them.
+        ys = xs if len(xs) < 3 else [tf.cast(x, wide(x.dtype.name)) for x in xs]
+        y = tf.add_n(
+            [align(x, s, at.outputs[0]) for x, s in zip(ys, at.inputs, strict=True)]
+        )
+        return (tf.cast(y, xs[0].dtype),)
+
+    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
+        return [onto(dy, x) for x in xs]
+
+    def flops(self, *xs: Spec) -> int:
+        return (len(xs) - 1) * xs[0].shape.size
+
+
+def add_n(xs: Sequence[Any]) -> Tensor:
+    """Returns the sum of one or more tensors of the same names, in any order.
+
+    Raises:
+      ShapeError: their dimensions differ, or there is no tensor.
+      DTypeError: their data types differ, or are bool.
+    """
+    xs = as_sequence("xs", xs, "a list of tensors")
+    if not xs:
+        raise ShapeError("add_n of no tensors: nothing tells the shape of the sum.")
+    return xs[0] if len(xs) == 1 and isinstance(xs[0], Tensor) else apply(AddN(), *xs)

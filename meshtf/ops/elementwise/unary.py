@@ -1,0 +1,190 @@
+"""Functions of one tensor, element by element.
+
+    mtf.exp(x), mtf.tanh(x), mtf.is_nan(x)
+    abs(x), -x, ~x                the operators of Python call these functions
+
+At singular points a cotangent of zero stays zero: the gradient of mtf.where(x > 0,
+mtf.log(x), 0.0) at x = 0 is 0, not NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshtf.graph import OPERATORS, Tensor, apply
+from meshtf.ops.elementwise.arithmetic import atan2
+from meshtf.ops.elementwise.complex import imag, real
+from meshtf.ops.elementwise.unary_op import Unary
+
+
+def exp(x: Any) -> Tensor:
+    """Returns e to the power x."""
+    return apply(Unary("exp"), x)
+
+
+def expm1(x: Any) -> Tensor:
+    """Returns e to the power x, minus 1, exact for small x."""
+    return apply(Unary("expm1"), x)
+
+
+def log(x: Any) -> Tensor:
+    """Returns the natural logarithm."""
+    return apply(Unary("log"), x)
+
+
+def log1p(x: Any) -> Tensor:
+    """Returns log(1 + x), exact for small x."""
+    return apply(Unary("log1p"), x)
+
+
+def sqrt(x: Any) -> Tensor:
+    """Returns the square root."""
+    return apply(Unary("sqrt"), x)
+
+
+def rsqrt(x: Any) -> Tensor:
+    """Returns 1 / sqrt(x)."""
+    return apply(Unary("rsqrt"), x)
+
+
+def square(x: Any) -> Tensor:
+    """Returns x * x."""
+    return apply(Unary("square"), x)
+
+
+def tanh(x: Any) -> Tensor:
+    """Returns the hyperbolic tangent."""
+    return apply(Unary("tanh"), x)
+
+
+def sigmoid(x: Any) -> Tensor:
+    """Returns 1 / (1 + exp(-x))."""
+    return apply(Unary("sigmoid"), x)
+
+
+def softplus(x: Any) -> Tensor:
+    """Returns log(1 + exp(x))."""
+    return apply(Unary("softplus"), x)
+
+
+def erf(x: Any) -> Tensor:
+    """Returns the error function."""
+    return apply(Unary("erf"), x)
+
+
+def erfinv(x: Any) -> Tensor:
+    """Returns the number whose error function is x."""
+    return apply(Unary("erfinv"), x)
+
+
+def lgamma(x: Any) -> Tensor:
+    """Returns the logarithm of the absolute value of the gamma function."""
+    return apply(Unary("lgamma"), x)
+
+
+def digamma(x: Any) -> Tensor:
+    """Returns the derivative of the logarithm of the gamma function."""
+    return apply(Unary("digamma"), x)
+
+
+def sin(x: Any) -> Tensor:
+    """Returns the sine."""
+    return apply(Unary("sin"), x)
+
+
+def cos(x: Any) -> Tensor:
+    """Returns the cosine."""
+    return apply(Unary("cos"), x)
+
+
+def tan(x: Any) -> Tensor:
+    """Returns the tangent."""
+    return apply(Unary("tan"), x)
+
+
+def asin(x: Any) -> Tensor:
+    """Returns the angle whose sine is x."""
+    return apply(Unary("asin"), x)
+
+
+def acos(x: Any) -> Tensor:
+    """Returns the angle whose cosine is x."""
+    return apply(Unary("acos"), x)
+
+
+def atan(x: Any) -> Tensor:
+    """Returns the angle whose tangent is x."""
+    return apply(Unary("atan"), x)
+
+
+def sinh(x: Any) -> Tensor:
+    """Returns the hyperbolic sine."""
+    return apply(Unary("sinh"), x)
+
+
+def cosh(x: Any) -> Tensor:
+    """Returns the hyperbolic cosine."""
+    return apply(Unary("cosh"), x)
+
+
+def angle(x: Any) -> Tensor:
+    """Returns the angle of complex numbers, between -pi and pi."""
+    return atan2(imag(x), real(x))
+
+
+def abs(x: Any) -> Tensor:
+    """Returns the absolute value; of complex numbers their distance from 0,
+    in floats.
+    """
+    return apply(Unary("abs"), x)
+
+
+def negative(x: Any) -> Tensor:
+    """Returns -x."""
+    return apply(Unary("negative"), x)
+
+
+def sign(x: Any) -> Tensor:
+    """Returns -1, 0 or 1; it has no gradient."""
+    return apply(Unary("sign"), x)
+
+
+def reciprocal(x: Any) -> Tensor:
+    """Returns 1 / x."""
+    return apply(Unary("reciprocal"), x)
+
+
+def floor(x: Any) -> Tensor:
+    """Returns x rounded down; it has no gradient."""
+    return apply(Unary("floor"), x)
+
+
+def ceil(x: Any) -> Tensor:
+    """Returns x rounded up; it has no gradient."""
+    return apply(Unary("ceil"), x)
+
+
+def round(x: Any) -> Tensor:
+    """Returns x rounded to the nearest integer, halves to the even one; it has no
+    gradient.
+    """
+    return apply(Unary("round"), x)
+
+
+def is_finite(x: Any) -> Tensor:
+    """Returns whether x is neither infinite nor NaN."""
+    return apply(Unary("is_finite"), x)
+
+
+def is_nan(x: Any) -> Tensor:
+    """Returns whether x is not a number."""
+    return apply(Unary("is_nan"), x)
+
+
+def logical_not(x: Any) -> Tensor:
+    """Returns whether x is False."""
+    return apply(Unary("logical_not"), x)
+
+
+for _function in (abs, negative, logical_not):
+    OPERATORS[_function.__name__] = _function

@@ -1,0 +1,241 @@
+"""Pointwise ops that choose, convert or bound: where, cast, clip.
+
+Example:
+
+    mtf.where(x > 0, x, 0.0)          numbers are attributes: no tensor of zeros is made
+    mtf.cast(x, "bfloat16")
+    mtf.clip(x, low=0.0)              which is also mtf.maximum(x, 0.0)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, explain_error
+from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
+from meshtf.names import dtype_name, has_gradient, is_complex
+from meshtf.names.arguments import as_float
+from meshtf.ops.common.broadcasting import (
+    align,
+    check_scalar,
+    is_scalar,
+    join,
+    onto,
+    plain,
+    require_order,
+    same_dtype,
+    that_meet,
+)
+
+
+class Where(Op):
+    """x where the condition holds, else y; a branch that is a number stands in `x` or
+    `y`.
+    """
+
+    x: bool | int | float | complex | None = None
+    y: bool | int | float | complex | None = None
+    dtype: str = ""  # of the result, where both branches are numbers
+
+    samples = (
+        Sample((), ("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
+        Sample((), ("bool b:4", "b:4;d:6", "d:6;b:4")),
+        Sample((), ("bool d:6;b:4", "b:4", "d:6")),
+        Sample((None, 0.0), ("bool b:3;d:5", "b:3;d:5")),
+        Sample((-1.5, None), ("bool d:6", "b:4;d:6")),
+        Sample((1.0, 0.0, "float32"), ("bool b:4;d:6",), gradient=False),
+        Sample((None, 1j), ("bool d:5", "complex b:3;d:5")),
+        Sample((None, 7), ("bool b:4", "int d:6;b:4"), gradient=False),
+    )
+
+    def out(self, condition: Spec, *branches: Spec) -> tuple[Spec, ...]:
+        if condition.dtype != "bool":
+            raise DTypeError(
+                explain_error(
+                    f"the condition of where has the type {condition.dtype}, not bool.",
+                    way_out="Compare it with something, as in x != 0.",
+                )
+            )
+        dtype = same_dtype(*branches) if branches else self.dtype
+        for value in (self.x, self.y):
+            if value is not None:
+                check_scalar(value, dtype)
+        return (Spec(join(condition.shape, *(b.shape for b in branches)), dtype),)
+
+    def local(self, at: At, condition: Any, *branches: Any) -> tuple[Any, ...]:
+        given = iter(
+            align(b, s, at.outputs[0])
+            for b, s in zip(branches, at.inputs[1:], strict=True)
+        )
+        dtype = branches[0].dtype if branches else self.dtype
+        x, y = (
+            next(given) if v is None else tf.constant(v, dtype)
+            for v in (self.x, self.y)
+        )
+        return (tf.where(align(condition, at.inputs[0], at.outputs[0]), x, y),)
+
+    def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> list[Any]:
+        # Chosen, never multiplied: a NaN in the branch that was not taken stays there.
+        given = iter(branches)
+        taken = [(Where(y=0.0), next(given))] if self.x is None else []
+        taken += [(Where(x=0.0), next(given))] if self.y is None else []
+        return [None, *(onto(apply(op, condition, dy), branch) for op, branch in taken)]
+
+
+class Cast(Op):
+    """Another data type. Attributes: the old one and the new one."""
+
+    old: str
+    new: str
+
+    samples = (
+        Sample(("float32", "float64"), ("ties b:4;d:6",)),
+        Sample(("float32", "bfloat16"), ("b:4;d:6",)),
+        Sample(("float32", "int32"), ("ties b:3;d:5",), gradient=False),
+        Sample(("float32", "complex64"), ("b:4;d:6",)),
+        Sample(("int32", "float32"), ("int b:4",), gradient=False),
+        Sample(("bool", "float32"), ("bool b:4;d:6",), gradient=False),
+    )
+
+    @property
+    def linear(self) -> Any:
+        """Unfinished sums may become wider, which loses nothing; to round each one
+        would lose.
+        """
+        wider = [
+            ("bfloat16", "float32"),
+            ("float16", "float32"),
+            ("float32", "float64"),
+            ("bfloat16", "float64"),
+            ("float16", "float64"),
+            ("float32", "complex64"),
+            ("float64", "complex128"),
+            ("complex64", "complex128"),
+        ]
+        return "joint" if (self.old, self.new) in wider else None
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        if is_complex(self.old) and not is_complex(self.new):
+            raise DTypeError(
+                explain_error(
+                    f"{self.new} has no room for complex numbers.",
+                    way_out="Take a part of them: mtf.real(x), mtf.imag(x), abs(x) or "
+                    "mtf.angle(x).",
+                )
+            )
+        return (Spec(x.shape, self.new),)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (tf.cast(x, self.new),)
+
+    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+        if not (has_gradient(self.old) and has_gradient(self.new)):
+            return [None]
+        if is_complex(self.new) and not is_complex(self.old):
+            dy = OPERATORS["real"](dy)
+        return [cast(dy, self.old)]
+
+
+class Clip(Op):
+    """x, but not below `low` and not above `high`."""
+
+    low: int | float | None = None
+    high: int | float | None = None
+
+    samples = (
+        Sample((-0.5, 0.75), ("b:4;d:6",)),
+        Sample((0.25, None), ("b:3;d:5",)),
+        Sample((None, 0.25), ("d:5",)),
+        Sample((2, 5), ("int b:4",), gradient=False),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        require_order(x.dtype, "clip")
+        for bound in (self.low, self.high):
+            if bound is not None:
+                check_scalar(bound, x.dtype)
+        return (x,)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        low, high = (
+            None if v is None else tf.constant(v, x.dtype)
+            for v in (self.low, self.high)
+        )
+        if low is None or high is None:
+            return (tf.minimum(x, high) if low is None else tf.maximum(x, low),)
+        return (
+            tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),
+        )  # one pass
+
+    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+        return [apply(ClipGrad(self.low, self.high), dy, x)]
+
+
+class ClipGrad(Op):
+    """dy where x lies within the bounds (on them, too), else 0."""
+
+    low: int | float | None = None
+    high: int | float | None = None
+
+    samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
+
+    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+        return (dy,)
+
+    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
+        low = -math.inf if self.low is None else self.low
+        high = math.inf if self.high is None else self.high
+        inside = tf.equal(
+            x,
+            tf.raw_ops.ClipByValue(
+                t=x,
+                clip_value_min=tf.constant(low, x.dtype),
+                clip_value_max=tf.constant(high, x.dtype),
+            ),
+        )
+        return (tf.where(inside, dy, tf.zeros([], dy.dtype)),)
+
+    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:
+        return [apply(self, dz, x), None]
+
+
+def where(condition: Any, x: Any, y: Any) -> Tensor:
+    """Returns x where the condition holds and y elsewhere; x and y may be numbers.
+
+    What was not chosen has the gradient zero, whatever its value; and functions with a
+    singular point (log, sqrt, 1 / x and the like) turn a zero into a zero there. So
+    mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its gradient, and no second `where`
+    around the argument is needed.
+    """
+    branches = [b for b in (x, y) if not is_scalar(b)]
+    first, second = numbers = [plain(b) if is_scalar(b) else None for b in (x, y)]
+    # Two numbers: the type is the wider one's.
+    widest = max(map(type, numbers), key=[bool, int, float, complex, type(None)].index)
+    dtype = "" if branches else dtype_name(widest)
+    return apply(Where(first, second, dtype), *that_meet("where", condition, *branches))
+
+
+def cast(x: Any, dtype: Any) -> Tensor:
+    """Returns x as another data type."""
+    x = as_tensor("x", x)
+    new = dtype_name(dtype)
+    return (
+        x if isinstance(x, Tensor) and x.dtype == new else apply(Cast(x.dtype, new), x)
+    )
+
+
+def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
+    """Returns x, but not below `low` and not above `high`; None is no bound."""
+    low, high = (
+        None if v is None else as_float(name, v)
+        for name, v in (("low", low), ("high", high))
+    )
+    return apply(Clip(low, high), x)
+
+
+OPERATORS["cast"] = cast
+OPERATORS["where"] = where

@@ -1,0 +1,1 @@
+"""Fused ops of neural networks."""

@@ -1,0 +1,93 @@
+"""Activations: what networks put between their products.
+
+    mtf.relu(x), mtf.gelu(x), mtf.silu(x)       silu is also called swish
+    mtf.leaky_relu(x, alpha=0.1)
+
+References: elu arXiv 1511.07289, selu 1706.02515, gelu 1606.08415, silu 1702.03118,
+squared relu 2109.08668.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.names.arguments import as_bool
+from meshtf.ops.elementwise.unary import square
+from meshtf.ops.elementwise.unary_op import Unary
+from meshtf.ops.reductions.reduce import require_floating
+
+
+class LeakyRelu(Op):
+    """x where it is positive, else alpha * x."""
+
+    alpha: float
+
+    samples = (Sample((0.2,), ("b:4;d:6",)), Sample((0.5,), ("ties d:5;b:3",)))
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        require_floating(x, "leaky_relu")
+        return (x,)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (tf.raw_ops.LeakyRelu(features=x, alpha=self.alpha),)
+
+    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+        return [apply(LeakyReluGrad(self.alpha), dy, x)]
+
+
+class LeakyReluGrad(Op):
+    """dy where x is positive, else alpha * dy."""
+
+    alpha: float
+
+    samples = (Sample((0.2,), ("b:4;d:6", "ties b:4;d:6")),)
+
+    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+        return (dy,)
+
+    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
+        return (tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=self.alpha),)
+
+    def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:
+        return [apply(self, dz, x), None]
+
+
+def relu(x: Any) -> Tensor:
+    """Returns x where it is positive, else 0."""
+    return apply(Unary("relu"), x)
+
+
+def leaky_relu(x: Any, alpha: float = 0.2) -> Tensor:
+    """Returns x where it is positive, else alpha * x."""
+    return apply(LeakyRelu(alpha), x)
+
+
+def elu(x: Any) -> Tensor:
+    """Returns x where it is positive, else exp(x) - 1."""
+    return apply(Unary("elu"), x)
+
+
+def selu(x: Any) -> Tensor:
+    """Returns elu of other slopes, which keeps mean 0 and variance 1 from layer to
+    layer.
+    """
+    return apply(Unary("selu"), x)
+
+
+def squared_relu(x: Any) -> Tensor:
+    """Returns the square of x where it is positive, else 0."""
+    return square(relu(x))
+
+
+def gelu(x: Any, approximate: bool = True) -> Tensor:
+    """Returns x times the normal distribution function of x, by tanh or exactly."""
+    as_bool("approximate", approximate)
+    return apply(Unary("gelu" if approximate else "gelu_exact"), x)
+
+
+def silu(x: Any) -> Tensor:
+    """Returns x * sigmoid(x)."""
+    return apply(Unary("silu"), x)

@@ -1,0 +1,190 @@
+"""The cores of layer norm and of RMS norm: no scale, no bias.
+
+    y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          normalize_layer
+    y = x / sqrt(mean(x**2) + epsilon)                                  normalize_rms
+
+Where the dimension is cut, each slice tells its mean and its mean squared distance from
+it, which give those of the whole without cancellation (Chan, Golub, LeVeque). The op
+keeps 1/std for its gradient, which needs y and 1/std, but not x. Half floats:
+statistics in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.names import wide
+from meshtf.names.arguments import as_float
+from meshtf.ops.common.broadcasting import widen
+from meshtf.ops.common.local_reshape import expand, squeeze
+from meshtf.ops.elementwise.arithmetic import add, divide, multiply
+from meshtf.ops.elementwise.unary import negative
+from meshtf.ops.elementwise.where_cast_clip import cast
+from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum, require_floating
+from meshtf.ops.shapes.reshape import require_dim, tensor_along
+
+Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
+
+
+class _Along:
+    """What the two ops share: means along `dim`, of two things if `center`, else of
+    one.
+    """
+
+    dim: str
+    center: bool
+
+    def shared(self, factor: str) -> bool:
+        return factor == self.dim
+
+    def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+        mean = Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype))
+        return (mean, mean) if self.center else (mean,)
+
+
+class Normalize(_Along, Op):
+    """x, less its mean if `center`, over its standard deviation along `dim`; and 1/std.
+
+    The second output is there for the gradient.
+    """
+
+    dim: str
+    epsilon: float
+    center: bool
+
+    samples = (
+        Sample(("d", 1e-6, True), ("b:4;d:6",)),
+        Sample(("d", 1e-6, False), ("b:4;d:6",)),
+        Sample(("b", 1e-2, True), ("b:4;d:6",)),
+        Sample(("b", 1e-2, False), ("c:2;b:4;d:3",)),
+        Sample(("d", 1e-6, True), ("d:5;b:3",)),
+        Sample(("d", 0.1, True), ("ties b:4;d:8",)),
+        Sample(("d", 0.1, True), ("half b:2;d:8",)),
+        Sample(("d", 0.1, False), ("half b:2;d:8",)),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        require_dim(x.shape, self.dim)
+        require_floating(x, "normalize_layer" if self.center else "normalize_rms")
+        return (x, Spec(x.shape.without(self.dim), wide(x.dtype)))
+
+    def share(self, at: At, x: Any) -> Shared:
+        x, axis = widen(x), at.axis(0, self.dim)
+        if not self.center:
+            return (_mean(tf.square(x), axis),), (x,)
+        mean = _mean(x, axis)
+        x = x - mean
+        return (mean, _mean(tf.square(x), axis)), (x, mean)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        if at.told is None:
+            told, (y, *_) = self.share(at, x)
+            variance = told[-1]
+        elif self.center:
+            y, mean = at.kept
+            means, variances = at.told
+            whole = tf.reduce_mean(means, 0)
+            y = y + (mean - whole)
+            variance = tf.reduce_mean(variances + tf.square(means - whole), 0)
+        else:
+            (y,), variance = at.kept, tf.reduce_mean(at.told[0], 0)
+        inverse = tf.math.rsqrt(variance + self.epsilon)
+        return tf.cast(y * inverse, x.dtype), squeeze(inverse, at.axis(0, self.dim))
+
+    def gradient(self, dys: Any, ys: Any, x: Any) -> list[Any]:
+        (dy, dinverse), (y, inverse) = dys, ys
+        dx = (
+            None
+            if dy is None
+            else apply(NormalizeGrad(self.dim, self.center), dy, y, inverse)
+        )
+        if dinverse is not None:  # only in gradients of gradients
+            by_y = multiply(
+                multiply(dinverse, multiply(inverse, inverse)), -1 / x.shape[self.dim]
+            )
+            more = cast(multiply(cast(y, inverse.dtype), by_y), x.dtype)
+            dx = more if dx is None else add(dx, more)
+        return [dx]
+
+    def flops(self, *xs: Spec) -> int:
+        return 6 * xs[0].shape.size
+
+
+class NormalizeGrad(_Along, Op):
+    """(dy - mean(dy) - y * mean(dy * y)) / std; without mean(dy) if not `center`."""
+
+    dim: str
+    center: bool
+
+    samples = (
+        Sample(("d", True), ("b:4;d:6", "b:4;d:6", "positive b:4")),
+        Sample(("d", False), ("b:4;d:6", "b:4;d:6", "positive b:4")),
+        Sample(("b", True), ("c:2;b:4;d:3", "c:2;b:4;d:3", "positive c:2;d:3")),
+        Sample(("d", False), ("d:5;b:3", "d:5;b:3", "positive b:3")),
+    )
+
+    def out(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
+        return (dy,)
+
+    def share(self, at: At, dy: Any, y: Any, inverse: Any) -> Shared:
+        dy, y, axis = widen(dy), widen(y), at.axis(0, self.dim)
+        along = _mean(dy * y, axis)
+        return ((_mean(dy, axis), along) if self.center else (along,)), (dy, y)
+
+    def local(self, at: At, dy: Any, y: Any, inverse: Any) -> tuple[Any, ...]:
+        dtype = dy.dtype
+        if at.told is None:
+            told, (dy, y) = self.share(at, dy, y, inverse)
+        else:
+            told, (dy, y) = tuple(tf.reduce_mean(t, 0) for t in at.told), at.kept
+        away = y * told[-1]
+        away = away + told[0] if self.center else away
+        inverse = expand(inverse, at.axis(0, self.dim))
+        return (tf.cast((dy - away) * inverse, dtype),)
+
+    def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> list[Any]:
+        dtype, wide = dy.dtype, inverse.dtype
+        by_dy = apply(self, dz, y, inverse)
+        dz, z, dy, y = (cast(t, wide) for t in (dz, z, dy, y))
+        cross = add(
+            multiply(dz, reduce_mean(multiply(dy, y), self.dim)),
+            multiply(dy, reduce_mean(multiply(dz, y), self.dim)),
+        )
+        by_y = cast(negative(multiply(cross, inverse)), dtype)
+        return [by_dy, by_y, divide(reduce_sum(multiply(dz, z), self.dim), inverse)]
+
+    def flops(self, *xs: Spec) -> int:
+        return 7 * xs[0].shape.size
+
+
+def _mean(x: Any, axis: int) -> Any:
+    return tf.reduce_mean(x, axis, keepdims=True)
+
+
+def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
+    """Returns x with mean 0 and variance 1 along `dim`, the kernel of layer norm.
+
+    Args:
+      x: floats.
+      dim: the name to normalize along.
+      epsilon: added to the variance.
+
+    Raises:
+      ShapeError: x lacks `dim`.
+      DTypeError: x is not of floats.
+    """
+    x, dim = tensor_along(x, dim)
+    epsilon = as_float("epsilon", epsilon)
+    return apply_all(Normalize(dim, float(epsilon), True), x)[0]
+
+
+def normalize_rms(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
+    """Returns x over its root mean square along `dim`. Raises what `normalize_layer`
+    does.
+    """
+    x, dim = tensor_along(x, dim)
+    epsilon = as_float("epsilon", epsilon)
+    return apply_all(Normalize(dim, float(epsilon), False), x)[0]

@@ -1,0 +1,1 @@
+"""Sums, maxima and moments over dimensions, and broadcasting."""

@@ -1,0 +1,167 @@
+"""Products, variances and root mean squares over named dimensions.
+
+    mtf.reduce_prod(x, "length")
+    mtf.reduce_std(x, "batch;length")           # divides by the number of elements
+
+A product is no sum of partial results: each slice tells the others its own, one number
+a row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, explain_error
+from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
+from meshtf.names import Names, is_complex, is_floating, names_of, wide
+from meshtf.ops.common.broadcasting import align, require_order, widen
+from meshtf.ops.elementwise.arithmetic import equal, squared_difference
+from meshtf.ops.elementwise.unary import sqrt, square
+from meshtf.ops.elementwise.where_cast_clip import cast, where
+from meshtf.ops.reductions.reduce import reduce_mean
+from meshtf.ops.shapes.reshape import require_dim
+
+
+class Prod(Op):
+    """The product over `dim`."""
+
+    dim: str
+
+    samples = (
+        Sample(("d",), ("b:4;d:6",)),
+        Sample(("b",), ("b:4;d:3",)),
+        Sample(("d",), ("int d:4;b:3",), gradient=False),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        require_dim(x.shape, self.dim)
+        if x.dtype == "bool" or is_complex(x.dtype):
+            way_out = (
+                "Use mtf.reduce_all."
+                if x.dtype == "bool"
+                else "Multiply what mtf.unstack returns, or add up logarithms."
+            )
+            raise DTypeError(
+                explain_error(f"reduce_prod does not take {x.dtype}.", way_out=way_out)
+            )
+        return (Spec(x.shape.without(self.dim), x.dtype),)
+
+    def role(self, factor: str) -> Role:
+        return Role.SAME if factor == self.dim else Role.MAP
+
+    def shared(self, factor: str) -> bool:
+        return factor == self.dim
+
+    def tells(self, x: Spec) -> tuple[Spec, ...]:
+        return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
+
+    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return (tf.reduce_prod(widen(x), at.axis(0, self.dim)),), ()
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        y = (
+            self.share(at, x)[0][0]
+            if at.told is None
+            else tf.reduce_prod(at.told[0], 0)
+        )
+        return (tf.cast(y, x.dtype),)
+
+    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+        return [apply(ProdGrad(self.dim), dy, x)]
+
+    def flops(self, *xs: Spec) -> int:
+        return xs[0].shape.size
+
+
+class ProdGrad(Op):
+    """dy times the product of all elements but the one; divides by none, since one may
+    be 0.
+    """
+
+    dim: str
+
+    samples = (
+        Sample(("d",), ("b:4", "ties b:4;d:6"), gradient=False),
+        Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
+    )
+
+    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+        return (x,)
+
+    def shared(self, factor: str) -> bool:
+        return factor == self.dim
+
+    def tells(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+        return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
+
+    def share(self, at: At, dy: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        return (tf.reduce_prod(widen(x), at.axis(1, self.dim)),), ()
+
+    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
+        axis = at.axis(1, self.dim)
+        others = _others(widen(x), axis)
+        if at.told is not None:
+            elsewhere = tf.gather(_others(at.told[0], 0), at.index(self.dim))
+            others = others * tf.expand_dims(elsewhere, axis)
+        return (
+            tf.cast(others * align(widen(dy), at.inputs[0], at.outputs[0]), x.dtype),
+        )
+
+
+def _others(x: Any, axis: int) -> Any:
+    """Returns for each row the product of all other rows."""
+    before, after = (
+        tf.math.cumprod(x, axis, exclusive=True, reverse=r) for r in (False, True)
+    )
+    return before * after
+
+
+def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
+    """Returns the product over `dims`, by default all; its gradient is right where
+    factors are 0.
+    """
+    x = as_tensor("x", x)
+    for dim in x.shape.names if dims is None else names_of(dims, x.shape):
+        x = apply(Prod(dim), x)
+    return x
+
+
+def reduce_variance(x: Tensor, dims: Names | None = None) -> Tensor:
+    """Returns the mean square distance from the mean over `dims`, by default all."""
+    y = _in_wide(x, "reduce_variance")
+    return _back(reduce_mean(squared_difference(y, reduce_mean(y, dims)), dims), x)
+
+
+def reduce_std(x: Tensor, dims: Names | None = None) -> Tensor:
+    """Returns the root of the variance over `dims`; where it is 0, so is
+    its gradient.
+    """
+    return _back(_root(reduce_variance(_in_wide(x, "reduce_variance"), dims)), x)
+
+
+def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
+    """Returns the root of the mean square over `dims`; where it is 0, so is its
+    gradient.
+    """
+    return _back(_root(reduce_mean(square(_in_wide(x, "reduce_rms")), dims)), x)
+
+
+def _in_wide(x: Tensor, function: str) -> Tensor:
+    """Returns x in the type of statistics, in which squares neither overflow nor are
+    rounded.
+    """
+    x = as_tensor("x", x)
+    require_order(x.dtype, function)
+    return cast(x, wide(x.dtype) if is_floating(x.dtype) else "float32")
+
+
+def _back(y: Tensor, x: Tensor) -> Tensor:
+    """Returns a statistic of x in the type of x, if that has fractions."""
+    return cast(y, x.dtype) if is_floating(x.dtype) else y
+
+
+def _root(x: Tensor) -> Tensor:
+    return where(equal(x, 0.0), 0.0, sqrt(x))

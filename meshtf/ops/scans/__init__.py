@@ -1,0 +1,1 @@
+"""Running results along a dimension."""

@@ -1,0 +1,334 @@
+"""Other names and other shapes for the same numbers: rename, merge, split_dim, reshape,
+transpose.
+
+A renamed tensor is another tensor for the layout, which is how a program asks for a
+move:
+
+    y = mtf.rename(x, {"group": "group_all", "experts_all": "experts"})  # at once: all_to_all
+    h = mtf.split_dim(x, "d_model", "heads:8;d_head:64")                    # [batch, heads, d_head]
+    x = mtf.merge(h, "heads;d_head", "d_model")
+
+A reshape splits into blocks of equal product. In each block only the leading dimension
+of each side may be cut, and a cut of one is a cut of the other: slices are then
+contiguous on both sides.
+
+    [a:4 b:6 c:4] -> [d:8 e:3 c:4]       a b | c  ->  d e | c;  a goes with d, c with c
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import ShapeError, explain_error, near_misses
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
+from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
+from meshtf.names.arguments import as_dim
+from meshtf.ops.control.batch_dimensions import note_renamed, note_reshaped
+
+
+def single_dim(dim: ShapeLike) -> Dimension:
+    """Returns the one dimension in "rows:16". Raises ShapeError where there are more or
+    none.
+    """
+    dims = tuple(Shape(dim))
+    if len(dims) != 1:
+        raise ShapeError(
+            f'one dimension is wanted here, such as "rows:16", not {dim!r}.'
+        )
+    return dims[0]
+
+
+def require_dim(shape: Shape, *names: str) -> None:
+    """Refuses names that a shape lacks. Raises ShapeError."""
+    for name in names:
+        as_dim("dim", name, shape)
+        if name not in shape:
+            raise ShapeError(_absent(name, shape))
+
+
+def _absent(name: str, shape: Shape) -> str:
+    close = near_misses(name.partition(":")[0], shape.names)
+    return f'there is no dimension "{name}" in {shape!r}.' + (
+        f" Did you mean {close}?" if close else ""
+    )
+
+
+def tensor_along(
+    x: Any, dim: Any, name: str = "x", dim_name: str = "dim"
+) -> tuple[Tensor, str]:
+    """Returns a tensor and the name of one of its dimensions, of what a public function
+    was given.
+
+    Raises:
+      ArgumentError: x is no tensor, or `dim` neither a name nor a dimension.
+      ShapeError: x has no such dimension, or another size of it.
+    """
+    x = as_tensor(name, x)
+    found = as_dim(dim_name, dim, x.shape)
+    if found not in x.shape:
+        raise ShapeError(
+            explain_error(_absent(found, x.shape), **{"from": Source.here()})
+        )
+    if isinstance(dim, Dimension) and x.shape[found] != dim.size:
+        raise ShapeError(
+            explain_error(
+                f"there is no dimension {dim!r} in {x.shape!r}.",
+                **{"from": Source.here()},
+                way_out=f'Take its size there, or its name alone: "{found}".',
+            )
+        )
+    return x, found
+
+
+def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
+    """Returns a TensorFlow tensor with its axes in the wanted order: x itself where
+    they are.
+    """
+    return (
+        x
+        if tuple(have) == tuple(want)
+        else tf.transpose(x, [list(have).index(n) for n in want])
+    )
+
+
+class Rename(Op):
+    """Replaces names, all at once: ("a", "b"), ("b", "a") swaps two."""
+
+    pairs: tuple[tuple[str, str], ...]
+    linear = "joint"
+    samples = (
+        Sample(((("a", "c"),),), ("a:4;b:3",)),
+        Sample(((("a", "b"), ("b", "a")),), ("a:4;b:8",)),
+        Sample(((("a", "c"), ("b", "d")),), ("int b:4;a:2;e:5",)),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        require_dim(x.shape, *dict(self.pairs))
+        return (Spec(x.shape.rename(dict(self.pairs)), x.dtype),)
+
+    def factor(self, dim: str) -> str:
+        return dict(self.pairs).get(dim, dim)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (x,)
+
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+        return [apply(Rename(tuple((new, old) for old, new in self.pairs)), dy)]
+
+    def flops(self, *xs: Spec) -> int:
+        return 0
+
+
+class Reshape(Op):
+    """Reads the same numbers, in the same order, as another shape."""
+
+    old: Shape
+    new: Shape
+    linear = "joint"
+    samples = tuple(
+        Sample((Shape(old), Shape(new)), (kind + old,))
+        for old, new, kind in (
+            ("a:4;b:8", "a:4;c:4;d:2", ""),
+            ("a:4;c:4;d:2", "a:4;b:8", ""),
+            ("a:2;b:2;c:4", "ab:4;c:4", ""),
+            ("a:4;b:6;c:4", "d:8;e:3;c:4", ""),
+            ("a:4;b:8", "b:8;a:4", ""),
+            ("a:4;b:8", "b:4;a:8", "int "),
+            ("a:1;b:4;c:3", "b:4;d:1;c:3", ""),
+            ("a:15;b:2", "c:3;d:5;b:2", "int "),
+        )
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        if x.shape != self.old or self.old.size != self.new.size:
+            raise ShapeError(
+                explain_error(
+                    f"a tensor of {x.shape.size} elements cannot become one of "
+                    f"{self.new.size}.",
+                    wanted=repr(self.new),
+                    way_out="The sizes of both shapes must have one product.",
+                )
+            )
+        return (Spec(self.new, x.dtype),)
+
+    def _leading(self) -> dict[str, str]:
+        """Leading old dimension of each block -> leading new one."""
+        old, new = _starts(self.old), _starts(self.new)
+        return {name: new[start] for start, name in old.items() if start in new}
+
+    def factor(self, dim: str) -> str:
+        # A dimension that is used up may share its name with another one of the output.
+        return self._leading().get(dim, "." + dim)
+
+    def role(self, factor: str) -> Role:
+        return Role.MAP if factor in self._leading().values() else Role.WHOLE
+
+    def space(self, *xs: Spec) -> dict[str, int]:
+        return {name: self.new[name] for name in self._leading().values()}
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (tf.reshape(x, at.outputs[0].sizes),)
+
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+        return [apply(Reshape(self.new, self.old), transpose(dy, self.new))]
+
+    def flops(self, *xs: Spec) -> int:
+        return 0
+
+
+def _starts(shape: Shape) -> dict[int, str]:
+    """Elements before a dimension -> its name; where two shapes agree in one, blocks
+    begin.
+    """
+    starts, before = {}, 1
+    for dim in shape:
+        if dim.size > 1:
+            starts[before] = dim.name
+        before *= dim.size
+    return starts if before else {}
+
+
+class Transpose(Op):
+    """Puts dimensions in another order."""
+
+    names: tuple[str, ...]
+    linear = "joint"
+    samples = (
+        Sample((("b", "a"),), ("a:4;b:3",)),
+        Sample((("c", "a", "b"),), ("a:2;b:4;c:5",)),
+        Sample((("b", "c", "a"),), ("int a:2;b:4;c:6",)),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        if sorted(self.names) != sorted(x.shape.names):
+            raise ShapeError(
+                f"a transposed tensor has the same names in another order: {x.shape!r} "
+                f"cannot become [{' '.join(self.names)}]."
+            )
+        return (Spec(Shape(x.shape.dim(n) for n in self.names), x.dtype),)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (arrange(x, at.inputs[0].names, self.names),)
+
+    def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
+        return [transpose(dy, x.shape)]
+
+
+def rename(
+    x: Tensor, old: Names | Mapping[str, str], new: Names | None = None
+) -> Tensor:
+    """Returns x with other names: rename(x, "a", "b"), or several at once, {"a": "b",
+    "b": "a"}.
+
+    Raises:
+      ShapeError: x lacks a name, or a name would stand twice.
+    """
+    x = as_tensor("x", x)
+    if isinstance(old, Mapping):
+        pairs = tuple((as_dim("old", a), as_dim("new", b)) for a, b in old.items())
+    else:
+        before = names_of(old, x.shape, what="old")
+        after = names_of(() if new is None else new, x.shape.only(()), what="new")
+        if len(before) != len(after):
+            raise ShapeError(
+                f"rename needs a new name for each old one, not {after!r} for "
+                f"{before!r}."
+            )
+        names_of(
+            () if new is None else new,
+            Shape((b, x.shape.get(a)) for a, b in zip(before, after)),
+        )
+        pairs = tuple(zip(before, after))
+    require_dim(x.shape, *(a for a, _ in pairs))
+    pairs = tuple((a, b) for a, b in pairs if a != b)
+    note_renamed(x.shape, dict(pairs))
+    return apply(Rename(pairs), x) if pairs else x
+
+
+def merge(x: Tensor, dims: Names, new: str) -> Tensor:
+    """Returns x with several dimensions as one, at the place of the first, which is the
+    major one.
+
+    Raises:
+      ShapeError: x lacks a name, or `new` is another dimension of x.
+    """
+    x = as_tensor("x", x)
+    new = as_dim("new", new)
+    names = names_of(dims, x.shape)
+    require_dim(x.shape, *names)
+    new = name_of(new, x.shape.only(names).size)
+    if len(names) < 2:
+        return rename(x, names, (new,))
+    rest = [n for n in x.shape.names if n not in names]
+    at = sum(n in rest for n in x.shape.names[: x.shape.index(names[0])])
+    x = transpose(x, (*rest[:at], *names, *rest[at:]))
+    every, end = list(x.shape), at + len(names)
+    merged = Dimension(new, x.shape.only(names).size)
+    return _reshape(x, [*every[:at], merged, *every[end:]], every[at:end], [merged])
+
+
+def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
+    """Returns x with one dimension as several: split_dim(x, "d", "heads:8;d_head:64").
+
+    Raises:
+      ShapeError: x lacks `dim`, or the sizes do not multiply to its size.
+    """
+    x, dim = tensor_along(x, dim)
+    parts = Shape(shape)
+    if parts.size != x.shape[dim]:
+        raise ShapeError(
+            explain_error(
+                f'dimension "{dim}" of size {x.shape[dim]} cannot be split into '
+                f"{parts!r}, which has {parts.size} elements.",
+                tensor=repr(x.shape),
+            )
+        )
+    at = x.shape.index(dim)
+    return _reshape(
+        x,
+        [*list(x.shape)[:at], *parts, *list(x.shape)[at + 1 :]],
+        [x.shape.dim(dim)],
+        list(parts),
+    )
+
+
+def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
+    """Returns the numbers of x, in row-major order, as another shape.
+
+    Raises:
+      ShapeError: the shapes have different numbers of elements.
+    """
+    x = as_tensor("x", x)
+    return _reshape(x, shape, list(x.shape), list(Shape(shape)))
+
+
+def _reshape(
+    x: Tensor, shape: ShapeLike, old: Sequence[Dimension], new: Sequence[Dimension]
+) -> Tensor:
+    """Returns x as another shape, where some dimensions become others, and the rest
+    stays.
+    """
+    wanted = Shape(shape)
+    if wanted.sizes == x.shape.sizes:
+        return rename(x, dict(zip(x.shape.names, wanted.names)))
+    y = apply(Reshape(x.shape, wanted), x)
+    note_reshaped(old, new)
+    return y
+
+
+def transpose(x: Tensor, dims: Names) -> Tensor:
+    """Returns x with its dimensions in the order of `dims`.
+
+    Raises:
+      ShapeError: `dims` are not the names of x.
+    """
+    x = as_tensor("x", x)
+    names = names_of(dims, x.shape)
+    return x if names == x.shape.names else apply(Transpose(names), x)
+
+
+OPERATORS["transpose"] = transpose

@@ -1,0 +1,137 @@
+"""Tensors side by side along a new dimension, and back: stack, unstack.
+
+    s = mtf.stack([x, y], "pair")             # [pair:2 batch length]
+    x, y = mtf.unstack(s, "pair")
+
+The dimension is taken whole, since each of its rows becomes another tensor.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph.arguments import as_tensors
+from meshtf.names import Dimension, Shape, name_of
+from meshtf.names.arguments import as_dim, as_int
+from meshtf.ops.shapes.reshape import arrange, require_dim, tensor_along, transpose
+
+
+@dataclasses.dataclass(frozen=True)
+class Stack(Op):
+    """Tensors side by side along a new dimension at position `axis`."""
+
+    dim: str
+    axis: int = 0
+    linear = "joint"
+    samples = (
+        Sample(("n",), ("a:4;b:3", "b:3;a:4")),
+        Sample(("n", 2), ("a:4;b:2",) * 4),
+        Sample(("n", 1), ("int a:4", "int a:4", "int a:4")),
+    )
+
+    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+        require_alike(xs, "stack", self.dim)
+        dims = list(xs[0].shape)
+        dims.insert(self.axis, Dimension(self.dim, len(xs)))
+        return (Spec(Shape(dims), xs[0].dtype),)
+
+    def role(self, factor: str) -> Role:
+        return Role.WHOLE if factor == self.dim else Role.MAP
+
+    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+        names = at.inputs[0].names
+        return (
+            tf.stack(
+                [arrange(x, s.names, names) for x, s in zip(xs, at.inputs)], self.axis
+            ),
+        )
+
+    def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
+        return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
+
+
+class Unstack(Op):
+    """All rows of one dimension, as a tensor each."""
+
+    dim: str
+    linear = "joint"
+    samples = (
+        Sample(("n",), ("n:3;a:4",)),
+        Sample(("n",), ("a:4;n:2;b:3",)),
+        Sample(("n",), ("int a:2;n:4",)),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        require_dim(x.shape, self.dim)
+        return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
+
+    def role(self, factor: str) -> Role:
+        return Role.WHOLE if factor == self.dim else Role.MAP
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return tuple(tf.unstack(x, axis=at.axis(0, self.dim)))
+
+    def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
+        many = isinstance(y, tuple)
+        parts = fill_gaps(dy, y) if many else [dy]
+        return [transpose(stack(parts, self.dim, x.shape.index(self.dim)), x.shape)]
+
+
+def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
+    """Returns cotangents, with zeros where nothing flows back."""
+    return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
+
+
+def require_alike(xs: Sequence[Spec], what: str, dim: str) -> None:
+    """Refuses tensors that differ in more than `dim` or the order of names.
+
+    Raises:
+      ShapeError: sizes or names differ.
+      DTypeError: data types differ.
+    """
+    first = xs[0]
+    for x in xs[1:]:
+        if set(x.shape.without(dim)) != set(first.shape.without(dim)):
+            raise ShapeError(
+                f'{what} along "{dim}" takes tensors that have all other dimensions in '
+                f"common, not {first.shape!r} and {x.shape!r}."
+            )
+        if x.dtype != first.dtype:
+            raise DTypeError(
+                explain_error(
+                    f"{what} takes tensors of one data type, not {first.dtype} and "
+                    f"{x.dtype}.",
+                    way_out=f'Convert one of them: mtf.cast(x, "{first.dtype}").',
+                )
+            )
+
+
+def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
+    """Returns tensors side by side along a new dimension `dim` at position `axis`.
+
+    Raises:
+      ShapeError: there are no tensors, their dimensions differ, or they have `dim`
+        already.
+      DTypeError: their data types differ.
+    """
+    xs = as_tensors("xs", xs)
+    dim, axis = as_dim("dim", dim), as_int("axis", axis)
+    if not xs:
+        raise ShapeError("stack takes at least one tensor.")
+    return apply(Stack(name_of(dim, len(xs)), axis % (len(xs[0].shape) + 1)), *xs)
+
+
+def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
+    """Returns the rows of `dim`, as a tensor each.
+
+    Raises:
+      ShapeError: x lacks `dim`.
+    """
+    x, dim = tensor_along(x, dim)
+    return apply_all(Unstack(dim), x)

@@ -1,0 +1,1 @@
+"""Reads and writes of variables, and effects outside of programs."""

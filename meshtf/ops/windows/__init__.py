@@ -1,0 +1,1 @@
+"""Elements and their neighbours: convolutions, pooling, shifts."""

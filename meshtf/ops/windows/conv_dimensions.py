@@ -1,0 +1,182 @@
+"""Which names of a convolution are what: rows, rows of windows, summed, new, groups,
+batch.
+
+Example:
+
+    x[batch h w c_in]   kernel[k_h k_w c_in c_out]   windows of k_h over h, of k_w over w
+    c_in is summed over, c_out is new; y[batch h w c_out]
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import At, Spec
+from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
+from meshtf.names.arguments import as_mapping
+from meshtf.ops.common.local_reshape import reshape, transpose
+from meshtf.ops.reductions.reduce import require_floating
+from meshtf.ops.shapes.reshape import require_dim
+from meshtf.ops.windows.conv_kernels import Kernels
+from meshtf.ops.windows.sliding_window import MOST_DIMS, Slide
+
+Parts = list[tuple[str, ...]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """How windows slide over x, which names of the kernel are their rows, what is
+    summed, and new.
+    """
+
+    slides: tuple[Slide, ...]
+    taps: tuple[str, ...]
+    reduced: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """What windows slide over."""
+        return tuple(s.dim for s in self.slides)
+
+    def slide(self, dim: str) -> Slide | None:
+        """Returns how windows slide over a dimension, None where they do not."""
+        return next((s for s in self.slides if s.dim == dim), None)
+
+    def sizes(self, *xs: Spec) -> dict[str, int]:
+        """Returns the sizes of all names but those that windows slide over.
+
+        Raises:
+          ShapeError: a name has two sizes.
+          DTypeError: data types differ, or are not of floats.
+        """
+        sizes = {tap: s.taps for tap, s in zip(self.taps, self.slides)}
+        for x in xs:
+            require_floating(x, "a convolution")
+            if x.dtype != xs[0].dtype:
+                raise DTypeError(
+                    explain_error(
+                        f"a convolution takes one data type, not {xs[0].dtype} and "
+                        f"{x.dtype}.",
+                        way_out=f'Convert one of them: mtf.cast(x, "{xs[0].dtype}").',
+                    )
+                )
+            for d in x.shape.without(*self.dims):
+                if sizes.setdefault(d.name, d.size) != d.size:
+                    raise ShapeError(
+                        explain_error(
+                            f'"{d.name}" has size {sizes[d.name]} in one input and '
+                            f"{d.size} in another.",
+                            inputs=" ".join(repr(x.shape) for x in xs),
+                            way_out="A name that joins inputs has one size: rename one "
+                            "of them.",
+                        )
+                    )
+        return sizes
+
+    def parts(
+        self, x: Sequence[str], kernel: Sequence[str]
+    ) -> tuple[Parts, Parts, Parts]:
+        """Returns the names of x, kernel and y, parted and ordered as `Kernels` takes
+        them.
+        """
+        groups = tuple(n for n in x if n in kernel and n not in self.reduced)
+        batch = tuple(n for n in x if n not in (*self.dims, *groups, *self.reduced))
+        dims, taps = [(n,) for n in self.dims], [(n,) for n in self.taps]
+        return (
+            [batch, *dims, groups, self.reduced],
+            [*taps, groups, self.reduced, self.new],
+            [batch, *dims, groups, self.new],
+        )
+
+    def kernels(self, at: At, rows: Sequence[int], channels: Sequence[int]) -> Kernels:
+        """Returns the TensorFlow ops for `rows` of x on this device; what is cut is
+        padded already.
+        """
+        pads = [
+            (s.before, s.after) if at.parts(s.dim) == 1 else (0, 0) for s in self.slides
+        ]
+        return Kernels(
+            tuple(rows),
+            tuple(s.taps for s in self.slides),
+            tuple(s.stride for s in self.slides),
+            tuple(s.dilation for s in self.slides),
+            tuple(pads),
+            *channels,
+        )
+
+
+def pack(x: Any, names: Sequence[str], parts: Parts) -> Any:
+    """Returns a TensorFlow tensor with one axis for each part of its names."""
+    sizes = dict(zip(names, x.shape))
+    x = transpose(x, [names.index(n) for part in parts for n in part])
+    return reshape(x, [math.prod(sizes[n] for n in part) for part in parts])
+
+
+def unpack(x: Any, shape: Shape, parts: Parts) -> Any:
+    """Undoes `pack`."""
+    order = [n for part in parts for n in part]
+    return transpose(
+        reshape(x, [shape[n] for n in order]), [order.index(n) for n in shape.names]
+    )
+
+
+def exchanged(
+    names: Sequence[str], kernel: Sequence[str], old: Sequence[str], new: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns names without the old ones; the new ones stand behind the last that the
+    kernel has.
+    """
+    last = max([i for i, n in enumerate(names) if n in kernel], default=len(names) - 1)
+    order = [*names[: last + 1], *new, *names[last + 1 :]]
+    return tuple(n for n in order if n not in old)
+
+
+def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Shape:
+    """Returns these names, with the sizes that are told, or else those of the shape."""
+    return Shape(Dimension(n, sizes[n] if n in sizes else shape[n]) for n in names)
+
+
+def read_window(
+    window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups: Names
+) -> dict[str, str]:
+    """Returns which name of the kernel has the rows of windows over which name of x.
+
+    Raises:
+      ShapeError: names are missing or clash.
+    """
+    if not isinstance(window, str):
+        as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
+    pairs = (
+        parse_pairs(window, what="window")
+        if isinstance(window, str)
+        else list(window.items())
+    )
+    taps = dict(pairs)
+    require_dim(x, *taps)
+    require_dim(kernel, *taps.values())
+    for shape in (x, kernel):
+        require_dim(shape, *names_of(groups, shape, what="groups"))
+    if not 1 <= len(taps) <= MOST_DIMS or len(set(taps.values())) < len(pairs):
+        raise ShapeError(
+            f"windows slide over 1 to {MOST_DIMS} names, each with a name of the "
+            f"kernel of its own, not {window!r}."
+        )
+    for shape, names in ((x, taps.values()), (kernel, taps)):
+        for name in names:
+            if name in shape:
+                raise ShapeError(
+                    explain_error(
+                        "the rows that windows slide over and the rows of a window are "
+                        f'both called "{name}".',
+                        x=repr(x),
+                        kernel=repr(kernel),
+                        window=repr(window),
+                        way_out=f'Give the kernel another name, such as "k_{name}".',
+                    )
+                )
+    return taps

@@ -1,0 +1,269 @@
+"""The planner: how one node runs, given the states of its inputs.
+
+Axis by axis, in the order of the mesh:
+
+    lazy    inputs are unfinished sums, the op is linear and does not grow: nothing is cut, and the
+            output stays unfinished
+    free    else cut a factor by which every input that is not Whole here is cut already
+    bytes   else, of the factors that an input is cut by and the one wanted by the output, cut the
+            one that moves the fewest bytes, the output's move included; at ties the
+            wanted one; where what is cut must be whole, another factor that no axis
+            cuts, if that moves no more than to make it whole and cut it again: a sort
+            along "d" is done cut by "batch"
+
+A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis
+cuts it (unless the layout says so). Outputs are then moved to the wanted placement; but
+where Whole is wanted they stay cut or unfinished until an op needs them whole: w * w of
+a cut variable is cut.
+
+    matmul x[batch, k] w[k, n], both cut by k along "model"  ->  free: k; output Pending("sum")
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+
+from meshtf.graph import Op, Role, Spec
+from meshtf.mesh import At, Layout, Mesh, Pending, Placement, Split, State, Whole
+from meshtf.partition.cost import bytes_received, local_size
+from meshtf.partition.reshard_table import moves
+
+
+@dataclasses.dataclass(frozen=True)
+class NodePlan:
+    """How one node runs."""
+
+    targets: tuple[Placement, ...]  # of the inputs, when `local` runs
+    results: tuple[Placement, ...]  # of the outputs, right after `local`
+    finals: tuple[Placement, ...]  # of the outputs, after moves to the wanted state
+    cut: tuple[tuple[str, str], ...]  # (axis, factor)
+    sizes: tuple[tuple[str, int], ...]  # whole size of each factor
+    stage: int | None = None  # where it runs; None: on all stages
+
+    def axes_of(self, factor: str) -> tuple[str, ...]:
+        """Returns the axes that cut a factor, major first."""
+        return tuple(a for a, f in self.cut if f == factor)
+
+
+def plan_node(
+    op: Op,
+    mesh: Mesh,
+    layout: Layout,
+    ins: Sequence[Spec],
+    states: Sequence[Placement],
+    outs: Sequence[Spec],
+    wishes: Sequence[Placement],
+    stage: int | None = None,
+) -> NodePlan:
+    """Returns how a node runs: pure, and remembered for equal arguments."""
+    arguments = (
+        op,
+        mesh,
+        layout,
+        tuple(ins),
+        tuple(states),
+        tuple(outs),
+        tuple(wishes),
+        stage,
+    )
+    try:
+        return _remembered(*arguments)
+    except TypeError as error:
+        if "unhashable" not in str(error):
+            raise
+        return _Planner(*arguments).plan()
+
+
+@functools.lru_cache(maxsize=100_000)
+def _remembered(*arguments) -> NodePlan:  # type: ignore[no-untyped-def]
+    return _Planner(*arguments).plan()
+
+
+class _Planner:
+    """Plans one node; `cut` grows axis by axis."""
+
+    def __init__(
+        self,
+        op: Op,
+        mesh: Mesh,
+        layout: Layout,
+        ins: tuple[Spec, ...],
+        states: tuple[Placement, ...],
+        outs: tuple[Spec, ...],
+        wishes: tuple[Placement, ...],
+        stage: int | None,
+    ) -> None:
+        self.stage: State = Whole if stage is None else At(stage)
+        self.op, self.mesh, self.layout = op, mesh, layout
+        self.ins, self.states, self.outs, self.wishes = ins, states, outs, wishes
+        self.axes = tuple(mesh.axes)
+        self.sizes = (
+            {op.factor(d.name): d.size for x in reversed(ins) for d in x.shape}
+            | {d.name: d.size for y in outs for d in y.shape}
+            | op.space(*ins)
+        )
+        self.cut: dict[str, str] = {}
+        self.lazy: set[str] = set()
+
+    def plan(self) -> NodePlan:
+        if self.op.settled:
+            self.cut = {
+                a: s.dim
+                for a, s in zip(self.axes, self.wishes[0])
+                if isinstance(s, Split)
+            }
+        else:
+            self._choose()
+        targets = tuple(
+            tuple(self._target(x, s, axis) for s, axis in zip(states, self.axes))
+            for x, states in zip(self.ins, self.states)
+        )
+        results = tuple(
+            tuple(self._result(y, axis) for axis in self.axes) for y in self.outs
+        )
+        finals = tuple(map(final, results, self.wishes))
+        return NodePlan(
+            targets,
+            results,
+            finals,
+            tuple(self.cut.items()),
+            tuple(self.sizes.items()),
+            self.stage.coordinate if isinstance(self.stage, At) else None,
+        )
+
+    def _choose(self) -> None:
+        for i, axis in enumerate(self.axes):
+            states = [s[i] for s in self.states]
+            if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
+                continue
+            if self._stays_pending(states):
+                self.lazy.add(axis)
+                continue
+            factor = self._free(axis, states) or self._fewest_bytes(axis, states)
+            if factor is not None:
+                self.cut[axis] = factor
+
+    def _stays_pending(self, states: list[State]) -> bool:
+        pending = [
+            x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Pending)
+        ]
+        linear = self.op.linear
+        sums = all(s.kind == "sum" for s in states if isinstance(s, Pending))
+        if not pending or linear is None or not sums:
+            return False
+        if sum(y.shape.size for y in self.outs) > max(pending) * max(1, len(self.outs)):
+            return False
+        if linear == "joint":
+            return len(pending) == len(states)
+        return len(pending) == 1 and not any(isinstance(s, Split) for s in states)
+
+    def _free(self, axis: str, states: list[State]) -> str | None:
+        cuts = {
+            s if isinstance(s, Pending) else self.op.factor(s.dim)
+            for s in states
+            if isinstance(s, (Split, Pending))
+        }
+        factor = cuts.pop() if len(cuts) == 1 else None
+        return (
+            factor if isinstance(factor, str) and self._can_cut(factor, axis) else None
+        )
+
+    def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
+        i = self.mesh.axis_index[axis]
+        wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Split)]
+        held = [self.op.factor(s.dim) for s in states if isinstance(s, Split)]
+        choices = [f for f in dict.fromkeys(wanted + held) if self._can_cut(f, axis)]
+        if not choices and held:
+            return self._instead(axis)
+        if len(choices) < 2:
+            return choices[0] if choices else None
+        return min(choices, key=lambda f: self._bytes(f, axis))
+
+    def _instead(self, axis: str) -> str | None:
+        """Returns a factor to cut in place of one that must be whole; None: nothing
+        moves less.
+        """
+        taken = {
+            self.op.factor(s.dim)
+            for placement in (*self.states, *self.wishes)
+            for s in placement
+            if isinstance(s, Split)
+        }
+        free = [f for f in self.sizes if f not in taken and self._can_cut(f, axis)]
+        return min([*free, None], key=lambda f: self._bytes(f, axis))
+
+    def _can_cut(self, factor: str, axis: str) -> bool:
+        if factor not in self.sizes or self.op.role(factor) is Role.WHOLE:
+            return False
+        others = [a for a, f in self.cut.items() if f == factor]
+        if others and not {*others, axis} <= set(self.layout.axes(factor)):
+            return False
+        parts = math.prod(self.mesh.axes[a] for a in (*others, axis))
+        sizes = [
+            d.size
+            for x in self.ins
+            for d in x.shape
+            if self.op.factor(d.name) == factor
+        ]
+        sizes += [y.shape[factor] for y in self.outs if factor in y.shape]
+        return not any(size % parts for size in (*sizes, self.sizes[factor]))
+
+    def _bytes(self, factor: str | None, axis: str) -> float:
+        """Elements that one device receives if `axis` cuts `factor`, other axes as they
+        are.
+        """
+        i, cut = self.mesh.axis_index[axis], self.cut
+        self.cut = cut if factor is None else cut | {axis: factor}
+        total = 0.0
+        for x, states in zip(self.ins, self.states):
+            target = (*states[:i], self._target(x, states[i], axis), *states[i + 1 :])
+            total += self._moved(x, states, target)
+        for y, wish in zip(self.outs, self.wishes):
+            result = (*wish[:i], self._result(y, axis), *wish[i + 1 :])
+            total += self._moved(y, result, wish)
+        self.cut = cut
+        return total
+
+    def _moved(self, spec: Spec, old: Placement, new: Placement) -> float:
+        return sum(
+            bytes_received(
+                m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis]
+            )
+            for m in moves(self.mesh.axes, old, new)
+        )
+
+    def _target(self, x: Spec, state: State, axis: str) -> State:
+        if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
+            return self.stage
+        if axis in self.lazy or self.mesh.axes[axis] == 1:
+            return state
+        factor = self.cut.get(axis)
+        if factor is None:
+            return Whole
+        dim = next((n for n in x.shape.names if self.op.factor(n) == factor), None)
+        return Split(dim) if dim is not None else Whole
+
+    def _result(self, y: Spec, axis: str) -> State:
+        if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
+            return self.stage
+        if axis in self.lazy:
+            return Pending("sum")
+        factor = self.cut.get(axis)
+        if factor is None:
+            return Whole
+        role = self.op.role(factor)
+        if role is Role.MAP:
+            return Split(factor) if factor in y.shape else Whole
+        return Whole if role is Role.SAME else Pending(role.value)
+
+
+def final(result: Placement, wish: Placement) -> Placement:
+    """Returns where an output stays: what is cut or unfinished stays so where Whole is
+    wished, unless another axis is to cut it."""
+    return tuple(
+        r if w == Whole and not (isinstance(r, Split) and r in wish) else w
+        for r, w in zip(result, wish)
+    )

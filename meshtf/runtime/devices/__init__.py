@@ -1,0 +1,1 @@
+"""Mesh positions to hardware: devices, hosts, threads, kernels."""

@@ -1,0 +1,173 @@
+"""What `local` sees of its place: the `At` of the op contract, inside a segment.
+
+Coordinates come in as scalar tensors, so that one trace serves every device;
+`Coordinates` remembers which were asked for, since a segment that asked for none gives
+every device with equal inputs the same outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import MatmulKernels, Node
+from meshtf.mesh import Mesh
+from meshtf.names import Dimension, Shape
+from meshtf.partition import NodePlan
+from meshtf.partition.cost import local_shape, spans
+from meshtf.runtime.devices.matmul_choice import matmul_kernels
+from meshtf.runtime.devices.resolve import devices_of, only_cpus
+from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
+
+
+class Coordinates:
+    """The coordinates of a device, as tensors by mesh axis; keeps a list of those in
+    use.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any]) -> None:
+        self.tensors = tensors
+        self.used: set[str] = set()
+
+    def __getitem__(self, axis: str) -> Any:
+        self.used.add(axis)
+        return self.tensors[axis]
+
+
+class Here:
+    """The slice of one node on one device (see `meshtf.graph.At`).
+
+    Args:
+      node: the node.
+      plan: how it is cut.
+      mesh: the mesh.
+      coords: where the slice lies.
+      xs: its inputs.
+      compiled: whether XLA compiles it.
+      anywhere: whether it may run on other devices than the mesh's.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        plan: NodePlan,
+        mesh: Mesh,
+        coords: Coordinates,
+        xs: tuple[Any, ...],
+        compiled: bool = False,
+        anywhere: bool = False,
+    ) -> None:
+        self.compiled, self._anywhere = compiled, anywhere
+        self._node, self._plan, self._mesh, self.coordinates = node, plan, mesh, coords
+        self._sizes = dict(plan.sizes)
+        self.inputs = tuple(
+            Shape(map(Dimension, x.shape.names, t.shape))
+            for x, t in zip(node.inputs, xs)
+        )
+        self.outputs = tuple(
+            local_shape(y.shape, p, mesh) for y, p in zip(node.outputs, plan.results)
+        )
+        self.told: tuple[Any, ...] | None = None
+        self.kept: tuple[Any, ...] = ()
+
+    @property
+    def matmul_kernels(self) -> MatmulKernels | None:
+        """What multiplies matrices here, if there is anything to choose: on CPUs,
+        without XLA.
+        """
+        if self.compiled or self._anywhere:
+            return None
+        return matmul_kernels(devices_of(self._mesh))
+
+    @property
+    def kernels_refuse(self) -> bool:
+        """Whether TensorFlow's kernels refuse numbers of elements that are
+        too large.
+        """
+        return (
+            not self.compiled
+            and not self._anywhere
+            and only_cpus(devices_of(self._mesh))
+        )
+
+    def inside(self, coords: Mapping[str, Any]) -> Here:
+        """Returns the same place with other tensors for its coordinates."""
+        here = copy.copy(self)
+        here.coordinates = Coordinates(coords)
+        return here
+
+    def whole(self, factor: str) -> int:
+        """Returns the rows of all slices together."""
+        return self._sizes[factor]
+
+    def parts(self, factor: str) -> int:
+        """Returns the number of slices."""
+        return math.prod(self._mesh.axes[a] for a in self._plan.axes_of(factor))
+
+    def size(self, factor: str) -> int:
+        """Returns the rows of this slice."""
+        return self.whole(factor) // self.parts(factor)
+
+    def index(self, factor: str) -> Any:
+        """Returns the number of this slice; 0 where the factor is not cut."""
+        index: Any = 0
+        for axis in self._plan.axes_of(factor):
+            here = self.coordinates[axis]
+            index = (
+                here if isinstance(index, int) else index * self._mesh.axes[axis] + here
+            )
+        return index
+
+    def offset(self, factor: str) -> Any:
+        """Returns the first row of this slice; 0 where the factor is not cut."""
+        index = self.index(factor)
+        return index if isinstance(index, int) else index * self.size(factor)
+
+    def axis(self, i: int, dim: str) -> int:
+        """Returns the position of a name among the dimensions of input i."""
+        return self._node.inputs[i].shape.index(dim)
+
+    def window(self, i: int, dim: str, x: Any) -> Any:
+        """Returns input i with its window's rows of `dim`; where cut, the exchange has
+        done it.
+        """
+        factor = self._node.op.factor(dim)
+        window = self._node.op.needs(i, dim)
+        if window is None or self.parts(factor) > 1:
+            return x
+        start, stop, axis = (
+            window.low(0),
+            window.high(self._sizes[factor]),
+            self.axis(i, dim),
+        )
+        if window.wrap:
+            rows = [
+                take_rows(x, axis, low, high, 0.0)
+                for _, low, high in spans(start, stop, x.shape[axis], 1, wrap=True)
+            ]
+            return tf.concat(rows, axis)
+        return take_rows(x, axis, start, stop, self._node.op.fill(i))
+
+    def apart(self, x: Any) -> Any:
+        """Returns x, which XLA does not merge with what is made of it."""
+        return optimization_barrier([x])[0] if self.compiled else x
+
+
+def take_rows(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:
+    """Returns rows [start, stop) of an axis, `fill` where there are none."""
+    size = x.shape[axis]
+    before, after = (
+        max(0, min(-start, stop - start)),
+        max(0, min(stop - size, stop - start)),
+    )
+    low, high = min(max(start, 0), size), max(min(stop, size), min(max(start, 0), size))
+    if (low, high) != (0, size):
+        x = x[(slice(None),) * axis + (slice(low, high),)]
+    if before or after:
+        pads = [[before, after] if k == axis else [0, 0] for k in range(len(x.shape))]
+        x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
+    return x

@@ -1,0 +1,1 @@
+"""One TensorFlow program that drives all devices."""

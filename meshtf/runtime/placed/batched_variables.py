@@ -1,0 +1,374 @@
+"""Reads, cuts and updates of many variables by one call on each device, traced once for
+all.
+
+A model has hundreds of variables on each of many devices, and every op and every input
+that TensorFlow is told of makes the first step longer. What devices do alike is one
+function of variables' handles; on CPUs all handles of a position come as one tensor.
+
+    together = Together(mesh, devices, segments)
+    for reads, cuts, others, writes in sort_out(segment.before, mesh):
+      values.update(together.read(reads))
+      values.update(together.cut(cuts, values))
+      ...                                            # others
+      values.update(together.write(writes, values))
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from meshtf.graph import Op, Store
+from meshtf.mesh import Mesh, Split
+from meshtf.partition import Load, MoveStep, Put, Segment, Value
+from meshtf.runtime.devices.resolve import only_cpus, share_memory
+from meshtf.runtime.placed.collectives.primitives import piece
+from meshtf.runtime.placed.function_calls import Callee, trace
+from meshtf.runtime.placed.packed_handles import Handles, opened
+from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
+from meshtf.runtime.storage.slot import Cell
+from meshtf.runtime.tf_internals.xla_ops import lent_variable, variable_of
+
+Slices = list[Any]
+
+
+class Writing(NamedTuple):
+    """An op that writes variables, on one device."""
+
+    op: Op
+    cells: list[Cell]
+    inputs: list[Any]
+
+
+class Together:
+    """Reads, cuts and writes of variables; functions of equal ones are traced once.
+
+    Args:
+      mesh: of the variables.
+      devices: of each position.
+      segments: all of the program.
+    """
+
+    def __init__(
+        self, mesh: Mesh, devices: Sequence[str], segments: Sequence[Segment]
+    ) -> None:
+        self.mesh, self.devices, self.segments = mesh, devices, segments
+        self._functions: dict[Any, Callee] = {}
+        self._order = Order()
+
+    def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
+        """Returns what variables hold, on each position."""
+        held = [list(load.store.cells()) for load in loads]
+        read: dict[Cell | None, Any] = {}
+        for which, positions in self._alike(held):
+            for p in positions:
+                cells = [held[k][p] for k in which]
+                with tf.device(self.devices[p]):
+                    ys = (
+                        self._call(*_reading(cells))
+                        if self._pays(which, positions)
+                        else _values([cell.variable for cell in cells])
+                    )
+                read.update(zip(cells, ys))
+        return {
+            load.out: [read.get(cell) for cell in cells]
+            for load, cells in zip(loads, held)
+        }
+
+    def cut(
+        self, moves: Sequence[MoveStep], values: Mapping[Value, Slices]
+    ) -> dict[Value, Slices] | None:
+        """Returns what each position keeps of what it has; None: better cut by as many
+        ops as values.
+
+        Positions of one device share ops.
+        """
+        if (
+            len(moves) < 2
+            or tf.executing_eagerly()
+            or len(set(self.devices)) < len(self.devices)
+            or any(x is None for move in moves for x in values[move.src])
+        ):
+            return None
+        axes = list(dict.fromkeys(move.move.axis for move in moves))
+        made = []
+        for device, coord, *xs in zip(
+            self.devices, self.mesh.coords, *(values[m.src] for m in moves)
+        ):
+            coords = dict(zip(self.mesh.axes, coord))
+            with tf.device(device):
+                here = [tf.constant(coords[axis], tf.int32) for axis in axes]
+                key = tuple((id(m), tuple(x.shape)) for m, x in zip(moves, xs))
+                made.append(
+                    self._traced(key, _cutting(moves, axes, self.mesh), [*here, *xs])(
+                        [*here, *xs]
+                    )
+                )
+        return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
+
+    def write(
+        self, puts: Sequence[Put], values: Mapping[Value, Slices]
+    ) -> dict[Value, Slices]:
+        """Lets ops write variables, each slice once, on the device that holds it;
+        returns outputs.
+        """
+        held = [[list(store.cells()) for store in put.op.stores] for put in puts]
+        made: dict[tuple[int, Cell], list[Any]] = {}
+        for which, positions in self._alike([cells[0] for cells in held]):
+            for p in positions:
+                writings = [
+                    Writing(
+                        puts[k].op,
+                        [cells[p] for cells in held[k]],
+                        [values[v][p] for v in puts[k].values],
+                    )
+                    for k in which
+                ]
+                with tf.device(self.devices[p]):
+                    ys = iter(
+                        self._call(*_writing(writings))
+                        if self._pays(which, positions)
+                        else _carry_out(writings)
+                    )
+                made.update(
+                    ((k, held[k][0][p]), [next(ys) for _ in puts[k].outs])
+                    for k in which
+                )
+        return {
+            out: [
+                None if cell is None else made[k, cell][j]
+                for _, cell in zip(self.devices, held[k][0])
+            ]
+            for k, put in enumerate(puts)
+            for j, out in enumerate(put.outs)
+        }
+
+    def _alike(
+        self, held: Sequence[Sequence[Cell | None]]
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yields (which, positions): those of some variables that each of these
+        positions is to handle.
+
+        Args:
+          held: each variable's cells, of each position; positions that share one handle
+            it once.
+        """
+        done: set[tuple[int, Cell | None]] = set()
+        found: dict[tuple[int, ...], list[int]] = {}
+        for position, (_, *cells) in enumerate(zip(self.devices, *held)):
+            mine = [
+                k for k, c in enumerate(cells) if c is not None and (k, c) not in done
+            ]
+            done.update((k, cells[k]) for k in mine)
+            found.setdefault(tuple(mine), []).append(position)
+        yield from (
+            (list(which), positions) for which, positions in found.items() if which
+        )
+
+    @functools.cached_property
+    def _handles(self) -> Handles | None:
+        """The handles as one tensor for each position, where that may be and pays.
+
+        What reads and writes is ordered by the tensor that has the handle, so it is all
+        or none.
+        """
+        stores = _by_calls_alone(self.segments, self.mesh)
+        if len(stores) < 2 or not share_memory(self.devices):
+            return None
+        handles = Handles(self.devices, stores)
+        return handles if handles.spread() else None
+
+    @functools.cached_property
+    def keeps_order(self) -> bool:
+        """Whether a program needs no other order than that of these calls, which they
+        have.
+        """
+        others = (
+            step for s in self.segments for step in s.before if isinstance(step, Put)
+        )
+        return self._handles is not None and all(step.op.stores for step in others)
+
+    def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
+        """Whether to trace a function for some variables of some positions; never in
+        eager mode.
+        """
+        if tf.executing_eagerly():
+            return False
+        return self._handles is not None or len(which) > 1 and len(positions) > 1
+
+    def _call(
+        self,
+        key: Any,
+        body: Callable[..., Any],
+        cells: Sequence[Cell],
+        inputs: Sequence[Any],
+    ) -> list[Any]:
+        """Calls a function of variables and tensors, which is traced at its first call.
+
+        Only what is given tensors writes.
+        """
+        if self._handles is not None:
+            handles, numbers = self._handles.of(cells)
+        else:
+            handles, numbers = (
+                [cell.variable.handle for cell in cells],
+                list(range(len(cells))),
+            )
+
+        def with_handles(*args: Any) -> list[Any]:
+            found = [h for arg in args[: len(handles)] for h in opened(arg)]
+            return body(
+                [variable_of(found[k], cell) for k, cell in zip(numbers, cells)],
+                args[len(handles) :],
+            )
+
+        key = (*key, *numbers, *(tuple(h.shape) for h in handles))
+        writes = bool(inputs)
+        function = self._traced(key, with_handles, [*handles, *inputs], True, writes)
+        if not self.keeps_order:
+            return function([*handles, *inputs])
+        with tf.control_dependencies(self._order.before(handles, writes)):
+            op = function.op([*handles, *inputs])
+        self._order.add(op, handles, writes)
+        return list(op.outputs)
+
+    def _traced(
+        self,
+        key: Any,
+        body: Callable[..., list[Any]],
+        args: Sequence[Any],
+        stateful: bool = False,
+        ordered: bool = False,
+    ) -> Callee:
+        if key not in self._functions:
+            specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
+            alone = only_cpus(self.devices)
+            self._functions[key] = trace(body, specs, stateful, ordered, alone)
+        return self._functions[key]
+
+
+class Order:
+    """The order of calls that read and write variables; TensorFlow would look through
+    all ops.
+    """
+
+    def __init__(self) -> None:
+        self._written: dict[int, Any] = {}  # by tensor of handles, the last op
+        self._read: dict[int, list[Any]] = {}  # and those that read since
+
+    def before(self, handles: Sequence[Any], writes: bool) -> list[Any]:
+        """Returns the ops after which a call with these handles may run."""
+        found = [self._written[id(h)] for h in handles if id(h) in self._written]
+        return [
+            *found,
+            *(op for h in handles for op in self._read.get(id(h), ()) if writes),
+        ]
+
+    def add(self, op: Any, handles: Sequence[Any], writes: bool) -> None:
+        """Adds a call, which a program is to run if it writes, whoever takes what it
+        returns.
+        """
+        if writes:
+            op.graph.control_outputs.append(op)
+        for handle in map(id, handles):
+            if writes:
+                self._written[handle], self._read[handle] = op, []
+            else:
+                self._read.setdefault(handle, []).append(op)
+
+
+def _values(variables: Sequence[tf.Variable]) -> list[Any]:
+    return [
+        tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in variables
+    ]
+
+
+def _reading(cells: Sequence[Cell]) -> tuple[Any, ...]:
+    """Returns how a function reads variables: what makes it the same, its body, and its
+    arguments.
+    """
+    key = tuple((tuple(cell.shape), cell.dtype) for cell in cells)
+    return key, lambda inside, _: _values(inside), cells, ()
+
+
+def _carry_out(writings: Sequence[Writing]) -> list[Any]:
+    return [
+        y
+        for op, cells, xs in writings
+        for y in _write(op, [c.variable for c in cells], xs)
+    ]
+
+
+def _write(
+    op: Op, variables: Sequence[tf.Variable], inputs: Sequence[Any]
+) -> Sequence[Any]:
+    """Lets an op write variables, and returns its outputs."""
+    if op.in_place is None or tf.executing_eagerly():
+        return op.update(variables, *inputs) or ()
+    *others, value = inputs
+    with lent_variable(value) as variable:
+        op.in_place.update([variable, *variables], *others)
+        return [
+            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        ]
+
+
+def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
+    """Returns how a function writes: what makes it the same, its body, and its
+    arguments.
+
+    A variable that several ops write is one argument, so that they keep their order.
+    """
+    number = {
+        cell: k
+        for k, cell in enumerate(dict.fromkeys(c for w in writings for c in w.cells))
+    }
+    which = [[number[cell] for cell in writing.cells] for writing in writings]
+
+    def body(variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
+        rest = iter(inputs)
+        return [
+            y
+            for w, mine in zip(writings, which)
+            for y in _write(
+                w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs]
+            )
+        ]
+
+    key = tuple((id(w.op), *mine) for w, mine in zip(writings, which))
+    return key, body, list(number), [x for w in writings for x in w.inputs]
+
+
+def _cutting(
+    moves: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
+) -> Callable[..., list[Any]]:
+    """Returns a function of coordinates along axes, and of what moves cut."""
+
+    def cut(*args: Any) -> list[Any]:
+        coords, pieces = dict(zip(axes, args)), []
+        starts: dict[str, dict[Any, Any]] = {axis: {} for axis in axes}
+        for step, x in zip(moves, args[len(axes) :]):
+            assert isinstance(step.move.after, Split) and step.src.spec is not None
+            along, axis = step.src.spec.shape.index(step.move.after.dim), step.move.axis
+            pieces.append(piece(x, along, coords[axis], mesh.axes[axis], starts[axis]))
+        return pieces
+
+    return cut
+
+
+def _by_calls_alone(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
+    """Returns the variables of a program if calls alone read and write any,
+    else none.
+    """
+    found: dict[Store, None] = {}
+    for reads, _, others, writes in (
+        p for s in segments for p in sort_out(s.before, mesh)
+    ):
+        if any(map(touches_variables, others)):
+            return []
+        found.update(dict.fromkeys(load.store for load in reads))
+        found.update(dict.fromkeys(store for put in writes for store in put.op.stores))
+    return list(found)

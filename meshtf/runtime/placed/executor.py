@@ -1,0 +1,229 @@
+"""The placed runtime: one TensorFlow program drives all devices of a mesh.
+
+Values are lists with one tensor for each position. Moves are plain TensorFlow ops
+between devices, and TensorFlow inserts the sends and receives. The same list of calls
+runs eagerly and inside a tf.function. Work that is equal on positions of one device
+(equal inputs, coordinates not asked for) is done once: of a replicated update on eight
+positions of one CPU, one runs.
+
+    results = Placed(mesh, schedule(program), run_directly).run(program.results)
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import Store
+from meshtf.mesh import At, Mesh, Placement, Whole
+from meshtf.partition import (
+    BranchStep,
+    Bucket,
+    CallStep,
+    Load,
+    LoopStep,
+    MoveStep,
+    Program,
+    Put,
+    Segment,
+    Step,
+    Tell,
+    Value,
+    WindowStep,
+    schedule,
+    walked_only,
+)
+from meshtf.runtime.devices.resolve import devices_of, host_cpu, one_memory
+from meshtf.runtime.placed.batched_variables import Together
+from meshtf.runtime.placed.read_write_phases import sort_out
+from meshtf.runtime.placed.resharding import Mover, Slices
+from meshtf.runtime.placed.segment_functions import Caller, in_line
+
+
+def arrange(program: Program) -> list[Segment]:
+    """Returns the segments of a program as they suit the devices of its mesh."""
+    mesh, devices = program.mesh, devices_of(program.mesh)
+    return schedule(
+        program,
+        apart=len(set(devices)) < len(devices),
+        bucket=0 if one_memory(mesh) else mesh.bucket_bytes,
+    )
+
+
+class Placed(Mover):
+    """Carries out segments and moves; `make_caller(segment, mesh)` says how a segment
+    is called.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        segments: Sequence[Segment],
+        make_caller: Callable[[Segment, Mesh], Caller],
+    ) -> None:
+        super().__init__(mesh)
+        self.segments, self.make_caller = segments, make_caller
+        self.together = Together(mesh, self.devices, segments)
+        # What bodies share, so that a call of one that ran before costs little:
+        self._schedules: dict[Program, Sequence[Segment]] = {}
+        self._constants: dict[
+            tuple[int, str, Any], Any
+        ] = {}  # by number, host and graph
+        self._known_keys: dict[Placement, list[tuple[Any, ...] | None]] = {}
+
+    def run(self, results: Sequence[Value]) -> list[Slices]:
+        """Runs all segments and returns the values of `results` on each position."""
+        steps = [step for s in self.segments for step in (*s.before, *s.computes)]
+        self.lists = walked_only(steps, results)
+        for segment in self.segments:
+            self._all_between(segment.before)
+            if segment.outs:
+                self._call(segment)
+        return [self.values[v] for v in results]
+
+    def run_body(
+        self, program: Program, given: dict[Value, Any], once: bool = False
+    ) -> list[Slices]:
+        """Returns the results of a program within this one."""
+        if program not in self._schedules:
+            self._schedules[program] = arrange(program)
+        inner = copy.copy(self)
+        inner.segments, inner.values = self._schedules[program], dict(given)
+        if once and len(self.devices) == 1:
+            inner.make_caller = in_line(self.make_caller)
+        return inner.run(program.results)
+
+    def homes(self, value: Value) -> list[str | None]:
+        """Returns the device of each slice that can differ."""
+        return [key[0] for key in dict.fromkeys(self._keys(value)) if key is not None]
+
+    def different(self, value: Value, slices: Slices) -> Slices:
+        """Returns of a value's slices those that can differ."""
+        first: dict[Any, Any] = {}
+        for key, x in zip(self._keys(value), slices):
+            if key is not None:
+                first.setdefault(key, x)
+        return list(first.values())
+
+    def spread(self, value: Value, slices: Slices) -> Slices:
+        """Returns a slice for each position."""
+        keys = self._keys(value)
+        held = dict(
+            zip((key for key in dict.fromkeys(keys) if key is not None), slices)
+        )
+        return [None if key is None else held[key] for key in keys]
+
+    def _all_between(self, steps: Sequence[Step]) -> None:
+        for reads, cuts, others, writes in sort_out(steps, self.mesh):
+            with tf.name_scope("load/"):
+                self.values.update(self.together.read(reads))
+            cut = self.together.cut(cuts, self.values)
+            self.values.update(cut or {})
+            for step in others if cut else (*cuts, *others):
+                self._between(step)
+            with tf.name_scope("put/"):
+                self.values.update(self.together.write(writes, self.values))
+
+    def _between(self, step: Any) -> None:
+        with tf.name_scope(_scope(step)):
+            self.carry_out(step)
+
+    def _load(self, store: Store) -> Slices:
+        return store.read()
+
+    def _put(self, step: Put) -> list[Slices]:
+        """Writes each slice once, on the device that holds it; what tells the world
+        runs once.
+        """
+        if step.op.stores:
+            return list(self.together.write([step], self.values).values())
+        with tf.device("/device:CPU:0"):
+            step.op.update((), *(self.values[v][0] for v in step.values))
+        return []
+
+    def _call(self, segment: Segment) -> None:
+        caller = self.make_caller(segment, self.mesh)
+        made: list[tuple[Any, ...]] = []
+        done: dict[Any, tuple[Any, ...]] = {}
+        used: set[str] = set()
+        here = self._at(segment.stage)
+        for position, coord in enumerate(self.mesh.coords):
+            if not here[position]:
+                made.append((None,) * len(segment.outs))
+                continue
+            xs = [self.values[v][position] for v in segment.ins]
+            coords = dict(zip(self.mesh.axes, coord))
+            inputs = (self.devices[position], *map(id, tf.nest.flatten(xs)))
+            key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
+            if not done or key not in done:
+                with tf.device(self.devices[position]):
+                    home = host_cpu(self.devices[position])
+                    ys, used = caller(
+                        {a: self._constant(c, home) for a, c in coords.items()}, xs
+                    )
+                key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
+                done[key] = tuple(ys)
+            made.append(done[key])
+        for k, value in enumerate(segment.outs):
+            self.values[value] = self._shared(value, [ys[k] for ys in made])
+
+    def _at(self, stage: int | None) -> list[bool]:
+        """Returns for each position whether it is at a stage; None: all of them are."""
+        states = [
+            At(stage) if axis == self.mesh.stages and stage is not None else Whole
+            for axis in self.mesh.axes
+        ]
+        return self.mesh.has(tuple(states))
+
+    def _shared(self, value: Value, slices: Slices) -> Slices:
+        """Returns slices with one tensor for all positions of a device that hold the
+        same.
+        """
+        if value.spec is None or len(self.devices) == len(set(self.devices)):
+            return slices
+        first: dict[Any, Any] = {}
+        return [first.setdefault(key, x) for key, x in zip(self._keys(value), slices)]
+
+    def _keys(self, value: Value) -> list[tuple[Any, ...] | None]:
+        """Returns for each position its device and which slice it holds; None: it holds
+        none.
+        """
+        placement = value.placement
+        if placement not in self._known_keys:
+            self._known_keys[placement] = [
+                (device, *(0 if s == Whole else c for s, c in zip(placement, coord)))
+                if there
+                else None
+                for device, coord, there in zip(
+                    self.devices, self.mesh.coords, self.mesh.has(placement)
+                )
+            ]
+        return self._known_keys[placement]
+
+    def _constant(self, number: int, home: str) -> Any:
+        key = number, home, tf.compat.v1.get_default_graph()
+        if key not in self._constants:
+            with tf.device(home), tf.control_dependencies(None):
+                self._constants[key] = tf.constant(number, tf.int32)
+        return self._constants[key]
+
+
+def _scope(step: Any) -> str:
+    """Returns under which name a step's TensorFlow ops stand, for profilers and counts
+    of bytes.
+    """
+    step = step.moves[0] if isinstance(step, Bucket) else step
+    if isinstance(step, MoveStep):
+        return f"move/{step.move.kind}/{step.move.axis}/"
+    if isinstance(step, WindowStep):
+        return f"move/window/{step.axis}/"
+    if isinstance(step, Tell):
+        return f"move/tell/{'.'.join(step.axes)}/"
+    if isinstance(step, CallStep):
+        return f"call/{step.op.title}.{step.op.which.number}/"
+    if isinstance(step, (LoopStep, BranchStep)):
+        return f"{step.node.op.title}/"
+    return "load/" if isinstance(step, Load) else "put/"

@@ -1,0 +1,107 @@
+"""Which op of a program failed: the user's line, which TensorFlow does not know.
+
+Where an op fails on one of several devices, TensorFlow often tells of the others alone,
+which were cancelled. The program runs once more, op by op, up to its first update, and
+stops where it fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import explain_error
+from meshtf.graph import Node
+from meshtf.mesh import Mesh
+from meshtf.partition import Put, Segment, Step, Value
+from meshtf.runtime.devices.resolve import devices_of, host_of
+from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.placed.executor import Placed
+from meshtf.runtime.placed.read_write_phases import sort_out
+from meshtf.runtime.placed.resharding import Slices
+from meshtf.runtime.placed.segment_functions import Caller, Flat, run_compute
+
+# What bad values lead to; others, such as lost workers or a full memory, would come
+# again.
+_OF_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
+
+
+class _Failed(Exception):
+    """An op failed, or an update was reached."""
+
+    def __init__(
+        self, node: Node | None = None, problem: tf.errors.OpError | None = None
+    ) -> None:
+        super().__init__()
+        self.node, self.problem = node, problem
+
+
+class _Again(Placed):
+    """Runs a program op by op, and writes nothing."""
+
+    def _all_between(self, steps: Sequence[Step]) -> None:
+        for reads, cuts, others, writes in sort_out(steps, self.mesh):
+            self.values.update(self.together.read(reads))
+            for step in (*cuts, *others):
+                self.carry_out(step)
+            if writes:
+                raise _Failed
+
+    def _put(self, step: Put) -> list[Slices]:
+        return []
+
+
+def explained(
+    error: tf.errors.OpError,
+    mesh: Mesh,
+    segments: Sequence[Segment],
+    results: Sequence[Value],
+) -> tf.errors.OpError:
+    """Returns an error of a program with the op that failed; the same one where that is
+    not found.
+    """
+    if (
+        not isinstance(error, _OF_VALUES)
+        or len(set(map(host_of, devices_of(mesh)))) > 1
+    ):
+        return error
+    try:
+        _Again(mesh, segments, _one_by_one).run(results)
+    except _Failed as failed:
+        if failed.node is not None and failed.problem is not None:
+            return with_line(failed.node, failed.problem)
+    except Exception:  # whatever else goes wrong now is not what the user asks about
+        pass
+    return error
+
+
+def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
+    def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+        coordinates = Coordinates(coords)
+        env: dict[Value, Any] = dict(zip(segment.ins, values))
+        for compute in segment.computes:
+            try:
+                run_compute(compute, mesh, coordinates, env)
+            except tf.errors.OpError as problem:
+                raise _Failed(compute.node, problem) from problem
+        return [env[v] for v in segment.outs], coordinates.used
+
+    return call
+
+
+def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
+    """Returns an error of TensorFlow with the op that failed, and the line that called
+    it.
+    """
+    what = re.sub(
+        r"\{\{.*?\}\} ?| \[Op:.*", "", problem.message, flags=re.DOTALL
+    ).strip()
+    text = explain_error(
+        f"{node.op.title} failed: {what}",
+        inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
+        **{"from": node.source},
+    )
+    return type(problem)(None, None, text)

@@ -1,0 +1,228 @@
+"""Moves of the placed runtime: plain TensorFlow ops between the devices of positions.
+
+    class Placed(Mover): ...       # `carry_out` of a move finds these
+
+A value is a list with one tensor for each position, None where it lies at another
+stage. What groups of positions would do alike, since they hold the very same tensors,
+is done once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.mesh import At, Mesh, Pending, Split
+from meshtf.partition import Bucket, MoveStep, Tell, WindowStep
+from meshtf.runtime.devices.resolve import devices_of, kept_separate
+from meshtf.runtime.lowering.step_executor import Carrier
+from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
+from meshtf.runtime.placed.collectives.primitives import piece, send
+from meshtf.runtime.placed.collectives.window_exchange import rows_of_slices
+
+Slices = list[Any]
+
+
+class Mover(Carrier):
+    """Carries out communication between the positions of a mesh."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__(mesh)
+        self.devices = devices_of(mesh)
+        self.separate = kept_separate(mesh)
+
+    def _move(self, step: MoveStep) -> Slices:
+        cut, join = _axes(step)
+        before, kind = step.move.before, step.move.kind
+        reduction = before.kind if isinstance(before, Pending) else ""
+
+        def collective(xs: Slices, devices: Sequence[str]) -> Slices:
+            how = collectives_for(devices, self.separate)
+            if kind == "all_reduce":
+                return how.all_reduce(xs, devices, reduction)
+            if kind == "reduce_scatter":
+                return how.reduce_scatter(xs, devices, reduction, cut)
+            if kind == "all_gather":
+                return how.all_gather(xs, devices, join)
+            return how.all_to_all(xs, devices, cut, join)
+
+        if kind == "slice":
+            return self._slice(step, cut)
+        if kind in ("drop", "send", "broadcast"):
+            return self._restage(step)
+        if kind == "collective_permute":
+            return self._permute(step)
+        return self._grouped(self._gated(step), (step.move.axis,), collective)
+
+    def _bucket(self, step: Bucket) -> list[Slices]:
+        """Returns what each of several reductions makes, all of them in one
+        collective.
+        """
+        move, cuts = step.moves[0].move, [_axes(m)[0] for m in step.moves]
+        held = [self.values[m.src] for m in step.moves]
+        xs = [None if some[0] is None else some for some in zip(*held)]
+        assert isinstance(move.before, Pending)
+        kind = move.before.kind
+
+        def collective(some: Slices, devices: Sequence[str]) -> Slices:
+            how = collectives_for(devices, self.separate)
+            if move.kind == "all_reduce":
+                return bucketed.all_reduce(how, some, devices, kind)
+            return bucketed.reduce_scatter(how, some, devices, kind, cuts)
+
+        made = self._grouped(xs, (move.axis,), collective)
+        return [[None if y is None else y[k] for y in made] for k in range(len(cuts))]
+
+    def _gated(self, step: MoveStep) -> Slices:
+        """Returns what is moved, once what the move waits for is there.
+
+        Where one op of the move takes all slices of a group, it is enough that one of
+        them comes late.
+        """
+        if step.after is None:
+            return self.values[step.src]
+        xs, afters = list(self.values[step.src]), self.values[step.after]
+        done: dict[Any, Any] = {}
+        for group in self.mesh.groups(step.move.axis):
+            once = (
+                collectives_for([self.devices[p] for p in group], self.separate)
+                is shared_memory
+            )
+            for position in group[:1] if once else group:
+                x, after = xs[position], afters[position]
+                if x is None or after is None:
+                    continue
+                if (id(x), id(after)) not in done:
+                    done[id(x), id(after)] = once_there(
+                        x, after, self.devices[position]
+                    )
+                xs[position] = done[id(x), id(after)]
+        return xs
+
+    def _permute(self, step: MoveStep) -> Slices:
+        """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
+        xs, out = self.values[step.src], list(self.values[step.src])
+        for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
+            if xs[source] is not None:
+                out[target] = send(
+                    xs[source], self.devices[source], self.devices[target]
+                )
+        return out
+
+    def _restage(self, step: MoveStep) -> Slices:
+        """Returns what is dropped but at one stage, sent from one to another, or from
+        one to all.
+        """
+        xs, before, after = self.values[step.src], step.move.before, step.move.after
+        out: Slices = [None] * self.mesh.size
+        for group in self.mesh.groups(step.move.axis):
+            targets = (
+                range(len(group)) if not isinstance(after, At) else [after.coordinate]
+            )
+            for k in targets:
+                source = group[before.coordinate if isinstance(before, At) else k]
+                if xs[source] is not None:
+                    out[group[k]] = send(
+                        xs[source], self.devices[source], self.devices[group[k]]
+                    )
+        return out
+
+    def _slice(self, step: MoveStep, cut: int) -> Slices:
+        """Returns what each position keeps; a device that keeps several pieces cuts
+        once.
+        """
+        i, parts = self.mesh.axis_index[step.move.axis], self.mesh.axes[step.move.axis]
+        xs = self.values[step.src]
+        kept: dict[Any, set[int]] = {}
+        for coord, device, x in zip(self.mesh.coords, self.devices, xs):
+            kept.setdefault((id(x), device), set()).add(coord[i])
+        done: dict[Any, Any] = {}
+        out = []
+        for coord, device, x in zip(self.mesh.coords, self.devices, xs):
+            key = (id(x), device)
+            if x is not None and key not in done:
+                with tf.device(device):
+                    done[key] = (
+                        tf.split(x, parts, cut)
+                        if len(kept[key]) > 1
+                        else {coord[i]: piece(x, cut, coord[i], parts)}
+                    )
+            out.append(None if x is None else done[key][coord[i]])
+        return out
+
+    def _grouped(
+        self,
+        xs: Slices,
+        axes: tuple[str, ...],
+        collective: Callable[[Slices, Sequence[str]], Slices],
+    ) -> Slices:
+        """Runs a collective in each group along `axes`, once for groups that hold the
+        same.
+
+        In a graph those of one memory share results, whichever their devices are.
+        """
+        out: Slices = [None] * self.mesh.size
+        done: dict[Any, Slices] = {}
+        for group in self.mesh.groups(*axes):
+            if any(xs[p] is None for p in group):  # it lies at another stage
+                continue
+            devices = tuple(self.devices[p] for p in group)
+            aliased = (
+                collectives_for(devices, self.separate) is shared_memory
+                and not tf.executing_eagerly()
+            )
+            key = (
+                *(id(y) for p in group for y in tf.nest.flatten(xs[p])),
+                *(() if aliased else devices),
+            )
+            if key not in done:
+                done[key] = collective([xs[p] for p in group], devices)
+            for position, y in zip(group, done[key]):
+                out[position] = y
+        return out
+
+    def _tell(self, step: Tell) -> Slices:
+        def stack(told: Slices, devices: Sequence[str]) -> Slices:
+            how = collectives_for(devices, self.separate)
+            return list(zip(*(how.stack(ts, devices) for ts in zip(*told))))
+
+        return self._grouped(self.values[step.src], step.axes, stack)
+
+    def _window(self, step: WindowStep) -> Slices:
+        assert step.src.spec is not None
+        axis = step.src.spec.shape.index(step.dim)
+        rows = step.factor_size // self.mesh.axes[step.axis]
+        ends = [
+            (step.window.low(j * rows), step.window.high((j + 1) * rows))
+            for j in range(self.mesh.axes[step.axis])
+        ]
+        length = max(
+            high - low for low, high in ends
+        )  # one trace: equal lengths on all devices
+
+        def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
+            return [
+                rows_of_slices(xs, devices, j, axis, low, low + length, step)
+                for j, (low, _) in enumerate(ends)
+            ]
+
+        return self._grouped(self.values[step.src], (step.axis,), exchange)
+
+
+def once_there(x: Any, after: Any, device: str) -> Any:
+    """Returns x on a device, but not before another tensor is there."""
+    with tf.device(device), tf.control_dependencies([after]):
+        return tf.identity(x)
+
+
+def _axes(step: MoveStep) -> tuple[int, int]:
+    """Returns along which axes of a tensor a move cuts and joins; -1: along none."""
+    assert step.src.spec is not None
+    names = step.src.spec.shape.names
+    after, before = (
+        names.index(state.dim) if isinstance(state, Split) else -1
+        for state in (step.move.after, step.move.before)
+    )
+    return after, before

@@ -1,0 +1,264 @@
+"""Segments: local work that every device runs, traced once for all of them.
+
+A segment is a pure function of (values, coordinates) to a flat list of tensors. It is
+never inlined (but in a loop on one device) and is called on each device with that
+device's slices, so tracing costs O(ops), not O(ops x devices). Calls with equal inputs
+on one device are made once and their results are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Spec
+from meshtf.mesh import Mesh
+from meshtf.partition import Compute, Segment, Value
+from meshtf.runtime.lowering.local_context import Coordinates, Here
+from meshtf.runtime.placed.function_calls import Callee, trace
+from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
+
+Flat = list[Any]
+# fn(coordinates, values) -> values: one device's work, and the mesh axes whose
+# coordinates it used
+Caller = Callable[[dict[str, Any], Flat], tuple[Flat, set[str]]]
+# outline(key, body, specs): a function that all equal parts of segments share
+Outline = Callable[[Any, Callable[..., Flat], Sequence[tf.TensorSpec]], Callee]
+
+
+def run_directly(segment: Segment, mesh: Mesh) -> Caller:
+    """Returns a caller that runs the ops one by one, for eager mode."""
+
+    def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+        coordinates = Coordinates(coords)
+        return _run(segment, mesh, coordinates, values), coordinates.used
+
+    return call
+
+
+class Traced:
+    """A caller that traces a segment at its first call, as a TensorFlow function."""
+
+    def __init__(self, segment: Segment, mesh: Mesh, tracer: Tracer) -> None:
+        self.segment, self.mesh, self.tracer = segment, mesh, tracer
+        self.function: Any = None
+        self.used: set[str] = set()
+        self.structure: Any = None  # of the outputs, with 0 for each tensor
+
+    def __call__(self, coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+        flat = tf.nest.flatten(values)
+        if self.function is None:
+            self._trace(values, flat)
+        ys = self.function([*flat, *(coords[a] for a in sorted(self.mesh.axes))])
+        nested = any(part != 0 for part in self.structure)
+        return tf.nest.pack_sequence_as(self.structure, ys) if nested else ys, self.used
+
+    def _trace(self, values: Flat, flat: Flat) -> None:
+        axes, tracer = sorted(self.mesh.axes), self.tracer
+        specs = [
+            *(tf.TensorSpec(x.shape, x.dtype) for x in flat),
+            *(tf.TensorSpec([], tf.int32) for _ in axes),
+        ]
+
+        def body(*args: Any) -> list[Any]:
+            coordinates = Coordinates(dict(zip(axes, args[len(flat) :])))
+            ys = _run(
+                self.segment,
+                self.mesh,
+                coordinates,
+                tf.nest.pack_sequence_as(values, args[: len(flat)]),
+                tracer.jit,
+                tracer.outline,
+            )
+            self.used, self.structure = (
+                coordinates.used,
+                tf.nest.map_structure(lambda y: 0, ys),
+            )
+            return tf.nest.flatten(ys)
+
+        self.function = (
+            _compiled(body, specs)
+            if tracer.jit
+            else trace(body, specs, alone=tracer.alone)
+        )
+
+
+def _compiled(
+    body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
+) -> Callable[[Flat], Flat]:
+    """Returns a function that XLA compiles, which takes a list of tensors."""
+    function = tf.function(
+        body,
+        autograph=False,
+        jit_compile=True,
+        experimental_attributes={"_noinline": True},
+    ).get_concrete_function(*specs)
+    return lambda args: list(function(*args))
+
+
+class Tracer:
+    """Makes callers that trace; equal segments, such as those of equal layers, share
+    one.
+
+    Args:
+      jit: whether XLA compiles segments.
+      alone: whether devices run what is traced alone: see `calls.trace`.
+    """
+
+    def __init__(self, jit: bool, alone: bool) -> None:
+        self.jit, self.alone = jit, alone and not jit
+        self._outlined: dict[Any, Callee] = {}
+        self._traced: dict[Any, Traced] = {}
+        self._found: dict[
+            Segment, Traced
+        ] = {}  # so that what runs often is compared once
+
+    def outline(
+        self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
+    ) -> Callee:
+        """Returns a part of segments, traced when its key is first seen."""
+        if key not in self._outlined:
+            self._outlined[key] = trace(body, specs, alone=self.alone)
+        return self._outlined[key]
+
+    def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
+        if segment not in self._found:
+            self._found[segment] = self._find(segment, mesh)
+        return self._found[segment]
+
+    def _find(self, segment: Segment, mesh: Mesh) -> Traced:
+        key = segment.key()
+        try:
+            hash(key)
+        except TypeError:  # an op with an attribute that cannot be compared
+            key = id(segment)
+        if key not in self._traced:
+            self._traced[key] = Traced(segment, mesh, self)
+        return self._traced[key]
+
+
+def in_line(
+    make_caller: Callable[[Segment, Mesh], Caller],
+) -> Callable[[Segment, Mesh], Caller]:
+    """Returns what makes callers for a place that one device passes, as the body of a
+    loop: ops stand there themselves. A call costs a turn 0.1 ms, and holds its
+    arguments, so that none is reused."""
+    return (
+        run_directly
+        if isinstance(make_caller, Tracer) and not make_caller.jit
+        else make_caller
+    )
+
+
+def _run(
+    segment: Segment,
+    mesh: Mesh,
+    coords: Coordinates,
+    values: Flat,
+    jit: bool = False,
+    outline: Outline | None = None,
+) -> Flat:
+    env: dict[Value, Any] = dict(zip(segment.ins, values))
+    for compute in segment.computes:
+        run_compute(compute, mesh, coords, env, jit, outline)
+    return [env[v] for v in segment.outs]
+
+
+def run_compute(
+    compute: Compute,
+    mesh: Mesh,
+    coords: Coordinates,
+    env: dict[Value, Any],
+    jit: bool = False,
+    outline: Outline | None = None,
+    anywhere: bool = False,
+) -> None:
+    """Runs one op on one device's slices, taken from `env` and put there."""
+    xs = [env[v] for v in compute.ins]
+    after = [env[compute.after]] if compute.after is not None else []
+    if after and xs and jit:
+        xs = optimization_barrier([*xs, *after])[:-1]
+    with tf.control_dependencies(after):
+        xs = [tf.identity(x) for x in xs] if after else xs
+        at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere)
+        if compute.told is not None and compute.kept is not None:
+            at.told, at.kept = env[compute.told], env[compute.kept]
+        env.update(zip(compute.outs, _one(compute, at, xs, outline)))
+
+
+def _one(
+    compute: Compute, at: Here, xs: Flat, outline: Outline | None
+) -> Sequence[Any]:
+    """Runs one op's `share` or `local`."""
+    op = compute.node.op
+    if compute.sharing:
+        told, kept = op.share(at, *xs)
+        _check_told(compute, at, told)
+        return tuple(told), tuple(kept)
+    if op.outlined and outline is not None:
+        return _outlined(compute, at, xs, outline)
+    ys = op.local(at, *xs)
+    _check(compute, at, ys)
+    return ys
+
+
+def _outlined(compute: Compute, at: Here, xs: Flat, outline: Outline) -> Sequence[Any]:
+    """Calls an op's `local` as a function that all equal nodes share."""
+    axes = [axis for axis, _ in compute.plan.cut]
+    coords = [at.coordinates[axis] for axis in axes]
+    key = (compute.node.op, compute.plan, at.inputs, tuple(x.dtype for x in xs))
+
+    def body(*args: Any) -> list[Any]:
+        inside = at.inside(dict(zip(axes, args[len(xs) :])))
+        ys = compute.node.op.local(inside, *args[: len(xs)])
+        _check(compute, inside, ys)
+        return list(ys)
+
+    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
+    return outline(key, body, specs)([*xs, *coords])
+
+
+def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
+    """Holds `local` to what `out` announced."""
+    for y, spec, want in zip(
+        ys, (o.spec for o in compute.node.outputs), at.outputs, strict=True
+    ):
+        if tuple(y.shape) != want.sizes or y.dtype.name != spec.dtype:
+            raise PlanError(
+                explain_error(
+                    f"{compute.node.op.title}.local gave {y.dtype.name} "
+                    f"{tuple(y.shape)} where its `out` announces {spec.dtype} "
+                    f"{want!r}.",
+                    **{"from": compute.node.source},
+                    inputs=" ".join(map(repr, at.inputs)),
+                    way_out="Mend the op: `local` and `out` must agree.",
+                )
+            )
+
+
+def _check_told(compute: Compute, at: Here, told: Sequence[Any]) -> None:
+    """Holds `share` to what `tells` announced: a forecast counts the bytes of the tell
+    by that.
+    """
+    op, ins = compute.node.op, compute.node.inputs
+    want = op.tells(
+        *(Spec(shape, x.spec.dtype) for shape, x in zip(at.inputs, ins, strict=True))
+    )
+    if [(t.dtype.name, t.shape.num_elements()) for t in told] != [
+        (w.dtype, w.shape.size) for w in want
+    ]:
+        gave = ", ".join(f"{t.dtype.name} {tuple(t.shape)}" for t in told) or "nothing"
+        announced = ", ".join(f"{w.dtype} {w.shape!r}" for w in want) or "nothing"
+        raise PlanError(
+            explain_error(
+                f"{op.title}.share told {gave} where its `tells` announces "
+                f"{announced}.",
+                **{"from": compute.node.source},
+                inputs=" ".join(map(repr, at.inputs)),
+                way_out="Mend the op: `share` and `tells` must agree, but for "
+                "dimensions of 1.",
+            )
+        )

@@ -1,0 +1,326 @@
+"""A program as one StableHLO module that any PJRT host can run, with what the host must
+know.
+
+The module is of one replica. It takes the replica's slices of all `inputs` in order,
+variables first, and gives `results` and then the new slices of the variables that the
+program writes.
+
+    exported = export(nodes, results, stores, mesh)
+    exported.module                          # bytes: serialised StableHLO
+    [i.name for i in exported.inputs]        # ["w1", "w2", "x"]
+    exported.save("step")                    # a folder
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Node, Spec, Store, Tensor
+from meshtf.mesh import Mesh, Pending, Placement
+from meshtf.partition import Load, Program, Put, build, walk
+from meshtf.partition.cost import local_shape
+from meshtf.runtime.lowering.step_executor import scope
+from meshtf.runtime.spmd.replica import Replica
+from meshtf.runtime.spmd.unsupported import refuse_effects
+from meshtf.runtime.storage.argument_storage import names_of, region, slice_keys
+from meshtf.runtime.storage.atomic_folder import written_whole
+from meshtf.runtime.tf_internals.xla_ops import xla_knows
+
+_MARK, _OTHERS = (
+    "manifest.json",
+    {"module.mlirbc", "values.npz"},
+)  # the files of a folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Port:
+    """One input or result of a module.
+
+    Attributes:
+      name: of the variable or argument.
+      kind: "parameter", "state" (a variable that is not trained), "argument" or
+        "result".
+      spec: shape and data type of the whole.
+      placement: how it is cut.
+      output: of a variable that is written: which output is its new value.
+    """
+
+    name: str
+    kind: str
+    spec: Spec
+    placement: Placement
+    output: int | None = None
+
+    @property
+    def partial(self) -> tuple[str | None, ...]:
+        """For each axis: how replicas' slices along it make up the whole, if as "sum",
+        "max", "min".
+        """
+        return tuple(s.kind if isinstance(s, Pending) else None for s in self.placement)
+
+    def cut(self, whole: Any, mesh: Mesh) -> list[Any]:
+        """Returns each replica's slice of a whole array; one object for equal slices.
+
+        Raises:
+          PlanError: slices are partial results, which no whole tells.
+        """
+        if any(self.partial):
+            raise PlanError(
+                f"input {self.name!r} is a partial result on each replica: "
+                f"{self.partial}. Give each replica its own part instead of cutting a "
+                "whole."
+            )
+        keys = slice_keys(self.placement, mesh)
+        done = {
+            key: np.require(
+                np.asarray(whole)[self._region(key, mesh)], requirements="C"
+            )
+            for key in dict.fromkeys(keys)
+        }
+        return [done[key] for key in keys]
+
+    def join(self, slices: Sequence[Any], mesh: Mesh) -> Any:
+        """Returns the whole array that the replicas' slices make up."""
+        whole = np.empty(self.spec.shape.sizes, slices[0].dtype)
+        for key, x in dict(zip(slice_keys(self.placement, mesh), slices)).items():
+            whole[self._region(key, mesh)] = x
+        return whole
+
+    def _region(self, key: tuple[int, ...], mesh: Mesh) -> tuple[slice, ...]:
+        return region(self.spec.shape, self.placement, key, mesh)
+
+
+@dataclasses.dataclass(frozen=True)
+class Export:
+    """A program as a StableHLO module of one replica.
+
+    Attributes:
+      module: the module, as StableHLO's portable bytecode.
+      mesh: whose positions the replicas are, in order.
+      inputs: what the module takes, variables first.
+      results: what it gives first; after them come new values of variables, see
+        `Port.output`.
+      values: the whole first value of each input that is no argument of a call; none of
+        an abstract mesh.
+    """
+
+    module: bytes
+    mesh: Mesh
+    inputs: tuple[Port, ...]
+    results: tuple[Port, ...]
+    values: dict[str, Any]
+
+    def save(self, folder: str) -> None:
+        """Writes a folder: the module, `values.npz` and `manifest.json`; there as a
+        whole or not.
+
+        Raises:
+          FileExistsError: the folder is there, and holds other things than an earlier
+            export.
+        """
+        with written_whole(folder, _MARK, _OTHERS) as unfinished:
+            with open(os.path.join(unfinished, "module.mlirbc"), "wb") as file:
+                file.write(self.module)
+            np.savez(os.path.join(unfinished, "values.npz"), **self.values)
+            with open(os.path.join(unfinished, _MARK), "w") as text:
+                json.dump(self.manifest(), text, indent=1)
+
+    def manifest(self) -> dict[str, Any]:
+        """Returns what a host must know, as plain data."""
+        return {
+            "axes": self.mesh.axes,
+            "replicas": self.mesh.size,
+            "inputs": [_plain(port) for port in self.inputs],
+            "results": [_plain(port) for port in self.results],
+        }
+
+
+def export(
+    nodes: Sequence[Node],
+    results: Sequence[Tensor],
+    arguments: Sequence[Store],
+    mesh: Mesh,
+) -> Export:
+    """Returns a recorded function as a StableHLO module.
+
+    Args:
+      nodes: what was recorded.
+      results: the tensors that it returns.
+      arguments: the stores of its arguments, in order.
+      mesh: where it is to run.
+
+    Raises:
+      PlanError: XLA cannot compile one of its ops, it prints, or it takes an unfinished
+        sum from outside.
+    """
+    _check_one_stage(nodes, mesh)
+    program = build(nodes, results, mesh)
+    refuse_effects(program)
+    variables, captured = _stores(program, arguments)
+    others = [*captured, *arguments]
+    _check_finished(captured)
+    names = names_of([*variables, *others])
+    body = _Body(program, variables, others)
+    module = body.compile()
+    written = [s for s in variables if s in body.written]
+    inputs = [
+        Port(
+            names[s],
+            s.kind,
+            s.spec,
+            s.placement,
+            len(results) + written.index(s) if s in body.written else None,
+        )
+        for s in (*variables, *others)
+    ]
+    ports = [
+        Port(f"result_{i}", "result", r.spec, v.placement)
+        for i, (r, v) in enumerate(zip(results, program.results))
+    ]
+    values = (
+        {}
+        if mesh.abstract
+        else {names[s]: _whole(s, mesh) for s in (*variables, *captured)}
+    )
+    return Export(module, mesh, tuple(inputs), tuple(ports), values)
+
+
+class _Body:
+    """The function of one replica, and its compilation."""
+
+    def __init__(
+        self, program: Program, variables: Sequence[Store], others: Sequence[Store]
+    ) -> None:
+        self.program, self.variables, self.others = program, variables, others
+        self.written = {
+            s for step in program.steps if isinstance(step, Put) for s in step.op.stores
+        }
+
+    def __call__(
+        self, variables: Sequence[tf.Variable], others: Sequence[Any]
+    ) -> list[Any]:
+        replica = Replica(
+            self.program,
+            dict(zip(self.variables, variables)),
+            dict(zip(self.others, others)),
+        )
+        return [tf.identity(y) for y in replica.run()]
+
+    def compile(self) -> bytes:
+        """Returns the serialised module. Raises PlanError."""
+        function = tf.function(self, jit_compile=True, autograph=False)
+        variables = [tf.Variable(self._zeros(s)) for s in self.variables]
+        others = [self._zeros(s) for s in self.others]
+        graph = function.get_concrete_function(variables, others).graph
+        for op in graph.get_operations():
+            if op.type != "Placeholder" and not xla_knows(op.type):
+                raise self._refusal(op.name, f"TensorFlow's {op.type}")
+        try:
+            return function.experimental_get_compiler_ir(variables, others)(
+                stage="stablehlo_serialized"
+            )
+        except (tf.errors.OpError, ValueError) as error:
+            raise self._refusal(str(error), "it as it is", str(error)) from None
+
+    def _zeros(self, store: Store) -> Any:
+        local = local_shape(store.spec.shape, store.placement, self.program.mesh)
+        return tf.zeros(local.sizes, tf.as_dtype(store.spec.dtype))
+
+    def _refusal(self, text: str, what: str, why: str | None = None) -> PlanError:
+        """Returns the error for the op whose name stands in `text`."""
+        named = (
+            s
+            for s, _ in walk(self.program)
+            if not isinstance(s, Load)
+            and re.search(rf"\b{re.escape(scope(s))}(_\d+)?/", text)
+        )  # TensorFlow counts them
+        node = next((s.node for s in named if s.node is not None), None)
+        title = "an op" if node is None else node.op.title
+        return PlanError(
+            explain_error(
+                f"XLA cannot compile {what}, which {title} runs.",
+                **{"from": "?" if node is None else node.source},
+                inputs=""
+                if node is None
+                else " ".join(repr(x.shape) for x in node.inputs),
+                **({} if why is None else {"xla": why}),
+                way_out="Write it with other ops, or run it as it is: a mtf.function "
+                "needs no XLA.",
+            )
+        )
+
+
+def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
+    """Refuses stages: all replicas run one program. Raises PlanError."""
+    for node in nodes:
+        if node.stage is not None and mesh.axes.get(mesh.stages, 1) > 1:
+            raise PlanError(
+                explain_error(
+                    f"{node.op.title} runs at stage {node.stage} alone, and replicas "
+                    "run one and the same program.",
+                    **{"from": node.source},
+                    mesh=repr(mesh),
+                    way_out='Run it with runtime="placed", or export it for a mesh '
+                    f"without an axis {mesh.stages!r}.",
+                )
+            )
+
+
+def _stores(
+    program: Program, arguments: Sequence[Store]
+) -> tuple[list[Store], list[Store]]:
+    """Returns the variables of a program, and the tensors that it took from outside."""
+    found: dict[Store, None] = {}
+    for step in program.steps:
+        if isinstance(step, Load):
+            found[step.store] = None
+        elif isinstance(step, Put):
+            found.update(dict.fromkeys(step.op.stores))
+    variables = [s for s in found if s.kind in ("parameter", "state")]
+    return variables, [s for s in found if s.kind == "argument" and s not in arguments]
+
+
+def _check_finished(stores: Sequence[Store]) -> None:
+    """Refuses captured tensors that are partial results: `values` has wholes. Raises
+    PlanError.
+    """
+    for store in stores:
+        if any(isinstance(state, Pending) for state in store.placement):
+            raise PlanError(
+                explain_error(
+                    f"{store.name} from outside is a partial result, of which there is "
+                    "no whole to keep.",
+                    tensor=repr(store.spec.shape),
+                    placement=store.placement,
+                    way_out="Finish it before: mtf.replicate(x), or compute it inside "
+                    "of the function.",
+                )
+            )
+
+
+def _whole(store: Store, mesh: Mesh) -> Any:
+    port = Port(store.name, store.kind, store.spec, store.placement)
+    return port.join([x.numpy() for x in store.read()], mesh)
+
+
+def _plain(port: Port) -> dict[str, Any]:
+    return (
+        {
+            "name": port.name,
+            "kind": port.kind,
+            "dtype": port.spec.dtype,
+            "shape": [[d.name, d.size] for d in port.spec.shape],
+            "cut": [getattr(state, "dim", None) for state in port.placement],
+        }
+        | ({"partial": port.partial} if any(port.partial) else {})
+        | ({} if port.output is None else {"output": port.output})
+    )

@@ -1,0 +1,57 @@
+"""Why TensorFlow does not run an SPMD program on the devices of a mesh, and what none
+can hold.
+
+Example:
+
+    raise refusal(mesh)
+    refuse_effects(program)
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from meshtf.errors import PlanError, explain_error
+from meshtf.mesh import Mesh
+from meshtf.partition import Program, Put
+from meshtf.runtime.devices.resolve import devices_of
+
+_WHY = {
+    "CPU": "TensorFlow compiles XLA's collectives on CPUs, but cannot run them.",
+    "GPU": "Running XLA's collectives from TensorFlow has not been tried on GPUs.",
+    "TPU": "Running XLA's collectives from TensorFlow has not been tried on TPUs.",
+}
+
+
+def refusal(mesh: Mesh) -> PlanError:
+    """Returns the error for a call with runtime="spmd" on the devices of a mesh."""
+    devices = devices_of(mesh)
+    kinds = dict.fromkeys(tf.DeviceSpec.from_string(d).device_type for d in devices)
+    return PlanError(
+        explain_error(
+            'runtime="spmd" does not run here. '
+            + " ".join(_WHY.get(k, "") for k in kinds).strip(),
+            mesh=repr(mesh),
+            devices=", ".join(dict.fromkeys(devices)),
+            way_out='Take runtime="placed", which runs on all of these, or hand the '
+            "program to a PJRT host: mtf.export(fn, ...).save(folder).",
+        )
+    )
+
+
+def refuse_effects(program: Program) -> None:
+    """Refuses programs that print or write summaries: a module has no way out. Raises
+    PlanError.
+    """
+    for step in program.steps:
+        if isinstance(step, Put) and not step.op.stores:
+            raise PlanError(
+                explain_error(
+                    f"{step.op.title} tells the world outside, which an exported "
+                    "program cannot.",
+                    tensors=" ".join(repr(x.shape) for x in step.node.inputs),
+                    **{"from": step.node.source},
+                    way_out="Return the value instead, or run the mtf.function as it "
+                    "is.",
+                )
+            )

@@ -1,0 +1,1 @@
+"""Where values lie: shards of variables, arguments of functions, files."""

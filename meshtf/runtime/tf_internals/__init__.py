@@ -1,0 +1,1 @@
+"""All private symbols of TensorFlow that meshtf uses stand here, and nowhere else."""

@@ -1,0 +1,1 @@
+"""SavedModels, which plain TensorFlow serves."""

@@ -1,0 +1,1 @@
+"""The conformance suite: each op under every layout against one device."""

@@ -1,0 +1,28 @@
+"""benchmarks.decoding on a tiny model: both write the same, and how it is told."""
+
+from __future__ import annotations
+
+from benchmarks.decoding import __main__ as decoding
+from transformer.models.architecture import Architecture
+
+TINY = Architecture(vocab=32, d_model=16, d_ff=16, heads=2, d_kv=8, blocks=2)
+
+
+def test_both_write_the_same_and_are_compared(monkeypatch):
+    monkeypatch.setitem(decoding.SIZES, "tiny", TINY)
+    result = decoding.measure("tiny", batch=3, length=5, number=8, rounds=2)
+    assert result.tokens == 3 * 8
+    assert len(result.by_hand) == len(result.meshtf) == 2
+    assert result.line().split()[:2] == ["tiny", "3"]
+    assert len(result.line()) == decoding.HEAD.index("processor") + len("processor")
+
+
+def test_a_ratio_is_the_median_of_neighbours():
+    result = decoding.Result(
+        "small",
+        1,
+        10,
+        [(1.0, 3.0), (2.0, 3.0), (4.0, 3.0)],
+        [(2.0, 6.0), (3.0, 9.0), (4.4, 3.0)],
+    )
+    assert (result.ratio(0), result.ratio(1)) == (1.5, 2.0)

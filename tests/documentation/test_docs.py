@@ -1,0 +1,237 @@
+"""What README.md, docs/ and examples/ say is run, and what they name is there.
+
+A block of Python in README.md is run, and prints, or raises, what the block of text
+after it says.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import gin
+import numpy as np
+import pytest
+import tensorflow as tf
+from absl import flags
+from absl.testing import flagsaver
+
+from meshtf.testing import check_op
+from transformer import explain
+from transformer.cli.command_line import configure
+from transformer.cli.config_files import find_config
+from transformer.training import training_run
+from transformer.training.reporting import run_report
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+# Pages whose programs print what stands below them.
+RUN = ["README.md", "checkpoints.md", "moe.md", "pipeline.md", "transformer.md"]
+EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, kind: str) -> list[str]:
+    """Returns the fenced blocks of a kind."""
+    return [body for name, body in FENCE.findall(text) if name == kind]
+
+
+def printed(code: str, names: dict, capsys) -> str:
+    """Runs a block and returns what it prints, or the error that it raises."""
+    try:
+        exec(compile(code, "mlp.py", "exec"), names)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}\n"
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", RUN)
+def test_code_does_what_it_says(page, capsys, monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(ROOT)
+    monkeypatch.chdir(tmp_path)  # where what it writes may lie
+    names, found = {}, FENCE.findall(PAGES[page])
+    for (kind, code), (after, text) in zip(found, found[1:]):
+        if kind == "python":
+            assert after == "text"
+            assert printed(code, names, capsys) == text
+
+
+def test_a_plan_in_the_readme_is_what_explain_prints(capsys):
+    found = re.findall(
+        r"```sh\n\S+ -m meshtf (explain .*)\n```\n\n```text\n(.*?)\n\.\.\.\n```",
+        README,
+        re.DOTALL,
+    )
+    assert found
+    for command, text in found:
+        with flagsaver.flagsaver(), pytest.raises(SystemExit) as left:
+            explain.main(flags.FLAGS(command.split()))
+        gin.clear_config()
+        assert left.value.code == 0
+        assert capsys.readouterr().out.startswith(text)
+
+
+def test_a_run_costs_what_the_readme_says():
+    configure(["lm_stdlib.gin"], ['Mesh.devices = "abstract"'])
+    forecast = training_run.Run().explain()
+    gin.clear_config()
+    assert f"step     {run_report.cost(forecast)}\n" in README
+
+
+def test_the_first_example_is_short():
+    assert len(ast.unparse(ast.parse(blocks(README, "python")[0])).splitlines()) <= 25
+
+
+def run_example(name: str, capsys) -> list[str]:
+    """Runs an example as a program and returns the lines that it prints."""
+    runpy.run_path(str(ROOT / "examples" / f"{name}.py"), run_name="__main__")
+    return capsys.readouterr().out.splitlines()
+
+
+def test_every_layout_of_the_example_has_the_same_losses(capsys):
+    lines = run_example("mlp_layouts", capsys)
+    assert len(lines) == 5
+    assert len({re.search(r"losses ([\d. ]+)", line).group(1) for line in lines}) == 1
+    assert len({line.partition("w1:")[2] for line in lines}) == 5
+
+
+def test_an_op_of_ones_own_holds_under_every_layout(capsys):
+    lines = run_example("own_op", capsys)
+    assert len(lines) == 5
+    assert len({tuple(re.findall(r"\d+\.\d+", line)) for line in lines}) == 1
+    check_op(runpy.run_path(str(ROOT / "examples" / "own_op.py"))["Distance"]).require()
+
+
+def test_checkpoints_know_no_layout(capsys):
+    lines = run_example("checkpoints", capsys)
+    assert [line.count("equal: True") for line in lines] == [0, 1, 1]
+
+
+def test_heat_flows_as_the_exact_solution_says(capsys):
+    *pictures, result, moved = run_example("heat", capsys)
+    assert len(pictures) == 32 and len(set(map(len, pictures))) == 1
+    assert float(re.search(r"largest error (\S+)", result).group(1)) < 1e-3
+    assert moved.count("62 B by window") == 4 and moved.count("B by") == 4
+
+
+def test_lines_that_are_found_are_likely_ones(capsys):
+    lines = run_example("decode", capsys)
+    found, drawn = lines[:-4], lines[-4:]
+    scores = np.array([float(line.split()[0]) for line in found]).reshape(4, 4)
+    assert (np.diff(scores) <= 0).all()
+    assert len({line.split(maxsplit=1)[1] for line in found}) == len(found)
+    assert any("for i in range" in line for line in found)
+    for word, rows, other in zip(
+        ("for", "def", "if", "raise"), np.reshape(found, (4, 4)), drawn
+    ):
+        assert all(row.split()[1] == word for row in (*rows, other))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="jaxlib needs Python 3.11")
+def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
+    configure(
+        ["lm_stdlib.gin", "layouts/fsdp.gin"],
+        [
+            "Architecture.d_model = 16",
+            "Architecture.d_ff = 32",
+            "Architecture.blocks = 1",
+            "Architecture.dropout = 0.1",
+            "train.batch = 8",
+            "ByteText.length = 8",
+        ],
+    )
+    trainer = training_run.Run().trainer
+    gin.clear_config()
+    text = tf.TensorSpec([8, 8], tf.int32)
+    trainer.export({"tokens": text, "targets": text}).save(str(tmp_path / "step"))
+    monkeypatch.setattr(sys, "argv", ["pjrt_host", str(tmp_path / "step"), "3"])
+    lines = run_example("pjrt_host", capsys)
+    found = [float(re.search(r"loss ([\d.]+)", line).group(1)) for line in lines]
+    text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8).astype(
+        np.int32
+    )
+    for step, loss in enumerate(found):
+        rows = text[
+            np.random.default_rng(step).integers(0, len(text) - 8, (8, 1))
+            + np.arange(9)
+        ]
+        batch = {"tokens": rows[:, :-1], "targets": rows[:, 1:]}
+        assert float(trainer.step(batch)[0]) == pytest.approx(loss, abs=2e-4)
+    assert len(found) == 3
+
+
+def test_digits_are_told_apart(capsys):
+    lines = run_example("digits", capsys)
+    assert float(re.match(r"([\d.]+)% of 360 digits", lines[-1]).group(1)) >= 97.0
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples_are_short_and_say_how_they_are_run(name):
+    text = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 100
+    assert f"python -m examples.{name}" in text
+
+
+def test_every_example_is_run_here():
+    assert set(EXAMPLES) == {
+        "mlp_layouts",
+        "own_op",
+        "checkpoints",
+        "two_regions",
+        "pjrt_host",
+        "decode",
+        "heat",
+        "digits",
+    }
+
+
+def test_commands_name_targets_files_and_settings_that_are_there():
+    targets = re.findall(
+        r"^(\S+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert set(re.findall(r"\bmake (train-long|[a-z]+)\b", README)) <= set(targets)
+    for name in re.findall(r"--gin_file=([\w./]+)", "".join(PAGES.values())):
+        find_config(name)
+    try:
+        for setting in re.findall(r"--gin_param='([^']+)'", README):
+            configure(["lm_stdlib.gin"], [setting])
+            gin.clear_config()
+    finally:
+        gin.clear_config()
+    for module in re.findall(r"python -m ([\w.]+)", "".join(PAGES.values())):
+        path = ROOT / module.replace(".", "/")
+        assert path.with_suffix(".py").is_file() or (path / "__main__.py").is_file(), (
+            module
+        )
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_files_that_are_named_are_there(page):
+    text = PAGES[page]
+    for name in re.findall(r"`((?:\w+/)+(?:\w+\.\w+)?)`", text):
+        places = [ROOT / name, ROOT / "meshtf" / name, ROOT / "tests" / name]
+        assert any(place.exists() for place in places) or name.startswith("runs/"), name
+    for name in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (ROOT / "docs" / name).exists() or (ROOT / name).exists(), name
+
+
+def test_the_map_of_the_tree_is_true():
+    tree = README.partition("## Where things are")[2]
+    inside = re.findall(r"^      ((?:\S+[/.]\S* +)+)", tree, re.MULTILINE)
+    for name in " ".join(inside).split():
+        assert (ROOT / "meshtf" / name).exists(), name
+    for name in re.findall(r"^    (\S+/)", tree, re.MULTILINE):
+        assert (ROOT / name).is_dir(), name
+
+
+def test_no_figure_is_left_out():
+    assert not re.findall(r"\b(?:TRAIN_LONG|DEFAULT_RUN|BENCHMARK)_[A-Z]+\b", README)

@@ -1,0 +1,195 @@
+"""Modules: names of variables and random ops follow the modules around them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf import optimizers
+from tests.support.refusals import refuses
+
+
+def ones(mesh, shape, name):
+    """An initializer."""
+    return mtf.ones(mesh, shape)
+
+
+class Layer(mtf.Module):
+    """One weight, one that is not trained, and dropout."""
+
+    def __init__(self, mesh, name=None):
+        super().__init__(name)
+        with self.scope():
+            self.w = mtf.Variable(mesh, "d:4", ones, "w")
+            self.count = mtf.Variable(mesh, "", ones, "count", trainable=False)
+
+    def __call__(self, x):
+        return mtf.dropout(x * self.w, 0.5)
+
+
+class Stack(mtf.Module):
+    """Two layers in a list, one in a dictionary."""
+
+    def __init__(self, mesh):
+        super().__init__()
+        with self.scope():
+            self.layers = [Layer(mesh, f"layer_{i}") for i in range(2)]
+            self.more = {"last": Layer(mesh, "last")}
+
+    def __call__(self, x):
+        return [layer(x) for layer in (*self.layers, self.more["last"])]
+
+
+@pytest.fixture
+def mesh():
+    return mtf.Mesh("data:2", "batch:data")
+
+
+def test_variables_by_the_names_of_the_modules_around(mesh):
+    stack = Stack(mesh)
+    assert isinstance(stack, tf.Module)
+    names = {"stack/layer_0", "stack/layer_1", "stack/last"}
+    assert {v.name for v in stack.variables} == {
+        f"{n}/{v}" for n in names for v in ("w", "count")
+    }
+    assert {v.name for v in stack.trainable_variables} == {f"{n}/w" for n in names}
+    assert all(isinstance(v, mtf.Variable) for v in stack.variables)
+    assert Layer(mesh).w.name == "layer/w"
+
+
+def test_a_shared_module_counts_once(mesh):
+    stack = Stack(mesh)
+    stack.again = stack.layers[0]
+    assert len(stack.variables) == 6
+
+
+def test_random_ops_by_their_path(mesh):
+    stack, x = Stack(mesh), mtf.ones(mesh, "batch:16;d:4")
+    with mtf.seed(1):
+        first, second, last = stack(x)
+    assert (first.numpy() != second.numpy()).any() and (
+        second.numpy() != last.numpy()
+    ).any()
+    with mtf.seed(1), mtf.scope("stack"), mtf.scope("layer_1"):
+        np.testing.assert_array_equal(mtf.dropout(x, 0.5).numpy(), second.numpy())
+    with (
+        mtf.seed(1),
+        pytest.raises(mtf.PlanError, match="'stack/layer_0/dropout' under one seed"),
+    ):
+        stack.layers[0](x)
+        stack.layers[0](x)
+
+
+def test_a_call_takes_the_path_where_the_module_was_made(mesh):
+    layer, x = Layer(mesh, "mine"), mtf.ones(mesh, "batch:16;d:4")
+    with mtf.seed(1):
+        here = layer(x)
+    with mtf.seed(1), mtf.scope("elsewhere"):
+        np.testing.assert_array_equal(layer(x).numpy(), here.numpy())
+
+
+def test_a_call_of_the_class_above(mesh):
+    class Twice(Layer):
+        def __call__(self, x):
+            return super().__call__(x) * 2.0
+
+    layer, x = Twice(mesh, "layer"), mtf.ones(mesh, "batch:16;d:4")
+    with mtf.seed(1):
+        doubled = layer(x)
+    with mtf.seed(1):
+        np.testing.assert_array_equal(
+            doubled.numpy(), 2 * Layer(mesh, "layer")(x).numpy()
+        )
+
+
+def test_modules_in_functions(mesh):
+    stack = Stack(mesh)
+
+    @mtf.function(mesh=mesh, x="batch;d")
+    def f(x):
+        with mtf.seed(1):
+            return stack(x)
+
+    x = np.ones((16, 4), "float32")
+    with mtf.seed(1):
+        want = stack(mtf.import_tensor(mesh, x, "batch;d"))
+    for have, w in zip(f(x), want, strict=True):
+        np.testing.assert_array_equal(have.numpy(), w.numpy())
+
+
+def test_a_model_with_two_variables_of_one_name_is_not_trained_silently(mesh):
+    layers = [
+        Layer(mesh),
+        Layer(mesh),
+    ]  # both "layer/w": slots and checkpoints go by name
+    with pytest.raises(mtf.MeshtfError, match="layer/w"):
+        optimizers.Adam([layer.w for layer in layers], 0.1)
+
+
+def inside(module):
+    """Returns plain modules of TensorFlow with a module, or its variables, somewhere in
+    them.
+    """
+    found = [tf.Module() for _ in range(5)]
+    found[0].model, found[1].models, found[2].models = (
+        module,
+        [module],
+        {"a": {"b": (module,)}},
+    )
+    found[3].variable, found[4].weights = module.w, [module.w]
+    return [module, *found]
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_tensorflows_checkpoints_refuse_what_they_would_not_save(mesh, tmp_path, i):
+    for checkpoint in (
+        tf.train.Checkpoint(inside(Layer(mesh))[i], n=tf.Variable(1)),
+        tf.train.Checkpoint(n=tf.Variable(1), model=inside(Layer(mesh))[i]),
+    ):
+        for save in (checkpoint.save, checkpoint.write):
+            with refuses(
+                mtf.CheckpointError,
+                "layer",
+                r"from .*test_module\.py",
+                "mtf.save_checkpoint",
+            ):
+                save(tmp_path / "ckpt")
+    assert not list(tmp_path.iterdir())
+
+
+def test_tensorflows_checkpoints_refuse_what_they_would_not_restore(mesh, tmp_path):
+    path = tf.train.Checkpoint(model=tf.Module(), n=tf.Variable(1)).write(
+        tmp_path / "ckpt"
+    )
+    for module in inside(Layer(mesh)):
+        with refuses(mtf.CheckpointError, "layer", "mtf.restore_checkpoint"):
+            tf.train.Checkpoint(model=module, n=tf.Variable(1)).restore(
+                path
+            ).assert_consumed()
+
+
+def test_tensorflows_checkpoints_refuse_slots_and_variables(mesh, tmp_path):
+    layer = Layer(mesh)
+    with refuses(mtf.CheckpointError, "'layer/w'", "mtf.save_checkpoint"):
+        tf.train.Checkpoint(w=layer.w).write(tmp_path / "ckpt")
+    with refuses(mtf.CheckpointError, "'adam'", "mtf.save_checkpoint"):
+        tf.train.Checkpoint(optimizers.Adam([layer.w])).write(tmp_path / "ckpt")
+
+
+@pytest.mark.parametrize("i", range(6))
+def test_tensorflows_saved_models_refuse_what_they_would_not_save(mesh, tmp_path, i):
+    with refuses(
+        mtf.PlanError, "layer", r"from .*test_module\.py", "mtf.export_saved_model"
+    ):
+        tf.saved_model.save(inside(Layer(mesh))[i], tmp_path / "model")
+
+
+def test_modules_without_variables_of_meshtf_are_saved_by_tensorflow(mesh, tmp_path):
+    module = mtf.Module("counts")
+    module.n = tf.Variable(3)
+    path = tf.train.Checkpoint(module).write(tmp_path / "ckpt")
+    module.n.assign(4)
+    tf.train.Checkpoint(module).restore(path).expect_partial()
+    assert module.n.numpy() == 3

@@ -1,0 +1,1 @@
+"""Flags, configuration files and gin settings of the commands."""

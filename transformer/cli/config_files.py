@@ -1,0 +1,41 @@
+"""Finds the gin files: in `configs/` of a checkout, in `transformer/configs/` once
+installed.
+
+Example:
+
+    gin.add_config_file_search_path(config_folder())     # for `include` inside of gin files
+    gin.parse_config_file(find_config("default.gin"))
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_HERE = Path(__file__).resolve().parents[1]
+
+
+def config_folder() -> str:
+    """Returns the folder of the gin files that come with the package."""
+    installed = _HERE / "configs"
+    return str(installed if installed.is_dir() else _HERE.parent / "configs")
+
+
+def find_config(name: str) -> str:
+    """Returns the path of a gin file: `name` itself if there is one, else the package's
+    own.
+
+    Raises:
+      FileNotFoundError: neither is there; the message lists those that are.
+    """
+    folder = Path(config_folder())
+    for path in (Path(name), folder / name):
+        if path.is_file():
+            return str(path)
+    known = sorted(
+        str(path.relative_to(folder).as_posix()) for path in folder.rglob("*.gin")
+    )
+    raise FileNotFoundError(
+        f"there is no gin file {name!r}, neither from here nor in {folder}.\n"
+        f"  there are    {', '.join(known) or 'none'}\n"
+        f"  Give one of these, or the path of your own."
+    )

@@ -1,0 +1,1 @@
+"""Families of models of other libraries, a file each."""

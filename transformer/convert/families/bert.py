@@ -1,0 +1,174 @@
+"""BERT (Devlin et al., 2018), as Hugging Face transformers has it, for pretraining and
+two tasks.
+
+Its norms come after each half, its gelu is exact, and words are predicted by the
+embedding's rows after one more layer. Older files call a norm's scale and bias gamma
+and beta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from transformer.convert.config_settings import Settings, their_activation
+from transformer.convert.families.block_rules import block_rules
+from transformer.convert.families.family import WEIGHT_BIAS, Family
+from transformer.convert.rules import Rule, table
+from transformer.models.architecture import Architecture
+from transformer.models.base import Model
+from transformer.models.bert import Bert, Classifier, SpanExtractor, bert_architecture
+
+_AROUND = """
+  embeddings.word_embeddings.weight         embedding/table            vocab d_model
+  embeddings.position_embeddings.weight     position_embedding/table   positions d_model
+  embeddings.token_type_embeddings.weight   type_embedding/table       token_types d_model
+  embeddings.LayerNorm.weight               embedding_norm/scale       d_model
+  embeddings.LayerNorm.bias                 embedding_norm/bias        d_model
+"""
+_POOLER = """
+  pooler.dense.weight   pooler/kernel   d_pooled d_model
+  pooler.dense.bias     pooler/bias     d_pooled
+"""
+_BLOCK = """
+  attention.self.query.weight         attention/query/kernel    (heads d_kv) d_model
+  attention.self.query.bias           attention/query/bias      (heads d_kv)
+  attention.self.key.weight           attention/key/kernel      (heads d_kv) d_model
+  attention.self.key.bias             attention/key/bias        (heads d_kv)
+  attention.self.value.weight         attention/value/kernel    (heads d_kv) d_model
+  attention.self.value.bias           attention/value/bias      (heads d_kv)
+  attention.output.dense.weight       attention/output/kernel   d_model (heads d_kv)
+  attention.output.dense.bias         attention/output/bias     d_model
+  attention.output.LayerNorm.weight   attention_norm/scale      d_model
+  attention.output.LayerNorm.bias     attention_norm/bias       d_model
+  intermediate.dense.weight           feed_forward/wi/kernel    d_ff d_model
+  intermediate.dense.bias             feed_forward/wi/bias      d_ff
+  output.dense.weight                 feed_forward/wo/kernel    d_model d_ff
+  output.dense.bias                   feed_forward/wo/bias      d_model
+  output.LayerNorm.weight             feed_forward_norm/scale   d_model
+  output.LayerNorm.bias               feed_forward_norm/bias    d_model
+"""
+_PRETRAINING = """
+  predictions.bias                         logits_bias            vocab
+  predictions.transform.dense.weight       transform/kernel       d_transform d_model
+  predictions.transform.dense.bias         transform/bias         d_transform
+  predictions.transform.LayerNorm.weight   transform_norm/scale   d_transform
+  predictions.transform.LayerNorm.bias     transform_norm/bias    d_transform
+  seq_relationship.weight                  next_sentence/kernel   classes d_pooled
+  seq_relationship.bias                    next_sentence/bias     classes
+"""
+_CLASSES = """
+  classifier.weight   classifier/classes/kernel   classes d_pooled
+  classifier.bias     classifier/classes/bias     classes
+"""
+_ENDS = """
+  qa_outputs.weight   span_extractor/ends/kernel   ends d_model
+  qa_outputs.bias     span_extractor/ends/bias     ends
+"""
+
+
+def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    settings.require(
+        position_embedding_type="absolute",
+        is_decoder=False,
+        add_cross_attention=False,
+        tie_word_embeddings=True,
+    )
+    d_model, heads = settings["hidden_size"], settings["num_attention_heads"]
+    return {
+        "architecture": bert_architecture(
+            vocab=settings["vocab_size"],
+            d_model=d_model,
+            d_ff=settings["intermediate_size"],
+            heads=heads,
+            d_kv=d_model // heads,
+            blocks=settings["num_hidden_layers"],
+            activation=settings.activation("hidden_act"),
+            dropout=settings.get("hidden_dropout_prob", 0.1),
+            epsilon=settings.get("layer_norm_eps", 1e-12),
+            max_length=settings["max_position_embeddings"],
+            token_types=settings.get("type_vocab_size", 2),
+        )
+    }
+
+
+def _read_classifier(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    settings.require(problem_type="single_label_classification")
+    labels = settings.get("id2label", {0: "no", 1: "yes"})
+    return {**_read(settings, names), "labels": len(labels)}
+
+
+def _write(model: Model) -> dict[str, Any]:
+    a: Architecture = model.architecture
+    return {
+        "model_type": "bert",
+        "vocab_size": a.vocab,
+        "hidden_size": a.d_model,
+        "num_hidden_layers": a.blocks,
+        "num_attention_heads": a.heads,
+        "intermediate_size": a.d_ff,
+        "hidden_act": their_activation(a.activation),
+        "hidden_dropout_prob": a.dropout,
+        "attention_probs_dropout_prob": a.dropout,
+        "max_position_embeddings": a.max_length,
+        "type_vocab_size": a.token_types,
+        "layer_norm_eps": a.epsilon,
+        "pad_token_id": 0,
+    }
+
+
+def _write_classifier(model: Classifier) -> dict[str, Any]:
+    labels = model.classes.new_dims.size
+    return {
+        **_write(model),
+        "id2label": {str(i): f"LABEL_{i}" for i in range(labels)},
+        "label2id": {f"LABEL_{i}": i for i in range(labels)},
+        "problem_type": "single_label_classification",
+    }
+
+
+def _rules(head: list[Rule], pooled: bool = True) -> Callable[[Any], list[Rule]]:
+    """Returns the rules of BERT under a head of these."""
+
+    def rules(model: Any) -> list[Rule]:
+        return [
+            *table(_AROUND + _POOLER * pooled, "bert.", "bert/"),
+            *head,
+            *block_rules(model.encoder.stack, _BLOCK, "bert.encoder.layer.{layer}."),
+        ]
+
+    return rules
+
+
+_NO_WEIGHTS = r"\.embeddings\.position_ids$"
+BERT = Family(
+    ["BertForPreTraining", "BertForMaskedLM"],
+    Bert,
+    _read,
+    _write,
+    _rules(table(_PRETRAINING, "cls.", "pretraining/")),
+    WEIGHT_BIAS,
+    _NO_WEIGHTS,
+    lambda model: {
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+)
+BERT_CLASSIFIER = Family(
+    ["BertForSequenceClassification"],
+    Classifier,
+    _read_classifier,
+    _write_classifier,
+    _rules(table(_CLASSES)),
+    WEIGHT_BIAS,
+    _NO_WEIGHTS,
+)
+BERT_SPANS = Family(
+    ["BertForQuestionAnswering"],
+    SpanExtractor,
+    _read,
+    _write,
+    _rules(table(_ENDS), pooled=False),
+    WEIGHT_BIAS,
+    _NO_WEIGHTS,
+)

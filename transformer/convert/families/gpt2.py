@@ -1,0 +1,106 @@
+"""GPT-2 (Radford et al., 2019), as `GPT2LMHeadModel` of Hugging Face transformers has
+it.
+
+Kernels are [in, out] there, and queries, keys and values are one tensor. Logits are
+products with the embedding's rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from transformer.convert.config_settings import Settings, their_activation
+from transformer.convert.families.block_rules import block_rules
+from transformer.convert.families.family import Family
+from transformer.convert.rules import Rule, table
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+
+_AROUND = """
+  wte.weight    embedding/table            vocab d_model
+  wpe.weight    position_embedding/table   positions d_model
+  ln_f.weight   decoder/norm/scale         d_model
+  ln_f.bias     decoder/norm/bias          d_model
+"""
+_BLOCK = """
+  ln_1.weight          attention_norm/scale                 d_model
+  ln_1.bias            attention_norm/bias                  d_model
+  attn.c_attn.weight   attention/[query,key,value]/kernel   d_model (* heads d_kv)
+  attn.c_attn.bias     attention/[query,key,value]/bias     (* heads d_kv)
+  attn.c_proj.weight   attention/output/kernel              (heads d_kv) d_model
+  attn.c_proj.bias     attention/output/bias                d_model
+  ln_2.weight          feed_forward_norm/scale              d_model
+  ln_2.bias            feed_forward_norm/bias               d_model
+  mlp.c_fc.weight      feed_forward/wi/kernel               d_model d_ff
+  mlp.c_fc.bias        feed_forward/wi/bias                 d_ff
+  mlp.c_proj.weight    feed_forward/wo/kernel               d_ff d_model
+  mlp.c_proj.bias      feed_forward/wo/bias                 d_model
+"""
+
+
+def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    settings.require(
+        scale_attn_weights=True,
+        scale_attn_by_inverse_layer_idx=False,
+        add_cross_attention=False,
+        tie_word_embeddings=True,
+    )
+    d_model, heads = settings["n_embd"], settings["n_head"]
+    return {
+        "architecture": Architecture(
+            vocab=settings["vocab_size"],
+            d_model=d_model,
+            d_ff=settings.get("n_inner", 4 * d_model),
+            heads=heads,
+            d_kv=d_model // heads,
+            blocks=settings["n_layer"],
+            activation=settings.activation("activation_function"),
+            dropout=settings.get("resid_pdrop", 0.1),
+            norm="layer",
+            epsilon=settings.get("layer_norm_epsilon", 1e-5),
+            use_bias=True,
+            positions="learned",
+            max_length=settings["n_positions"],
+            tied=True,
+            scaled_logits=False,
+        )
+    }
+
+
+def _write(model: LanguageModel) -> dict[str, Any]:
+    a = model.architecture
+    return {
+        "model_type": "gpt2",
+        "vocab_size": a.vocab,
+        "n_positions": a.max_length,
+        "n_embd": a.d_model,
+        "n_layer": a.blocks,
+        "n_head": a.heads,
+        "n_inner": a.d_ff,
+        "activation_function": their_activation(a.activation),
+        "layer_norm_epsilon": a.epsilon,
+        "resid_pdrop": a.dropout,
+        "embd_pdrop": a.dropout,
+        "attn_pdrop": a.dropout,
+        "tie_word_embeddings": True,
+    }
+
+
+def _rules(model: LanguageModel) -> list[Rule]:
+    return [
+        *table(_AROUND, "transformer.", "language_model/"),
+        *block_rules(model.decoder, _BLOCK, "transformer.h.{layer}."),
+    ]
+
+
+GPT2 = Family(
+    ["GPT2LMHeadModel"],
+    LanguageModel,
+    _read,
+    _write,
+    _rules,
+    older=[(r"^(?=(h|wte|wpe|ln_f)\.)", "transformer.")],
+    no_weights=r"\.attn\.(bias|masked_bias)$",
+    copies=lambda model: {"lm_head.weight": "transformer.wte.weight"},
+)

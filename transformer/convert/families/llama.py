@@ -1,0 +1,112 @@
+"""Llama (Touvron et al., 2023), as `LlamaForCausalLM` of Hugging Face transformers has
+it.
+
+Heads that share keys and values stand beside one another there, as they do here. Rotary
+positions pair the two halves of a head, as ours do; those that are scaled for longer
+texts are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from transformer.convert.config_settings import Settings
+from transformer.convert.families.block_rules import block_rules
+from transformer.convert.families.family import Family
+from transformer.convert.rules import Rule, table
+from transformer.models.architecture import Architecture
+from transformer.models.language_model import LanguageModel
+
+_AROUND = """
+  model.embed_tokens.weight   embedding/table      vocab d_model
+  model.norm.weight           decoder/norm/scale   d_model
+"""
+_BLOCK = """
+  input_layernorm.weight            attention_norm/scale       d_model
+  self_attn.q_proj.weight           attention/query/kernel     (HEADS d_kv) d_model
+  self_attn.k_proj.weight           attention/key/kernel       (KV_HEADS d_kv) d_model
+  self_attn.v_proj.weight           attention/value/kernel     (KV_HEADS d_kv) d_model
+  self_attn.o_proj.weight           attention/output/kernel    d_model (HEADS d_kv)
+  post_attention_layernorm.weight   feed_forward_norm/scale    d_model
+  mlp.gate_proj.weight              feed_forward/wi_0/kernel   d_ff d_model
+  mlp.up_proj.weight                feed_forward/wi_1/kernel   d_ff d_model
+  mlp.down_proj.weight              feed_forward/wo/kernel     d_model d_ff
+"""
+_LOGITS = "lm_head.weight   logits/kernel   vocab d_model"
+
+
+def _read(settings: Settings, names: Collection[str]) -> dict[str, Any]:
+    settings.require(
+        hidden_act="silu",
+        attention_bias=False,
+        mlp_bias=False,
+        pretraining_tp=1,
+        rope_scaling=None,
+    )
+    rotary = Settings(settings.get("rope_parameters", {}))
+    rotary.require(rope_type="default")
+    d_model, heads = settings["hidden_size"], settings["num_attention_heads"]
+    tied = settings.get("tie_word_embeddings", False)
+    return {
+        "architecture": Architecture(
+            vocab=settings["vocab_size"],
+            d_model=d_model,
+            d_ff=settings["intermediate_size"],
+            heads=heads,
+            d_kv=settings.get("head_dim", d_model // heads),
+            blocks=settings["num_hidden_layers"],
+            kv_heads=settings.get("num_key_value_heads", heads),
+            activation="swiglu",
+            epsilon=settings.get("rms_norm_eps", 1e-6),
+            rotary_base=rotary.get("rope_theta", settings.get("rope_theta", 10000.0)),
+            max_length=settings.get("max_position_embeddings", 2048),
+            tied=tied,
+            scaled_logits=not tied,
+        )
+    }
+
+
+def _write(model: LanguageModel) -> dict[str, Any]:
+    a = model.architecture
+    return {
+        "model_type": "llama",
+        "vocab_size": a.vocab,
+        "hidden_size": a.d_model,
+        "intermediate_size": a.d_ff,
+        "num_hidden_layers": a.blocks,
+        "num_attention_heads": a.heads,
+        "num_key_value_heads": a.kv_heads or a.heads,
+        "head_dim": a.d_kv,
+        "hidden_act": "silu",
+        "rms_norm_eps": a.epsilon,
+        "max_position_embeddings": a.max_length,
+        "tie_word_embeddings": a.tied,
+        "rope_parameters": {"rope_type": "default", "rope_theta": a.rotary_base},
+        "rope_theta": a.rotary_base,
+    }
+
+
+def _rules(model: LanguageModel) -> list[Rule]:
+    a = model.architecture
+    block = _BLOCK.replace("KV_HEADS", " ".join(a.kv_head_dims.names))
+    block = block.replace("HEADS", " ".join(a.head_dims.names))
+    return [
+        *table(_AROUND if a.tied else _AROUND + _LOGITS, "", "language_model/"),
+        *block_rules(model.decoder, block, "model.layers.{layer}."),
+    ]
+
+
+LLAMA = Family(
+    ["LlamaForCausalLM"],
+    LanguageModel,
+    _read,
+    _write,
+    _rules,
+    no_weights=r"\.rotary_emb\.inv_freq$",
+    copies=lambda model: (
+        {"lm_head.weight": "model.embed_tokens.weight"}
+        if model.architecture.tied
+        else {}
+    ),
+)

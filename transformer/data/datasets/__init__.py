@@ -1,0 +1,1 @@
+"""What there is to learn from: tasks, corpora, records."""

@@ -1,0 +1,155 @@
+"""Tasks and mixtures of tasks, known by name, in the manner of seqio (Roberts et al.
+2022).
+
+Example:
+
+    register(Task("reverse", source=tsv("pairs/*.tsv", columns=("given", "told")),
+                  vocabulary=ByteVocabulary(), features=EncoderDecoderFeatures(64, 64),
+                  preprocessors=[partial(tokenize, vocabulary=ByteVocabulary(),
+                                         fields={"given": "inputs", "told": "targets"})]))
+    register(Mixture("both", {"reverse": 0.7, "span_corruption_stdlib": 0.3}))
+    TaskData("both").batches(16)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+
+import gin
+
+from transformer.data.batching.features import Arrays, Features
+from transformer.data.batching.packing import Rows
+from transformer.data.batching.seeds import Seed
+from transformer.data.errors import DataError
+from transformer.data.sources.base import Example, Source
+from transformer.data.vocabularies import Vocabulary
+
+Preprocessor = Callable[[Example, Seed], Example]
+_PRECISION = 2**32  # shares are rounded to this part of all
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What is learnt from which text.
+
+    Args:
+      name: what it is asked for by.
+      source: documents, or examples.
+      vocabulary: what tokens stand for.
+      features: makes the arrays of a batch.
+      rows: makes rows of documents, once; None: an example of the source is a row.
+      preprocessors: pure functions of (example, seed), one after another, at every use
+        of a row.
+    """
+
+    name: str
+    source: Source
+    vocabulary: Vocabulary
+    features: Features
+    rows: Rows | None = None
+    preprocessors: Sequence[Preprocessor] = ()
+
+    def arrays(self, row: Example, seed: Seed) -> Arrays:
+        """Returns what a row is in a batch: the same for the same seed."""
+        try:
+            for step, preprocessor in enumerate(self.preprocessors):
+                row = preprocessor(row, (*seed, step))
+            return self.features(row)
+        except DataError as error:
+            raise DataError(f"task {self.name!r}: {error}") from error
+
+
+@gin.configurable
+@dataclasses.dataclass(frozen=True)
+class Mixture:
+    """Tasks that take turns: of any number of examples in a row each gives its share.
+
+    Args:
+      name: what it is asked for by.
+      shares: names of tasks and how much of all examples they give; sums need not be 1.
+    """
+
+    name: str
+    shares: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        if not self.shares or any(not share > 0 for share in self.shares.values()):
+            raise DataError(
+                f"a mixture needs tasks with shares above 0; {self.name!r} has "
+                f"{dict(self.shares)}."
+            )
+
+    def whole_shares(self) -> list[int]:
+        """Returns the shares as whole numbers."""
+        total = sum(self.shares.values())
+        return [
+            max(round(share / total * _PRECISION), 1) for share in self.shares.values()
+        ]
+
+
+_known: dict[str, Callable[[], Task | Mixture]] = {}
+
+
+def register(
+    made: Task | Mixture | Callable[[], Task], name: str | None = None
+) -> None:
+    """Makes a task or mixture known by its name, or a function, called when it is asked
+    for, by `name`. Raises DataError: the name is taken."""
+    if isinstance(made, Task | Mixture):
+        _add(made.name, lambda: made)
+    else:
+        assert name is not None, "a function has no name to be asked for by"
+        _add(name, made)
+
+
+def task_names() -> list[str]:
+    """Returns the names of all tasks and mixtures, sorted."""
+    return sorted(_known)
+
+
+def find(name: str) -> Task | Mixture:
+    """Returns the task or mixture of a name. Raises DataError: there is none; it lists
+    those like it."""
+    if name not in _known:
+        like = difflib.get_close_matches(name, _known, 3, 0.4)
+        raise DataError(
+            f"there is no task {name!r}.\n  there are    {', '.join(task_names())}\n"
+            + (f"  Is {like[0]!r} meant? " if like else "  ")
+            + "Or import the module that registers it: in gin, `import my.tasks`."
+        )
+    return _known[name]()
+
+
+def tasks_of(what: Task | Mixture) -> list[Task]:
+    """Returns the task itself, or the tasks of a mixture. Raises DataError: their
+    features differ, or one is a mixture."""
+    if isinstance(what, Task):
+        return [what]
+    found = [find(name) for name in what.shares]
+    tasks = [task for task in found if isinstance(task, Task)]
+    if len(tasks) < len(found):
+        raise DataError(
+            f"mixture {what.name!r} holds another mixture; it may hold tasks only."
+        )
+    first = tasks[0]
+    for task in tasks[1:]:
+        if task.features.shapes() != first.features.shapes():
+            raise DataError(
+                f"mixture {what.name!r}: the features of its tasks differ.\n"
+                f"  {first.name}: {first.features}\n  {task.name}: {task.features}\n"
+                "  Give them the same kinds and lengths."
+            )
+        if task.vocabulary.fingerprint() != first.vocabulary.fingerprint():
+            raise DataError(
+                f"mixture {what.name!r}: the vocabularies of its tasks differ.\n"
+                f"  {first.name}: {first.vocabulary}\n  {task.name}: {task.vocabulary}"
+            )
+    return tasks
+
+
+def _add(name: str, make: Callable[[], Task | Mixture]) -> None:
+    if name in _known:
+        raise DataError(f"there is a task {name!r} already: a name is registered once.")
+    _known[name] = make

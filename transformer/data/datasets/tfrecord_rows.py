@@ -1,0 +1,151 @@
+"""Rows on disk: what `transformer.tokenize` writes, and how it is found again.
+
+    folder/TASK/manifest.json                      what was made, of what, and how
+    folder/TASK/train-00000-of-00002.tfrecord      the rows, tf.train.Example of int64 lists
+    folder/TASK/held_out-00000-of-00001.tfrecord
+
+A folder is there whole or not at all. Rows are those that the task would make in
+memory, in the same order; so batches are the same, too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from transformer.data.atomic_files import whole_folder
+from transformer.data.datasets.tasks import Task
+from transformer.data.errors import DataError
+from transformer.data.sources import Example, Examples, TFRecords, write_records
+from transformer.data.sources.files import InFiles
+
+MANIFEST = "manifest.json"
+SIDES = ("train", "held_out")
+
+
+def make_rows(task: Task, side: str, seed: int) -> Iterable[Example]:
+    """Returns the rows of a side of a task, "train" or "held_out"."""
+    documents: Examples = getattr(task.source, side)()
+    return (
+        documents
+        if task.rows is None
+        else task.rows(documents, (seed, SIDES.index(side)))
+    )
+
+
+def write_rows(
+    task: Task, folder: str | Path, seed: int = 0, rows_in_file: int = 10_000
+) -> dict[str, Any]:
+    """Writes the rows of a task into `folder/TASK`; returns the manifest.
+
+    Raises:
+      DataError: the task makes no rows, or there is such a folder already.
+    """
+    if task.rows is None:
+        raise DataError(
+            f"task {task.name!r} takes the examples of its source as they are: there "
+            "are no rows to be made before."
+        )
+    with whole_folder(Path(folder, task.name)) as partial:
+        sides = {
+            side: _write_side(partial, side, make_rows(task, side, seed), rows_in_file)
+            for side in SIDES
+        }
+        manifest = {
+            "task": task.name,
+            "seed": seed,
+            "rows": _settings(task),
+            "vocabulary": repr(task.vocabulary),
+            "vocabulary_size": task.vocabulary.size,
+            "fingerprint": task.vocabulary.fingerprint(),
+            **sides,
+        }
+        Path(partial, MANIFEST).write_text(
+            json.dumps(manifest, indent=1) + "\n", encoding="utf-8"
+        )
+    return manifest
+
+
+def stored_rows(task: Task, folder: str | Path, side: str) -> Examples:
+    """Returns the rows of a side that `write_rows` wrote.
+
+    Raises:
+      DataError: there are none, or they were made with another vocabulary or other
+        settings.
+    """
+    place = Path(folder, task.name)
+    try:
+        manifest = json.loads(Path(place, MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise DataError(
+            f"there are no rows of task {task.name!r} in {folder}: {error}.\n  To make "
+            f"them: python -m transformer.tokenize --task={task.name} --output={folder}"
+        ) from error
+    for name, now in (
+        ("fingerprint", task.vocabulary.fingerprint()),
+        ("rows", _settings(task)),
+    ):
+        if manifest.get(name) != now:
+            raise DataError(
+                f"the rows in {place} were made with other settings.\n"
+                f"  then         {manifest.get(name)}\n  now          {now}\n"
+                "  Make them anew elsewhere, or take the settings of then."
+            )
+    files = sorted(place.glob(f"{side}-*.tfrecord"))
+    if len(files) != manifest[side]["files"]:
+        raise DataError(
+            f"{place} should hold {manifest[side]['files']} files of {side}, and holds "
+            f"{len(files)}."
+        )
+    rows = InFiles(files, TFRecords(), skip=False, pattern=f"{place}/{side}-*.tfrecord")
+    if len(rows) != manifest[side]["rows"]:
+        raise DataError(
+            f"{place} should hold {manifest[side]['rows']} rows of {side}, and holds "
+            f"{len(rows)}."
+        )
+    return rows
+
+
+def _write_side(
+    folder: Path, side: str, rows: Iterable[Example], rows_in_file: int
+) -> dict[str, int]:
+    counts = {"rows": 0, "tokens": 0, "files": 0}
+    for some in _cut(_counted(rows, counts), rows_in_file):
+        write_records(folder / f"{counts['files']}.partial", some)
+        counts["files"] += 1
+    for k in range(counts["files"]):
+        name = f"{side}-{k:05d}-of-{counts['files']:05d}.tfrecord"
+        Path(folder, f"{k}.partial").rename(folder / name)
+    if not counts["rows"]:
+        raise DataError(
+            f"there is no row for {side}: the texts are too short or too few."
+        )
+    return counts
+
+
+def _counted(rows: Iterable[Example], counts: dict[str, int]) -> Iterator[Example]:
+    """Yields the rows; counts them, and tokens of `inputs`, `targets` and `tokens`."""
+    for row in rows:
+        counts["rows"] += 1
+        counts["tokens"] += sum(
+            len(row[name]) for name in ("inputs", "targets", "tokens") if name in row
+        )
+        yield row
+
+
+def _cut(rows: Iterator[Example], size: int) -> Iterator[Iterator[Example]]:
+    """Yields iterators of `size` rows each; each must be used up before the next is
+    asked for.
+    """
+    for first in rows:
+        yield itertools.chain([first], itertools.islice(rows, size - 1))
+
+
+def _settings(task: Task) -> str:
+    """Returns how rows are made; a vocabulary is told by what it holds, not by where it
+    lies.
+    """
+    return repr(task.rows).replace(repr(task.vocabulary), task.vocabulary.fingerprint())

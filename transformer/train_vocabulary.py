@@ -1,0 +1,72 @@
+"""Trains a vocabulary on text files, or on the source of Python's standard library.
+
+    python -m transformer.train_vocabulary --output=vocab.txt                # 8000 word pieces
+    python -m transformer.train_vocabulary --kind=sentencepiece --size=4000 --input='books/*.txt' \\
+        --output=books.model
+
+The file is there whole or not at all. `WordPieceVocabulary.path` or
+`SentencePieceVocabulary.path` names it in gin.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from absl import app, flags
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
+from transformer import data
+from transformer.cli import command_line
+from transformer.data.atomic_files import check_writable, whole_file
+from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
+
+
+def define_flags() -> None:
+    """Defines the flags of the command; other modules have some of the same names."""
+    flags.DEFINE_enum(
+        "kind", "wordpiece", ["wordpiece", "sentencepiece"], "What to train."
+    )
+    flags.DEFINE_integer("size", 8000, "How many pieces there are.", lower_bound=1)
+    flags.DEFINE_string(
+        "input",
+        None,
+        "A glob of text files; without one, the source of Python's standard library.",
+    )
+    flags.DEFINE_string("output", None, "The file to write.", required=True)
+    flags.DEFINE_bool("lower_case", True, "Word pieces: small letters, no accents.")
+
+
+def main(argv: Sequence[str]) -> None:
+    """Trains the vocabulary of the flags and writes it."""
+    asked = flags.FLAGS
+    with command_line.leaving_plainly():
+        command_line.refuse_gin(argv)
+        check_writable(asked.output, "--output")
+        train(asked.kind, asked.size, asked.input, asked.output, asked.lower_case)
+
+
+def train(
+    kind: str, size: int, pattern: str | None, output: str, lower_case: bool = True
+) -> None:
+    """Trains a vocabulary and writes it; see the flags.
+
+    Raises:
+      DataError: there is no text, or the size does not go with it; nothing is written.
+    """
+    corpus = data.text_files(pattern) if pattern else data.python_library()
+    texts = [example["text"] for example in data.documents(lambda: corpus).train()]
+    print(f"learning from {corpus}", flush=True)
+    if kind == "wordpiece":
+        pieces = train_word_pieces(texts, size, lower_case)
+        model, number = "".join(f"{piece}\n" for piece in pieces).encode(), len(pieces)
+    else:
+        model, number = train_sentence_pieces(texts, size), size
+    with whole_file(output) as path:
+        path.write_bytes(model)
+    print(f"{number:,} pieces are in {output}")
+
+
+if __name__ == "__main__":
+    define_flags()
+    app.run(main)

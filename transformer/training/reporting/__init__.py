@@ -1,0 +1,1 @@
+"""What a run of training says: metrics, baselines, reports, alarms."""

@@ -1,0 +1,292 @@
+"""A run of training, as gin's settings of `train` make it, and a folder to go on from.
+
+    mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model")
+    run = Run(ByteText(python_library), mesh, steps=500)
+    print(run.explain())           # what a step will cost
+    run.export().save("step")      # a step as a StableHLO module
+    run.train("runs/lm")
+
+`python -m transformer.train` trains it, `python -m meshtf explain` says what its steps
+will cost, and `python -m meshtf export` writes one as a module.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gin
+import tensorflow as tf
+
+import meshtf as mtf
+from transformer.cli import gin_configurables
+from transformer.data import Data, DataError, RawBytes
+from transformer.data.atomic_files import check_folder
+from transformer.inference.decoder import sample
+from transformer.models.base import Model
+from transformer.models.language_model import LanguageModel
+from transformer.training import run_record
+from transformer.training.evaluation import Evaluation
+from transformer.training.loop import Loop
+from transformer.training.reporting import metrics, run_report
+from transformer.training.reporting.monitor import Watch
+from transformer.training.trainer import Trainer
+
+__all__ = ["Run", "gin_configurables", "train"]
+# What runs leave in their folders.
+FILES = (
+    "run.lock",
+    "step_*",
+    "config.gin",
+    "operative_config.gin",
+    "metrics.*",
+    "status.*",
+    "events.out.tfevents.*",
+    "plugins",
+)
+
+
+def train(model_dir: str, **settings: Any) -> None:
+    """Trains the `Run` of these settings, and of gin's, in a folder."""
+    Run(**settings).train(model_dir)
+
+
+@gin.configurable("train")
+class Run:
+    """A run of training, until `steps` steps are done in all.
+
+    Args:
+      data: what to learn from, and what is held out; nothing is read before it is
+        needed.
+      mesh: the positions, and the layout on them.
+      model: called with the mesh.
+      optimizer: called with the model's variables.
+      steps: how many steps there are, counted over all runs in a folder.
+      batch: examples in a step.
+      microbatches: how many parts of a batch are learned from one after another.
+      seed: of dropout; that of first values is the mesh's, that of the order of
+        examples the data's.
+      clip_norm: the greatest norm of all gradients together; None: any.
+      jit: whether XLA compiles the local work.
+      report_every: steps between two lines of progress.
+      save_every: steps between two checkpoints.
+      evaluate_every: steps between two measurements on held-out examples; 0: before and
+        after alone.
+      keep: how many of the newest checkpoints stay.
+      keep_every: those of steps that are multiples of it stay as well; 0: no others.
+      save_beside: whether checkpoints are written in the background, while steps go on.
+      deterministic: whether TensorFlow takes only ops whose results do not vary from
+        run to run, from here on and in all of the process. Then a run that was killed
+        and started again has the losses of one that was not, bit for bit.
+      profile: the first and the last step that TensorFlow's profiler looks at, such as
+        (10, 12).
+      skips: whether a step whose gradients are not finite is left out; else such a one
+        stops the run.
+      peak_flops: what all devices together could do in a second; then the share of it
+        is told.
+
+    Raises:
+      DataError: the vocabulary is larger than the model knows, or a model takes other
+        arrays.
+      ParseError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        data: Data = gin.REQUIRED,
+        mesh: mtf.Mesh = gin.REQUIRED,
+        model: Callable[..., Model] = LanguageModel,
+        optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
+        steps: int = 500,
+        batch: int = 16,
+        microbatches: int = 1,
+        seed: int = 0,
+        clip_norm: float | None = 1.0,
+        jit: bool = False,
+        report_every: int = 25,
+        save_every: int = 200,
+        evaluate_every: int = 0,
+        keep: int = 2,
+        keep_every: int = 0,
+        save_beside: bool = False,
+        deterministic: bool = False,
+        profile: tuple[int, int] | None = None,
+        skips: bool = False,
+        peak_flops: float | None = None,
+    ) -> None:
+        _check(
+            {
+                "steps": (steps, 0),
+                "batch": (batch, 1),
+                "microbatches": (microbatches, 1),
+                "report_every": (report_every, 1),
+                "save_every": (save_every, 1),
+                "evaluate_every": (evaluate_every, 0),
+                "keep": (keep, 1),
+                "keep_every": (keep_every, 0),
+            },
+            profile,
+        )
+        if batch % microbatches:
+            raise mtf.ParseError(
+                f"train.batch is {batch}, and train.microbatches is {microbatches}: it "
+                "must divide the batch."
+            )
+        if deterministic:
+            tf.config.experimental.enable_op_determinism()
+        self.model = model(mesh)
+        check_fit(data, self.model)
+        self._trainer = functools.partial(
+            Trainer, self.model, optimizer, seed, clip_norm, jit, microbatches, skips
+        )
+        self.data, self.batch, self.steps = data, batch, steps
+        self._shaping = {
+            "train.batch": batch,
+            "train.microbatches": microbatches,
+            "train.seed": seed,
+            "train.clip_norm": clip_norm,
+            "train.skips": skips,
+        }
+        self.settings: dict[str, Any] = {
+            "report_every": report_every,
+            "save_every": save_every,
+            "evaluate_every": evaluate_every,
+            "profile": profile,
+            "keep": keep,
+            "keep_every": keep_every,
+            "save_beside": save_beside,
+        }
+        self.peak_flops = peak_flops
+
+    @functools.cached_property
+    def trainer(self) -> Trainer:
+        """The model with its optimizer, which is made when it is first asked for."""
+        return self._trainer()
+
+    def features(self) -> dict[str, tf.TensorSpec]:
+        """Returns names, shapes and types of a batch."""
+        return self.data.features(self.batch)
+
+    def explain(self) -> mtf.Forecast:
+        """Returns what a step does and costs, before any runs."""
+        return self.trainer.explain(self.features())
+
+    def export(self) -> mtf.Export:
+        """Returns a step as a StableHLO module of one replica."""
+        return self.trainer.export(self.features())
+
+    def train(self, model_dir: str) -> None:
+        """Goes on from what is in a folder; tells how good the model is before and
+        after.
+
+        Raises:
+          CheckpointError: another process trains in this folder, or workers do not see
+            it.
+          CheckpointError: the run in the folder has another vocabulary.
+          DataError: the folder cannot be written, or is full of something else.
+          MeshtfError: a step cannot be planned. In both cases nothing was read or
+            written.
+        """
+        check_folder(model_dir, "model_dir", FILES)
+        forecast = self.explain()
+        if forecast.error is not None:
+            kind, _, message = forecast.error.partition(": ")
+            raise getattr(mtf, kind, mtf.PlanError)(message)
+        with mtf.checkpoints.only_run(model_dir):
+            mtf.checkpoints.check_shared(model_dir)
+            self._train(model_dir, forecast)
+
+    def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
+        began, trainer = time.monotonic(), self.trainer
+        evaluation = Evaluation(trainer.model, self.data, self.batch)
+        trainer.record = run_record.of_run(trainer, self.data, self._shaping)
+        trainer.restore(model_dir)
+        run_record.check_vocabulary(
+            trainer.restored, self.data.vocabulary, f"the run in {model_dir}"
+        )
+        first = trainer.steps_done
+        run_report.introduce(
+            trainer.model,
+            self.data,
+            model_dir,
+            first,
+            self.steps,
+            forecast,
+            run_record.differences(trainer.restored, trainer.record),
+        )
+        finished = trainer.restored and first >= self.steps
+        if not finished:  # else what the folder says is what the run was trained with
+            run_report.write_config(model_dir)
+        before = evaluation()
+        print(run_report.beginning(before), flush=True)
+        watch = Watch(
+            model_dir,
+            self.steps,
+            forecast.flops() * trainer.model.mesh.size,
+            self.peak_flops,
+        )
+        loop = Loop(
+            trainer,
+            self.data,
+            self.steps,
+            self.batch,
+            evaluate=evaluation,
+            watch=watch,
+            **self.settings,
+        )
+        with metrics.Metrics(model_dir, first) as log, watch:
+            log.write(first, **run_report.held_out(before))
+            loop.run(model_dir, log)
+            after = evaluation()
+            log.write(trainer.steps_done, **run_report.held_out(after))
+        if isinstance(trainer.model, LanguageModel) and isinstance(
+            self.data.vocabulary, RawBytes
+        ):
+            print(f"\n{sample(trainer.model, self.features()['tokens'].shape[1])}\n")
+        if not finished:
+            run_report.write_config(model_dir)
+        run_report.summarize(
+            self.data,
+            evaluation,
+            model_dir,
+            (first, before),
+            (trainer.steps_done, after),
+            time.monotonic() - began,
+        )
+
+
+def _check(least: dict[str, tuple[int, int]], profile: tuple[int, int] | None) -> None:
+    """Refuses numbers below the least that they may be. Raises ParseError."""
+    for name, (value, low) in least.items():
+        if (
+            not isinstance(value, numbers.Integral)
+            or isinstance(value, bool)
+            or value < low
+        ):
+            raise mtf.ParseError(
+                f"train.{name} is {value!r}: it is an integer, and at least {low}."
+            )
+    if profile is not None and not 1 <= profile[0] <= profile[1]:
+        raise mtf.ParseError(
+            f"train.profile is {profile!r}: it is the first step and the last one, "
+            "counted from 1."
+        )
+
+
+def check_fit(data: Data, model: Model) -> None:
+    """Refuses data that a model cannot take. Raises DataError."""
+    have, wanted = model.architecture.vocab, data.vocabulary.size
+    if wanted > have:
+        raise DataError(
+            f"the vocabulary has {wanted:,} ids, and the model knows {have:,}.\n"
+            f"  Bind Architecture.vocab = {wanted}, or take another vocabulary."
+        )
+    missing = set(data.features(1)) - set(model.features)
+    if missing:
+        raise DataError(
+            f"{type(model).__name__} takes no {', '.join(sorted(missing))}: it takes "
+            f"{', '.join(model.features)}.\n  Take data of its kind."
+        )
