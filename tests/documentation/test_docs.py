@@ -27,7 +27,7 @@ from transformer.cli.config_files import find_config
 from transformer.training import training_run
 from transformer.training.reporting import run_report
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {
     path.name: path.read_text(encoding="utf-8")

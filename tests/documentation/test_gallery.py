@@ -12,7 +12,7 @@ import pytest
 from benchmarks.gallery import __main__ as gallery
 from benchmarks.gallery.layout_svg import picture
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("meshtf", "transformer", "examples", "benchmarks")
 # Whoever imports stands above what it imports; equals, such as ops and partition, never
 # meet.

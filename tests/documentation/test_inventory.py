@@ -19,7 +19,7 @@ import pytest
 import meshtf as mtf
 from meshtf.testing import label, registered_ops
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "mesh_tensorflow.md").read_text(encoding="utf-8")
 NAMES = [
     line

@@ -14,7 +14,7 @@ import pytest
 
 from meshtf import __main__ as program
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def leave(argv, capsys):
