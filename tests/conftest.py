@@ -21,9 +21,9 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 import numpy as np
 import pytest
 
-from tests import sampling
-from tests.sampling import pytest_collection_modifyitems
+from tests.support import sampling
 from tests.support.conformance_counts import pytest_terminal_summary, record
+from tests.support.sampling import pytest_collection_modifyitems
 from tests.support.subprocesses import start_tensorflow
 
 # pytest finds them here, at the start

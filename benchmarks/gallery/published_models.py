@@ -97,8 +97,8 @@ This page is written by `python -m benchmarks.gallery.published_models`, from fo
 (`mtf.explain`). All but the parameters is of one position and one step: *lasting* are
 parameters and optimizer state, *peak* is the most that is held at once, *received* are
 the bytes that come from other positions.
-tests/transformer/test_published.py holds all counts to formulas, and all meshes to having neither
-error nor note.
+tests/transformer/models/test_published.py holds all counts to formulas, and all meshes
+to having neither error nor note.
 
 | model | parameters | published | mesh | positions | lasting | peak | received | flops |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from tests.cluster import steps
-from tests.cluster.launched import Launched
+from tests.cluster.processes import steps
+from tests.cluster.processes.launched import Launched
 
 pytestmark = [
     pytest.mark.slow,
@@ -29,7 +29,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def found():
     """What `steps` finds on two workers with two devices each."""
-    command = [sys.executable, "-m", "tests.cluster.steps"]
+    command = [sys.executable, "-m", "tests.cluster.processes.steps"]
     with Launched(command, "--workers=2", "--devices_each=2") as launched:
         assert launched.wait() == 0, launched.text
     print(launched.text)

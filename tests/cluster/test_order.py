@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from tests.cluster.launched import Launched
+from tests.cluster.processes.launched import Launched
 
 
 @pytest.mark.slow
 def test_functions_see_the_values_that_were_given_just_before():
-    command = [sys.executable, "-m", "tests.cluster.order"]
+    command = [sys.executable, "-m", "tests.cluster.processes.order"]
     with Launched(command, "--workers=2", "--devices_each=1") as launched:
         assert launched.wait() == 0, launched.text
     told = next(line for line in launched.lines if line.startswith("{"))

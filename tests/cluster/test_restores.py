@@ -11,8 +11,8 @@ import pytest
 
 import meshtf as mtf
 from tests.checkpoints.models import MESHES, bits, variables
-from tests.cluster import restores
-from tests.cluster.launched import Launched
+from tests.cluster.processes import restores
+from tests.cluster.processes.launched import Launched
 
 pytestmark = [
     pytest.mark.slow,
@@ -36,7 +36,7 @@ def found(folder):
     """
     for k, key in enumerate(ONES):
         mtf.save_checkpoint(str(folder / f"one_{k}"), 3, variables(key, seed=1))
-    command = [sys.executable, "-m", "tests.cluster.restores", str(folder)]
+    command = [sys.executable, "-m", "tests.cluster.processes.restores", str(folder)]
     with Launched(command, "--workers=2", "--devices_each=2") as launched:
         assert launched.wait() == 0, launched.text
     return json.loads(next(line for line in launched.lines if line.startswith("{")))

@@ -28,7 +28,7 @@ import tensorflow as tf
 from absl import app, flags
 
 import meshtf as mtf
-from tests.cluster.launched import ROOT, Launched
+from tests.cluster.processes.launched import ROOT, Launched
 from transformer.training.reporting import metrics
 
 TIMEOUT = 10.0  # after which a worker that hangs is noticed

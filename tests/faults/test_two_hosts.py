@@ -15,7 +15,7 @@ import time
 
 import pytest
 
-from tests.cluster.launched import ROOT, Launched
+from tests.cluster.processes.launched import ROOT, Launched
 from transformer.training.reporting import metrics
 
 pytestmark = pytest.mark.slow

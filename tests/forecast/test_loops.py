@@ -18,7 +18,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from benchmarks.gallery import published_models
-from tests.modules import received
+from tests.support.stablehlo_traffic import received
 from tests.support.subprocesses import Apart
 from transformer.cli import command_line
 from transformer.models.architecture import Architecture

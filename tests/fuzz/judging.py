@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from tests.fuzz import plain
-from tests.fuzz.plain_control import VOCABULARY
-from tests.fuzz.plain_optimizers import OPTIMIZERS
+from tests.fuzz.judge import plain
+from tests.fuzz.judge.control import VOCABULARY
+from tests.fuzz.judge.optimizers import OPTIMIZERS
 from tests.fuzz.program import HALF, Mesh, Program, array
 
 TOLERANCE = {"float64": 1e-7, "float32": 2e-3, "bfloat16": 0.03}

@@ -22,10 +22,10 @@ from hypothesis import strategies as st
 
 import meshtf
 from tests.fuzz import judging
-from tests.fuzz.catalogue import OPS
-from tests.fuzz.constructs import CONSTRUCTS
 from tests.fuzz.program import Program
 from tests.fuzz.reducing import reduced
+from tests.fuzz.rules.catalogue import OPS
+from tests.fuzz.rules.constructs import CONSTRUCTS
 from tests.fuzz.strategies import CASES
 from tests.fuzz.writer import OFTEN
 

@@ -8,11 +8,11 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from tests.fuzz.catalogue import OPS
-from tests.fuzz.constructs import CONSTRUCTS, layer_of
-from tests.fuzz.plain_optimizers import OPTIMIZERS
+from tests.fuzz.judge.optimizers import OPTIMIZERS
 from tests.fuzz.program import HALF, Assign, Inside, Mesh, Program
-from tests.fuzz.tables import ONCE
+from tests.fuzz.rules.catalogue import OPS
+from tests.fuzz.rules.constructs import CONSTRUCTS, layer_of
+from tests.fuzz.rules.tables import ONCE
 from tests.fuzz.writer import Draw, Writer
 
 MESHES = ("", "data:2", "data:2;model:2", "data:4", "stage:2", "stage:2;data:2")

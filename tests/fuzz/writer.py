@@ -17,7 +17,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tests.fuzz.program import HALF, Assign, Define, Inside, Statement
-from tests.fuzz.tables import EXACT, KINKED, STEPS
+from tests.fuzz.rules.tables import EXACT, KINKED, STEPS
 
 Rule = Callable[["Writer"], "str | None"]
 OFTEN: list[Rule] = []  # what is drawn more often than all else, if somebody wants it

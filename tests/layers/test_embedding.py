@@ -7,7 +7,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf import layers
-from tests.layers.agreement import agree
+from tests.support.layer_agreement import agree
 from tests.support.refusals import refuses
 
 

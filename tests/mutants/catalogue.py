@@ -14,20 +14,22 @@ _GRADIENTS, _BITS = "meshtf.graph.autodiff.gradients", "meshtf.ops.random.counte
 _RING = "meshtf.runtime.placed.collectives.ring"
 _HIERARCHY = "meshtf.runtime.placed.collectives.hierarchical"
 
-_TEST_PLAN = ("tests/partition/test_plan.py",)
-_TEST_MOVES = ("tests/partition/test_moves.py",)
-_TEST_PROGRAM = ("tests/partition/test_program.py",)
-_TEST_GRADIENTS = ("tests/graph/test_gradients.py",)
-_TEST_HALF_SUMS = ("tests/graph/test_half_float_sums.py",)
-_TEST_RANDOM = ("tests/ops/test_random.py",)
-_TEST_COLLECTIVES = ("tests/runtime/test_collectives.py",)
-_TEST_HIERARCHY = ("tests/runtime/test_hierarchy.py",)
-_TEST_PLACED = ("tests/runtime/test_placed.py",)
+_TEST_PLAN = ("tests/partition/test_planner.py",)
+_TEST_MOVES = ("tests/partition/test_reshard_table.py",)
+_TEST_PROGRAM = ("tests/partition/test_build.py",)
+_TEST_GRADIENTS = ("tests/graph/autodiff/test_gradients.py",)
+_TEST_HALF_SUMS = ("tests/graph/autodiff/test_cotangents.py",)
+_TEST_RANDOM = ("tests/ops/random/test_random.py",)
+_TEST_COLLECTIVES = ("tests/runtime/placed/collectives/test_collectives.py",)
+_TEST_HIERARCHY = ("tests/runtime/placed/collectives/test_hierarchical.py",)
+_TEST_PLACED = ("tests/runtime/placed/test_executor.py",)
 _TEST_WINDOWS = (
-    "tests/runtime/test_placed.py::test_windows_may_be_longer_than_slices",
-    "tests/ops/test_halo.py",
+    "tests/runtime/placed/test_executor.py::test_windows_may_be_longer_than_slices",
+    "tests/ops/windows/test_halo.py",
 )
-_TEST_LOOPS = ("tests/runtime/test_loops.py::test_a_loop_computes_what_python_would",)
+_TEST_LOOPS = (
+    "tests/ops/control/test_loops.py::test_a_loop_computes_what_python_would",
+)
 
 _MISSED = (
     Mutant(
@@ -167,7 +169,7 @@ _PLANNING = (
         "final",
         "w == Whole and not (isinstance(r, Split) and r in wish)",
         "w == Whole",
-        ("tests/partition/test_plan.py", "tests/partition/test_program.py"),
+        ("tests/partition/test_planner.py", "tests/partition/test_build.py"),
     ),
     Mutant(
         "the farthest version is moved",
@@ -191,7 +193,7 @@ _PLANNING = (
         "WantedPlacement.placement",
         "() if node.op.settled else node.primals",
         "()",
-        ("tests/partition/test_program.py", "tests/graph/test_gradients.py"),
+        ("tests/partition/test_build.py", "tests/graph/autodiff/test_gradients.py"),
     ),
     Mutant(
         "prints are left out",
@@ -199,7 +201,7 @@ _PLANNING = (
         "live",
         "('write', 'print')",
         "('write',)",
-        ("tests/runtime/test_effects.py",),
+        ("tests/ops/variables/test_print_and_summary.py",),
     ),
     Mutant(
         "writes are left out",
@@ -318,7 +320,7 @@ _WALK = (
         "_Backward._replay",
         "None if any(x in made for x in xs) else arrival.at(old.stage)",
         "None",
-        ("tests/runtime/test_control.py",),
+        ("tests/ops/control/test_slicewise_and_recompute.py",),
     ),
     Mutant(
         "recomputed from what the forward pass made",
@@ -326,7 +328,7 @@ _WALK = (
         "_Backward._replay",
         "[self.again.get(x, x) for x in old.inputs]",
         "list(old.inputs)",
-        ("tests/runtime/test_control.py",),
+        ("tests/ops/control/test_slicewise_and_recompute.py",),
     ),
 )
 
@@ -420,9 +422,9 @@ _COMMUNICATION = (
         "node.op.fill(i)",
         "0.0",
         (
-            "tests/ops/test_slicing.py",
-            "tests/ops/test_pooling.py",
-            "tests/ops/test_shifting.py",
+            "tests/ops/shapes/test_slice.py",
+            "tests/ops/windows/test_pooling.py",
+            "tests/ops/windows/test_shift.py",
         ),
     ),
     Mutant(
@@ -473,7 +475,9 @@ _COMMUNICATION = (
         "Mover._slice",
         "piece(x, cut, coord[i], parts)",
         "piece(x, cut, (coord[i] + 1) % parts, parts)",
-        ("tests/runtime/test_placed.py::test_each_position_slices_its_own_piece",),
+        (
+            "tests/runtime/placed/test_executor.py::test_each_position_slices_its_own_piece",
+        ),
     ),
     Mutant(
         "groups of other tensors share a result",

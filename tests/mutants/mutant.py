@@ -4,7 +4,7 @@ A mutant names a function and an expression or statement in it, and what takes i
 place. Both are compared as syntax trees, so spaces and line breaks do not matter:
 
     Mutant("sum dropped", "meshtf.graph.autodiff.cotangents", "Cotangents.add",
-           "total + dx", "dx", ("tests/graph/test_gradients.py",))
+           "total + dx", "dx", ("tests/graph/autodiff/test_gradients.py",))
 
 `install` makes the next import of that module take a changed copy.
 """

@@ -3,7 +3,7 @@
 Example:
 
     MESHTF_MUTANT=seeds-added-up python -m pytest -p tests.mutants.plugin
-    tests/ops/test_random.py
+    tests/ops/random/test_random.py
 """
 
 from __future__ import annotations

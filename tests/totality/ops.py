@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import meshtf as mtf
+from meshtf.ops.control.stop_gradient import StopGradient
 from tests.totality.calls import Call, call, fresh_folder, tensor
 
 _FLOATS = (
@@ -172,8 +173,8 @@ def control(t: SimpleNamespace) -> dict[str, Call]:
         "explain": call(t.function, t.x, own=("args",)),
         "export": call(t.function, t.x, own=("args",)),
         "export_saved_model": call(t.function, t.x, own=("args",)),
-        "apply": call(mtf.ops.control.StopGradient(), t.x),
-        "apply_all": call(mtf.ops.control.StopGradient(), t.x),
+        "apply": call(StopGradient(), t.x),
+        "apply_all": call(StopGradient(), t.x),
         "check_numerics": call(),
     }
 

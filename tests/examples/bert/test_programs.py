@@ -1,0 +1,229 @@
+"""The programs from beginning to end, on very little; and what they refuse before they
+write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from examples.bert import run_classifier, run_pretraining, run_squad
+from examples.bert.shared import fine_tuning, program_flags
+from tests.examples.bert.conftest import SIZES, with_flags
+from tests.examples.bert.datasets.test_pretraining_records import TEXT, create
+from transformer.models.bert import Classifier, SpanExtractor
+
+ROWS = "label\ttext_a\ttext_b\n" + "".join(
+    f"{kind}\t{text}\t{text}\n"
+    for k in range(8)
+    for kind, text in (("old", "the old tower"), ("new", f"new river {k % 2}"))
+)
+
+
+def common(folder, output="out", **more):
+    return {
+        "bert_config_file": str(folder / "bert_config.json"),
+        "max_seq_length": 16,
+        "vocab_file": str(folder / "vocab.txt"),
+        "output_dir": str(folder / output),
+        "train_batch_size": 4,
+        "eval_batch_size": 4,
+        "learning_rate": 0.01,
+        "report_every": 1,
+        **more,
+    }
+
+
+def pretrain(folder, output="out", **more):
+    if not (folder / "rows.tfrecord").exists():
+        (folder / "text.txt").write_text(TEXT)
+        create(folder, str(folder / "text.txt"))
+    steps = more.pop("num_train_steps", 3)
+    with with_flags(
+        input_file=str(folder / "rows.tfrecord"),
+        max_predictions_per_seq=4,
+        do_train=True,
+        num_train_steps=steps,
+        num_warmup_steps=1,
+        **common(folder, output, **more),
+    ):
+        run_pretraining.main(["run_pretraining"])
+
+
+def classify(folder, output="out", **more):
+    if not (folder / "train.tsv").exists():
+        for name in ("train", "dev", "test"):
+            (folder / f"{name}.tsv").write_text(ROWS)
+    with with_flags(
+        **{
+            "data_dir": str(folder),
+            "task_name": "pairs",
+            "do_train": True,
+            "num_train_epochs": 1.0,
+            **common(folder, output, **more),
+        }
+    ):
+        run_classifier.main(["run_classifier"])
+
+
+def ask(folder, output="out", **more):
+    path = folder / "questions.json"
+    if not path.exists():
+        context = "the old tower stands in paris and the new river is wide in berlin"
+        qas = [
+            {
+                "id": str(k),
+                "question": "where ?",
+                "is_impossible": not text,
+                "answers": [{"text": text, "answer_start": context.index(text)}]
+                if text
+                else [],
+            }
+            for k, text in enumerate(["paris", "berlin", "", "old tower"])
+        ]
+        path.write_text(
+            json.dumps({"data": [{"paragraphs": [{"context": context, "qas": qas}]}]})
+        )
+    with with_flags(
+        train_file=str(path),
+        predict_file=str(path),
+        do_train=True,
+        do_predict=True,
+        do_eval=True,
+        version_2_with_negative=True,
+        doc_stride=3,
+        max_query_length=4,
+        n_best_size=5,
+        num_train_epochs=2.0,
+        **common(folder, output, **more),
+    ):
+        run_squad.main(["run_squad"])
+
+
+def losses(capsys):
+    return [float(x) for x in re.findall(r"loss (\S+)", capsys.readouterr().out)]
+
+
+def saved(folder):
+    return {path.name for path in folder.glob("*")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+def test_pretraining_is_the_same_on_every_mesh_and_goes_on(folder, capsys, optimizer):
+    pretrain(folder, optimizer=optimizer, do_eval=True)
+    one = losses(capsys)
+    pretrain(folder, "cut", optimizer=optimizer, mesh="data:2;model:2")
+    np.testing.assert_allclose(losses(capsys), one, rtol=2e-4)
+    pretrain(folder, "cut off", optimizer=optimizer, save_checkpoints_steps=2)
+    shutil.rmtree(folder / "cut off" / "step_00000003")
+    capsys.readouterr()
+    pretrain(folder, "cut off", optimizer=optimizer)
+    np.testing.assert_allclose(losses(capsys), one[2:], rtol=1e-5)
+    text = (folder / "out" / "eval_results.txt").read_text()
+    numbers = dict(line.split(" = ") for line in text.splitlines())
+    assert set(numbers) == {
+        "global_step",
+        "masked_lm_loss",
+        "masked_lm_accuracy",
+        "next_sentence_accuracy",
+    }
+
+
+@pytest.mark.slow
+def test_classes_begin_with_the_encoder_that_was_pretrained(folder, capsys):
+    pretrain(folder, "pretrained", mesh="data:2;model:2")
+    classify(
+        folder,
+        init_checkpoint=str(folder / "pretrained"),
+        do_eval=True,
+        do_predict=True,
+    )
+    told = capsys.readouterr().out
+    assert re.search(r"beginning with (\d+) of (\d+) variables", told)
+    assert "50.0% with 'new' for all, 100.0% by naive Bayes" in told
+    assert saved(folder / "out") >= {
+        "eval_results.txt",
+        "test_results.tsv",
+        "step_00000004",
+    }
+    found = np.loadtxt(folder / "out" / "test_results.tsv")
+    assert found.shape == (16, 2)
+    np.testing.assert_allclose(found.sum(1), 1.0, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_questions_are_answered_and_scored(folder, capsys):
+    ask(folder)
+    out, told = folder / "out", capsys.readouterr().out
+    predictions = json.loads((out / "predictions.json").read_text())
+    best = json.loads((out / "nbest_predictions.json").read_text())
+    odds = json.loads((out / "null_odds.json").read_text())
+    assert set(predictions) == set(best) == set(odds) == set("0123")
+    for id_, text in predictions.items():
+        assert (text == "") == (odds[id_] > 0.0)
+        assert best[id_][0]["text"] == text
+    assert "exact in percent" in told and "(threshold" in told
+    assert not [name for name in saved(out) if "partial" in name]
+
+
+def test_the_encoder_is_read_and_the_rest_is_drawn(folder, vocabulary):
+    with with_flags(**common(folder)):
+        config = program_flags.config(vocabulary)
+        source = program_flags.build(Classifier, config, labels=3)
+        with with_flags(random_seed=5):
+            target = fine_tuning.trainer(
+                program_flags.build(SpanExtractor, config), 2, 1
+            )
+        drawn = {v.name: v.numpy() for v in target.model.variables}
+        path = mtf.save_checkpoint(
+            str(folder / "saved"), 7, {v.name: v for v in source.variables}
+        )
+        with with_flags(init_checkpoint=path):
+            fine_tuning.start(target)
+    of = {v.name: v.numpy() for v in source.variables}
+    for v in target.model.variables:
+        expected = of if v.name.startswith("bert/") else drawn
+        np.testing.assert_array_equal(v.numpy(), expected[v.name])
+    assert target.steps_done == 0
+    table = of["bert/embedding/table"]
+    assert 0.01 < table.std() < 0.03 and abs(table).max() < 0.06  # initializer_range
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
+    with with_flags(**common(folder)):
+        small = program_flags.build(Classifier, program_flags.config(vocabulary))
+    path = mtf.save_checkpoint(
+        str(folder / "saved"), 7, {v.name: v for v in small.variables}
+    )
+    (folder / "bert_config.json").write_text(
+        json.dumps({**SIZES, "intermediate_size": 24, "num_hidden_layers": 2})
+    )
+    with pytest.raises(SystemExit):
+        classify(folder, init_checkpoint=path)
+    told = capsys.readouterr().err
+    assert "bert/encoder/block_1/" in told
+    assert "[d_model:8 d_ff:16] saved, [d_model:8 d_ff:24] now" in told
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        ({"max_seq_length": 64}, "32 positions"),
+        ({"task_name": "cola"}, "no column '3'"),
+        ({"init_checkpoint": "nowhere"}, "--init_checkpoint=nowhere: there is no such"),
+        ({"do_train": False, "do_eval": True}, "a model of random numbers"),
+        ({"mesh": "data:two"}, "data:two"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_written(folder, capsys, flags, says):
+    with pytest.raises(SystemExit):
+        classify(folder, **flags)
+    assert says in capsys.readouterr().err
+    assert not (folder / "out").exists()

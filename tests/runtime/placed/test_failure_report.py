@@ -1,0 +1,94 @@
+"""An op that fails while a program runs: the error has the user's line, on any mesh."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+from tests.support.refusals import line_of, ones, refuses
+
+MESHES = [
+    ("", None),
+    ("x:4", None),
+    ("x:4", [f"CPU:{i}" for i in range(4)]),
+    ("x:2;y:2", [f"CPU:{i}" for i in range(4)]),
+]
+
+
+def descent(mesh):
+    """Returns a variable, and a function that updates it by rows of some numbers."""
+    table = mtf.Variable(mesh, "rows:10;d:4", ones, "table")
+
+    @mtf.function(mesh=mesh, ids="batch:4")
+    def step(ids):
+        loss = mtf.reduce_sum(mtf.gather(table, ids, "rows"))
+        (gradient,) = mtf.gradients([loss], [table])
+        table.assign(table - gradient)
+        return loss
+
+    return table, step
+
+
+@pytest.mark.parametrize("shape, devices", MESHES)
+def test_the_line_of_an_op_that_fails(shape, devices):
+    table, step = descent(mtf.Mesh(shape, layout="batch:x;d:y", devices=devices))
+    for _ in range(2):
+        with refuses(
+            tf.errors.InvalidArgumentError,
+            "gather failed",
+            "99 is not in",
+            r"rows:10",
+            r"test_failure_report\.py:\d+",
+        ) as error:
+            step(np.array([1, 2, 3, 99], "int32"))
+        assert "mtf.gather(table, ids" in line_of(str(error.value), __file__)
+    np.testing.assert_array_equal(table.numpy(), np.ones([10, 4]))
+    assert step(np.array([1, 2, 3, 3], "int32")).numpy() == 16
+    np.testing.assert_array_equal(table.numpy()[:4, 0], [1, 0, 0, -1])
+
+
+def test_an_error_that_does_not_come_again_stays_as_it_is():
+    fails = [True]
+
+    class Once(mtf.Op):
+        """Fails the first time that it runs."""
+
+        def out(self, x):
+            return (x,)
+
+        def local(self, at, x):
+            def look(x):
+                if fails.pop() if fails else False:
+                    raise ValueError("out of luck")
+                return x
+
+            y = tf.numpy_function(look, [x], x.dtype)
+            return (tf.ensure_shape(y, x.shape),)
+
+    step = mtf.function(lambda x: mtf.apply(Once(), x), mesh=mtf.Mesh(""), x="d:4")
+    with refuses(tf.errors.InvalidArgumentError, "out of luck"):
+        step(np.zeros(4, "float32"))
+    np.testing.assert_array_equal(step(np.ones(4, "float32")).numpy(), np.ones(4))
+
+
+@pytest.mark.parametrize("shape", ["", "x:2"])
+def test_the_line_of_an_op_that_fails_in_a_loop(shape):
+    mesh = mtf.Mesh(shape, layout="batch:x")
+    table = mtf.Variable(mesh, "rows:10;d:4", ones, "table")
+
+    @mtf.function(mesh=mesh, ids="batch")
+    def total(ids):
+        def body(carry, number):
+            return carry + mtf.cast(
+                mtf.reduce_sum(mtf.gather(table, carry, "rows")), "int32"
+            ), None
+
+        return mtf.scan(body, ids, length=4)[0]
+
+    with refuses(
+        tf.errors.InvalidArgumentError, "gather failed", r"test_failure_report\.py:\d+"
+    ) as error:
+        total(np.array([1, 2], "int32"))
+    assert "mtf.gather(table, carry" in line_of(str(error.value), __file__)

@@ -1,0 +1,260 @@
+"""`mtf.check_numerics`: the op, its line and its module, in eager code and inside
+functions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import meshtf as mtf
+from meshtf import optimizers
+from meshtf.layers import initializers
+from tests.support.refusals import line_of, refuses
+
+MESHES = [
+    {"axes": ""},
+    {"axes": "data:2;model:2", "layout": "batch:data;d:model"},
+    {"axes": "data:4", "layout": "batch:data", "devices": "logical:4"},
+]
+
+
+class Block(mtf.Module):
+    """Has a logarithm in a module of its own."""
+
+    def __init__(self, mesh, i):
+        super().__init__(f"block_{i}")
+        with self.scope():
+            self.inner = Inner(mesh)
+
+    def __call__(self, x):
+        return self.inner(x) - 1.0
+
+
+class Inner(mtf.Module):
+    """log(x * scale)."""
+
+    def __init__(self, mesh):
+        super().__init__("feed_forward")
+        with self.scope():
+            self.scale = mtf.Variable(mesh, "d:4", initializers.ones, "scale")
+
+    def __call__(self, x):
+        return mtf.log(x * self.scale)  # the line
+
+
+class Stack(mtf.Module):
+    """Blocks one after another: log(e**e - 1 ...) gets negative in the third."""
+
+    def __init__(self, mesh, n=3):
+        super().__init__("stack")
+        with self.scope():
+            self.blocks = [Block(mesh, i) for i in range(n)]
+
+    def __call__(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def called(fn, mesh, x, eager):
+    """Runs a function of x[batch, d] in eager mode or recorded."""
+    if eager:
+        return fn(mtf.import_tensor(mesh, x, "batch;d"))
+    return mtf.function(fn, mesh=mesh, x="batch;d")(x)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_line_and_module_of_the_op_that_made_nan(mesh, eager):
+    mesh = mtf.Mesh(**mesh)
+    stack, x = Stack(mesh), np.full((4, 4), 40.0, "float32")  # 2.69, -0.01: NaN
+    x[2:] = 4000.0  # 7.29, 0.99, -1.01
+    with (
+        mtf.check_numerics(),
+        refuses(
+            mtf.NumericsError,
+            "^log made NaN",
+            "from -0.0",
+            r"module +stack/block_2/feed_forward",
+            r"test_numerics_check\.py:\d+",
+        ) as error,
+    ):
+        called(lambda x: mtf.relu(stack(x)), mesh, x, eager)
+    assert "# the line" in line_of(str(error.value), __file__)
+    assert np.isnan(
+        called(lambda x: stack(x), mesh, x, eager).numpy()
+    ).any()  # unchecked
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+def test_gradients(eager):
+    mesh = mtf.Mesh("data:2", "batch:data")
+
+    def gradient(x):
+        with mtf.scope("tower"):
+            y = mtf.sqrt(x)  # at 0
+        return mtf.gradients([mtf.reduce_sum(y)], [x])[0]
+
+    with (
+        mtf.check_numerics(),
+        refuses(
+            mtf.NumericsError,
+            "made infinity.* in the gradient of the line below",
+            "module +tower",
+        ) as error,
+    ):
+        called(gradient, mesh, np.zeros((4, 4), "float32"), eager)
+    assert "# at 0" in line_of(str(error.value), __file__)
+
+
+@pytest.mark.parametrize("mesh", MESHES, ids=str)
+def test_loops_and_branches_in_functions(mesh):
+    mesh = mtf.Mesh(**mesh)
+
+    def looped(x):
+        def body(carry, number):
+            with mtf.scope("cell"):
+                return carry * mtf.cast(
+                    carry > 0.0, "float32"
+                ) * 1e15, carry  # the third is too much
+
+        return mtf.scan(body, x, length=4)[0]
+
+    def branched(x):
+        return mtf.cond(mtf.reduce_sum(x) > 0.0, lambda: mtf.log(-x), lambda: x)
+
+    x = np.ones((4, 4), "float32")
+    with (
+        mtf.check_numerics(),
+        refuses(mtf.NumericsError, "multiply made infinity", "module +cell") as error,
+    ):
+        called(looped, mesh, x, eager=False)
+    assert "# the third" in line_of(str(error.value), __file__)
+    with mtf.check_numerics(), refuses(mtf.NumericsError, "log made NaN"):
+        called(branched, mesh, x, eager=False)
+    with mtf.check_numerics():
+        np.testing.assert_array_equal(
+            called(branched, mesh, -x, eager=False).numpy(), -x
+        )
+
+
+def test_a_repeated_layer_and_a_function_in_a_function():
+    mesh = mtf.Mesh("data:2", "batch:data")
+    layers = mtf.layers.Repeat(lambda: Inner(mesh), mtf.Dimension("layers", 3))
+    inner = mtf.function(lambda x: layers(x), mesh=mesh)
+    with (
+        mtf.check_numerics(),
+        refuses(mtf.NumericsError, "log made NaN", "feed_forward"),
+    ):
+        called(lambda x: inner(x + 1.0), mesh, np.ones((4, 4), "float32"), eager=False)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+def test_sums_over_positions(eager):
+    mesh = mtf.Mesh("data:4", "batch:data")
+
+    def total(x):
+        return mtf.reduce_sum(mtf.einsum([x], "d"), "d") * 1.0
+
+    x = np.full((4, 4), 1e38, "float32")
+    with (
+        mtf.check_numerics(),
+        refuses(
+            mtf.NumericsError, "(all_reduce over mesh axis 'data'|.*) made infinity"
+        ),
+    ):
+        called(total, mesh, x, eager)
+
+
+@pytest.mark.parametrize("optimizer_layout", ["", "d:data"])
+def test_updates_and_variables_that_hold_nan(optimizer_layout):
+    mesh = mtf.Mesh("data:2", optimizer_layout=optimizer_layout)
+    v = mtf.Variable(mesh, "d:4", initializers.ones, "w")
+    optimizer = optimizers.SGD([v], 1e30, momentum=0.9)
+
+    @mtf.function(mesh=mesh, step="")
+    def train(step):
+        loss = mtf.reduce_sum(v * 1e30)
+        optimizer.apply(mtf.gradients([loss], [v]), [v], step)
+        return loss
+
+    with (
+        mtf.check_numerics(),
+        refuses(mtf.NumericsError, "momentumupdate.* made infinity"),
+    ):
+        train(np.int32(0))
+    v.assign(np.full(4, np.nan, "float32"))
+    with mtf.check_numerics(), refuses(mtf.NumericsError, "variable 'w' holds NaN"):
+        train(np.int32(0))
+
+
+@pytest.mark.parametrize("optimizer_layout", ["", "d:data"])
+def test_checked_programs_compute_the_same(optimizer_layout):
+    losses = []
+    for checked in (False, True):
+        mesh = mtf.Mesh(
+            "data:2;model:2",
+            "batch:data" if optimizer_layout else "batch:data;d:model",
+            optimizer_layout=optimizer_layout,
+        )
+        stack = Stack(mesh, 1)
+        optimizer = optimizers.Adam(stack.trainable_variables, 0.1)
+
+        @mtf.function(mesh=mesh, x="batch;d", step="")
+        def train(x, step, stack=stack, optimizer=optimizer):
+            with mtf.seed(3, step):
+                y = mtf.dropout(stack(x), 0.5)
+            loss = mtf.reduce_mean(
+                mtf.scan(lambda c, t: (c * 0.5 + y, None), y, length=3)[0]
+            )
+            optimizer.apply(
+                mtf.gradients([loss], stack.trainable_variables),
+                stack.trainable_variables,
+                step,
+            )
+            return {"loss": loss, "y": y}
+
+        for step in range(3):
+            x = np.random.default_rng(step).uniform(1, 2, (4, 4)).astype("float32")
+            if checked:
+                with mtf.check_numerics():
+                    found = train(x, np.int32(step))
+            else:
+                found = train(x, np.int32(step))
+        losses.append(
+            [
+                found["loss"].numpy(),
+                found["y"].numpy(),
+                stack.blocks[0].inner.scale.numpy(),
+            ]
+        )
+    for plain, checked in zip(*losses):
+        np.testing.assert_allclose(plain, checked, rtol=1e-5)
+
+
+@pytest.mark.parametrize("eager", [True, False], ids=["eager", "function"])
+def test_infinity_may_be_meant_and_nan_made_of_it_is_not(eager):
+    mesh = mtf.Mesh("data:2", "batch:data")
+    x = np.array([[1.0, 0.0], [2.0, 0.0]], "float32")
+
+    def masked(x):
+        return mtf.softmax(x + mtf.where(x > 0.0, 0.0, -np.inf), "d")
+
+    with mtf.check_numerics():
+        np.testing.assert_array_equal(
+            called(masked, mesh, x, eager).numpy(), [[1, 0], [1, 0]]
+        )
+        with refuses(mtf.NumericsError, "softmax made NaN"):
+            called(masked, mesh, x * 0, eager)
+
+
+def test_inside_a_function_it_is_refused():
+    def inside(x):
+        with mtf.check_numerics():
+            return x * 1.0
+
+    with refuses(
+        mtf.PlanError, "check_numerics stands inside a mtf.function", "around the call"
+    ):
+        called(inside, mtf.Mesh(""), np.ones((2, 2), "float32"), eager=False)

@@ -1,0 +1,162 @@
+"""What ops announce is what their slices do: `share` is held to `tells`, in bytes and
+types.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+from tensorflow.python.framework.func_graph import FuncGraph
+
+import meshtf as mtf
+from meshtf.graph import Op, Spec, apply_all
+from meshtf.names import Shape, wide
+from meshtf.ops.indexing.top_k import TopK
+from meshtf.ops.nn.cross_entropy import CrossEntropy
+from meshtf.ops.nn.softmax import Softmax
+from meshtf.testing import label, registered_ops
+from tests.support.refusals import refuses
+
+SHARING = [op for op in registered_ops() if op.samples and op.shared is not Op.shared]
+
+
+def inputs(sample, mesh, dtype):
+    """Returns ones of a sample's shapes: floats of a type, integers, and statistics in
+    theirs.
+    """
+    dtypes = {"int": "int32", "positive": wide(dtype)}
+    texts = [text.rpartition(" ") for text in sample.inputs]
+    return [mtf.ones(mesh, shape, dtypes.get(kind, dtype)) for kind, _, shape in texts]
+
+
+def cuts(op, xs):
+    """Returns the dimensions whose slices share, and which two slices can halve."""
+    dims = {d for x in xs for d in x.shape}
+    return [d.name for d in dims if op.shared(d.name) and d.size % 2 == 0]
+
+
+def test_every_op_that_shares_says_what_it_tells():
+    assert len(SHARING) >= 11
+    assert not [
+        label(op) for op in SHARING if op.tells is Op.tells or op.share is Op.share
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
+@pytest.mark.parametrize("op_class", SHARING, ids=label)
+def test_share_tells_what_tells_announces(op_class, dtype):
+    ran = 0
+    for sample in op_class.samples:
+        op = op_class(*sample.attributes)
+        for dim in cuts(op, inputs(sample, mtf.Mesh("x:2"), dtype)):
+            mesh = mtf.Mesh("x:2", f"{dim}:x")
+            apply_all(op, *inputs(sample, mesh, dtype), mesh=mesh)
+            ran += 1
+    assert ran
+
+
+class Fewer(Softmax):
+    """Announces one number a row, where two are told."""
+
+    def tells(self, *xs):
+        return Softmax.tells(self, *xs)[:1]
+
+
+class Narrow(Softmax):
+    """Announces half floats, where float32 is told."""
+
+    def tells(self, *xs):
+        return tuple(Spec(s.shape, xs[0].dtype) for s in Softmax.tells(self, *xs))
+
+
+class Large(Softmax):
+    """Announces a whole slice."""
+
+    def tells(self, *xs):
+        return tuple(Spec(xs[0].shape, s.dtype) for s in Softmax.tells(self, *xs))
+
+
+class Silent(Softmax):
+    """Announces nothing."""
+
+    def tells(self, *xs):
+        return ()
+
+
+class WholeK(TopK):
+    """Announces k rows, also where a slice has fewer."""
+
+    def tells(self, x):
+        return self.out(
+            x._replace(shape=x.shape.resize(self.dim, 2 * x.shape[self.dim]))
+        )
+
+
+@pytest.mark.parametrize(
+    "op, announced",
+    [
+        (Fewer("d"), r"announces float32 \[b:2\]\."),
+        (Large("d"), r"announces float32 \[b:2 d:4\],"),
+        (Narrow("d"), r"announces bfloat16 \[b:2\], bfloat16 \[b:2\]\."),
+        (Silent("d"), r"announces nothing\."),
+        (WholeK("d", Shape("k:6").dim("k")), r"announces bfloat16 \[b:2 k:6\], int32"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("recorded", [False, True], ids=["eager", "mtf.function"])
+def test_a_wrong_tells_is_refused(op, announced, recorded):
+    mesh = mtf.Mesh("x:2;y:2", "d:x;b:y")
+
+    def run(x):
+        return apply_all(op, x)[0]
+
+    with refuses(
+        mtf.PlanError,
+        rf"{op.title}\.share told ",
+        r"\(2, ",
+        announced,
+        r"test_segment_functions\.py:\d+",
+        r"\[b:2 d:4\]",
+        "Mend the op: `share` and `tells`",
+    ):
+        x = mtf.ones(mesh, "b:4;d:8", "bfloat16")
+        (mtf.function(run, mesh=mesh) if recorded else run)(x)
+
+
+def test_where_nothing_is_cut_nothing_is_told():
+    mesh = mtf.Mesh("x:2", "b:x")
+    y = apply_all(Fewer("d"), mtf.ones(mesh, "b:4;d:8"))[0]
+    np.testing.assert_allclose(y.numpy(), 1 / 8)
+
+
+def test_what_a_forecast_reads_of_tells():
+    logits, labels = Spec(Shape("b:4;v:8"), "bfloat16"), Spec(Shape("b:4"), "int32")
+    assert (
+        CrossEntropy("v").tells(logits, labels) == (Spec(Shape("b:4"), "float32"),) * 2
+    )
+    assert TopK("v", Shape("k:16").dim("k")).tells(logits) == (
+        Spec(Shape("b:4;k:8"), "bfloat16"),
+        Spec(Shape("b:4;k:8"), "int32"),
+    )
+
+
+def test_a_program_that_nobody_needs_is_freed():
+    def graphs():
+        gc.collect()
+        return sum(isinstance(x, FuncGraph) for x in gc.get_objects())
+
+    mesh = mtf.Mesh("x:2", "b:x")
+    x = mtf.ones(mesh, "b:4;c:3;d:2")
+
+    def run():
+        return mtf.function(
+            lambda x: mtf.einsum([x, x], "b;d") + mtf.einsum([x], "d;b")
+        )(x).numpy()
+
+    run()
+    before = graphs()
+    for _ in range(3):
+        run()
+    assert graphs() == before

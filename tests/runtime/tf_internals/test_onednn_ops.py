@@ -1,0 +1,148 @@
+"""meshtf.runtime.tf_internals.onednn_ops: functions that devices run alone have the ops
+that TensorFlow
+would put in place, and all others are left to it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import meshtf as mtf
+from meshtf import optimizers
+from meshtf.layers import initializers
+from meshtf.runtime.placed import function_calls
+from meshtf.runtime.tf_internals.xla_ops import (
+    ONEDNN_MATMULS,
+    onednn_kernel,
+    onednn_rewrites,
+)
+
+BUILT = pytest.mark.skipif(
+    not all(map(onednn_kernel, ONEDNN_MATMULS)),
+    reason="this TensorFlow was built without oneDNN",
+)
+X = np.random.default_rng(0).standard_normal((4, 8, 16), "float32")
+BODIES = {
+    "MatMul": lambda x: tf.raw_ops.MatMul(a=x[0], b=x[1], transpose_b=True),
+    "BatchMatMulV2": lambda x: tf.raw_ops.BatchMatMulV2(x=x, y=x, adj_x=True),
+    "Softmax": lambda x: tf.raw_ops.Softmax(logits=x),
+    "Transpose": lambda x: tf.raw_ops.Transpose(x=x, perm=[2, 0, 1]),
+}
+LEFT = {
+    "bfloat16": lambda x: tf.matmul(
+        tf.cast(x[0], "bfloat16"), tf.cast(x[1], "bfloat16"), transpose_b=True
+    ),
+    "float64": lambda x: tf.nn.softmax(tf.cast(x, "float64")),
+    "convolution": lambda x: tf.nn.conv2d(
+        x[..., None], tf.ones([2, 2, 1, 3]), 1, "SAME"
+    ),
+    "pooling": lambda x: tf.nn.max_pool2d(x[..., None], 2, 1, "SAME"),
+    "einsum": lambda x: tf.raw_ops.Einsum(inputs=[x, x], equation="abc,abd->cd"),
+    "loop": lambda x: tf.while_loop(
+        lambda k, y: k < 2,
+        lambda k, y: (k + 1, y @ y),
+        (0, x @ tf.transpose(x, [0, 2, 1])),
+    )[1],
+}
+
+
+@pytest.fixture
+def rewriting(monkeypatch):
+    monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: True)
+
+
+def traced(body, alone=True):
+    return function_calls.trace(
+        lambda x: [body(x)], [tf.TensorSpec(X.shape)], alone=alone
+    )
+
+
+def types_of(graph):
+    return {op.type for op in graph.get_operations()}
+
+
+@BUILT
+@pytest.mark.parametrize("kind", BODIES)
+def test_ops_of_onednn_are_made_and_give_the_same(kind, rewriting):
+    callee = traced(BODIES[kind])
+    assert callee.alone and f"_Mkl{kind}" in types_of(callee.function.graph)
+    assert kind not in types_of(callee.function.graph)
+    (got,) = tf.function(lambda x: callee([x]), autograph=False)(X)
+    np.testing.assert_allclose(got, BODIES[kind](tf.constant(X)), rtol=1e-5, atol=1e-5)
+    assert kind in types_of(traced(BODIES[kind], alone=False).function.graph)
+
+
+@BUILT
+@pytest.mark.parametrize("kind", LEFT)
+def test_what_tensorflow_would_replace_itself_is_called(kind, rewriting):
+    callee = traced(LEFT[kind])
+    assert not callee.alone
+    (got,) = tf.function(lambda x: callee([x]), autograph=False)(X)
+    np.testing.assert_allclose(
+        tf.cast(got, "float32"),
+        tf.cast(LEFT[kind](tf.constant(X)), "float32"),
+        rtol=1e-2,
+        atol=1e-5,
+    )
+
+
+def test_where_tensorflow_replaces_nothing_its_own_are_made(monkeypatch):
+    monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: False)
+    for body in (*BODIES.values(), *LEFT.values()):
+        callee = traced(body)
+        assert callee.alone and not [
+            t for t in types_of(callee.function.graph) if "Mkl" in t
+        ]
+
+
+@BUILT
+@pytest.mark.parametrize("devices", [None, "logical:4"])
+def test_a_step_learns_the_same(devices, monkeypatch):
+    def losses(rewrites):
+        monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: rewrites)
+        mesh = mtf.Mesh("data:4", "batch:data", devices=devices)
+        ws = [
+            mtf.Variable(mesh, shape, initializers.normal(0.5), f"w{k}")
+            for k, shape in enumerate(("d:16;e:8", "e:8;d:16"))
+        ]
+        sgd = optimizers.SGD(ws, 0.25)
+
+        @mtf.function(mesh=mesh, x="batch;row;d", step="")
+        def train(x, step):
+            h = mtf.softmax(mtf.einsum([x, ws[0]], "batch;row;e"), "e")
+            loss = mtf.reduce_mean(
+                mtf.square(mtf.einsum([h, ws[1]], "batch;row;d") - x)
+            )
+            sgd.apply(mtf.gradients([loss], ws), ws, step)
+            return loss
+
+        found = [float(train(X, np.int32(step)).numpy()) for step in range(3)]
+        ((compiled, _),) = train._compiled.values()
+        return found, str(compiled.function.graph.as_graph_def())
+
+    (want, own), (got, named) = losses(False), losses(True)
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    # Not the products: where nothing is replaced, meshtf asks for oneDNN's by itself
+    # for some.
+    assert len(set(got)) == 3 and "_MklSoftmax" in named and "_MklSoftmax" not in own
+
+
+@BUILT
+@pytest.mark.skipif(
+    not onednn_rewrites(), reason="TensorFlow replaces nothing on this processor"
+)
+@pytest.mark.parametrize("kind", BODIES)
+def test_tensorflow_puts_the_same_ops_in_place(kind):
+    """What it runs is read from its own account of a step."""
+    from tensorflow.python.eager import context
+
+    run = tf.function(BODIES[kind], autograph=False)
+    context.enable_run_metadata()
+    try:
+        run(tf.constant(X))
+        graphs = context.export_run_metadata().partition_graphs
+    finally:
+        context.disable_run_metadata()
+    found = {node.op for graph in graphs for node in graph.node}
+    assert f"_Mkl{kind}" in found and kind not in found
