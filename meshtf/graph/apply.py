@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from meshtf.errors import MeshtfError, explain_error
@@ -77,23 +77,28 @@ def apply(op: Op, *inputs: Any, mesh: Mesh | None = None) -> Tensor:
     return y
 
 
-def apply_all(
-    op: Op, *inputs: Any, mesh: Mesh | None = None, check: bool = True
-) -> tuple[Tensor, ...]:
+def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, ...]:
     """Applies an op and returns its outputs.
-
-    Args:
-      op: the op.
-      inputs: tensors, or what becomes tensors.
-      mesh: where ops without inputs make their outputs.
-      check: whether the layout must hold the outputs; not those that no user sees, as
-        rules of gradients keep, which are replicated where two dimensions want an axis.
 
     Raises:
       MeshError: the inputs lie on two meshes.
       ShapeError, DTypeError: the op refuses its inputs.
       LayoutError: the layout cannot hold an output.
     """
+    return _apply_all(op, inputs, mesh, check=True)
+
+
+def apply_unchecked(op: Op, *inputs: Any) -> tuple[Tensor, ...]:
+    """Applies an op with outputs that no user sees, as those that gradients keep.
+
+    The layout need not hold them: where two dimensions want an axis, one has it.
+    """
+    return _apply_all(op, inputs, None, check=False)
+
+
+def _apply_all(
+    op: Op, inputs: Sequence[Any], mesh: Mesh | None, check: bool
+) -> tuple[Tensor, ...]:
     if not isinstance(op, Op):
         refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
     executor, around = current_executor(), current()

@@ -112,18 +112,6 @@ class Tensor(Operators):
         self.spec = spec
         self.held: Held | None = None
 
-    @classmethod
-    def of_value(cls, spec: Spec, held: Held, mesh: Mesh) -> Tensor:
-        """Returns an eager tensor that no op made: the result of a function, or its
-        argument.
-        """
-        node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
-        tensor = cls(
-            node, 0, spec
-        )  # to which the node does not refer: it goes when it is unused
-        tensor.held = held
-        return tensor
-
     @property
     def shape(self) -> Shape:
         """The named shape."""
@@ -209,3 +197,14 @@ class Tensor(Operators):
         return f"<mtf.Tensor {what} {self.held.placement}{value}>"
 
     __hash__ = object.__hash__
+
+
+def tensor_of_value(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
+    """Returns an eager tensor that no op made: the result of a function, or its
+    argument.
+    """
+    node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
+    # The node does not refer to the tensor, which goes when it is unused.
+    tensor = Tensor(node, 0, spec)
+    tensor.held = held
+    return tensor

@@ -20,6 +20,7 @@ import tensorflow as tf
 from meshtf.errors import LayoutError, explain_error
 from meshtf.graph import Held, Spec, Tensor
 from meshtf.graph.arguments import as_mesh
+from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Dimension, Shape, parse_pairs
 from meshtf.names.arguments import as_callable, as_mapping
@@ -97,7 +98,7 @@ class HostReader:
         batch = {}
         for name, (spec, placement, pattern) in self._found.items():
             slices = [flat[k] for k in pattern]
-            batch[name] = Tensor.of_value(spec, Held(placement, slices), self._mesh)
+            batch[name] = tensor_of_value(spec, Held(placement, slices), self._mesh)
         return batch
 
     def _read(self) -> list[Any]:

@@ -13,7 +13,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Held, Store, Tensor
+from meshtf.graph import Held, Store
+from meshtf.graph.tensor import tensor_of_value
 from meshtf.partition import Program
 from meshtf.runtime.eager import export
 from meshtf.runtime.lowering.local_context import Coordinates
@@ -50,7 +51,7 @@ def whole_of(store: Store) -> Any:
         if not isinstance(store, Variable):
             assert store.mesh is not None
             held = Held(store.placement, store.read())
-            return export(Tensor.of_value(store.spec, held, store.mesh)).numpy()
+            return export(tensor_of_value(store.spec, held, store.mesh)).numpy()
         (_, first), *others = store.regions()
         whole = (
             store.numpy() if others else first.read_value()

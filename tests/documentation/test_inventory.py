@@ -168,7 +168,7 @@ def test_the_program_on_the_page_runs():
     )
 
 
-GOOD = "| `sin` | `mtf.sin(x)` | `conformance[elementwise.Unary]` |"
+GOOD = "| `sin` | `mtf.sin(x)` | `conformance[unary_op.Unary]` |"
 
 
 @pytest.mark.parametrize(
@@ -181,20 +181,22 @@ GOOD = "| `sin` | `mtf.sin(x)` | `conformance[elementwise.Unary]` |"
         (GOOD.replace("mtf.sin", "mtf.layers.Sin"), "there is no mtf.layers.Sin"),
         (GOOD.replace("(x)", "(x, name='y')"), "unexpected keyword argument 'name'"),
         (GOOD.replace("(x)", "(x"), "is no Python"),
-        (GOOD.replace("elementwise.Unary", "elementwise.Sin"), "no elementwise.Sin"),
+        (GOOD.replace("unary_op.Unary", "elementwise.Sin"), "no elementwise.Sin"),
         (
-            GOOD.replace("conformance[elementwise.Unary]", "ops/test_sine.py"),
+            GOOD.replace("conformance[unary_op.Unary]", "ops/test_sine.py"),
             "no ops/test_sine.py",
         ),
         (
-            GOOD.replace("conformance[elementwise.Unary]", "test_tiny.py::test_sine"),
-            "no test_tiny.py::test_sine",
+            GOOD.replace(
+                "conformance[unary_op.Unary]", "function/test_tiny.py::test_sine"
+            ),
+            "no function/test_tiny.py::test_sine",
         ),
         (
-            GOOD.replace("conformance[elementwise.Unary]", "test_tiny.py"),
+            GOOD.replace("conformance[unary_op.Unary]", "function/test_tiny.py"),
             "no test speaks of sin",
         ),
-        (GOOD.replace("`conformance[elementwise.Unary]`", "-"), "no test"),
+        (GOOD.replace("`conformance[unary_op.Unary]`", "-"), "no test"),
         ("| `sin` | | - |", "gives no reason"),
         ("| `sin` | not needed: why | - |", "gives no reason"),
     ],

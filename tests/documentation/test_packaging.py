@@ -73,14 +73,14 @@ def test_every_file_of_the_packages_is_shipped(wheel):
 
 def test_configs_are_found_once_installed(wheel, tmp_path, monkeypatch):
     wheel.extractall(tmp_path)
-    found = load(tmp_path / "transformer" / "config_files.py")
+    found = load(tmp_path / "transformer" / "cli" / "config_files.py")
     monkeypatch.chdir(tmp_path)
     assert found.config_folder() == str(tmp_path / "transformer" / "configs")
     assert Path(found.find_config("deep/er/one.gin")).is_file()
 
 
 def test_configs_are_found_in_a_checkout(tmp_path, monkeypatch):
-    found = load(ROOT / "transformer" / "config_files.py")
+    found = load(ROOT / "transformer" / "cli" / "config_files.py")
     assert found.config_folder() == str(ROOT / "configs")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.gin").write_text("")

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from meshtf.graph.apply import apply_all
+from meshtf.graph.apply import apply_unchecked
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import context
 from meshtf.graph.control_flow.body import (
@@ -218,4 +218,4 @@ def call(
       which: call it is.
     """
     taken = [x if captures is None else captures.get(x, x) for x in body.captures]
-    return apply_all(Call(body, tuple(follows), which), *arguments, *taken, check=False)
+    return apply_unchecked(Call(body, tuple(follows), which), *arguments, *taken)

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from meshtf.graph import Held, Node, Tensor
 from meshtf.graph.context import current
+from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
 from meshtf.runtime.devices.resolve import devices_of, only_cpus
@@ -134,7 +135,7 @@ class Compiled:
     def _held(self, values: Sequence[list[Any]]) -> list[Tensor]:
         """Returns tensors that hold these slices."""
         return [
-            Tensor.of_value(spec, Held(value.placement, slices), self.mesh)
+            tensor_of_value(spec, Held(value.placement, slices), self.mesh)
             for spec, value, slices in zip(
                 self.specs, self.program.results, values, strict=True
             )
@@ -164,4 +165,4 @@ def on_another_mesh(x: Any, mesh: Mesh) -> Any:
     """Returns what stands for an argument, a tensor or anything, on another mesh."""
     if not isinstance(x, Tensor):
         return x
-    return Tensor.of_value(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)
+    return tensor_of_value(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)

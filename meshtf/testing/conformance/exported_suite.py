@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from meshtf.function.function import export
 from meshtf.graph import Held, Op, Sample, Tensor
+from meshtf.graph.tensor import tensor_of_value
 from meshtf.runtime.spmd.pjrt_client import Runner
 from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.reference import Expected, expected
@@ -66,7 +67,7 @@ def run_exported(
     tensors = []
     for port, values in zip(made.results, found, strict=True):
         held = Held(port.placement, list(map(tf.constant, values)))
-        tensors.append(Tensor.of_value(port.spec, held, made.mesh))
+        tensors.append(tensor_of_value(port.spec, held, made.mesh))
     return tensors
 
 
