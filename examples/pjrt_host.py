@@ -33,16 +33,27 @@ def cut(whole, port, axes):
     return [x.copy() for x in slices]  # each replica may overwrite its own
 
 
+def batches(inputs, steps):
+    """Yields the arguments of each step: windows of a text of the standard library."""
+    text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
+    batch, length = next(
+        [n for _, n in x["shape"]] for x in inputs if x["name"] == "batch_tokens"
+    )
+    for step in range(steps):
+        first = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
+        rows = text[first + np.arange(length + 1)]
+        tokens, targets = rows[:, :-1], rows[:, 1:]
+        yield {"batch_tokens": tokens, "batch_targets": targets, "step": step}
+
+
 def main(folder, steps="10"):
     """Trains on the text of a module of the standard library, and prints losses."""
     manifest = json.loads(Path(folder, "manifest.json").read_text())
     options, inputs = xla_client.CompileOptions(), manifest["inputs"]
     options.num_replicas = manifest["replicas"]
     devices = xla_client.make_cpu_client(num_devices=options.num_replicas).devices()
-    place, module = (
-        xla_client.DeviceList(tuple(devices)),
-        Path(folder, "module.mlirbc").read_bytes(),
-    )
+    place = xla_client.DeviceList(tuple(devices))
+    module = Path(folder, "module.mlirbc").read_bytes()
     program = devices[0].client.compile_and_load(module, place, options)
     each = xla_client.GSPMDSharding(place, xla_client.HloSharding.manual())
 
@@ -66,18 +77,7 @@ def main(folder, steps="10"):
         }
 
     held = put_all(np.load(Path(folder, "values.npz")), "parameter", "state")
-    text = np.frombuffer(Path(json.decoder.__file__).read_bytes(), np.uint8)
-    batch, length = next(
-        [n for _, n in x["shape"]] for x in inputs if x["name"] == "batch_tokens"
-    )
-    for step in range(int(steps)):
-        first = np.random.default_rng(step).integers(0, len(text) - length, (batch, 1))
-        rows = text[first + np.arange(length + 1)]
-        given = {
-            "batch_tokens": rows[:, :-1],
-            "batch_targets": rows[:, 1:],
-            "step": step,
-        }
+    for step, given in enumerate(batches(inputs, int(steps))):
         call = put_all(given, "argument")
         ran = program.execute_sharded([(held | call)[port["name"]] for port in inputs])
         out = ran.disassemble_into_single_device_arrays()  # [outputs][replicas]

@@ -17,7 +17,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gin
@@ -169,27 +169,7 @@ def picture(curves: Sequence[Curve]) -> str:
         text(round(x(steps[-1] / 2), 1), HEIGHT - 18, "note", "steps", "middle")
     )
     for model, own in grouped(curves).items():
-        line = [(x(step), y(value)) for step, value in means(own).items()]
-        path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in line)
-        body.append(f'  <path class="line {COLOURS[model]}" d="{path}"/>')
-        body += [
-            f'  <circle class="dot {COLOURS[model]}" cx="{x(step):.1f}" '
-            f'cy="{y(value):.1f}" '
-            'r="3.2"/>'
-            for c in own
-            for step, value in c.points
-        ]
-        end = round(line[-1][1] + (-6 if model == "dense" else 8), 1)
-        body.append(text(WIDTH - RIGHT + 12, end, "name", NAMES[model]))
-        cost = f"{means(own)[steps[-1]]:.3f} bits, {flops_text(own[0].flops)} a token"
-        body.append(
-            text(
-                WIDTH - RIGHT + 12,
-                end + (-17 if model == "dense" else 17),
-                "note",
-                cost,
-            )
-        )
+        body += curve(model, own, x, y)
     return document(
         "A mixture of experts and a dense model of equal flops",
         WIDTH,
@@ -197,6 +177,45 @@ def picture(curves: Sequence[Curve]) -> str:
         body,
         LIGHT,
     )
+
+
+def curve(
+    model: str,
+    own: Sequence[Curve],
+    x: Callable[[float], float],
+    y: Callable[[float], float],
+) -> list[str]:
+    """Returns the curves of one model as elements of an SVG document.
+
+    Args:
+      model: its name.
+      own: its curves, one for each seed.
+      x: of a step, from the left.
+      y: of a number of bits, from the top.
+    """
+    line = [(x(step), y(value)) for step, value in means(own).items()]
+    path = "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in line)
+    body = [f'  <path class="line {COLOURS[model]}" d="{path}"/>']
+    body += [
+        f'  <circle class="dot {COLOURS[model]}" cx="{x(step):.1f}" '
+        f'cy="{y(value):.1f}" '
+        'r="3.2"/>'
+        for c in own
+        for step, value in c.points
+    ]
+    end = round(line[-1][1] + (-6 if model == "dense" else 8), 1)
+    body.append(text(WIDTH - RIGHT + 12, end, "name", NAMES[model]))
+    last = list(means(own).values())[-1]
+    cost = f"{last:.3f} bits, {flops_text(own[0].flops)} a token"
+    body.append(
+        text(
+            WIDTH - RIGHT + 12,
+            end + (-17 if model == "dense" else 17),
+            "note",
+            cost,
+        )
+    )
+    return body
 
 
 def main(argv: list[str]) -> None:

@@ -19,9 +19,10 @@ from meshtf.forecast.communication import Communication
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.peak_memory import Peaks, at_stages, peaks, stages
 from meshtf.forecast.report_data import Done, Held, Memory, Moved, Phase, Placed, Stage
+from meshtf.forecast.state_names import has_shape_of, state_name
 from meshtf.forecast.step_phases import phases
 from meshtf.graph import Node, Spec, Store, Tensor
-from meshtf.mesh import At, Mesh, Pending, Placement, Split, State, Whole
+from meshtf.mesh import At, Mesh, Placement, Whole
 from meshtf.partition import (
     BranchStep,
     CallStep,
@@ -262,7 +263,7 @@ class _Analysis:
             self._placed[key] = Placed(
                 tuple((d.name, d.size) for d in spec.shape),
                 spec.dtype,
-                tuple(map(_word, placement)),
+                tuple(map(state_name, placement)),
                 local.sizes,
                 local_bytes(spec, placement, self.mesh),
             )
@@ -358,7 +359,7 @@ class _Analysis:
         """Keeps the cotangents of parameters that a step makes."""
         left = list(step.outs)  # a loop makes several, some of one shape
         for store in dict.fromkeys(_parameters(step.node)):
-            for v in [v for v in left if _like(v.spec, store.spec)][:1]:
+            for v in [v for v in left if has_shape_of(v.spec, store.spec)][:1]:
                 self.gradients[store] = self.versions[v] = [
                     v
                 ]  # the last step's is the sum of all
@@ -392,15 +393,3 @@ def _parameters(node: Node) -> Iterator[Store]:
     ):
         if store.kind == "parameter":
             yield store
-
-
-def _like(spec: Spec | None, other: Spec) -> bool:
-    return spec is not None and set(spec.shape) == set(other.shape)
-
-
-def _word(state: State) -> str:
-    if isinstance(state, Split):
-        return state.dim
-    if isinstance(state, At):
-        return f"at {state.coordinate}"
-    return state.kind if isinstance(state, Pending) else "whole"

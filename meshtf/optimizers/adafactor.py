@@ -41,7 +41,8 @@ from meshtf.ops.pointwise import cast
 from meshtf.ops.reductions.correlation import rms
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.optimizer import Optimizer, check_slots, mix, usually_decays
+from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate, count
 from meshtf.runtime.variable import Variable

@@ -27,7 +27,8 @@ from meshtf.names.arguments import (
     check_record,
     refuse,
 )
-from meshtf.optimizers.optimizer import Optimizer, check_pairs
+from meshtf.optimizers.checks import check_pairs
+from meshtf.optimizers.optimizer import Optimizer
 from meshtf.runtime.variable import Variable
 
 Rule = tuple[str, Callable[[Sequence[Variable]], Optimizer]]

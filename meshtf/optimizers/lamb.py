@@ -26,7 +26,8 @@ from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.pointwise import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.optimizer import Optimizer, check_slots, mix, usually_decays
+from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable

@@ -25,31 +25,33 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from meshtf.errors import DTypeError, LayoutError, PlanError, ShapeError, explain_error
-from meshtf.graph import Source, Tensor, apply, apply_all, context
+from meshtf.errors import PlanError, explain_error
+from meshtf.graph import Tensor, apply, apply_all, context
 from meshtf.graph.arguments import (
     as_scalar,
-    as_tensor,
-    as_tensors,
     as_variables,
     check_tensors,
 )
 from meshtf.layers.initializers import Initializer, shared
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, has_gradient, is_complex
+from meshtf.names import Shape
 from meshtf.names.arguments import (
     as_float,
     as_mapping,
     as_sequence,
     check_record,
-    refuse,
 )
 from meshtf.ops.pointwise import cast
 from meshtf.ops.variables.optimizer_updates import PartUpdate, Update
 from meshtf.ops.variables.read_write import full
+from meshtf.optimizers.checks import (
+    check_gradient,
+    check_own_slots,
+    check_pairs,
+    check_step,
+)
 from meshtf.optimizers.schedules import Rate, computed_in, scalar
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.variable import Variable
@@ -102,7 +104,7 @@ class Optimizer(Module):
         for variable, shapes in zip(variables, slots, strict=True):
             as_mapping("slots", shapes, "shapes by the names of slots")
             if shapes:
-                _check_slots(type(self).__name__, variable)
+                check_own_slots(type(self).__name__, variable)
         with self.scope():
             zeros = {
                 dtype: _zeros(variables, dtype)
@@ -136,10 +138,10 @@ class Optimizer(Module):
         """
         grads, variables = check_pairs(grads, variables)
         self.check_known(variables)
-        _check_step(step)
+        check_step(step)
         pairs = [(g, v) for g, v in zip(grads, variables, strict=True) if g is not None]
         for grad, variable in pairs:
-            _check_gradient(grad, variable)
+            check_gradient(grad, variable)
         for dtype in dict.fromkeys(slot_dtype(v) for _, v in pairs):
             own = [(g, v) for g, v in pairs if slot_dtype(v) == dtype]
             with computed_in(dtype):
@@ -197,56 +199,6 @@ class Optimizer(Module):
     ) -> None:
         """Gives a variable and its slots their next values."""
         raise NotImplementedError
-
-
-def check_pairs(
-    grads: Any, variables: Any
-) -> tuple[list[Tensor | None], list[Variable]]:
-    """Returns gradients and as many variables. Raises ArgumentError, PlanError."""
-    variables = as_variables("variables", variables, "variables")
-    found = [
-        None if g is None else as_tensor("grads", g)
-        for g in as_sequence("grads", grads, "a list of gradients")
-    ]
-    if len(found) != len(variables):
-        raise PlanError(
-            explain_error(
-                f"there are {len(found)} gradients for {len(variables)} variables.",
-                **{"from": Source.here()},
-                way_out="Give one for each variable, None where there is none.",
-            )
-        )
-    return found, variables
-
-
-def _check_gradient(grad: Tensor, variable: Variable) -> None:
-    """Refuses a gradient that is another variable's. Raises ShapeError, DTypeError."""
-    if set(grad.shape) != set(variable.shape):
-        raise ShapeError(
-            explain_error(
-                f"a gradient of {grad.shape!r} does not fit variable {variable.name!r} "
-                f"of {variable.shape!r}.",
-                **{"from": Source.here()},
-                way_out="Give gradients in the order of the variables.",
-            )
-        )
-    if not has_gradient(grad.dtype):
-        raise DTypeError(
-            explain_error(
-                f"a gradient is of floats, and that of variable {variable.name!r} is "
-                f"{grad.dtype}.",
-                **{"from": Source.here()},
-                way_out='Convert it: mtf.cast(grad, "float32").',
-            )
-        )
-
-
-def check_slots(slots: Any, numbers: Any) -> None:
-    """Refuses slots and scalars that `update` does not take. Raises ArgumentError."""
-    as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
-    if not isinstance(numbers, tuple):
-        refuse("numbers", numbers, "what optimizer.numbers(rate, step) returns")
-    as_tensors("numbers", numbers)
 
 
 def carry_out(
@@ -352,71 +304,4 @@ def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Va
             dtype=slot_dtype(variable),
             trainable=False,
             layout=variable.slot_layout,
-        )
-
-
-def _check_step(step: Any) -> None:
-    if not isinstance(step, Tensor):
-        raise PlanError(
-            explain_error(
-                f"an update takes its step as a tensor, not as {type(step).__name__} "
-                f"{step!r}.",
-                way_out="Give the function an argument for it: "
-                "@mtf.function(mesh=mesh, ..., step='').",
-            )
-        )
-    if step.shape.names:
-        raise ShapeError(
-            explain_error(
-                f"an update takes its step as one number, not as {step.shape!r}.",
-                **{"from": Source.here()},
-                way_out="Name no dimension of it: step=''.",
-            )
-        )
-
-
-def _check_slots(optimizer: str, variable: Variable) -> None:
-    """Refuses complex numbers, and a shape that the rules for slots cannot cut.
-
-    Raises:
-      DTypeError: the variable is complex.
-      LayoutError: its slots cannot be cut.
-    """
-    if is_complex(variable.dtype):
-        raise DTypeError(
-            explain_error(
-                f"{optimizer} has no update for complex numbers: variable "
-                f"{variable.name!r} is {variable.dtype}.",
-                **{"from": Source.here()},
-                way_out="Keep its real and its imaginary part as two variables, or "
-                "take SGD without momentum for it (see optimizers.ByName).",
-            )
-        )
-    mesh, layout = variable.mesh, variable.slot_layout
-    for clash in mesh.place(variable.shape, layout)[1]:
-        size, parts = variable.shape[clash.dim], mesh.axes[clash.axis]
-        raise LayoutError(
-            explain_error(
-                f"the optimizer_layout cannot cut what {optimizer} keeps for variable "
-                f"{variable.name!r}: "
-                + (
-                    f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh '
-                    f'axis "{clash.axis}".'
-                    if clash.kind == "axis"
-                    else f'dimension "{clash.dim}" of size {size} cannot be cut into '
-                    f"{parts} equal slices."
-                ),
-                variable=repr(variable.shape),
-                **{"from": Source.here()},
-                mesh=repr(mesh),
-                layout=f"{layout!r} (with the rules of layout and variable_layout)",
-                way_out=(
-                    "Take one of the rules away for optimizers: "
-                    f'optimizer_layout="{clash.other}:", '
-                    if clash.kind == "axis"
-                    else f"Make its size a multiple of {parts} (next: "
-                    f"{-(-size // parts) * parts}), "
-                )
-                + f'or cut another dimension than "{clash.dim}".',
-            )
         )

@@ -16,7 +16,8 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.names.arguments import check_bools, check_floats, check_record
 from meshtf.ops.variables.optimizer_updates import DescentUpdate, MomentumUpdate
-from meshtf.optimizers.optimizer import Optimizer, carry_out, check_slots
+from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.optimizer import Optimizer, carry_out
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
 

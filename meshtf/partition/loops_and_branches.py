@@ -50,17 +50,8 @@ def plan_loop(builder: Builder, node: Node) -> None:
     captures = node.inputs[op.states + op.rows :]
     body = plan_body(builder, node, op.body, [turned, *given], captures)
     results = _results(body, node, op, wishes)
-    inner, tested = Program(builder.mesh, body.steps, results), None
-    if op.test is not None:
-        test = plan_body(
-            builder,
-            node,
-            op.test,
-            [turned, *given[: op.states]],
-            captures[len(op.body.captures) :],
-        )
-        goes_on = test.bring(op.test.results[0], builder.mesh.whole, node)
-        tested = Program(builder.mesh, test.steps, [goes_on])
+    inner = Program(builder.mesh, body.steps, results)
+    tested = _planned_test(builder, node, op, [turned, *given[: op.states]])
     varies = {turned, *given}
     for program in (inner, tested):
         if program is not None:
@@ -84,6 +75,25 @@ def plan_loop(builder: Builder, node: Node) -> None:
         )
     )
     set_outputs(builder, node, outs)
+
+
+def _planned_test(
+    builder: Builder, node: Node, op: Loop, arguments: Sequence[Value]
+) -> Program | None:
+    """Returns the program that says whether a loop goes on; None: its count is known.
+
+    Args:
+      builder: of the program around the loop.
+      node: the loop's.
+      op: the loop.
+      arguments: the iteration's index, and the carry.
+    """
+    if op.test is None:
+        return None
+    captures = node.inputs[op.states + op.rows + len(op.body.captures) :]
+    test = plan_body(builder, node, op.test, arguments, captures)
+    goes_on = test.bring(op.test.results[0], builder.mesh.whole, node)
+    return Program(builder.mesh, test.steps, [goes_on])
 
 
 def _results(

@@ -17,7 +17,7 @@ import pytest
 import meshtf as mtf
 from transformer import data
 from transformer.cli.command_line import ConfigError, configure
-from transformer.inference.decoder import sample
+from transformer.inference.sample import sample
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training import trainer, training_run

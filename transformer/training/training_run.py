@@ -25,7 +25,7 @@ import meshtf as mtf
 from transformer.cli import gin_configurables
 from transformer.data import Data, DataError, RawBytes
 from transformer.data.atomic_files import check_folder
-from transformer.inference.decoder import sample
+from transformer.inference.sample import sample
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 from transformer.training import run_record
@@ -199,24 +199,29 @@ class Run:
             mtf.checkpoints.check_shared(model_dir)
             self._train(model_dir, forecast)
 
-    def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
-        began, trainer = time.monotonic(), self.trainer
-        evaluation = Evaluation(trainer.model, self.data, self.batch)
+    def _restore(self, model_dir: str, forecast: mtf.Forecast) -> None:
+        """Restores the newest checkpoint, if there is one, and introduces the run."""
+        trainer = self.trainer
         trainer.record = run_record.of_run(trainer, self.data, self._shaping)
         trainer.restore(model_dir)
         run_record.check_vocabulary(
             trainer.restored, self.data.vocabulary, f"the run in {model_dir}"
         )
-        first = trainer.steps_done
         run_report.introduce(
             trainer.model,
             self.data,
             model_dir,
-            first,
+            trainer.steps_done,
             self.steps,
             forecast,
             run_record.differences(trainer.restored, trainer.record),
         )
+
+    def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
+        began, trainer = time.monotonic(), self.trainer
+        evaluation = Evaluation(trainer.model, self.data, self.batch)
+        self._restore(model_dir, forecast)
+        first = trainer.steps_done
         finished = trainer.restored and first >= self.steps
         if not finished:  # else what the folder says is what the run was trained with
             run_report.write_config(model_dir)

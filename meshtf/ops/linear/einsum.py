@@ -47,15 +47,7 @@ class Einsum(Op):
     )
 
     def out(self, *xs: Spec) -> tuple[Spec, ...]:
-        sizes: dict[str, int] = {}
-        for x in xs:
-            for d in x.shape:
-                if sizes.setdefault(d.name, d.size) != d.size:
-                    raise ShapeError(
-                        f'"{d.name}" has size {sizes[d.name]} in one input and '
-                        f"{d.size} in another: a name that joins inputs has one size. "
-                        "Rename one of them."
-                    )
+        sizes = _sizes_by_name(xs)
         dtypes = {x.dtype for x in xs}
         if len(dtypes) > 1:
             raise DTypeError(
@@ -135,6 +127,19 @@ def matmul(x: Any, y: Any) -> Tensor:
     return einsum(
         [x, y], [n for n in (*x.shape.names, *y.shape.names) if n not in joint]
     )
+
+
+def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
+    """Returns the size of each name. Raises ShapeError where an input has another."""
+    sizes: dict[str, int] = {}
+    for x in xs:
+        for d in x.shape:
+            if sizes.setdefault(d.name, d.size) != d.size:
+                raise ShapeError(
+                    f'"{d.name}" has size {sizes[d.name]} in one input and {d.size} in '
+                    "another: a name that joins inputs has one size. Rename one of them."
+                )
+    return sizes
 
 
 def _towards(x: Tensor, factors: list[Any]) -> Tensor:

@@ -319,6 +319,9 @@ def test_bad_loops_are_refused():
     refused(
         lambda x, w, b: mtf.scan(lambda h, _: ((h, h), None), x, length=2), "('*', '*')"
     )
+
+
+def test_loops_without_a_length_or_with_two_are_refused():
     refused(
         lambda x, w, b: mtf.scan(lambda h, _: (h, None), x),
         "number of turns",

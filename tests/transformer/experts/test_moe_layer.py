@@ -391,15 +391,3 @@ def test_microbatches_change_no_number(group_size):
         accumulated(4, group_size), accumulated(1, group_size), strict=True
     ):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
-
-
-def test_microbatches_that_would_cut_groups_are_refused():
-    with pytest.raises(
-        mtf.ShapeError, match="a microbatch would cut groups of 32 tokens"
-    ):
-        accumulated(2, 32)
-
-
-def test_other_ways_to_dispatch_are_refused():
-    with pytest.raises(ValueError, match="dispatch is"):
-        MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", dispatch="sort")

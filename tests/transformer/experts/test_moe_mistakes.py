@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
+from tests.transformer.experts.test_moe_layer import accumulated
 from tests.transformer.small_runs import run_train, small
 from transformer.experts import gating
 from transformer.experts.moe_layer import MixtureOfExperts
@@ -110,3 +111,15 @@ def test_the_command_refuses_it_before_anything_runs(tmp_path, capsys, lines, sa
     )
     assert code == 1 and not out and says in err and "Traceback" not in err, err
     assert not (tmp_path / "run").exists()
+
+
+def test_microbatches_that_would_cut_groups_are_refused():
+    with pytest.raises(
+        mtf.ShapeError, match="a microbatch would cut groups of 32 tokens"
+    ):
+        accumulated(2, 32)
+
+
+def test_other_ways_to_dispatch_are_refused():
+    with pytest.raises(ValueError, match="dispatch is"):
+        MixtureOfExperts(mtf.Mesh(""), "d_model:4", "d_ff:4", dispatch="sort")

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.inference.decoder import Decoder, PromptError, sample
+from transformer.inference.decoder import Decoder, PromptError
+from transformer.inference.sample import sample
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel

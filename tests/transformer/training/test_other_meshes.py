@@ -11,7 +11,8 @@ import pytest
 import meshtf as mtf
 from tests.transformer.small_runs import configured, run_train, small
 from transformer.export_saved_model import export
-from transformer.inference.decoder import Decoder, sample
+from transformer.inference.decoder import Decoder
+from transformer.inference.sample import sample
 from transformer.inference.scoring import Scorer
 from transformer.inference.text_generation import write
 from transformer.models.architecture import Architecture

@@ -1,0 +1,112 @@
+"""Rules of numbers that ops compute, and of loops, each with the tests that must notice."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.places import BITS, TEST_LOOPS, TEST_RANDOM
+
+NUMBERS = (
+    Mutant(
+        "dimensions hash alike", BITS, "_rows", "0x9E3779B9 * d", "0 * d", TEST_RANDOM
+    ),
+    Mutant(
+        "seeds added up",
+        BITS,
+        "random_key",
+        "_avalanche(_unsigned(seed) + key) ^ _number(0x85EBCA6B)",
+        "_unsigned(seed) + key",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "the last multiplication of the mix dropped",
+        BITS,
+        "mix_high",
+        "h *= _number(0x846CA68B)",
+        "pass",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "the middle shift of the mix dropped",
+        BITS,
+        "mix_high",
+        "h ^= _right(h, 15)",
+        "pass",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "the first shift of the mix dropped",
+        BITS,
+        "mix_high",
+        "h ^= a",
+        "h = a * _number(1)",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "the last shift of the mix dropped",
+        BITS,
+        "mix",
+        "h ^= _right(h, 16)",
+        "pass",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "words mixed once",
+        BITS,
+        "index_words",
+        "_avalanche(_avalanche(np.concatenate(rows) + key) + key[::-1] + salt)",
+        "_avalanche(np.concatenate(rows) + key + salt)",
+        TEST_RANDOM,
+    ),
+    Mutant("one word for each index", BITS, "mix_high", "h += b", "pass", TEST_RANDOM),
+    Mutant(
+        "recorded words without their salt",
+        BITS,
+        "index_words",
+        "_avalanche(_avalanche(index + key) + tf.reverse(key, [0]) + salt)",
+        "_avalanche(_avalanche(index + key) + tf.reverse(key, [0]))",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "slices hash from their own first index",
+        BITS,
+        "_rows",
+        "at.parts(name) > 1",
+        "False",
+        TEST_RANDOM,
+    ),
+    Mutant(
+        "last bits differ at the end",
+        BITS,
+        "by_packets",
+        "not short",
+        "True",
+        TEST_RANDOM,
+    ),
+)
+LOOPS = (
+    Mutant(
+        "a reversed loop goes forwards",
+        "meshtf.runtime.lowering.control_flow",
+        "_Loop.turn",
+        "self.turns - 1 - number if self.reverse and self.turns is not None else "
+        "number",
+        "number",
+        TEST_LOOPS,
+    ),
+    Mutant(
+        "sums of a loop are its last terms",
+        "meshtf.runtime.lowering.control_flow",
+        "_Loop.turn",
+        "old + x",
+        "x + 0 * old",
+        TEST_LOOPS,
+    ),
+    Mutant(
+        "what varies is taken out of loops",
+        "meshtf.partition.loops_and_branches",
+        "hoist_invariant_steps",
+        "any(v in varies for v in reads(step))",
+        "all(v in varies for v in reads(step))",
+        TEST_LOOPS,
+    ),
+)

@@ -1,0 +1,56 @@
+"""One text that a model writes, as a training run shows it."""
+
+from __future__ import annotations
+
+import gin
+import numpy as np
+
+from transformer.data import RawBytes, Vocabulary
+from transformer.inference.decoder import Decoder
+from transformer.models.encoder_decoder import EncoderDecoder
+from transformer.models.language_model import LanguageModel
+
+
+@gin.configurable
+def sample(
+    model: LanguageModel | EncoderDecoder,
+    length: int,
+    prompt: str = "def ",
+    number: int = 200,
+    temperature: float = 0.7,
+    seed: int = 0,
+    vocabulary: Vocabulary | None = None,
+    begin: int | None = None,
+) -> str:
+    """Returns `prompt` and what a language model goes on with; or what an
+    encoder-decoder answers.
+
+    Args:
+      model: what writes.
+      length: how many of the last ids it sees.
+      prompt: what the text begins with.
+      number: the most ids that are written; no more than there are learned positions.
+      temperature: below 1 likely ids become likelier; 0 always takes the likeliest.
+      seed: another seed, another text.
+      vocabulary: what ids stand for; bytes, if none is given.
+      begin: the id before every text; see `Decoder`.
+    """
+    vocabulary = vocabulary or RawBytes()
+    ids = vocabulary.encode(prompt).tolist()
+    if model.architecture.positions == "learned":
+        number = max(min(number, model.architecture.max_length - len(ids) - 1), 1)
+    decoder = Decoder(
+        model,
+        number,
+        max(len(ids), 1),
+        batch=1,
+        end=vocabulary.end,
+        begin=begin,
+        temperature=temperature,
+        window=length,
+        vocab=vocabulary.size,
+    )
+    (written,) = decoder([ids], seed=seed)
+    return vocabulary.decode(
+        np.array([*([] if decoder.encodes else ids), *written.ids], np.int32)
+    )
