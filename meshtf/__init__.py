@@ -146,7 +146,7 @@ from meshtf.ops.indexing.scatter import (
     segment_mean,
     segment_min,
 )
-from meshtf.ops.random.seeds import seed
+from meshtf.ops.control.seeds import seed
 from meshtf.ops.indexing.top_k import (
     argmax,
     argmin,

@@ -41,7 +41,7 @@ from meshtf.graph.context import OUT_OF_FORCE, is_traceable
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool, as_callable, as_choice
 from meshtf.ops.control.nested_values import flattened
-from meshtf.ops.random.seeds import iterations
+from meshtf.ops.control.seeds import iterations
 from meshtf.runtime.eager import EAGER, InPlace
 from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.placed.program_function import on_another_mesh

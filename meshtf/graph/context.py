@@ -25,7 +25,7 @@ class Context:
     region: Layout = EVERYWHERE  # changes of the mesh's layout
     path: tuple[str, ...] = ()  # names of the modules around, for seeds and variables
     seeds: tuple[Any, ...] | None = None  # of random ops; None: none was given
-    seeded: Any = None  # random ops met under these seeds: `ops/random/seeds.py`
+    seeded: Any = None  # random ops met under these seeds: `ops/control/seeds.py`
     iterations: tuple[
         Any, ...
     ] = ()  # numbers of those of all loops around, outer first
@@ -36,7 +36,7 @@ class Context:
     after: Any = None  # nodes made here must not run before this tensor is there
     instead: Any = None  # by tensor: the same, computed again, to take in its place
     stage: int | None = None  # the stage of a pipeline; None: where the inputs are
-    part: Any = None  # the microbatch made here: `ops/control/batch_dimensions.py`
+    part: Any = None  # the microbatch made here: `ops/common/batch_dimensions.py`
     later: Any = None  # where `once_per_batch` keeps what is to be called
     stack: tuple[Any, ...] = ()  # dimensions that variables made here get in front
     mesh: Any = None  # where all that is made lies; None: where its inputs do

@@ -46,7 +46,7 @@ from meshtf.layers.loss import (
 from meshtf.layers.norm import GroupNorm, LayerNorm, RMSNorm
 from meshtf.layers.repeat import Repeat
 from meshtf.layers.reversible import Reversible, clip_gradient
-from meshtf.ops.reductions.correlation import correlation, rms
+from meshtf.ops.linear.correlation import correlation, rms
 
 __all__ = [
     "Angles",

@@ -23,7 +23,7 @@ from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.pointwise import cast
-from meshtf.ops.reductions.correlation import rms
+from meshtf.ops.linear.correlation import rms
 
 Rule = Callable[..., list[Any]]
 

@@ -22,7 +22,7 @@ from meshtf.graph import Graph, context, executing
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
 from meshtf.names.arguments import as_float, as_sequence
-from meshtf.ops.random.seeds import seed
+from meshtf.ops.control.seeds import seed
 from meshtf.pipeline.partition import Layer
 
 ROUNDS = 6  # of which the first, which traces, does not count

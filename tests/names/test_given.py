@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf.layers import GroupNorm, dot_product_attention, initializers
 from meshtf.names import Dimension, Shape, names_of
-from meshtf.ops.reductions.correlation import correlation, rms
+from meshtf.ops.linear.correlation import correlation, rms
 
 WRONG = "has the size [0-9]+, not 9"
 

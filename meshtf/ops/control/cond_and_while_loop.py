@@ -39,7 +39,7 @@ from meshtf.ops.control.nested_values import (
     require_same_spec,
     tensors_of,
 )
-from meshtf.ops.random.seeds import alternatives, iteration
+from meshtf.ops.control.seeds import alternatives, iteration
 
 __all__ = ["cond", "while_loop"]
 

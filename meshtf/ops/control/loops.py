@@ -33,7 +33,7 @@ from meshtf.graph import (
 from meshtf.graph.control_flow.loop import stacked, unused_name
 from meshtf.names import Dimension, wide
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
-from meshtf.ops.control.batch_dimensions import index_in_batch
+from meshtf.ops.common.batch_dimensions import index_in_batch
 from meshtf.ops.control.nested_values import (
     ITERATION,
     filled,
@@ -43,7 +43,7 @@ from meshtf.ops.control.nested_values import (
     tensors_of,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.random.seeds import alternatives, iteration
+from meshtf.ops.control.seeds import alternatives, iteration
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.ops.variables.read_write import full

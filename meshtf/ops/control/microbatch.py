@@ -20,7 +20,7 @@ from meshtf.graph.arguments import as_tensors
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.control.batch_dimensions import Batches, Digits, Strided
+from meshtf.ops.common.batch_dimensions import Batches, Digits, Strided
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.shapes.reshape import merge, require_dim, split_dim
 from meshtf.ops.variables.read_write import number as numbered

@@ -33,7 +33,7 @@ from meshtf.names import (
 )
 from meshtf.names.arguments import as_float, as_text
 from meshtf.ops.common.broadcasting import align, check_scalar, is_scalar
-from meshtf.ops.control.batch_dimensions import Strided
+from meshtf.ops.common.batch_dimensions import Strided
 from meshtf.ops.control.microbatch import places_of
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -45,7 +45,7 @@ from meshtf.ops.random.counter_bits import (
     random_key,
 )
 from meshtf.ops.random.distributions import DISTRIBUTIONS
-from meshtf.ops.random.seeds import Seed, seeds_of
+from meshtf.ops.control.seeds import Seed, seeds_of
 from meshtf.ops.reductions.reduce import require_floating
 from meshtf.ops.shapes.reshape import require_dim, tensor_along
 

@@ -27,7 +27,7 @@ from meshtf.graph import OPERATORS, At, Op, Role, Sample, Source, Spec, Tensor, 
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 from meshtf.names.arguments import as_dim
-from meshtf.ops.control.batch_dimensions import note_renamed, note_reshaped
+from meshtf.ops.common.batch_dimensions import note_renamed, note_reshaped
 
 
 def single_dim(dim: ShapeLike) -> Dimension:

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.graph import current_executor
-from meshtf.ops.reductions import correlation
+from meshtf.ops.linear import correlation
 from meshtf.optimizers import clip_by_global_norm, global_norm
 
 LAYOUTS = ["", "batch:data", "batch:data; h:model"]

@@ -25,7 +25,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
-from meshtf.ops.control.batch_dimensions import UnknownIndex
+from meshtf.ops.common.batch_dimensions import UnknownIndex
 from meshtf.ops.variables.read_write import full, number, path_number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
