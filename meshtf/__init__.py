@@ -85,7 +85,8 @@ from meshtf.ops.elementwise.arithmetic import (
     subtract,
 )
 from meshtf.ops.elementwise.complex import complex, conj, imag, real
-from meshtf.ops.control.stop_gradient import recompute, slicewise, stop_gradient
+from meshtf.ops.control.stop_gradient import recompute, stop_gradient
+from meshtf.ops.control.slicewise import slicewise
 from meshtf.ops.windows.convolution import conv, conv_transpose, separable_conv
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.indexing.dynamic_slice import (
@@ -120,15 +121,15 @@ from meshtf.ops.random.random import (
     truncated_normal,
 )
 from meshtf.ops.reductions.reduce import (
-    broadcast,
     reduce_all,
     reduce_any,
-    reduce_logsumexp,
     reduce_max,
     reduce_mean,
     reduce_min,
     reduce_sum,
 )
+from meshtf.ops.reductions.logsumexp import reduce_logsumexp
+from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import merge, rename, reshape, split_dim, transpose
 from meshtf.ops.scans.cumulative import (
     cummax,
@@ -160,7 +161,7 @@ from meshtf.ops.shapes.slice import chunk, concat, pad, slice
 from meshtf.ops.nn.softmax import log_softmax, softmax
 from meshtf.ops.sorting.sort import argsort, sort
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.ops.variables.read_write import full, ones, ones_like, zeros, zeros_like
+from meshtf.ops.variables.fill import full, ones, ones_like, zeros, zeros_like
 from meshtf.ops.elementwise.unary import (
     abs,
     acos,
@@ -201,6 +202,6 @@ from meshtf.runtime.devices.resolve import logical_devices
 from meshtf.runtime.placed.numerics_check import check_numerics
 from meshtf.runtime.host_batches import HostReader
 from meshtf.runtime.spmd import Export
-from meshtf.runtime.storage.argument_storage import constant, import_tensor
+from meshtf.runtime.storage.import_tensor import constant, import_tensor
 from meshtf.runtime.variable import Variable
 from meshtf.saved_model.saved_model import SavedModel, export_saved_model

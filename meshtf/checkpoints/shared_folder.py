@@ -15,7 +15,8 @@ import tensorflow as tf
 
 from meshtf.errors import CheckpointError, explain_error
 from meshtf.names.arguments import as_path
-from meshtf.runtime.devices.resolve import host_cpu, host_of, worker_devices
+from meshtf.runtime.devices.names import host_cpu, host_of
+from meshtf.runtime.devices.resolve import worker_devices
 
 
 def check_shared(directory: str) -> None:

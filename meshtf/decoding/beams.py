@@ -23,6 +23,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Source, Tensor
 from meshtf.names import Dimension, Shape, ShapeLike
 from meshtf.names.arguments import as_float
+from meshtf.ops.common.checks import single_dim
 from meshtf.ops.control.cond_and_while_loop import while_loop
 from meshtf.ops.elementwise.arithmetic import (
     add,
@@ -39,17 +40,13 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.gather import range as numbers
 from meshtf.ops.indexing.top_k import top_k
-from meshtf.ops.reductions.reduce import (
-    broadcast,
-    reduce_any,
-    reduce_logsumexp,
-    reduce_max,
-    reduce_min,
-)
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.reductions.logsumexp import reduce_logsumexp
+from meshtf.ops.reductions.reduce import reduce_any, reduce_max, reduce_min
 from meshtf.ops.scans.cumulative import cumsum
-from meshtf.ops.shapes.reshape import merge, rename, single_dim, transpose
+from meshtf.ops.shapes.reshape import merge, rename, transpose
 from meshtf.ops.shapes.slice import concat
-from meshtf.ops.variables.read_write import full, zeros
+from meshtf.ops.variables.fill import full, zeros
 
 NONE = -float("inf")  # the score of a sequence that there is not
 

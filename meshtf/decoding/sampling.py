@@ -34,9 +34,10 @@ from meshtf.ops.indexing.top_k import argmax
 from meshtf.ops.indexing.top_k import top_k as largest
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.random.random import categorical
-from meshtf.ops.reductions.reduce import reduce_all, reduce_logsumexp, reduce_max
+from meshtf.ops.reductions.logsumexp import reduce_logsumexp
+from meshtf.ops.reductions.reduce import reduce_all, reduce_max
 from meshtf.ops.scans.cumulative import cumsum
-from meshtf.ops.variables.read_write import full, zeros
+from meshtf.ops.variables.fill import full, zeros
 
 
 def sample(

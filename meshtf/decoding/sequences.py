@@ -25,7 +25,7 @@ from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.gather import range as numbers
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.ops.variables.read_write import full
+from meshtf.ops.variables.fill import full
 
 Step: TypeAlias = Callable[[Tensor, Tensor, Any], tuple[Tensor, Any]]
 

@@ -25,13 +25,9 @@ from meshtf.names import has_gradient
 from meshtf.names.arguments import refuse
 from meshtf.ops.control.nested_values import flattened
 from meshtf.ops.variables.read_write import Read
-from meshtf.runtime.storage.argument_storage import (
-    ArrayStore,
-    SlicesStore,
-    as_array,
-    distinct,
-    named_shape,
-)
+from meshtf.runtime.storage.argument_storage import ArrayStore, SlicesStore, as_array
+from meshtf.runtime.storage.import_tensor import named_shape
+from meshtf.runtime.storage.sharding import distinct
 
 
 class Entry(NamedTuple):

@@ -28,7 +28,8 @@ from meshtf.ops.variables.read_write import PathNumber, Read
 from meshtf.partition import Load
 from meshtf.runtime.eager import EAGER, bring
 from meshtf.runtime.placed.program_function import Compiled
-from meshtf.runtime.storage.argument_storage import SlicesStore, distinct
+from meshtf.runtime.storage.argument_storage import SlicesStore
+from meshtf.runtime.storage.sharding import distinct
 from meshtf.runtime.storage.write_times import Writes, changed_since, now
 
 _NOTHING = ()

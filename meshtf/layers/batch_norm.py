@@ -20,11 +20,11 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike, wide
 from meshtf.names.arguments import check_bools, check_floats
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.control.microbatch import once_per_batch
 from meshtf.ops.elementwise.unary import rsqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_mean
-from meshtf.ops.shapes.reshape import require_dim
 from meshtf.runtime.variable import Variable
 
 

@@ -21,8 +21,8 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Shape, ShapeLike
 from meshtf.names.arguments import check_bools
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.linear.einsum import einsum
-from meshtf.ops.shapes.reshape import require_dim
 from meshtf.runtime.variable import Variable
 
 

@@ -16,10 +16,10 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
 from meshtf.names import Shape, names_of, wide
 from meshtf.names.arguments import check_bools, check_floats, check_ints
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.random.random import dropout, random_normal, random_uniform
-from meshtf.ops.shapes.reshape import require_dim
 
 
 class Dropout(Module):

@@ -25,13 +25,14 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Dimension, Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import check_floats
+from meshtf.ops.common.checks import require_dim, single_dim
 from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import gather
 from meshtf.ops.indexing.gather import range as range_
 from meshtf.ops.linear.einsum import einsum
-from meshtf.ops.shapes.reshape import require_dim, single_dim, transpose
+from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.runtime.variable import Variable
 

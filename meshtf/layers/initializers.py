@@ -19,7 +19,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape, names_of
 from meshtf.names.arguments import as_choice, as_text, check_floats
 from meshtf.ops.random.random import random_normal, random_uniform, truncated_normal
-from meshtf.ops.variables.read_write import full
+from meshtf.ops.variables.fill import full
 from meshtf.runtime.initial_values import INITIALIZERS, Initializer, as_initializer
 
 __all__ = [

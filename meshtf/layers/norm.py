@@ -20,11 +20,12 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import Names, Shape, ShapeLike, names_of, wide
 from meshtf.names.arguments import check_bools, check_floats, check_ints
+from meshtf.ops.common.checks import single_dim
 from meshtf.ops.elementwise.unary import rsqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.nn.normalization import normalize_layer, normalize_rms
 from meshtf.ops.reductions.reduce import reduce_mean
-from meshtf.ops.shapes.reshape import merge, single_dim, split_dim
+from meshtf.ops.shapes.reshape import merge, split_dim
 from meshtf.runtime.variable import Variable
 
 

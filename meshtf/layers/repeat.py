@@ -21,10 +21,10 @@ from meshtf.graph.arguments import check_nest, refuse_tensor
 from meshtf.module import Module
 from meshtf.names import ShapeLike
 from meshtf.names.arguments import as_callable, check_bools, refuse
+from meshtf.ops.common.checks import single_dim
 from meshtf.ops.control.loops import scan
 from meshtf.ops.control.nested_values import packed, tensors_of
 from meshtf.ops.control.stop_gradient import recompute
-from meshtf.ops.shapes.reshape import single_dim
 
 
 class Repeat(Module):

@@ -37,8 +37,8 @@ from meshtf.names.arguments import (
 )
 from meshtf.ops.elementwise.arithmetic import maximum, minimum, outer
 from meshtf.ops.elementwise.unary import rsqrt, square
-from meshtf.ops.pointwise import cast
 from meshtf.ops.linear.correlation import rms
+from meshtf.ops.pointwise import cast
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.optimizers.adam import bias_correction
 from meshtf.optimizers.checks import check_slots

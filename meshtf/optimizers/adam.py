@@ -22,8 +22,8 @@ from meshtf.names.arguments import (
 )
 from meshtf.ops.elementwise.unary import exp, sqrt
 from meshtf.ops.pointwise import cast
+from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.optimizer_updates import AdamUpdate, Decay
-from meshtf.ops.variables.read_write import full
 from meshtf.optimizers.checks import check_slots
 from meshtf.optimizers.optimizer import Optimizer, carry_out, is_half, usually_decays
 from meshtf.optimizers.schedules import Rate

@@ -44,8 +44,8 @@ from meshtf.names.arguments import (
     check_record,
 )
 from meshtf.ops.pointwise import cast
+from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.optimizer_updates import PartUpdate, Update
-from meshtf.ops.variables.read_write import full
 from meshtf.optimizers.checks import (
     check_gradient,
     check_own_slots,

@@ -25,7 +25,7 @@ from meshtf.names.arguments import as_callable, as_float, check_floats, check_in
 from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.unary import cos, rsqrt
 from meshtf.ops.pointwise import cast
-from meshtf.ops.variables.read_write import full
+from meshtf.ops.variables.fill import full
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]
 Rate: TypeAlias = float | Schedule

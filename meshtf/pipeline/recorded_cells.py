@@ -22,7 +22,7 @@ from meshtf.ops.control.microbatch import Later, call_with_means, collecting, mi
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.variables.read_write import full, zeros
+from meshtf.ops.variables.fill import full, zeros
 from meshtf.pipeline.costs import layer_name
 from meshtf.pipeline.schedule import Schedule, Task
 

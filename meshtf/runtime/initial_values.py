@@ -17,7 +17,7 @@ from meshtf.mesh import Mesh
 from meshtf.names import Shape, is_complex, is_floating
 from meshtf.names.arguments import as_choice, refuse
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.variables.read_write import Fill, full
+from meshtf.ops.variables.fill import Fill, full
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 

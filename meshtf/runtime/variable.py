@@ -38,12 +38,8 @@ from meshtf.ops.variables.read_write import Read, Write, transpose_like
 from meshtf.runtime.devices.resolve import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
 from meshtf.runtime.initial_values import Initializer, as_initial_value, as_initializer
-from meshtf.runtime.storage.argument_storage import (
-    import_tensor,
-    pieces_of,
-    region,
-    slice_keys,
-)
+from meshtf.runtime.storage.import_tensor import import_tensor
+from meshtf.runtime.storage.sharding import pieces_of, region, slice_keys
 from meshtf.runtime.storage.slot import Cell, make_cells
 from meshtf.runtime.storage.write_times import Writes, written
 from meshtf.runtime.tensorflow_tracking import Untracked

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.ops.linear.einsum import einsum
-from meshtf.runtime.storage.argument_storage import import_tensor
+from meshtf.runtime.storage.import_tensor import import_tensor
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
 

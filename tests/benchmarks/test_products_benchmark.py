@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.ops.matmuls import Form, _program, forms, speeds
 from meshtf.graph import MatmulKernels
-from meshtf.runtime.tf_internals.xla_ops import ONEDNN_MATMULS, onednn_matmul
+from meshtf.runtime.tf_internals.onednn_names import ONEDNN_MATMULS, onednn_matmul
 
 
 class Place:

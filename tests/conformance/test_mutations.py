@@ -30,8 +30,9 @@ from meshtf.ops.nn.cross_entropy import CrossEntropy
 from meshtf.ops.nn.normalization import Normalize
 from meshtf.ops.nn.softmax import Softmax
 from meshtf.ops.random.random import DropoutMask, Random
+from meshtf.ops.reductions.logsumexp import LogSumExp
 from meshtf.ops.reductions.moments import Prod, ProdGrad
-from meshtf.ops.reductions.reduce import LogSumExp, Reduce
+from meshtf.ops.reductions.reduce import Reduce
 from meshtf.ops.scans.cumulative import Cumsum, LinearRecurrence, Scan
 from meshtf.ops.shapes.reshape import Rename, Reshape
 from meshtf.ops.shapes.slice import Concat, Pad, Slice

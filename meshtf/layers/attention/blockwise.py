@@ -33,15 +33,10 @@ from meshtf.layers.attention.rotary import Angles
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, ShapeLike
 from meshtf.names.arguments import check_bools, check_callables, check_floats
+from meshtf.ops.common.checks import require_dim, single_dim
 from meshtf.ops.control.loops import scan
 from meshtf.ops.control.stop_gradient import recompute
-from meshtf.ops.shapes.reshape import (
-    merge,
-    require_dim,
-    single_dim,
-    split_dim,
-    transpose,
-)
+from meshtf.ops.shapes.reshape import merge, split_dim, transpose
 
 BiasOf = Callable[[Any], Tensor | None]
 

@@ -19,10 +19,11 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.layers.mixed_precision import in_type_of
 from meshtf.names import Names, names_of
 from meshtf.names.arguments import check_callables, check_floats, check_ints
+from meshtf.ops.common.checks import require_dim, tensor_along
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.nn.softmax import softmax
 from meshtf.ops.reductions.reduce import reduce_mean
-from meshtf.ops.shapes.reshape import require_dim, split_dim, tensor_along
+from meshtf.ops.shapes.reshape import split_dim
 
 
 def dot_product_attention(

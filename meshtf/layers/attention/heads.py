@@ -32,9 +32,9 @@ from meshtf.ops.elementwise.arithmetic import add, less_equal, maximum, outer, s
 from meshtf.ops.indexing.dynamic_slice import dynamic_update
 from meshtf.ops.indexing.gather import gather, take_along
 from meshtf.ops.indexing.gather import range as range_
-from meshtf.ops.reductions.reduce import broadcast
+from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import rename
-from meshtf.ops.variables.read_write import zeros
+from meshtf.ops.variables.fill import zeros
 
 
 class Cache(NamedTuple):

@@ -27,10 +27,11 @@ from meshtf.layers.initializers import Initializer
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Names, Shape, ShapeLike
 from meshtf.names.arguments import check_bools, check_record
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import add, equal, logical_and, outer, subtract
 from meshtf.ops.elementwise.unary import abs
 from meshtf.ops.indexing.gather import range as range_
-from meshtf.ops.shapes.reshape import merge, rename, require_dim, split_dim
+from meshtf.ops.shapes.reshape import merge, rename, split_dim
 from meshtf.ops.windows.halo import halo_exchange
 
 

@@ -19,11 +19,12 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.layers.mixed_precision import in_type_of
 from meshtf.names import Dimension, ShapeLike
 from meshtf.names.arguments import check_floats, check_record
+from meshtf.ops.common.checks import single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import outer
 from meshtf.ops.elementwise.unary import cos, exp, sin
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import range as range_
-from meshtf.ops.shapes.reshape import single_dim, tensor_along, transpose
+from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.shapes.slice import concat
 from meshtf.ops.windows.shift import roll
 

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error, near_misses
-from meshtf.graph import OPERATORS, Source, Spec, Tensor, current
-from meshtf.names import Shape, is_complex, is_integer, wide
+from meshtf.graph import OPERATORS, Source, Tensor, current
+from meshtf.names import Shape, is_complex, is_integer
 from meshtf.ops.common.local_reshape import reshape, transpose
 
 
@@ -167,34 +166,3 @@ def check_scalar(value: Any, dtype: str) -> None:
     raise DTypeError(
         explain_error(f"{value!r} is no value of the type {dtype}.", way_out=way_out)
     )
-
-
-def widen(x: Any) -> Any:
-    """Returns a TensorFlow tensor in the type of statistics."""
-    return tf.cast(x, wide(x.dtype.name))
-
-
-def same_dtype(*xs: Spec) -> str:
-    """Returns the common data type. Raises DTypeError if there is none."""
-    for x in xs:
-        if x.dtype != xs[0].dtype:
-            raise DTypeError(
-                explain_error(
-                    f"the data types {xs[0].dtype} and {x.dtype} do not mix.",
-                    way_out=f"Convert one of them, as in mtf.cast(x, {xs[0].dtype!r}).",
-                )
-            )
-    return xs[0].dtype
-
-
-def require_order(dtype: str, what: str) -> None:
-    """Refuses complex numbers, none of which is greater than another. Raises
-    DTypeError.
-    """
-    if is_complex(dtype):
-        raise DTypeError(
-            explain_error(
-                f"{what} does not take {dtype}: complex numbers have no order.",
-                way_out="Take a part of them: abs(x), mtf.real(x) or mtf.imag(x).",
-            )
-        )

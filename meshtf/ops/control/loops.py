@@ -42,11 +42,11 @@ from meshtf.ops.control.nested_values import (
     packed,
     tensors_of,
 )
-from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.control.seeds import alternatives, iteration
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.shapes.reshape import rename
 from meshtf.ops.shapes.stack import stack, unstack
-from meshtf.ops.variables.read_write import full
+from meshtf.ops.variables.fill import full
 
 __all__ = ["scan", "scan_and_sum"]
 

@@ -21,8 +21,9 @@ from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import Batches, Digits, Strided
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.control.stop_gradient import stop_gradient
-from meshtf.ops.shapes.reshape import merge, require_dim, split_dim
+from meshtf.ops.shapes.reshape import merge, split_dim
 from meshtf.ops.variables.read_write import number as numbered
 
 MICROBATCH = "microbatch"  # the dimension of the parts

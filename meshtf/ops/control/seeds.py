@@ -26,7 +26,8 @@ from meshtf.graph import Source, Tensor, context, current
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.ops.common.batch_dimensions import UnknownIndex
-from meshtf.ops.variables.read_write import full, number, path_number
+from meshtf.ops.variables.fill import full
+from meshtf.ops.variables.read_write import number, path_number
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 

@@ -16,7 +16,8 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.names import wide
 from meshtf.names.arguments import as_sequence
-from meshtf.ops.common.broadcasting import align, onto, same_dtype
+from meshtf.ops.common.broadcasting import align, onto
+from meshtf.ops.common.checks import same_dtype
 
 
 class AddN(Op):

@@ -18,7 +18,7 @@ from meshtf.names.arguments import as_callable
 from meshtf.ops.common.broadcasting import is_scalar, pairing, plain
 from meshtf.ops.elementwise.scalar_op import combine
 from meshtf.ops.elementwise.where_cast_clip import clip
-from meshtf.ops.variables.read_write import full
+from meshtf.ops.variables.fill import full
 
 
 def add(x: Any, y: Any) -> Tensor:

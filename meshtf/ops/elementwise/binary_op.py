@@ -19,7 +19,8 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import has_gradient, is_complex
-from meshtf.ops.common.broadcasting import align, join, onto, same_dtype
+from meshtf.ops.common.broadcasting import align, join, onto
+from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
 

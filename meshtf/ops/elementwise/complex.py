@@ -20,16 +20,10 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
-from meshtf.ops.common.broadcasting import (
-    align,
-    is_scalar,
-    join,
-    onto,
-    same_dtype,
-    that_meet,
-)
+from meshtf.ops.common.broadcasting import align, is_scalar, join, onto, that_meet
+from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.variables.read_write import full
+from meshtf.ops.variables.fill import full
 
 
 class Conj(Op):

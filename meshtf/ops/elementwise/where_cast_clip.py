@@ -26,10 +26,9 @@ from meshtf.ops.common.broadcasting import (
     join,
     onto,
     plain,
-    require_order,
-    same_dtype,
     that_meet,
 )
+from meshtf.ops.common.checks import require_order, same_dtype
 
 
 class Where(Op):

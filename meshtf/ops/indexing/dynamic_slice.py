@@ -22,21 +22,15 @@ from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.names.arguments import as_bool
-from meshtf.ops.common.broadcasting import align, same_dtype
+from meshtf.ops.common.broadcasting import align
+from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.indexing.gather import gather_some
 from meshtf.ops.indexing.gather import range as rows_of
 from meshtf.ops.indexing.index_bounds import Outside
-from meshtf.ops.shapes.reshape import (
-    rename,
-    require_dim,
-    reshape,
-    single_dim,
-    tensor_along,
-    transpose,
-)
-from meshtf.ops.variables.read_write import zeros_like
+from meshtf.ops.shapes.reshape import rename, reshape, transpose
+from meshtf.ops.variables.fill import zeros_like
 
 
 class UpdateRows(Op):

@@ -33,7 +33,8 @@ from meshtf.names import (
     names_of,
 )
 from meshtf.names.arguments import as_choice, check_bools
-from meshtf.ops.common.broadcasting import widen
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.index_bounds import (
     Outside,
@@ -43,14 +44,7 @@ from meshtf.ops.indexing.index_bounds import (
     own,
     refusing,
 )
-from meshtf.ops.shapes.reshape import (
-    arrange,
-    rename,
-    require_dim,
-    single_dim,
-    tensor_along,
-    transpose,
-)
+from meshtf.ops.shapes.reshape import arrange, rename, transpose
 
 
 class Gather(Op):

@@ -23,6 +23,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, wide
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
@@ -34,9 +35,9 @@ from meshtf.ops.indexing.gather import (
 )
 from meshtf.ops.indexing.gather import range as rows_of
 from meshtf.ops.indexing.index_bounds import into_segments
-from meshtf.ops.reductions.reduce import broadcast
-from meshtf.ops.shapes.reshape import merge, require_dim, reshape, transpose
-from meshtf.ops.variables.read_write import ones
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.shapes.reshape import merge, reshape, transpose
+from meshtf.ops.variables.fill import ones
 
 _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment_min}
 

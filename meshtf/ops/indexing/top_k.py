@@ -21,16 +21,11 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
+from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import subtract
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.indexing.gather import SegmentSum
-from meshtf.ops.shapes.reshape import (
-    arrange,
-    require_dim,
-    reshape,
-    single_dim,
-    tensor_along,
-)
+from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_rows
 
 

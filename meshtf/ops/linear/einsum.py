@@ -19,10 +19,10 @@ from meshtf.graph import Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, names_of
 from meshtf.names.arguments import as_sequence
-from meshtf.ops.common.broadcasting import widen
+from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.linear.contraction import contract
-from meshtf.ops.reductions.reduce import broadcast
+from meshtf.ops.reductions.broadcast import broadcast
 
 
 class Einsum(Op):

@@ -25,11 +25,11 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Source, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, complex_dtype, is_complex, names_of, real_dtype
+from meshtf.ops.common.checks import require_dim
 from meshtf.ops.common.local_reshape import transpose
 from meshtf.ops.elementwise.arithmetic import equal, logical_or, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import range as numbered
-from meshtf.ops.shapes.reshape import require_dim
 
 
 class _Transform(Op):

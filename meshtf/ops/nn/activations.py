@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.names.arguments import as_bool
+from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.unary_op import Unary
-from meshtf.ops.reductions.reduce import require_floating
 
 
 class LeakyRelu(Op):

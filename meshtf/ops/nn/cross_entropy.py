@@ -26,7 +26,8 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Shape, is_floating, is_integer, wide
 from meshtf.names.arguments import as_float
-from meshtf.ops.common.broadcasting import widen
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, reshape
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
@@ -35,15 +36,13 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_some
 from meshtf.ops.indexing.index_bounds import after, refusals
 from meshtf.ops.nn.softmax import SoftmaxGrad
-from meshtf.ops.reductions.reduce import (
+from meshtf.ops.reductions.logsumexp import (
     log_sum_exp,
     powers_below_top,
     reduce_logsumexp,
-    reduce_mean,
-    reduce_sum,
-    require_floating,
 )
-from meshtf.ops.shapes.reshape import arrange, require_dim, tensor_along, transpose
+from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
+from meshtf.ops.shapes.reshape import arrange, transpose
 
 
 class _OfClasses(Op):

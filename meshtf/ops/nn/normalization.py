@@ -18,13 +18,13 @@ import tensorflow as tf
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
 from meshtf.names import wide
 from meshtf.names.arguments import as_float
-from meshtf.ops.common.broadcasting import widen
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, squeeze
 from meshtf.ops.elementwise.arithmetic import add, divide, multiply
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum, require_floating
-from meshtf.ops.shapes.reshape import require_dim, tensor_along
+from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 

@@ -18,18 +18,15 @@ import tensorflow as tf
 
 from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.names import wide
-from meshtf.ops.common.broadcasting import is_scalar, widen
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.broadcasting import is_scalar
+from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import add, divide, maximum, multiply, subtract
 from meshtf.ops.elementwise.unary import exp, log, negative
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.reductions.reduce import (
-    reduce_max,
-    reduce_sum,
-    require_extra,
-    require_floating,
-)
-from meshtf.ops.shapes.reshape import require_dim, tensor_along
+from meshtf.ops.reductions.logsumexp import require_extra
+from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
 Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 

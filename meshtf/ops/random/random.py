@@ -32,9 +32,11 @@ from meshtf.names import (
     wide,
 )
 from meshtf.names.arguments import as_float, as_text
-from meshtf.ops.common.broadcasting import align, check_scalar, is_scalar
 from meshtf.ops.common.batch_dimensions import Strided
+from meshtf.ops.common.broadcasting import align, check_scalar, is_scalar
+from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.control.microbatch import places_of
+from meshtf.ops.control.seeds import Seed, seeds_of
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.top_k import argmax
@@ -45,9 +47,6 @@ from meshtf.ops.random.counter_bits import (
     random_key,
 )
 from meshtf.ops.random.distributions import DISTRIBUTIONS
-from meshtf.ops.control.seeds import Seed, seeds_of
-from meshtf.ops.reductions.reduce import require_floating
-from meshtf.ops.shapes.reshape import require_dim, tensor_along
 
 
 class Random(Op):

@@ -17,12 +17,13 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, is_complex, is_floating, names_of, wide
-from meshtf.ops.common.broadcasting import align, require_order, widen
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.broadcasting import align
+from meshtf.ops.common.checks import require_dim, require_order
 from meshtf.ops.elementwise.arithmetic import equal, squared_difference
 from meshtf.ops.elementwise.unary import sqrt, square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_mean
-from meshtf.ops.shapes.reshape import require_dim
 
 
 class Prod(Op):

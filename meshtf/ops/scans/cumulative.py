@@ -23,13 +23,20 @@ from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_floating, is_integer, wide
 from meshtf.names.arguments import as_bool, as_dim
-from meshtf.ops.common.broadcasting import join, same_dtype, that_meet, widen
+from meshtf.ops.common.accumulation_dtype import widen
+from meshtf.ops.common.broadcasting import join, that_meet
+from meshtf.ops.common.checks import (
+    require_dim,
+    require_floating,
+    same_dtype,
+    tensor_along,
+)
 from meshtf.ops.elementwise.arithmetic import equal, multiply, subtract
 from meshtf.ops.elementwise.unary import exp, logical_not
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
-from meshtf.ops.reductions.reduce import broadcast, log_sum_exp, require_floating
+from meshtf.ops.reductions.broadcast import broadcast
+from meshtf.ops.reductions.logsumexp import log_sum_exp
 from meshtf.ops.scans.scan_kernels import NEUTRAL, running, running_linear
-from meshtf.ops.shapes.reshape import require_dim, tensor_along
 from meshtf.ops.windows.shift import shift
 
 

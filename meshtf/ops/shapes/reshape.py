@@ -22,66 +22,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import ShapeError, explain_error, near_misses
-from meshtf.graph import OPERATORS, At, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 from meshtf.names.arguments import as_dim
 from meshtf.ops.common.batch_dimensions import note_renamed, note_reshaped
-
-
-def single_dim(dim: ShapeLike) -> Dimension:
-    """Returns the one dimension in "rows:16". Raises ShapeError where there are more or
-    none.
-    """
-    dims = tuple(Shape(dim))
-    if len(dims) != 1:
-        raise ShapeError(
-            f'one dimension is wanted here, such as "rows:16", not {dim!r}.'
-        )
-    return dims[0]
-
-
-def require_dim(shape: Shape, *names: str) -> None:
-    """Refuses names that a shape lacks. Raises ShapeError."""
-    for name in names:
-        as_dim("dim", name, shape)
-        if name not in shape:
-            raise ShapeError(_absent(name, shape))
-
-
-def _absent(name: str, shape: Shape) -> str:
-    close = near_misses(name.partition(":")[0], shape.names)
-    return f'there is no dimension "{name}" in {shape!r}.' + (
-        f" Did you mean {close}?" if close else ""
-    )
-
-
-def tensor_along(
-    x: Any, dim: Any, name: str = "x", dim_name: str = "dim"
-) -> tuple[Tensor, str]:
-    """Returns a tensor and the name of one of its dimensions, of what a public function
-    was given.
-
-    Raises:
-      ArgumentError: x is no tensor, or `dim` neither a name nor a dimension.
-      ShapeError: x has no such dimension, or another size of it.
-    """
-    x = as_tensor(name, x)
-    found = as_dim(dim_name, dim, x.shape)
-    if found not in x.shape:
-        raise ShapeError(
-            explain_error(_absent(found, x.shape), **{"from": Source.here()})
-        )
-    if isinstance(dim, Dimension) and x.shape[found] != dim.size:
-        raise ShapeError(
-            explain_error(
-                f"there is no dimension {dim!r} in {x.shape!r}.",
-                **{"from": Source.here()},
-                way_out=f'Take its size there, or its name alone: "{found}".',
-            )
-        )
-    return x, found
+from meshtf.ops.common.checks import require_dim, tensor_along
 
 
 def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:

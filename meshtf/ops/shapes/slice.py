@@ -22,7 +22,8 @@ from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply, apply_all
 from meshtf.names import is_floating
 from meshtf.names.arguments import as_dim, as_int, as_sequence
-from meshtf.ops.shapes.reshape import arrange, require_dim, tensor_along, transpose
+from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.shapes.reshape import arrange, transpose
 from meshtf.ops.shapes.stack import fill_gaps, require_alike
 
 __all__ = ["chunk", "concat", "pad", "slice"]

@@ -19,7 +19,8 @@ from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, a
 from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Shape, name_of
 from meshtf.names.arguments import as_dim, as_int
-from meshtf.ops.shapes.reshape import arrange, require_dim, tensor_along, transpose
+from meshtf.ops.common.checks import require_dim, tensor_along
+from meshtf.ops.shapes.reshape import arrange, transpose
 
 
 @dataclasses.dataclass(frozen=True)

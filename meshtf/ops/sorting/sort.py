@@ -25,7 +25,7 @@ import math
 from meshtf.graph import Tensor, apply_all, current
 from meshtf.mesh import Split
 from meshtf.names.arguments import as_bool
-from meshtf.ops.shapes.reshape import tensor_along
+from meshtf.ops.common.checks import tensor_along
 from meshtf.ops.sorting.merge_sort import merge_sorted
 from meshtf.ops.sorting.sort_op import Sort
 

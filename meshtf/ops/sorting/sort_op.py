@@ -18,7 +18,8 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import is_floating, is_integer
-from meshtf.ops.shapes.reshape import arrange, require_dim
+from meshtf.ops.common.checks import require_dim
+from meshtf.ops.shapes.reshape import arrange
 
 
 class Sort(Op):

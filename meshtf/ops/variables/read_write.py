@@ -14,14 +14,10 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import OPERATORS, Op, Sample, Spec, Store, Tensor, apply
-from meshtf.graph.arguments import as_tensor
+from meshtf.graph import OPERATORS, Op, Spec, Store, Tensor, apply
 from meshtf.mesh import Mesh, Placement
-from meshtf.names import Shape, ShapeLike, dtype_name
-from meshtf.names.arguments import as_number
-from meshtf.ops.common.broadcasting import check_scalar
-
-Number = bool | int | float | complex
+from meshtf.names import Shape
+from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 
 
 class Read(Op):
@@ -61,32 +57,6 @@ class Write(Op):
                 f"{xs[0].dtype} needs mtf.cast."
             )
         return ()
-
-
-class Fill(Op):
-    """One number everywhere."""
-
-    shape: Shape
-    value: Number
-    dtype: str
-    samples = (
-        Sample((Shape("b:4;h:8"), 1.5, "float32")),
-        Sample((Shape(""), 3, "int32")),
-        Sample((Shape("h:3"), True, "bool")),
-    )
-
-    @property
-    def zero(self) -> Any:
-        return not self.value
-
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
-        return (Spec(self.shape, self.dtype),)
-
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
-        return (tf.constant(self.value, tf.as_dtype(self.dtype), at.outputs[0].sizes),)
-
-    def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        return []
 
 
 class NumberStore:
@@ -132,38 +102,6 @@ def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
     other op.
     """
     return apply(Read(NumberStore(value, dtype, mesh)), mesh=mesh)
-
-
-def full(
-    mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32"
-) -> Tensor:
-    """Returns a tensor of one number."""
-    name, value = dtype_name(dtype), as_number("value", value)
-    value = bool(value) if name == "bool" else value
-    check_scalar(value, name)
-    return apply(Fill(Shape(shape), value, name), mesh=mesh)
-
-
-def zeros(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns a tensor of zeros."""
-    return full(mesh, shape, 0, dtype)
-
-
-def ones(mesh: Mesh | None, shape: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns a tensor of ones."""
-    return full(mesh, shape, 1, dtype)
-
-
-def zeros_like(x: Tensor) -> Tensor:
-    """Returns zeros with the shape and data type of x."""
-    x = as_tensor("x", x)
-    return zeros(x.mesh, x.shape, x.dtype)
-
-
-def ones_like(x: Tensor) -> Tensor:
-    """Returns ones with the shape and data type of x."""
-    x = as_tensor("x", x)
-    return ones(x.mesh, x.shape, x.dtype)
 
 
 def transpose_like(x: Tensor, shape: Shape) -> Tensor:

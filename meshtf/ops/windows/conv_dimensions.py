@@ -18,9 +18,8 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import At, Spec
 from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
 from meshtf.names.arguments import as_mapping
+from meshtf.ops.common.checks import require_dim, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
-from meshtf.ops.reductions.reduce import require_floating
-from meshtf.ops.shapes.reshape import require_dim
 from meshtf.ops.windows.conv_kernels import Kernels
 from meshtf.ops.windows.sliding_window import MOST_DIMS, Slide
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from meshtf.errors import ShapeError
 from meshtf.graph import Tensor
 from meshtf.names.arguments import as_bool, as_int
-from meshtf.ops.shapes.reshape import tensor_along
+from meshtf.ops.common.checks import tensor_along
 from meshtf.ops.shapes.slice import concat, slice
 from meshtf.ops.windows.shift import roll, shift
 

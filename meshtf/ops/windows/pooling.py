@@ -18,6 +18,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Shape, ShapeLike, wide
+from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.arithmetic import (
     divide,
     maximum,
@@ -27,7 +28,6 @@ from meshtf.ops.elementwise.arithmetic import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import range as named_range
-from meshtf.ops.reductions.reduce import require_floating
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.windows.conv_dimensions import Parts, pack, unpack
 from meshtf.ops.windows.pool_kernels import (

@@ -20,7 +20,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
 from meshtf.names.arguments import as_number
 from meshtf.ops.common.broadcasting import check_scalar
-from meshtf.ops.shapes.reshape import require_dim, tensor_along
+from meshtf.ops.common.checks import require_dim, tensor_along
 
 _LARGE = 2**16  # elements: TensorFlow's kernel wakes other threads for fewer, too
 

@@ -22,7 +22,7 @@ from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import At, Window
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, refuse
-from meshtf.ops.shapes.reshape import require_dim
+from meshtf.ops.common.checks import require_dim
 
 MOST_DIMS = 3  # that windows slide over: TensorFlow has no kernels for more
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from meshtf.graph import MatmulKernels
-from meshtf.runtime.devices.resolve import only_cpus
+from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.threads import threads_there
-from meshtf.runtime.tf_internals.xla_ops import (
+from meshtf.runtime.tf_internals.onednn_names import (
     ONEDNN_MATMULS,
     onednn_kernel,
     onednn_matmul,

@@ -22,7 +22,6 @@ anew, so that they lie on one (`keep_within_host`).
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ import tensorflow as tf
 from meshtf.errors import MeshError, explain_error
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_int
+from meshtf.runtime.devices.names import _first_beside, _short, host_of
 from meshtf.runtime.devices.threads import share_threads
 
 WORKER = "worker"  # what TensorFlow's clusters call the job of those who work
@@ -97,17 +97,6 @@ def share_memory(devices: Sequence[str]) -> bool:
     return "CPU" in first.upper() and all(
         _first_beside(d) == first for d in set(devices)
     )
-
-
-def only_cpus(devices: Sequence[str]) -> bool:
-    """Whether all devices are CPUs, of whatever processes."""
-    return all("CPU" in _first_beside(device).upper() for device in set(devices))
-
-
-@functools.cache
-def _first_beside(device: str) -> str:
-    """Returns the first device of the same type in the same process."""
-    return tf.DeviceSpec.from_string(device).replace(device_index=0).to_string()
 
 
 def kept_separate(mesh: Mesh) -> bool:
@@ -176,25 +165,6 @@ def _hosts_do_not_fit(mesh: Mesh, length: int, hosts: dict[str, int]) -> MeshErr
     )
 
 
-@functools.cache
-def host_of(name: str) -> str:
-    """Returns the process to which a device belongs: its full name up to the task."""
-    spec = tf.DeviceSpec.from_string(name)
-    return str(
-        tf.DeviceSpec(job=spec.job, replica=spec.replica, task=spec.task).to_string()
-    )
-
-
-@functools.cache
-def host_cpu(name: str) -> str:
-    """Returns the CPU that a device's host computes with."""
-    return str(
-        tf.DeviceSpec.from_string(name)
-        .replace(device_type="CPU", device_index=0)
-        .to_string()
-    )
-
-
 def _resolve(mesh: Mesh) -> tuple[str, ...]:
     spec = mesh.devices
     if mesh.abstract:
@@ -240,11 +210,6 @@ def _logical(spec: str, mesh: Mesh) -> list[str]:
         )
     logical_devices(mesh.size)
     return [f"/device:CPU:{i}" for i in range(mesh.size)]
-
-
-def _short(name: str) -> str:
-    spec = tf.DeviceSpec.from_string(name)
-    return f"/device:{spec.device_type}:{spec.device_index}"
 
 
 def _existing(name: str, there: Mapping[str, tf.DeviceSpec], mesh: Mesh) -> str:

@@ -20,7 +20,9 @@ from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
 from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
-from meshtf.runtime.devices.resolve import devices_of, only_cpus
+from meshtf.runtime.devices.names import only_cpus
+from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.lowering.padding import take_rows
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
@@ -155,19 +157,3 @@ class Here:
     def apart(self, x: Any) -> Any:
         """Returns x, which XLA does not merge with what is made of it."""
         return optimization_barrier([x])[0] if self.compiled else x
-
-
-def take_rows(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:
-    """Returns rows [start, stop) of an axis, `fill` where there are none."""
-    size = x.shape[axis]
-    before, after = (
-        max(0, min(-start, stop - start)),
-        max(0, min(stop - size, stop - start)),
-    )
-    low, high = min(max(start, 0), size), max(min(stop, size), min(max(start, 0), size))
-    if (low, high) != (0, size):
-        x = x[(slice(None),) * axis + (slice(low, high),)]
-    if before or after:
-        pads = [[before, after] if k == axis else [0, 0] for k in range(len(x.shape))]
-        x = tf.pad(x, pads, constant_values=tf.cast(fill, x.dtype))
-    return x

@@ -36,8 +36,8 @@ from meshtf.partition import (
     walked_only,
 )
 from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
+from meshtf.runtime.lowering.local_compute import run_compute
 from meshtf.runtime.lowering.local_context import Coordinates
-from meshtf.runtime.placed.segment_functions import run_compute
 
 
 class Carrier:

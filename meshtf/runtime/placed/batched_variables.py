@@ -24,13 +24,15 @@ import tensorflow as tf
 from meshtf.graph import Op, Store
 from meshtf.mesh import Mesh, Split
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
-from meshtf.runtime.devices.resolve import only_cpus, share_memory
+from meshtf.runtime.devices.names import only_cpus
+from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.placed.collectives.primitives import piece
 from meshtf.runtime.placed.function_calls import Callee, trace
 from meshtf.runtime.placed.packed_handles import Handles, opened
 from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
+from meshtf.runtime.placed.variable_call_order import Order
 from meshtf.runtime.storage.slot import Cell
-from meshtf.runtime.tf_internals.xla_ops import lent_variable, variable_of
+from meshtf.runtime.tf_internals.variable_handles import lent_variable, variable_of
 
 Slices = list[Any]
 
@@ -248,36 +250,6 @@ class Together:
             alone = only_cpus(self.devices)
             self._functions[key] = trace(body, specs, stateful, ordered, alone)
         return self._functions[key]
-
-
-class Order:
-    """The order of calls that read and write variables; TensorFlow would look through
-    all ops.
-    """
-
-    def __init__(self) -> None:
-        self._written: dict[int, Any] = {}  # by tensor of handles, the last op
-        self._read: dict[int, list[Any]] = {}  # and those that read since
-
-    def before(self, handles: Sequence[Any], writes: bool) -> list[Any]:
-        """Returns the ops after which a call with these handles may run."""
-        found = [self._written[id(h)] for h in handles if id(h) in self._written]
-        return [
-            *found,
-            *(op for h in handles for op in self._read.get(id(h), ()) if writes),
-        ]
-
-    def add(self, op: Any, handles: Sequence[Any], writes: bool) -> None:
-        """Adds a call, which a program is to run if it writes, whoever takes what it
-        returns.
-        """
-        if writes:
-            op.graph.control_outputs.append(op)
-        for handle in map(id, handles):
-            if writes:
-                self._written[handle], self._read[handle] = op, []
-            else:
-                self._read.setdefault(handle, []).append(op)
 
 
 def _values(variables: Sequence[tf.Variable]) -> list[Any]:

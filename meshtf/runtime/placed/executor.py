@@ -36,7 +36,8 @@ from meshtf.partition import (
     schedule,
     walked_only,
 )
-from meshtf.runtime.devices.resolve import devices_of, host_cpu, one_memory
+from meshtf.runtime.devices.names import host_cpu
+from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.placed.batched_variables import Together
 from meshtf.runtime.placed.read_write_phases import sort_out
 from meshtf.runtime.placed.resharding import Mover, Slices

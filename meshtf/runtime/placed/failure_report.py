@@ -17,12 +17,14 @@ from meshtf.errors import explain_error
 from meshtf.graph import Node
 from meshtf.mesh import Mesh
 from meshtf.partition import Put, Segment, Step, Value
-from meshtf.runtime.devices.resolve import devices_of, host_of
+from meshtf.runtime.devices.names import host_of
+from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.lowering.local_compute import Flat, run_compute
 from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.placed.executor import Placed
 from meshtf.runtime.placed.read_write_phases import sort_out
 from meshtf.runtime.placed.resharding import Slices
-from meshtf.runtime.placed.segment_functions import Caller, Flat, run_compute
+from meshtf.runtime.placed.segment_functions import Caller
 
 # What bad values lead to; others, such as lost workers or a full memory, would come
 # again.

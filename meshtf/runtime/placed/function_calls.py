@@ -24,8 +24,8 @@ import tensorflow as tf
 
 from meshtf.runtime.tf_internals.fast_tracing import add_op, quick_ops, whole_number
 from meshtf.runtime.tf_internals.graph_node_maker import known
+from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.onednn_ops import by_onednn, left_to_tensorflow
-from meshtf.runtime.tf_internals.xla_ops import onednn_rewrites
 
 
 def _config(cpus: bool) -> bytes:

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from meshtf.graph import Store
 from meshtf.runtime.storage.slot import Cell
-from meshtf.runtime.tf_internals.xla_ops import pack_handles
+from meshtf.runtime.tf_internals.variable_handles import pack_handles
 
 Owners = tuple[
     int, ...

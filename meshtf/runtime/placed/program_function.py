@@ -20,15 +20,17 @@ from meshtf.graph.context import current
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Mesh
 from meshtf.partition import MoveStep, build, walk
-from meshtf.runtime.devices.resolve import devices_of, only_cpus
+from meshtf.runtime.devices.names import only_cpus
+from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.placed.executor import Placed, arrange
 from meshtf.runtime.placed.failure_report import explained
 from meshtf.runtime.placed.function_calls import CPU_CONFIG, PLAIN_CONFIG
 from meshtf.runtime.placed.numerics_check import Checked
 from meshtf.runtime.placed.segment_functions import Tracer
-from meshtf.runtime.storage.argument_storage import distinct
+from meshtf.runtime.storage.sharding import distinct
+from meshtf.runtime.tf_internals.call_options import call_with
+from meshtf.runtime.tf_internals.callee_search import spare_callees
 from meshtf.runtime.tf_internals.fast_tracing import quick_ops
-from meshtf.runtime.tf_internals.xla_ops import call_with, spare_callees
 
 _PROGRAMS = itertools.count()
 

@@ -13,20 +13,15 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Spec
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Segment, Value
-from meshtf.runtime.lowering.local_context import Coordinates, Here
+from meshtf.partition import Segment
+from meshtf.runtime.lowering.local_compute import Flat, _run
+from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.placed.function_calls import Callee, trace
-from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
-Flat = list[Any]
 # fn(coordinates, values) -> values: one device's work, and the mesh axes whose
 # coordinates it used
 Caller = Callable[[dict[str, Any], Flat], tuple[Flat, set[str]]]
-# outline(key, body, specs): a function that all equal parts of segments share
-Outline = Callable[[Any, Callable[..., Flat], Sequence[tf.TensorSpec]], Callee]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
@@ -151,114 +146,3 @@ def in_line(
         if isinstance(make_caller, Tracer) and not make_caller.jit
         else make_caller
     )
-
-
-def _run(
-    segment: Segment,
-    mesh: Mesh,
-    coords: Coordinates,
-    values: Flat,
-    jit: bool = False,
-    outline: Outline | None = None,
-) -> Flat:
-    env: dict[Value, Any] = dict(zip(segment.ins, values))
-    for compute in segment.computes:
-        run_compute(compute, mesh, coords, env, jit, outline)
-    return [env[v] for v in segment.outs]
-
-
-def run_compute(
-    compute: Compute,
-    mesh: Mesh,
-    coords: Coordinates,
-    env: dict[Value, Any],
-    jit: bool = False,
-    outline: Outline | None = None,
-    anywhere: bool = False,
-) -> None:
-    """Runs one op on one device's slices, taken from `env` and put there."""
-    xs = [env[v] for v in compute.ins]
-    after = [env[compute.after]] if compute.after is not None else []
-    if after and xs and jit:
-        xs = optimization_barrier([*xs, *after])[:-1]
-    with tf.control_dependencies(after):
-        xs = [tf.identity(x) for x in xs] if after else xs
-        at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere)
-        if compute.told is not None and compute.kept is not None:
-            at.told, at.kept = env[compute.told], env[compute.kept]
-        env.update(zip(compute.outs, _one(compute, at, xs, outline)))
-
-
-def _one(
-    compute: Compute, at: Here, xs: Flat, outline: Outline | None
-) -> Sequence[Any]:
-    """Runs one op's `share` or `local`."""
-    op = compute.node.op
-    if compute.sharing:
-        told, kept = op.share(at, *xs)
-        _check_told(compute, at, told)
-        return tuple(told), tuple(kept)
-    if op.outlined and outline is not None:
-        return _outlined(compute, at, xs, outline)
-    ys = op.local(at, *xs)
-    _check(compute, at, ys)
-    return ys
-
-
-def _outlined(compute: Compute, at: Here, xs: Flat, outline: Outline) -> Sequence[Any]:
-    """Calls an op's `local` as a function that all equal nodes share."""
-    axes = [axis for axis, _ in compute.plan.cut]
-    coords = [at.coordinates[axis] for axis in axes]
-    key = (compute.node.op, compute.plan, at.inputs, tuple(x.dtype for x in xs))
-
-    def body(*args: Any) -> list[Any]:
-        inside = at.inside(dict(zip(axes, args[len(xs) :])))
-        ys = compute.node.op.local(inside, *args[: len(xs)])
-        _check(compute, inside, ys)
-        return list(ys)
-
-    specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
-    return outline(key, body, specs)([*xs, *coords])
-
-
-def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
-    """Holds `local` to what `out` announced."""
-    for y, spec, want in zip(
-        ys, (o.spec for o in compute.node.outputs), at.outputs, strict=True
-    ):
-        if tuple(y.shape) != want.sizes or y.dtype.name != spec.dtype:
-            raise PlanError(
-                explain_error(
-                    f"{compute.node.op.title}.local gave {y.dtype.name} "
-                    f"{tuple(y.shape)} where its `out` announces {spec.dtype} "
-                    f"{want!r}.",
-                    **{"from": compute.node.source},
-                    inputs=" ".join(map(repr, at.inputs)),
-                    way_out="Mend the op: `local` and `out` must agree.",
-                )
-            )
-
-
-def _check_told(compute: Compute, at: Here, told: Sequence[Any]) -> None:
-    """Holds `share` to what `tells` announced: a forecast counts the bytes of the tell
-    by that.
-    """
-    op, ins = compute.node.op, compute.node.inputs
-    want = op.tells(
-        *(Spec(shape, x.spec.dtype) for shape, x in zip(at.inputs, ins, strict=True))
-    )
-    if [(t.dtype.name, t.shape.num_elements()) for t in told] != [
-        (w.dtype, w.shape.size) for w in want
-    ]:
-        gave = ", ".join(f"{t.dtype.name} {tuple(t.shape)}" for t in told) or "nothing"
-        announced = ", ".join(f"{w.dtype} {w.shape!r}" for w in want) or "nothing"
-        raise PlanError(
-            explain_error(
-                f"{op.title}.share told {gave} where its `tells` announces "
-                f"{announced}.",
-                **{"from": compute.node.source},
-                inputs=" ".join(map(repr, at.inputs)),
-                way_out="Mend the op: `share` and `tells` must agree, but for "
-                "dimensions of 1.",
-            )
-        )

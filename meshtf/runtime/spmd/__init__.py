@@ -10,7 +10,8 @@ Contents:
     refusal       why TensorFlow does not run it here
 """
 
-from meshtf.runtime.spmd.stablehlo_module import Export, export
+from meshtf.runtime.spmd.exported_program import Export
+from meshtf.runtime.spmd.stablehlo_module import export
 from meshtf.runtime.spmd.unsupported import refusal
 
 __all__ = ["Export", "export", "refusal"]

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.tf_internals.xla_ops import make_handles, variable_of
+from meshtf.runtime.tf_internals.variable_handles import make_handles, variable_of
 
 
 class Cell:

@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
 from meshtf.runtime.tf_internals.graph_node_maker import Known
-from meshtf.runtime.tf_internals.xla_ops import ONEDNN_KERNEL
+from meshtf.runtime.tf_internals.onednn_names import ONEDNN_KERNEL
 
 # Of these oneDNN's ops have the same attributes, and the same name with another
 # beginning.

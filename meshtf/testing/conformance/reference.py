@@ -17,7 +17,7 @@ import tensorflow as tf
 from meshtf.graph import Held, Op, Sample, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, has_gradient, is_complex
-from meshtf.runtime.storage.argument_storage import import_tensor
+from meshtf.runtime.storage.import_tensor import import_tensor
 from meshtf.testing.conformance.compare import TOLERANCE, difference, same
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.samples import draw_all, generator

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 import meshtf as mtf
-from meshtf.runtime.devices.resolve import host_of
+from meshtf.runtime.devices.names import host_of
 from tests.checkpoints.models import bits, variables_on
 
 TENSOR = "d_ff:model; vocab:model"

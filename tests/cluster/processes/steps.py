@@ -16,7 +16,8 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.runtime.devices.resolve import devices_of, host_of
+from meshtf.runtime.devices.names import host_of
+from meshtf.runtime.devices.resolve import devices_of
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel

@@ -15,7 +15,7 @@ from meshtf.ops.linear import matmul_kernels
 from meshtf.ops.linear.matmul_kernels import product
 from meshtf.runtime.devices import matmul_choice
 from meshtf.runtime.lowering import local_context as runtime_at
-from meshtf.runtime.tf_internals.xla_ops import (
+from meshtf.runtime.tf_internals.onednn_names import (
     ONEDNN_MATMULS,
     onednn_kernel,
     onednn_matmul,

@@ -10,8 +10,8 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.names import Shape
-from meshtf.ops.random import counter_bits, random
 from meshtf.ops.control.seeds import seed
+from meshtf.ops.random import counter_bits, random
 
 ROWS, COLUMNS = 1024, 1024
 

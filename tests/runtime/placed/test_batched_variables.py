@@ -14,7 +14,7 @@ from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.runtime.placed import function_calls
 from meshtf.runtime.placed.function_calls import ALONE, CALLED, called
-from meshtf.runtime.tf_internals.xla_ops import onednn_rewrites
+from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 
 DEVICES = 4
 

@@ -12,10 +12,10 @@ import meshtf as mtf
 from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
 from meshtf.ops.random.random import DropoutMask, Random
-from meshtf.runtime.lowering.local_context import take_rows
+from meshtf.runtime.lowering.padding import take_rows
 from meshtf.runtime.spmd.pjrt_client import Runner
 from meshtf.runtime.spmd.window_exchange import exchange
-from meshtf.runtime.storage.argument_storage import import_tensor
+from meshtf.runtime.storage.import_tensor import import_tensor
 from meshtf.runtime.tf_internals.xla_ops import replica_id
 from meshtf.testing import difference
 from meshtf.testing.conformance.exported_suite import run_exported

@@ -12,7 +12,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.runtime.placed import function_calls
-from meshtf.runtime.tf_internals.xla_ops import (
+from meshtf.runtime.tf_internals.onednn_names import (
     ONEDNN_MATMULS,
     onednn_kernel,
     onednn_rewrites,

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import ModuleType
 
-from meshtf.runtime.devices.resolve import host_of, share_memory
+from meshtf.runtime.devices.names import host_of
+from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.placed.collectives import (
     bucketed,
     hierarchical,

@@ -17,7 +17,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.devices.resolve import host_of
+from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.placed.collectives import ring
 from meshtf.runtime.placed.collectives.primitives import combine_all, send
 

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from meshtf.partition import WindowStep
 from meshtf.partition.cost import spans
-from meshtf.runtime.lowering.local_context import take_rows
+from meshtf.runtime.lowering.padding import take_rows
 from meshtf.runtime.placed.collectives.primitives import send
 
 

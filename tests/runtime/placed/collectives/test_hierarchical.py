@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from meshtf.runtime.devices.resolve import host_of
+from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.placed.collectives import collectives_for, hierarchical, ring
 
 NUMPY = {"sum": np.sum, "max": np.max, "min": np.min}

@@ -1,0 +1,65 @@
+"""Broadcasting, the transpose of a sum: a tensor repeated along more dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.errors import ShapeError, explain_error
+from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph.arguments import as_tensor
+from meshtf.names import (
+    Shape,
+    ShapeLike,
+)
+from meshtf.ops.common.broadcasting import align, onto
+
+
+class Broadcast(Op):
+    """x repeated along the names of `shape` that it lacks, in the order of `shape`."""
+
+    shape: Shape
+
+    linear = "joint"
+    samples = (
+        Sample((Shape("b:4;d:6"),), ("b:4",)),
+        Sample((Shape("b:4;d:6"),), ("d:6",)),
+        Sample((Shape("c:2;d:3;b:5"),), ("b:5;c:2",)),
+        Sample((Shape("b:4"),), ("",)),
+        Sample((Shape("d:6;b:4"),), ("int b:4",), gradient=False),
+    )
+
+    def out(self, x: Spec) -> tuple[Spec, ...]:
+        for d in x.shape:
+            if self.shape.get(d.name, -1) != d.size:
+                raise ShapeError(
+                    explain_error(
+                        f"a tensor with dimension {d!r} cannot be broadcast to "
+                        f"{self.shape!r}.",
+                        way_out="The new shape must have all dimensions of the old "
+                        "one, in any order.",
+                    )
+                )
+        return (Spec(self.shape, x.dtype),)
+
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (
+            tf.broadcast_to(align(x, at.inputs[0], at.outputs[0]), at.outputs[0].sizes),
+        )
+
+    def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
+        return [onto(dy, x)]
+
+
+def broadcast(x: Any, shape: ShapeLike) -> Tensor:
+    """Returns x repeated to `shape`, which has all dimensions of x, in any order.
+
+    Raises:
+      ShapeError: `shape` lacks a dimension of x, or has it with another size.
+    """
+    x = as_tensor("x", x)
+    shape = Shape(shape)
+    return (
+        x if isinstance(x, Tensor) and x.shape == shape else apply(Broadcast(shape), x)
+    )

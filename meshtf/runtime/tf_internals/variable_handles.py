@@ -1,0 +1,118 @@
+"""Handles of variables, many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.python import _pywrap_tfe
+from tensorflow.python.eager import context, core
+from tensorflow.python.ops import handle_data_util
+from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+from tensorflow.python.trackable.base import Trackable as Trackable
+
+
+def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:
+    """Returns handles of variables with these first values, one on each device; outside
+    of functions.
+
+    They have no names, and no shapes: TensorFlow makes a kernel for each name and shape
+    on each device, which takes longer than all the rest. All of one kind of op come one
+    after the other, which suits the caches of the processor.
+    """
+    dtype = values[0].dtype.as_datatype_enum
+    made: tuple[Any, ...] = (
+        "container",
+        "",
+        "shared_name",
+        context.anonymous_name(),
+        "debug_name",
+        "",
+        "allowed_devices",
+        [],
+        "dtype",
+        dtype,
+        "shape",
+        None,
+    )
+    assigned = "dtype", dtype, "validate_shape", False
+    with _run_as_they_are() as run:
+        handles = [run("VarHandleOp", [], made, 1, device)[0] for device in devices]
+        for handle, value, device in zip(handles, values, devices, strict=True):
+            run("AssignVariableOp", [handle, value], assigned, 0, device)
+    return handles
+
+
+def pack_handles(handles: Sequence[Any], device: str) -> Any:
+    """Returns handles as one tensor; outside of functions."""
+    attrs = "N", len(handles), "T", tf.resource.as_datatype_enum, "axis", 0
+    with _run_as_they_are() as run:
+        return run("Pack", list(handles), attrs, 1, device)[0]
+
+
+@contextlib.contextmanager
+def _run_as_they_are() -> Iterator[Callable[..., list[Any]]]:
+    """Gives what runs an op on a device, from its kind, inputs, attributes and number
+    of outputs.
+
+    TensorFlow makes a function of each kind of op on each device unless it is told
+    otherwise. By `tf.raw_ops`, handles are tried in another way first, in vain.
+    """
+    eager = context.context()
+    eager.ensure_initialized()
+
+    def run(
+        kind: str, inputs: list[Any], attrs: Any, outputs: int, device: str
+    ) -> list[Any]:
+        return list(
+            _pywrap_tfe.TFE_Py_Execute(
+                eager._handle, device, kind, inputs, attrs, outputs
+            )
+        )
+
+    _pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(eager._handle, False)
+    try:
+        yield run
+    except core._NotOkStatusException as error:
+        raise core._status_to_exception(error) from None
+    finally:
+        _pywrap_tfe.TFE_ContextSetRunEagerOpAsFunction(eager._handle, True)
+
+
+@contextlib.contextmanager
+def lent_variable(value: Any) -> Iterator[tf.Variable]:
+    """Gives a tf.Variable that starts with a value and is gone afterwards, in a
+    function.
+    """
+    handle = tf.raw_ops.VarHandleOp(
+        dtype=value.dtype,
+        shape=value.shape,
+        debug_name="",
+        shared_name=context.anonymous_name(),
+    )
+    tf.raw_ops.AssignVariableOp(resource=handle, value=value)
+    yield _variable(handle, value, trainable=False)
+    tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=False)
+
+
+def variable_of(handle: Any, like: Any) -> tf.Variable:
+    """Returns the tf.Variable of a handle, of the shape, data type and trainability of
+    something.
+    """
+    return _variable(handle, like, like.trainable)
+
+
+def _variable(handle: Any, like: Any, trainable: bool) -> tf.Variable:
+    """Returns the variable of a handle, of the shape and data type of something."""
+    handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
+    return ResourceVariable(
+        handle=handle, trainable=trainable, shape=like.shape, dtype=like.dtype
+    )
+
+
+@functools.cache
+def _handle_data(shape: tf.TensorShape, dtype: tf.DType) -> Any:
+    return handle_data_util.create_handle_data(shape, dtype)
