@@ -1,16 +1,17 @@
-"""Checkpoints: slices on disk, under one name for each variable, whatever the layout.
+"""Checkpoints: shards on disk, under one name for each variable, whatever the layout.
 
 Contents:
 
-    boxes      parts of tensors
-    manifest   what a checkpoint holds, and in which files; checking: are these as they were?
-    steps      the folders of checkpoints: names, which stay, the newest whole one
-    writing    each host writes what its devices hold, in TensorFlow's V2 format
-    reading    on any mesh and layout; what is damaged is named
-    fitting    a diff where names or shapes differ
-    saver      the checkpoints of a run, in the background by choice
-    lock       one run in a folder; sharing: which all hosts see
-    command    python -m meshtf checkpoint inspect|diff; report: what they tell
+    save            each host writes what its devices hold, in TensorFlow's V2 format
+    restore         on any mesh and layout; what is damaged is named
+    saver           the checkpoints of a run, in the background by choice
+    manifest        what a checkpoint holds, and in which files
+    step_folders    the folders of checkpoints: names, which stay, the newest complete one
+    tensor_slices   parts of tensors
+    matching        a diff where names or shapes differ
+    shared_folder   a folder that all hosts see
+    lock            one run in a folder
+    inspection/     python -m meshtf checkpoint: reports and verification
 """
 
 from meshtf.checkpoints.lock import only_run

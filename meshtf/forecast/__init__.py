@@ -2,15 +2,16 @@
 
 Contents:
 
-    facts       the data
-    totals      sums, and equal stretches of ops
-    table       as text, and as JSON
-    page        as one HTML page
-    svg         what pictures share
-    forecast    the facts, which print and save themselves
-    analysis    a planned program -> a forecast
-    memory      what is alive when
-    phases      forward, backward, update
+    forecast        what a forecast says, prints and saves
+    analysis        a planned program -> a forecast
+    report_data     the data
+    totals          sums, and equal stretches of ops
+    communication   for which op each reshard is, and in which phase
+    peak_memory     what is alive when
+    step_phases     forward, backward, update
+    text_report     as text, and as JSON
+    html_report     as one HTML page
+    svg             what pictures share
 """
 
 from meshtf.forecast.analysis import forecast

@@ -1,15 +1,19 @@
-"""The ops, each once: what cutting each name does, the local TensorFlow ops, the
+"""The ops, each once: what sharding each name does, the local TensorFlow ops, the
 gradient.
 
-    elements      elementwise, unary, scalar, binary, arithmetic, activations, pointwise, complex
-    sums          reduce, moments, adding, einsum, softmax, loss, normalize
-    rows          indexing, scatter, dynamic, select, sorting, ordering, merging, shifting, halo
-    scans         scanning, running
-    windows       convolution, pooling, and what they share: sliding, conv_*, pool_kernels
-    shapes        reshape, slicing, stacking, fourier
-    state         state, update, effects
-    control       loops, deciding, control, custom, laying, microbatch
-    random        random, bits, seeds
+Contents:
 
-The rest is shared: broadcasting, choosing, constants, contract, kernels.
+    common/         what several families share: broadcasting, checks, sums
+    shapes/         reshape, slice, stack
+    variables/      reads and writes, fills, updates of optimizers, prints
+    elementwise/    functions of each element
+    reductions/     sums, maxima, moments, and broadcasting
+    control/        loops, branches, recomputation, regions, microbatches, seeds
+    indexing/       gather, scatter, dynamic slices, top_k
+    linear/         einsum, Fourier transforms
+    windows/        convolution, pooling, shifts
+    scans/          running sums and recurrences
+    sorting/        sort, argsort
+    nn/             activations, softmax, cross entropy, normalization
+    random/         random numbers that no layout changes
 """

@@ -1,20 +1,20 @@
-"""Partition: from nodes to a program of segments and moves. Knows no op by name, and no
-TensorFlow.
+"""Partition: from nodes to a program of segments and reshards. Knows no op by name, and
+no TensorFlow.
 
 Contents:
 
-    plan      states and cuts of one node: the planner's rules
-    moves     the table of communication
-    cost      bytes of a move
-    steps     loads, moves, computations and stores, on values
-    build     a graph as a list of steps
-    builder   plans node after node, and writes the steps
-    wanted_placement    where outputs should lie, and at which stage ops run
-    loops_and_branches  the same for bodies of loops and branches
-    calls     the same for a body that is called many times
-    waiting   what waits for what, beside data, to save memory
-    schedule  which of them run together in a segment
-    buckets   which reductions are one collective
+    planner                 states and sharded names of one node: the planner's rules
+    wanted_placement        where outputs should lie, and at which stage ops run
+    reshard_table           the table of communication
+    cost                    bytes of a reshard
+    steps                   loads, reshards, computations and stores, on values
+    builder                 plans node after node, and writes the steps
+    loops_and_branches      the same for bodies of loops and branches
+    calls                   the same for a body that is called many times
+    build                   a graph as a list of steps
+    control_dependencies    what waits for what, beside data, to save memory
+    segments                which steps run together
+    buckets                 which reductions are one collective
 """
 
 from meshtf.partition.build import build

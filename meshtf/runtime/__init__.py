@@ -2,13 +2,13 @@
 
 Contents:
 
-    devices      mesh positions to TensorFlow devices
-    at           what `local` sees of its place
-    segments     local work, traced once for all devices
-    collectives  moves between devices: alias (shared memory) and ring
-    placed       one program drives all devices
-    eager        each op at once
-    compiled     a whole program as one TensorFlow function
-    variables    slices that stay
-    quiet        TensorFlow's start without its chatter
+    tf_internals/    private symbols of TensorFlow
+    devices/         mesh positions to devices, hosts, threads
+    storage/         shards of variables and arguments, files
+    lowering/        a step of a program to TensorFlow ops of one device
+    placed/          one TensorFlow program drives all devices
+    spmd/            one program for each replica, with XLA's collectives
+    eager            each op at once
+    variable         variables, and their initial_values
+    host_batches     batches that each host reads for itself
 """

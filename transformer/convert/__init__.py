@@ -5,11 +5,11 @@ under ours.
     convert.write_model(model, "out")
     convert.write_run(model, "runs/bert")                       # our checkpoint and config.gin
 
-    rules          names and axes of tensors, as tables
-    bert, gpt2...  these tables, and what config.json says, for each kind of model
-    tensor_files   safetensors files and their index
-    hugging_face   folders of Hugging Face transformers
-    runs           folders of ours
+    rules                names and axes of tensors, as tables
+    families/            these tables, and what config.json says, for each kind of model
+    safetensors_files    safetensors files and their index
+    hugging_face         folders of Hugging Face transformers
+    training_runs        folders of ours
 
 `python -m transformer.convert` does it from the command line.
 """

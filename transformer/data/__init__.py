@@ -29,12 +29,12 @@ of (row, seed), a vocabulary, and features, the arrays of a batch.
 vocabulary. In files of this package:
 
     sources/         text lines, JSON lines, TSV, TFRecord, documents: any example by its number
-    packing.py       rows: chunks, packed texts, packed pairs
+    batching/packing.py    rows: chunks, packed texts, packed pairs
     preprocessors/   span corruption, masking, next-sentence pairs, prefixes
-    features.py      what models take: language model, prefix, encoder-decoder, BERT, classifier
-    tasks.py         tasks and mixtures by name; builtin.py: those that are there
-    stored.py        rows on disk
-    shuffling.py     orders that are functions of a number
+    batching/features.py   what models take: language model, encoder-decoder, BERT, ...
+    datasets/tasks.py      tasks and mixtures by name; builtin_tasks.py: those that are there
+    datasets/tfrecord_rows.py    rows on disk
+    batching/shuffling.py  orders that are functions of a number
 
 The bytes of a corpus, without that protocol:
 

@@ -2,8 +2,9 @@
 
 Contents:
 
-    architecture        sizes, and which kind of each part
-    language_model, encoder_decoder, bert, gpipe      the models; base: what they share
+    architecture         sizes, and which kind of each part
+    base                 what all models share
+    language_model, encoder_decoder, bert, pipelined_language_model
     embeddings, stack, block                          their parts
-    sight               which tokens see which
+    attention_mask       which tokens see which
 """

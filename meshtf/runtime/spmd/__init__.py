@@ -3,11 +3,13 @@ collectives.
 
 Contents:
 
-    collectives   the table of moves as StableHLO
-    windows       the exchange of neighbours' rows, as permutes
-    replica       a program on one replica
-    export        a program as one StableHLO module, with what a host needs to run it
-    refusal       why TensorFlow does not run it here
+    stablehlo_collectives   the table of reshards as StableHLO
+    window_exchange         the exchange of neighbours' elements, as permutes
+    replica                 a program on one replica
+    stablehlo_module        a program as one StableHLO module
+    exported_program        the module with what a host needs to run it
+    unsupported             why TensorFlow does not run it here
+    pjrt_client             runs modules by jaxlib
 """
 
 from meshtf.runtime.spmd.exported_program import Export

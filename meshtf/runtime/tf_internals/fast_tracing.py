@@ -4,9 +4,6 @@
       y = tf.matmul(a, b)          # as always
       op = add_op("MatMul", [a, b], known("MatMul", attrs))        # all attributes known
 
-Private parts of TensorFlow are used here, as they are in `op_maker`, `onednn` and
-`tf_private`:
-
 - Stack traces are left out: TensorFlow takes them apart again for each device that runs
   a function, and they tell of meshtf's code alone; the user's was recorded before.
 - Equal constants are one op; they were a quarter of all.

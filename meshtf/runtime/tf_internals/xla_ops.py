@@ -1,5 +1,4 @@
-"""Private symbols of TensorFlow that meshtf uses: here, in `op_maker`, `quick_ops` and
-`onednn`.
+"""Private symbols of TensorFlow for XLA.
 
 Contents:
 
@@ -7,15 +6,6 @@ Contents:
     replica_id             which of the replicas that run one program this is
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
-    onednn_rewrites        whether TensorFlow has oneDNN compute products and the like
-    onednn_kernel          whether an op of oneDNN can be asked for
-    onednn_matmul          a product of matrices by oneDNN
-    call_with              calls a function with a session configuration of its own
-    spare_callees          keeps TensorFlow from building bodies of callees only to search them
-    make_handles           some variables, made in little time
-    pack_handles           handles of variables as one tensor
-    lent_variable          a tf.Variable for as long as a function runs
-    variable_of            the tf.Variable of a handle
     Trackable              what tf.train.Checkpoint and tf.saved_model.save walk through
 """
 
