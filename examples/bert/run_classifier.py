@@ -197,9 +197,7 @@ def main(argv: Sequence[str]) -> None:
             f"{len(files.train):,} to learn from, {len(files.dev):,} held out; classes "
             f"{', '.join(files.classes)}",
         )
-        fine_tuning.start(trainer, rows, steps)
-        if fine_tuning.TRAIN.value:
-            fine_tuning.learn(trainer, rows, steps)
+        fine_tuning.train(trainer, rows, steps)
         if fine_tuning.EVAL.value:
             evaluate(model, rows, files, trainer.steps_done)
         if fine_tuning.PREDICT.value:

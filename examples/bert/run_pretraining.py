@@ -138,9 +138,7 @@ def main(argv: Sequence[str]) -> None:
         model = program_flags.build(Bert, config)
         trainer = fine_tuning.trainer(model, _STEPS.value, _WARMUP.value)
         fine_tuning.introduce(model, rows)
-        fine_tuning.start(trainer, rows, _STEPS.value, part="")
-        if fine_tuning.TRAIN.value:
-            fine_tuning.learn(trainer, rows, _STEPS.value)
+        fine_tuning.train(trainer, rows, _STEPS.value, part="")
         if fine_tuning.EVAL.value:
             evaluate(model, rows, trainer.steps_done)
 

@@ -239,9 +239,7 @@ def main(argv: Sequence[str]) -> None:
         steps, warmup = fine_tuning.steps_of(len(learned.windows))
         trainer = fine_tuning.trainer(model, steps, warmup)
         fine_tuning.introduce(model, f"{learned} to learn from, {asked} to answer")
-        fine_tuning.start(trainer, rows, steps)
-        if fine_tuning.TRAIN.value:
-            fine_tuning.learn(trainer, rows, steps)
+        fine_tuning.train(trainer, rows, steps)
         if answering:
             found = find(model, rows, asked)
             told = write(found)

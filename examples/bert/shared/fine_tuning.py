@@ -1,9 +1,8 @@
 """What the three programs that train share: flags, how they start, learn, and measure.
 
-    learning.prepare(argv)                          # gin, and whether --output_dir can be written
-    trainer = learning.trainer(model, steps, warmup)
-    learning.start(trainer, examples, steps)        # --output_dir, or else --init_checkpoint
-    learning.learn(trainer, examples, steps)
+    fine_tuning.prepare(argv)          # gin, and whether --output_dir can be written
+    trainer = fine_tuning.trainer(model, steps, warmup)
+    fine_tuning.train(trainer, examples, steps)      # from the checkpoint that there is
     numbers = Evaluation(model, examples, batch=8)()
 
 A program that is started again goes on from the last checkpoint in --output_dir.
@@ -213,6 +212,28 @@ def introduce(model: Model, examples: object) -> None:
     )
     for line in notes:
         print(f"gin      {line}", flush=True)
+
+
+def train(
+    trainer: Trainer, rows: data.TaskData | None, steps: int, part: str = "bert/"
+) -> None:
+    """Starts from a checkpoint, and learns if --do_train says so: see `start`.
+
+    Raises:
+      CheckpointError: another process trains in --output_dir; and as `start`.
+    """
+    with contextlib.ExitStack() as stack:
+        # A folder that is not there has nothing to read, and is made when learning
+        # begins: what is wrong is told before.
+        is_there = Path(OUTPUT.value).is_dir()
+        if TRAIN.value and is_there:
+            stack.enter_context(mtf.checkpoints.only_run(OUTPUT.value))
+        start(trainer, rows, steps, part)
+        if not TRAIN.value:
+            return
+        if not is_there:
+            stack.enter_context(mtf.checkpoints.only_run(OUTPUT.value))
+        learn(trainer, rows, steps)
 
 
 def start(

@@ -173,11 +173,14 @@ class _Reversed:
         )
         self._seed(given, dys)
         own, states = set(self.body.nodes), set(self.states)
+        ignored: set[Tensor] = set()  # carries that no iteration reads
 
         def backward() -> list[Tensor | None]:
             made = gradients_within(
                 own, [r for r, _ in given], wanted, [d for _, d in given]
             )
+            pairs = zip(wanted, made)
+            ignored.update(x for x, dx in pairs if dx is None and x in states)
             return [
                 OPERATORS["zeros_like"](x)
                 if dx is None and x in states
@@ -200,7 +203,9 @@ class _Reversed:
             )
         )
         got.update((x, _cast(got[x], x.dtype, self.captured[x])) for x in summed)
-        return [got.get(x) for x in self.inputs]
+        # Without an iteration the first carry is the result, whether it is read or not.
+        absent = ignored if self.loop.turns else set()
+        return [None if x in absent else got.get(x) for x in self.inputs]
 
     def _given(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
         """Returns results of the body, and what stands for their cotangents."""

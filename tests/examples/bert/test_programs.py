@@ -212,6 +212,13 @@ def test_a_checkpoint_of_other_sizes_is_refused(folder, vocabulary, capsys):
     assert not (folder / "out").exists()
 
 
+def test_two_runs_do_not_train_in_one_folder(folder, vocabulary):
+    with with_flags(output_dir=str(folder / "out"), do_train=True):
+        with mtf.checkpoints.only_run(str(folder / "out")):
+            with pytest.raises(mtf.CheckpointError, match="out"):
+                fine_tuning.train(None, None, 1)
+
+
 @pytest.mark.parametrize(
     "flags, says",
     [

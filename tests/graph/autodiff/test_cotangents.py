@@ -74,7 +74,7 @@ def test_of_what_a_scan_uses_in_each_iteration(mesh, recorded):
 
     def added(x):
         return mtf.reduce_sum(
-            mtf.ops.loops.scan_and_sum(
+            mtf.scan_and_sum(
                 lambda h, _: (h, x * v, None), None, mtf.ones(mesh, "turns:512")
             )[1]
         )

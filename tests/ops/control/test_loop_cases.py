@@ -206,3 +206,24 @@ def test_sums_of_half_floats_are_added_up_in_float32(run, dtype):
             total.numpy().tolist() == [near] * 2
             and dx.numpy().min() == dx.numpy().max() == 1
         )
+
+
+@pytest.mark.parametrize(
+    "run", [lambda fn: fn, mtf.function], ids=["eager", "function"]
+)
+@pytest.mark.parametrize("iterations", [0, 3])
+def test_a_first_carry_that_no_iteration_reads_has_no_gradient(run, iterations):
+    mesh = mtf.Mesh("")
+    h = mtf.ones(mesh, "d:2")
+    x = mtf.ones(mesh, "d:2")
+
+    def step(h, x):
+        y, _ = mtf.scan(lambda h, _: (x * 2.0, None), h, length=iterations)
+        return mtf.gradients([mtf.reduce_sum(y)], [h, x])
+
+    dh, dx = run(step)(h, x)
+    if iterations:
+        assert dh is None and dx.numpy().tolist() == [2.0, 2.0]
+    else:
+        assert dh.numpy().tolist() == [1.0, 1.0]
+        assert dx is None or not dx.numpy().any()
