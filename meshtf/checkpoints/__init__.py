@@ -16,11 +16,11 @@ Contents:
 
 from meshtf.checkpoints.lock import only_run
 from meshtf.checkpoints.manifest import Manifest
-from meshtf.checkpoints.restore import Restored, newest_whole, restore, restore_latest
-from meshtf.checkpoints.save import save
+from meshtf.checkpoints.read import Restored, newest_whole, restore, restore_latest
 from meshtf.checkpoints.saver import Saver
 from meshtf.checkpoints.shared_folder import check_shared
 from meshtf.checkpoints.step_folders import latest
+from meshtf.checkpoints.write import save
 from meshtf.errors import CheckpointWarning, DamageError, WriteError
 
 __all__ = [

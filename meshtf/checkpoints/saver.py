@@ -20,8 +20,8 @@ from types import TracebackType
 from typing import Any
 
 from meshtf.checkpoints.arguments import check_numbers
-from meshtf.checkpoints.save import pieces, write
 from meshtf.checkpoints.step_folders import all_steps, sweep
+from meshtf.checkpoints.write import pieces, write
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.names.arguments import as_bool, as_path
 from meshtf.runtime.variable import Variable

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.checkpoints import CheckpointWarning, Saver, WriteError
-from meshtf.checkpoints import save as writing
+from meshtf.checkpoints import write as writing
 from meshtf.runtime import heartbeat
 from tests.checkpoints.models import bits, fill, variables
 

@@ -58,7 +58,7 @@ class Plain:
     """A process that has TensorFlow and no meshtf, and runs SavedModels."""
 
     def __init__(self) -> None:
-        packages = str(Path(tf.__file__).parents[2])
+        packages = str(Path(tf.__file__).parents[1])
         self.process = subprocess.Popen(
             [sys.executable, "-S", "-c", PLAIN],
             stdin=subprocess.PIPE,

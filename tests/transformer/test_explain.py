@@ -109,7 +109,10 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
     code, out, err = call('Mesh.layout = "length:model; heads:model"', json=str(plan))
     assert (code, err) == (1, "")
     assert "mask_bias" in out and "!! the plan ends here" in out
-    assert "!! LayoutError: two dimensions of one tensor" in out and "sight.py" in out
+    assert (
+        "!! LayoutError: two dimensions of one tensor" in out
+        and "attention_mask.py" in out
+    )
     assert "two dimensions" in json.loads(plan.read_text(encoding="utf-8"))["error"]
 
 

@@ -19,9 +19,9 @@ import tensorflow as tf
 from meshtf.checkpoints.inspection.verification import check, check_file
 from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, Saved
 from meshtf.checkpoints.matching import difference
-from meshtf.checkpoints.save import NEVER_CUT, PIECE
 from meshtf.checkpoints.step_folders import all_steps, latest
 from meshtf.checkpoints.tensor_slices import Box, cut, numbers, spec
+from meshtf.checkpoints.write import NEVER_CUT, PIECE
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
 

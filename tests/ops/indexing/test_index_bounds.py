@@ -146,7 +146,7 @@ def test_zeros_for_who_wants_them(layout, jit):
             dx.numpy(), 2 * TABLE * np.isin(np.arange(8), [1, 3])[:, None]
         )
     with pytest.raises(
-        mtf.ArgumentError, match="(?s)'error', 'zeros', not.*out_of_range.py"
+        mtf.ArgumentError, match="(?s)'error', 'zeros', not.*test_index_bounds.py"
     ):
         ids = ids_of(mesh, 0, 1, 2, 3)
         mtf.gather(table_of(ids), ids, "v", out_of_range="nan")

@@ -115,9 +115,8 @@ def test_loops_and_branches_in_functions(mesh):
     def looped(x):
         def body(carry, number):
             with mtf.scope("cell"):
-                return carry * mtf.cast(
-                    carry > 0.0, "float32"
-                ) * 1e15, carry  # the third is too much
+                positive = mtf.cast(carry > 0.0, "float32")
+                return carry * positive * 1e15, carry  # the third is too much
 
         return mtf.scan(body, x, length=4)[0]
 

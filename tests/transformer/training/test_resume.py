@@ -24,7 +24,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.checkpoints import CheckpointWarning, save
+from meshtf.checkpoints import CheckpointWarning, write
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -117,8 +117,8 @@ def dies_in(monkeypatch, owner, name, count):
     [
         (trainer.Trainer, "step", 0, False),
         (trainer.Trainer, "step", 6, True),
-        (save, "_write_files", 1, False),
-        (save, "prune", 2, False),
+        (write, "_write_files", 1, False),
+        (write, "prune", 2, False),
         (metrics.Metrics, "_append", 9, False),
     ],
 )

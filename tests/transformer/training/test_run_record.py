@@ -14,6 +14,7 @@ import meshtf as mtf
 from tests.examples.bert.conftest import PIECES
 from tests.transformer.small_runs import configured, run_train, small
 from transformer import data
+from transformer.data.batching import packing
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training import training_run
@@ -52,7 +53,7 @@ def learn(folder, vocabulary, steps=1, **more):
         Texts(),
         vocabulary,
         data.LanguageModelFeatures(8),
-        data.packing.Chunks(vocabulary, 8),
+        packing.Chunks(vocabulary, 8),
     )
     run = training_run.Run(
         data.TaskData(task),

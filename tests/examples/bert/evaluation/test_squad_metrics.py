@@ -15,7 +15,7 @@ from transformer.inference.answer_metrics import exact, f1, normal
 
 def question(id_, *answers):
     return Question(
-        id_, "what?", "a text", tuple(Answer(text, 0) for text in answer_metrics)
+        id_, "what?", "a text", tuple(Answer(text, 0) for text in answers)
     )
 
 

@@ -30,7 +30,6 @@ from meshtf.checkpoints.arguments import check_variables
 from meshtf.checkpoints.inspection.verification import check
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
 from meshtf.checkpoints.matching import check_fit, renamed
-from meshtf.checkpoints.save import PIECE, host_of
 from meshtf.checkpoints.step_folders import newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
@@ -41,6 +40,7 @@ from meshtf.checkpoints.tensor_slices import (
     spec,
     whole,
 )
+from meshtf.checkpoints.write import PIECE, host_of
 from meshtf.errors import DamageError
 from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
 from meshtf.runtime.storage.write_times import written
