@@ -14,9 +14,7 @@ from transformer.inference.answer_metrics import exact, f1, normal
 
 
 def question(id_, *answers):
-    return Question(
-        id_, "what?", "a text", tuple(Answer(text, 0) for text in answers)
-    )
+    return Question(id_, "what?", "a text", tuple(Answer(text, 0) for text in answers))
 
 
 @pytest.mark.parametrize("module", [answer_metrics, squad_windows])
