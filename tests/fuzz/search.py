@@ -153,6 +153,7 @@ def search(
     known: Sequence[Finding],
     end: float,
     examples: int,
+    shrink: bool = True,
 ) -> Round:
     """Draws programs until one is a finding.
 
@@ -162,6 +163,7 @@ def search(
       known: findings that are not looked for again.
       end: when to stop, in seconds as of `time.time`.
       examples: the number of programs to draw.
+      shrink: whether to make the finding's program small.
     """
     tried, repeated, first = [], [], []
 
@@ -182,7 +184,10 @@ def search(
         (repeated if is_known else first).append(finding)
 
     attempt()
-    return Round(len(tried), len(repeated), smallest(first[0]) if first else None)
+    finding = first[0] if first else None
+    if finding is not None and shrink:
+        finding = smallest(finding)
+    return Round(len(tried), len(repeated), finding)
 
 
 def search_case(name: str, often: Sequence[str], *args: Any) -> Round:

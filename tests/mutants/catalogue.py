@@ -7,6 +7,7 @@ The first five of `MISSED` once got past the nearest tests; a test was added for
 from __future__ import annotations
 
 from tests.mutants.communication import COMMUNICATION, RESHARDS
+from tests.mutants.constructs import CONSTRUCTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.numbers import LOOPS, NUMBERS
 from tests.mutants.places import (
@@ -265,4 +266,5 @@ MUTANTS = (
     *NUMBERS,
     *COMMUNICATION,
     *LOOPS,
+    *CONSTRUCTS,
 )

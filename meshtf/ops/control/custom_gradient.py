@@ -69,7 +69,10 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         cotangent of each tensor of the result (zeros where there is none), and returns
         a list with the cotangent of each tensor
         or variable among the positional arguments, in order; None where there is none.
-        For a single argument it may return the cotangent itself.
+        For a single argument it may return the cotangent itself. A rule that is not
+        linear in cotangents, such as one that clips, belongs in first gradients: in a
+        gradient of a gradient it may get a cotangent term by term where fn is called
+        within a mtf.function or mtf.recompute, which compute it once more.
 
     Raises, when it is called or its gradient is asked:
       PlanError: fn returns no such pair, or the rule another number of cotangents; or

@@ -137,4 +137,6 @@ EXACT = re.compile(
     r"cummax|cummin|take_along|transpose|rename|broadcast|replicate|shard|split|"
     r"max_pool|dynamic_(shift|slice))\("
 )
-ONCE = re.compile(r"reduce_prod")  # has a gradient, which has none
+# What has a gradient, and no second one; or one of a user's own which is not linear: a
+# second gradient takes it of sums of cotangents or of their terms, by where they meet.
+ONCE = re.compile(r"reduce_prod|lambda.*(tanh\(dy|\b(dy\d+) \* \2\b)")

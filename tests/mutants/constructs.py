@@ -1,0 +1,133 @@
+"""Rules of users' gradients, carries, windows and indices, each with the tests that
+must notice.
+
+The fuzzer was tried on them as well: `python -m tests.mutants.fuzzed`.
+"""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+from tests.mutants.places import GRADIENTS
+
+CUSTOM = "meshtf.ops.control.custom_gradient"
+INDEX_BOUNDS = "meshtf.ops.indexing.index_bounds"
+LOOP = "meshtf.graph.control_flow.loop"
+WINDOW = "meshtf.ops.windows.sliding_window"
+TEST_CUSTOM = ("tests/ops/control/test_custom_gradient.py",)
+TEST_SCATTER = ("tests/ops/indexing/test_scatter.py",)
+TEST_SEGMENTS = (
+    "tests/ops/indexing/test_scatter.py",
+    "tests/ops/indexing/test_gather.py",
+)
+TEST_CARRIES = (
+    "tests/ops/control/test_loops.py",
+    "tests/ops/control/test_loop_cases.py",
+)
+TEST_CONVOLUTION = ("tests/ops/windows/test_convolution.py",)
+
+CONSTRUCTS = (
+    Mutant(
+        "a user's gradient runs once for each result",
+        GRADIENTS,
+        "_Backward.step",
+        "all(dy is None for dy in dys) or node.rule in self.ruled",
+        "all(dy is None for dy in dys)",
+        TEST_CUSTOM,
+    ),
+    Mutant(
+        "a user's gradient is forgotten in a second run",
+        GRADIENTS,
+        "_Backward._replay",
+        "y.node.rule = again",
+        "pass",
+        TEST_CUSTOM,
+    ),
+    Mutant(
+        "arguments of a user's gradient alone have no cotangent",
+        "meshtf.graph.control_flow.body",
+        "uses",
+        "(*before, *node.rule.inputs, *node.rule.beside)",
+        "before",
+        TEST_CUSTOM,
+    ),
+    Mutant(
+        "cotangents of two arguments are exchanged",
+        CUSTOM,
+        "_cotangents",
+        "list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]",
+        "list(dxs)[::-1] if isinstance(dxs, (list, tuple)) else [dxs]",
+        TEST_CUSTOM,
+    ),
+    Mutant(
+        "two carries are exchanged",
+        "meshtf.ops.control.nested_values",
+        "next_carry",
+        "packed(old, ordered)",
+        "packed(old, ordered[::-1])",
+        TEST_CARRIES,
+    ),
+    Mutant(
+        "the loop of a gradient goes forwards",
+        LOOP,
+        "_Reversed._run",
+        "not self.loop.reverse",
+        "self.loop.reverse",
+        TEST_CARRIES,
+    ),
+    Mutant(
+        "half of the odd padding is before",
+        WINDOW,
+        "_around",
+        "(total // 2, total - total // 2)",
+        "(total - total // 2, total // 2)",
+        TEST_CONVOLUTION,
+    ),
+    Mutant(
+        "windows of all shards begin alike",
+        WINDOW,
+        "Slide.leads",
+        "a - self.forward.low(self.backward.low(a))",
+        "0 * a - self.forward.low(self.backward.low(0))",
+        TEST_CONVOLUTION,
+    ),
+    Mutant(
+        "the gradient of a roll rolls the same way",
+        "meshtf.ops.windows.shift",
+        "Roll.gradient",
+        "Roll(self.dim, -self.by)",
+        "Roll(self.dim, self.by)",
+        ("tests/ops/windows/test_shift.py", "tests/ops/windows/test_halo.py"),
+    ),
+    Mutant(
+        "all groups use the segments of the first",
+        INDEX_BOUNDS,
+        "_firsts",
+        "tf.range(0, end, rows, dtype=tf.int64)",
+        "tf.range(0, end, rows, dtype=tf.int64) * 0",
+        TEST_SEGMENTS,
+    ),
+    Mutant(
+        "indices are not counted from the first of a shard",
+        INDEX_BOUNDS,
+        "own",
+        "ids -= tf.cast(at.offset(dim), tf.int64)",
+        "pass",
+        TEST_SEGMENTS,
+    ),
+    Mutant(
+        "equal maxima do not share their cotangent",
+        "meshtf.ops.indexing.scatter",
+        "SegmentExtreme.gradient",
+        "divide(dy, maximum(number, 1.0))",
+        "dy",
+        TEST_SCATTER,
+    ),
+    Mutant(
+        "the first of several updates stays",
+        "meshtf.ops.indexing.scatter",
+        "_scattered",
+        'SegmentExtreme("max", dim, batch + like.dim(dim))',
+        'SegmentExtreme("min", dim, batch + like.dim(dim))',
+        TEST_SCATTER,
+    ),
+)
