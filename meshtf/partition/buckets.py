@@ -36,7 +36,7 @@ class Buckets:
 
     def __init__(self, mesh: Mesh, limit: int) -> None:
         self.mesh, self.limit = mesh, limit
-        self._filling: dict[Hashable, Bucket] = {}
+        self._filling: dict[Hashable, list[MoveStep]] = {}
 
     def sort(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
         """Returns the steps before a segment, of which it needs some values, and those
@@ -48,9 +48,9 @@ class Buckets:
             if not is_reduction(step) or step.after is not None:
                 out.append(step)
                 continue
-            bucket = self._filling.setdefault(_kind(step), Bucket([]))
-            bucket.moves.append(step)
-            if sum(self._bytes(move) for move in bucket.moves) >= self.limit:
+            moves = self._filling.setdefault(_kind(step), [])
+            moves.append(step)
+            if sum(self._bytes(move) for move in moves) >= self.limit:
                 self._close(_kind(step), out)
         self._close_for(needed, out)
         return out
@@ -64,14 +64,17 @@ class Buckets:
 
     def _close_for(self, values: Iterable[Value], out: list[Step]) -> None:
         wanted = set(values)
-        for kind in [
-            k for k, b in self._filling.items() if any(m.out in wanted for m in b.moves)
-        ]:
+        needed = [
+            kind
+            for kind, moves in self._filling.items()
+            if any(move.out in wanted for move in moves)
+        ]
+        for kind in needed:
             self._close(kind, out)
 
     def _close(self, kind: Hashable, out: list[Step]) -> None:
-        bucket = self._filling.pop(kind)
-        out.append(bucket if len(bucket.moves) > 1 else bucket.moves[0])
+        moves = self._filling.pop(kind)
+        out.append(Bucket(tuple(moves)) if len(moves) > 1 else moves[0])
 
     def _bytes(self, step: MoveStep) -> float:
         assert step.src.spec is not None

@@ -47,7 +47,7 @@ def build(
         state = builder.state(tensor)
         target = placement or (finished(state) if finish else state)
         final.append(builder.bring(tensor, target, None))
-    return Program(mesh, builder.steps, final)
+    return Program(mesh, tuple(builder.steps), tuple(final))
 
 
 def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:

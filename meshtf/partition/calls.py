@@ -86,9 +86,10 @@ def _first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
         places |= dict(sums.values())
         given, inner = planned()
     results = [inner.bring(x, _left(inner, x, sums), node) for x in op.body.results]
-    body = Program(builder.mesh, inner.steps, results)
+    body = Program(builder.mesh, tuple(inner.steps), tuple(results))
     varies = set(given)
-    builder.steps += hoist_invariant_steps(body, varies)
+    body, invariant = hoist_invariant_steps(body, varies)
+    builder.steps += invariant
     for inside, x in zip(op.body.captures, captures):  # gathered once for all calls
         for place, value in inner.versions[inside].items():
             if value not in varies:

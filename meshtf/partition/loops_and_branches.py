@@ -9,6 +9,7 @@ stays a partial sum until after it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
@@ -50,12 +51,14 @@ def plan_loop(builder: Builder, node: Node) -> None:
     captures = node.inputs[op.states + op.rows :]
     body = plan_body(builder, node, op.body, [turned, *given], captures)
     results = _results(body, node, op, wishes)
-    inner = Program(builder.mesh, body.steps, results)
+    inner = Program(builder.mesh, tuple(body.steps), tuple(results))
     tested = _planned_test(builder, node, op, [turned, *given[: op.states]])
     varies = {turned, *given}
-    for program in (inner, tested):
-        if program is not None:
-            builder.steps += hoist_invariant_steps(program, varies)
+    inner, invariant = hoist_invariant_steps(inner, varies)
+    builder.steps += invariant
+    if tested is not None:
+        tested, invariant = hoist_invariant_steps(tested, varies)
+        builder.steps += invariant
     outs = tuple(
         Value(y.spec, v.placement) for y, v in zip(node.outputs, inner.results)
     )
@@ -93,7 +96,7 @@ def _planned_test(
     captures = node.inputs[op.states + op.rows + len(op.body.captures) :]
     test = plan_body(builder, node, op.test, arguments, captures)
     goes_on = test.bring(op.test.results[0], builder.mesh.whole, node)
-    return Program(builder.mesh, test.steps, [goes_on])
+    return Program(builder.mesh, tuple(test.steps), (goes_on,))
 
 
 def _results(
@@ -126,7 +129,7 @@ def plan_branch(builder: Builder, node: Node) -> None:
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
         inner = plan_body(builder, node, body, [], captures)
         results = [inner.bring(x, p, node) for x, p in zip(body.results, wishes)]
-        programs.append(Program(builder.mesh, inner.steps, results))
+        programs.append(Program(builder.mesh, tuple(inner.steps), tuple(results)))
     outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
     builder.steps.append(
         BranchStep(
@@ -182,20 +185,26 @@ def _without(placement: Placement, dim: Dimension | None) -> Placement:
     )
 
 
-def hoist_invariant_steps(program: Program, varies: set[Value]) -> list[Step]:
-    """Takes the steps that no turn changes out of a body, and returns them."""
-    out: list[Step] = []
-    left: list[Step] = []
+def hoist_invariant_steps(
+    program: Program, varies: set[Value]
+) -> tuple[Program, list[Step]]:
+    """Returns a body without the steps that no iteration changes, and these.
+
+    Args:
+      program: the body.
+      varies: what each iteration is given anew; what is computed of it is added.
+    """
+    invariant: list[Step] = []
+    remaining: list[Step] = []
     for step in program.steps:
         if isinstance(step, Put) or any(v in varies for v in reads(step)):
             varies.update(makes(step))
-            left.append(step)
+            remaining.append(step)
+        elif isinstance(step, MoveStep):  # it need not wait for its iteration
+            invariant.append(dataclasses.replace(step, after=None))
         else:
-            if isinstance(step, MoveStep):
-                step.after = None  # it need not wait for its turn, it has none
-            out.append(step)
-    program.steps = left
-    return out
+            invariant.append(step)
+    return dataclasses.replace(program, steps=tuple(remaining)), invariant
 
 
 def captured_values(

@@ -20,7 +20,7 @@ backward pass goes on.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from meshtf.mesh import Mesh, Whole
 from meshtf.partition.buckets import Buckets, is_reduction
@@ -37,15 +37,15 @@ from meshtf.partition.steps import (
 )
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Segment:
     """A maximal run of local work, and the steps that come before it."""
 
-    before: list[Step]
-    computes: list[Compute]
+    before: tuple[Step, ...]
+    computes: tuple[Compute, ...]
     stage: int | None = None  # where it runs; None: on all stages
-    ins: list[Value] = dataclasses.field(default_factory=list)
-    outs: list[Value] = dataclasses.field(default_factory=list)
+    ins: tuple[Value, ...] = ()
+    outs: tuple[Value, ...] = ()
 
     def key(self) -> Hashable:
         """Returns what makes two segments the same program: ops, plans, and how values
@@ -82,9 +82,8 @@ def schedule(program: Program, apart: bool = False, bucket: int = 0) -> list[Seg
         levels.add(step)
     segments = levels.finish()
     if bucket:
-        _fill_buckets(segments, Buckets(program.mesh, bucket))
-    _find_borders(segments, program.results)
-    return segments
+        segments = _with_buckets(segments, Buckets(program.mesh, bucket))
+    return _with_borders(segments, program.results)
 
 
 @dataclasses.dataclass(eq=False)
@@ -214,31 +213,39 @@ class _Levels:
     def finish(self) -> list[Segment]:
         """Returns the levels as segments without borders."""
         self.computes.extend([] for _ in range(len(self.before) - len(self.computes)))
-        segments = []
+        segments: list[Segment] = []
         for before, lists in zip(self.before, self.computes):
-            segments += [Segment([], part.computes, part.stage) for part in lists] or [
-                Segment([], [])
-            ]
-            segments[-max(1, len(lists))].before = before
+            first, *others = lists or [_Part(None, (), [])]
+            segments.append(Segment(tuple(before), tuple(first.computes), first.stage))
+            segments += [Segment((), tuple(p.computes), p.stage) for p in others]
         return segments
 
 
-def _fill_buckets(segments: list[Segment], buckets: Buckets) -> None:
+def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment]:
+    """Returns segments whose reductions are buckets, and one more for the rest."""
+    sorted_segments = []
     for segment in segments:
         needed = (v for compute in segment.computes for v in compute.inputs)
-        segment.before = buckets.sort(segment.before, needed)
-    segments.append(Segment(buckets.rest(), []))
+        before = tuple(buckets.sort(segment.before, needed))
+        sorted_segments.append(dataclasses.replace(segment, before=before))
+    return [*sorted_segments, Segment(tuple(buckets.rest()), ())]
 
 
-def _find_borders(segments: list[Segment], results: list[Value]) -> None:
-    """Fills in what each segment needs from outside, and what others need of it."""
+def _with_borders(
+    segments: Sequence[Segment], results: Iterable[Value]
+) -> list[Segment]:
+    """Returns segments with what each needs from outside, and what others need of
+    it.
+    """
     wanted = set(results)
+    complete: list[Segment] = []
     for segment in reversed(segments):
-        made = {out for c in segment.computes for out in c.outs}
-        inside = dict.fromkeys(v for c in segment.computes for v in c.inputs)
-        segment.ins = [v for v in inside if v not in made]
-        segment.outs = [
-            out for c in segment.computes for out in c.outs if out in wanted
-        ]
-        wanted.update(segment.ins)
+        outputs = [out for c in segment.computes for out in c.outs]
+        own = set(outputs)
+        used = dict.fromkeys(v for c in segment.computes for v in c.inputs)
+        inputs = tuple(v for v in used if v not in own)
+        needed = tuple(out for out in outputs if out in wanted)
+        complete.append(dataclasses.replace(segment, ins=inputs, outs=needed))
+        wanted.update(inputs)
         wanted.update(v for step in segment.before for v in needs(step))
+    return complete[::-1]

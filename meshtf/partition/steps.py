@@ -22,7 +22,7 @@ from meshtf.partition.planner import NodePlan
 from meshtf.partition.reshard_table import Move
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Value:
     """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
 
@@ -31,7 +31,7 @@ class Value:
     many: bool = False  # a tuple of tensors, as `share` returns
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Load:
     """Read a store."""
 
@@ -39,7 +39,7 @@ class Load:
     out: Value
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Put:
     """Write the stores of an op; if it has none, tell the world outside, once."""
 
@@ -53,7 +53,7 @@ class Put:
         return self.node.op
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class MoveStep:
     """One collective."""
 
@@ -64,13 +64,13 @@ class MoveStep:
     after: Value | None = None  # does not run before this value is there
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Bucket:
     """Reductions of several values along one axis, as one collective; only a schedule
     has them.
     """
 
-    moves: list[MoveStep]
+    moves: tuple[MoveStep, ...]
 
     @property
     def node(self) -> Node | None:
@@ -78,7 +78,7 @@ class Bucket:
         return self.moves[0].node
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class WindowStep:
     """Neighbour exchange: each device gets its window's rows of `dim`,
     `fill` outside.
@@ -94,7 +94,7 @@ class WindowStep:
     node: Node
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Tell:
     """The small all_gather of `share`: stacks what all slices told, along `axes`."""
 
@@ -118,7 +118,7 @@ class Tell:
         )
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Compute:
     """`local` (or `share`) of one node on every device."""
 
@@ -139,16 +139,16 @@ class Compute:
         ]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Program:
     """Steps, and the values that are the results."""
 
     mesh: Mesh
-    steps: list[Step]
-    results: list[Value]
+    steps: tuple[Step, ...]
+    results: tuple[Value, ...]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class LoopStep:
     """A program that runs many times; see `graph.Loop`.
 
@@ -182,7 +182,7 @@ class LoopStep:
         return [v for v in every if v is not None]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class BranchStep:
     """One of two programs, chosen by a value that is the same on all devices."""
 
@@ -199,7 +199,7 @@ class BranchStep:
         return [v for v in (self.predicate, *self.taken, self.after) if v is not None]
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class CallStep:
     """One run of a program that is planned once and runs at several places; see
     `graph.Call`.

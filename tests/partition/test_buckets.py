@@ -49,10 +49,10 @@ def test_they_wait_for_each_other_until_a_segment_needs_one():
     buckets, steps = Buckets(MESH, 10**6), [reduction(10) for _ in range(4)]
     assert buckets.sort(steps[:1], []) == []
     (both,) = buckets.sort(steps[1:2], [steps[0].out])
-    assert both.moves == steps[:2]
+    assert both.moves == tuple(steps[:2])
     assert buckets.sort(steps[2:3], [steps[0].out]) == []
     assert buckets.sort([], []) == []
-    assert buckets.sort(steps[3:], [steps[3].out])[0].moves == steps[2:]
+    assert buckets.sort(steps[3:], [steps[3].out])[0].moves == tuple(steps[2:])
     assert buckets.rest() == []
 
 

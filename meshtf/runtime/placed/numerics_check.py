@@ -80,7 +80,11 @@ class Checked(Placed):
         for compute in segment.computes:
             super()._call(
                 Segment(
-                    [], [compute], segment.stage, compute.inputs, list(compute.outs)
+                    (),
+                    (compute,),
+                    segment.stage,
+                    tuple(compute.inputs),
+                    compute.outs,
                 )
             )
             if not compute.sharing:
