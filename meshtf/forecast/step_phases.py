@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence, Set
 
 from meshtf.forecast.report_data import Phase
 from meshtf.graph import Call, Node, Tensor
+from meshtf.graph.recorder import latest
 
 
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
@@ -19,7 +20,7 @@ def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase
     learn = {node for node in nodes if any(inside.primals for inside in _inside(node))}
     for node in nodes:
         found[node] = _phase(node, found, learn)
-    _serves_updates_alone(nodes, learn | {t.node for t in results}, found)
+    _serves_updates_alone(nodes, learn | {latest(t.node) for t in results}, found)
     for node in nodes:
         _fill_in(node, found)
     return found
@@ -53,8 +54,8 @@ def _phase(node: Node, before: dict[Node, Phase], learn: Set[Node]) -> Phase:
         return "backward"
     trains = node.op.effect == "write" and node.op.stores[0].kind == "parameter"
     if trains or any(
-        before.get(x.node, "forward") != "forward" or x.node in learn
-        for x in node.inputs
+        before.get(maker, "forward") != "forward" or maker in learn
+        for maker in (latest(x.node) for x in node.inputs)
     ):
         return "update"
     return "forward"
@@ -73,4 +74,4 @@ def _serves_updates_alone(
         ):
             found[node] = "update"
         for x in node.inputs:
-            users.setdefault(x.node, set()).add(found[node])
+            users.setdefault(latest(x.node), set()).add(found[node])

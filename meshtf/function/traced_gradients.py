@@ -17,11 +17,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Graph, Node, Source, Tensor, apply, executing
+from meshtf.graph import Graph, Node, Source, Spec, Tensor, apply, executing
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import Context, current, nothing_in_force
 from meshtf.graph.control_flow.body import uses
-from meshtf.mesh import Layout
+from meshtf.graph.tensor import tensor_of_value
+from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.read_write import PathNumber, Read
@@ -100,13 +101,11 @@ class Trace(Compiled):
         results = self(flat)
         if self.linked:
             called = (
-                Called(self, flat, tensors, results)
+                Called(self, flat, tensors)
                 if self.writes is None
-                else CalledWriter(self, tensors, results)
+                else CalledWriter(self, tensors)
             )
-            for y in results:
-                if has_gradient(y.dtype):
-                    y.node.rule, y.node.owner = called, EAGER
+            return [_result_of(called, k, y) for k, y in enumerate(results)]
         return results
 
     def sources(self) -> list[Tensor]:
@@ -171,15 +170,13 @@ class Called:
     beside: tuple[Tensor, ...] = _NOTHING
 
     def __init__(
-        self,
-        trace: Trace,
-        flat: Sequence[Any],
-        tensors: Sequence[Tensor],
-        results: Sequence[Tensor],
+        self, trace: Trace, flat: Sequence[Any], tensors: Sequence[Tensor]
     ) -> None:
-        self.trace, self.flat, self.tensors = trace, flat, tensors
+        self.trace = trace
+        self.flat = flat
+        self.tensors = tensors
+        self.count = len(trace.results)
         self.time = now()
-        self._results = [weakref.ref(y) for y in results]  # which hold it
         self._inputs: tuple[Tensor, ...] | None = None
 
     @property
@@ -189,29 +186,19 @@ class Called:
             self._inputs = (*self.tensors, *self.trace.sources())
         return self._inputs
 
-    @property
-    def outputs(self) -> tuple[Tensor, ...]:
-        """The results that are still in use."""
-        return tuple(y for _, y in self._outputs())
-
-    def _outputs(self) -> list[tuple[int, Tensor]]:
-        found = [(k, ref()) for k, ref in enumerate(self._results)]
-        return [(k, y) for k, y in found if y is not None]
-
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Returns the cotangents of inputs. Raises PlanError if a variable was written
         since.
         """
-        there = [
-            (k, y, dy)
-            for (k, y), dy in zip(self._outputs(), dys, strict=True)
-            if dy is not None
-        ]
-        given = [transpose(dy, y.shape.names) for _, y, dy in there]
-        passed = [_passed(dy, y) for (_, y, _), dy in zip(there, given)]
-        trace, reached = self.trace.backward(
-            tuple(k for k, _, _ in there), [s for s, _ in passed]
-        )
+        there = tuple(k for k, dy in enumerate(dys) if dy is not None)
+        given, passed = [], []
+        for k, dy in enumerate(dys):
+            if dy is not None:
+                spec = self.trace.results[k].spec
+                given.append(transpose(dy, spec.shape.names))
+                placement = self.trace.program.results[k].placement
+                passed.append(_passed(given[-1], spec, self.trace.mesh, placement))
+        trace, reached = self.trace.backward(there, [store for store, _ in passed])
         for store in trace.variables:
             if changed_since(store, self.time):
                 raise _written_since(self.trace.name, store)
@@ -232,10 +219,8 @@ class CalledWriter(Called):
     collected.
     """
 
-    def __init__(
-        self, trace: Trace, tensors: Sequence[Tensor], results: Sequence[Tensor]
-    ) -> None:
-        super().__init__(trace, _NOTHING, _NOTHING, results)
+    def __init__(self, trace: Trace, tensors: Sequence[Tensor]) -> None:
+        super().__init__(trace, _NOTHING, _NOTHING)
         self._arguments = [(weakref.ref(x), _is_first(x)) for x in tensors]
 
     @property
@@ -328,17 +313,26 @@ def _stand_in(x: Tensor) -> Tensor:
     """Returns what stands for the read of a variable in a function, outside of it."""
     store: Any = x.node.op.stores[0]
     around = Context(region=Layout.changes("*:").then(store.layout), stage=store.stage)
-    node = Node(x.node.op, (), x.mesh, x.node.source, around, EAGER)
-    node.serial = x.node.serial  # before those of all calls of the function
-    node.outputs = (Tensor(node, 0, x.spec),)
+    # Its number is before those of all calls of the function.
+    serial = x.node.serial
+    op, source = x.node.op, x.node.source
+    node = Node(op, (), (x.spec,), x.mesh, source, around, EAGER, serial)
     return node.outputs[0]
 
 
-def _passed(dy: Tensor, y: Tensor) -> tuple[SlicesStore, list[Any]]:
-    """Returns the store of a cotangent, which lies as its tensor does, and
-    its slices.
-    """
+def _result_of(called: Called, index: int, y: Tensor) -> Tensor:
+    """Returns y as a result of a call, by which its gradient is."""
+    if not has_gradient(y.dtype):
+        return y
     assert y.held is not None and y.mesh is not None
-    placement = y.held.placement
-    different, pattern = distinct(bring(dy, placement))
-    return SlicesStore("a cotangent", y.spec, y.mesh, placement, pattern), different
+    return tensor_of_value(y.spec, y.held, y.mesh, (called, index), EAGER)
+
+
+def _passed(
+    dy: Tensor, spec: Spec, mesh: Mesh, placement: Placement
+) -> tuple[SlicesStore, list[Any]]:
+    """Returns the store of a cotangent, which lies as its tensor does, and
+    its shards.
+    """
+    shards, pattern = distinct(bring(dy, placement))
+    return SlicesStore("a cotangent", spec, mesh, placement, pattern), shards

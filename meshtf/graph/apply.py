@@ -31,13 +31,20 @@ class Executor(Protocol):
         Mesh | None
     )  # the mesh of the function being traced, once known; None in eager mode
 
+    @property
+    def owner(self) -> Any:
+        """The executor whose nodes these are, to gradients."""
+
+    def recorder_of(self, op: Op) -> Any:
+        """Returns the executor that nodes of an op go to: itself, or one around."""
+
     def find(self, op: Op) -> Node | None:
         """Returns a node made before that says the same, such as another read of a
         variable.
         """
 
-    def run(self, node: Node) -> None:
-        """Records a node or runs it."""
+    def run(self, node: Node) -> tuple[Tensor, ...]:
+        """Records a node or runs it, and returns its outputs."""
 
 
 class _Executors(threading.local):
@@ -101,7 +108,7 @@ def _apply_all(
 ) -> tuple[Tensor, ...]:
     if not isinstance(op, Op):
         refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
-    executor, around = current_executor(), current()
+    executor, around = current_executor().recorder_of(op), current()
     found = executor.find(op) if op.effect == "read" else None
     if found is not None:
         return found.outputs
@@ -121,12 +128,10 @@ def _apply_all(
     check = check and not around.primals and op.effect is None
     if mesh is not None and check:
         check_layout(specs, mesh, mesh.layout_in(around.region), source)
-    node = Node(op, tensors, mesh, source, around, executor)
-    node.outputs = tuple(Tensor(node, i, spec) for i, spec in enumerate(specs))
+    node = Node(op, tensors, specs, mesh, source, around, executor.owner)
     if node.group is not None and op.effect is None:
         node.group.nodes.append(node)
-    executor.run(node)
-    return node.outputs
+    return executor.run(node)
 
 
 def _as_tensor(x: Any, op: Op, i: int) -> Tensor:

@@ -32,6 +32,7 @@ class Context:
     primals: tuple[
         Any, ...
     ] = ()  # inside a gradient rule: the tensors of the forward node
+    rule: Any = None  # a gradient of a user's own, and which of its results is made
     group: Any = None  # inside `recompute`: what is computed again
     after: Any = None  # nodes made here must not run before this tensor is there
     instead: Any = None  # by tensor: the same, computed again, to take in its place

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.graph.layout_check import check_layout
-from meshtf.graph.op import Op
+from meshtf.graph.op import Op, Spec
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.mesh import Mesh
 
@@ -27,21 +27,33 @@ class Group:
         self.nodes: list[Node] = []
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Rule:
-    """A gradient of a user's own: that of `outputs` by `inputs`, whatever lies between
+    """A gradient of a user's own: that of results by `inputs`, whatever lies between
     them.
+
+    Attributes:
+      inputs: the tensors by which there are gradients.
+      captures: what the results depend on besides: it gets no gradient.
+      count: the number of results.
+      beside: what was made on the way, which the gradient may need.
+      gradient: takes the cotangent of each result, returns that of each input; None
+        where there is none.
     """
 
     inputs: tuple[Tensor, ...]
-    captures: tuple[
-        Tensor, ...
-    ]  # what the outputs depend on besides: it gets no gradient
-    outputs: tuple[Tensor, ...]
-    beside: tuple[Tensor, ...]  # what was made on the way, which the gradient may need
-    gradient: Callable[
-        [Sequence[Any]], Sequence[Any]
-    ]  # cotangents of outputs -> of inputs
+    captures: tuple[Tensor, ...]
+    count: int
+    beside: tuple[Tensor, ...]
+    gradient: Callable[[Sequence[Any]], Sequence[Any]]
+
+
+def latest(node: Node) -> Node:
+    """Returns the node that took the place of another one: see `Graph.replace`."""
+    replacements = getattr(node.owner, "replacements", None)
+    while replacements and node in replacements:
+        node = replacements[node]
+    return node
 
 
 class Graph:
@@ -50,7 +62,34 @@ class Graph:
     def __init__(self, mesh: Mesh | None = None) -> None:
         self.mesh = mesh
         self.nodes: list[Node] = []
+        self.replacements: dict[Node, Node] = {}  # by nodes that were replaced
         self._reads: dict[Any, Node] = {}
+
+    @property
+    def owner(self) -> Graph:
+        """Itself: gradients of its nodes are recorded in it."""
+        return self
+
+    def recorder_of(self, op: Op) -> Graph:
+        """Returns the graph that nodes of an op go to."""
+        return self
+
+    def replace(self, node: Node, op: Op, specs: Sequence[Spec]) -> Node:
+        """Lets a node of this graph make more, as what a gradient needs of a loop.
+
+        Args:
+          node: the node, as it was recorded.
+          op: what it applies from now on.
+          specs: those of its further outputs.
+
+        Returns:
+          the node that takes its place, from `latest` on.
+        """
+        new = node.extended(op, specs)
+        self.replacements[node] = new
+        if node in self.nodes:
+            self.nodes[self.nodes.index(node)] = new
+        return new
 
     def find(self, op: Op) -> Node | None:
         """Returns an earlier read of the same variable that no write came after."""
@@ -61,8 +100,8 @@ class Graph:
         self.nodes[:] = nodes
         self._reads = {n.op.stores[0]: n for n in nodes if n.op.effect == "read"}
 
-    def run(self, node: Node) -> None:
-        """Records a node."""
+    def run(self, node: Node) -> tuple[Tensor, ...]:
+        """Records a node, and returns its outputs."""
         if self.mesh is None and node.mesh is not None:
             self.mesh = node.mesh
             self.settle_mesh()
@@ -72,11 +111,10 @@ class Graph:
             for store in node.op.stores:
                 self._reads.pop(store, None)
         self.nodes.append(node)
+        return node.outputs
 
     def settle_mesh(self) -> None:
-        """Gives nodes that were made before the mesh was known their mesh. Raises
-        LayoutError.
-        """
+        """Checks nodes that were made before the mesh was known. Raises LayoutError."""
         assert self.mesh is not None
         for node in self.nodes:
             for store in node.op.stores if node.op.effect == "read" else ():
@@ -85,12 +123,6 @@ class Graph:
                     _ = (
                         store.placement
                     )  # refuses an argument that the layout cannot hold
-            if node.mesh is None:
-                node.mesh = self.mesh
-                if not node.primals:
-                    check_layout(
-                        [y.spec for y in node.outputs],
-                        self.mesh,
-                        node.layout,
-                        node.source,
-                    )
+            if not node.primals:
+                specs = [y.spec for y in node.outputs]
+                check_layout(specs, self.mesh, node.layout, node.source)

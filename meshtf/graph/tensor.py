@@ -10,7 +10,9 @@ A recorded tensor is a promise; an eager one also holds a value on each position
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from meshtf.errors import NoValueError, explain_error
@@ -31,13 +33,31 @@ def next_serial() -> int:
 
 
 class Node:
-    """One application of an op."""
+    """One application of an op. It never changes: see `recorder.replace`.
+
+    Attributes:
+      op: what is applied.
+      inputs: the tensors that it is applied to.
+      outputs: the tensors that it makes.
+      region: changes of the mesh's layout.
+      source: the user's line.
+      primals: inside of a gradient rule, the tensors whose states it takes.
+      group: nodes of one group are computed again for the backward pass.
+      after: it does not run before this tensor is there.
+      stage: of a pipeline; None: where the inputs are.
+      owner: the executor that recorded or ran it.
+      serial: a number above those of all nodes before.
+      rule: a gradient of a user's own, in place of the op's; it is that of several
+        nodes, one for each result.
+      rule_index: which of the rule's results this is.
+      path: the names of the modules around.
+    """
 
     __slots__ = (
         "op",
         "inputs",
         "outputs",
-        "mesh",
+        "_mesh",
         "region",
         "source",
         "primals",
@@ -47,42 +67,92 @@ class Node:
         "owner",
         "serial",
         "rule",
+        "rule_index",
         "path",
     )
+
+    op: Op
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+    region: Layout
+    source: Source
+    primals: tuple[Tensor, ...]
+    group: Any
+    after: Tensor | None
+    stage: int | None
+    owner: Any
+    serial: int
+    rule: Any
+    rule_index: int
+    path: tuple[str, ...]
+    _mesh: Mesh | None
 
     def __init__(
         self,
         op: Op,
         inputs: tuple[Tensor, ...],
+        specs: Sequence[Spec],
         mesh: Mesh | None,
         source: Source,
         around: Context,
         owner: object,
+        serial: int | None = None,
     ) -> None:
-        self.op = op
-        self.inputs = inputs
-        self.outputs: tuple[Tensor, ...] = ()
-        self.mesh = mesh
-        self.source = source
-        self.region = around.region  # changes of the mesh's layout
-        self.primals: tuple[Tensor, ...] = (
-            around.primals
-        )  # of a gradient rule: takes their states
-        self.group = (
-            around.group
-        )  # nodes of one group are computed again for the backward pass
-        self.after: Tensor | None = (
-            around.after
-        )  # does not run before this tensor is there
-        self.stage = around.stage  # of a pipeline; None: where the inputs are
-        self.owner = owner  # the executor that ran it
-        self.path: tuple[str, ...] = (
-            self.primals[-1].node.path
-            if self.primals  # of modules
-            else around.path
+        primals = around.primals
+        rule, rule_index = around.rule or (None, 0)
+        self._set(
+            op=op,
+            inputs=inputs,
+            _mesh=mesh,
+            region=around.region,
+            source=source,
+            primals=primals,
+            group=around.group,
+            after=around.after,
+            stage=around.stage,
+            owner=owner,
+            serial=next(_serial) if serial is None else serial,
+            rule=rule,
+            rule_index=rule_index,
+            path=primals[-1].node.path if primals else around.path,
         )
-        self.serial = next(_serial)
-        self.rule: Any = None  # a gradient of a user's own, in place of the op's
+        self._set(outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)))
+
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise dataclasses.FrozenInstanceError(f"a node's {name} does not change.")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"a node's {name} does not change.")
+
+    def changed(self, **changes: Any) -> Node:
+        """Returns a node that differs in some attributes, with the same number."""
+        node = object.__new__(Node)
+        node._set(**{name: getattr(self, name) for name in Node.__slots__} | changes)
+        return node
+
+    def without_inputs(self) -> Node:
+        """Returns a node with new outputs that does not hold the inputs."""
+        node = self.changed(inputs=())
+        node._set(outputs=tuple(Tensor(node, y.index, y.spec) for y in self.outputs))
+        return node
+
+    def extended(self, op: Op, specs: Sequence[Spec]) -> Node:
+        """Returns a node with another op, which makes more: its outputs are those of
+        this node, and new ones.
+        """
+        node = self.changed(op=op)
+        extra = enumerate(specs, start=len(self.outputs))
+        node._set(outputs=(*self.outputs, *(Tensor(node, i, s) for i, s in extra)))
+        return node
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """Its mesh: where none was known, that of the function around, once it is."""
+        return self.owner.mesh if self._mesh is None and self.owner else self._mesh
 
     @property
     def layout(self) -> Layout:
@@ -199,11 +269,25 @@ class Tensor(Operators):
     __hash__ = object.__hash__
 
 
-def tensor_of_value(spec: Spec, held: Held, mesh: Mesh) -> Tensor:
+def tensor_of_value(
+    spec: Spec,
+    held: Held,
+    mesh: Mesh,
+    rule: tuple[Any, int] | None = None,
+    owner: object = None,
+) -> Tensor:
     """Returns an eager tensor that no op made: the result of a function, or its
     argument.
+
+    Args:
+      spec: its shape and data type.
+      held: its value.
+      mesh: where that lies.
+      rule: what its gradients are by, and which of the rule's results it is.
+      owner: the executor in whose gradients it takes part.
     """
-    node = Node(Op(), (), mesh, Source("function", "", 0), Context(), None)
+    around = Context(rule=rule)
+    node = Node(Op(), (), (), mesh, Source("function", "", 0), around, owner)
     # The node does not refer to the tensor, which goes when it is unused.
     tensor = Tensor(node, 0, spec)
     tensor.held = held

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Branch, Call, Loop, Node, Tensor
+from meshtf.graph.recorder import latest
 from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.state import finished
 from meshtf.partition.builder import Builder
@@ -40,7 +41,7 @@ def build(
       prune: whether to leave out what no result and no effect needs.
     """
     builder = Builder(mesh, PLANNERS)
-    for node in live(nodes, results) if prune else nodes:
+    for node in live(nodes, results) if prune else map(latest, nodes):
         builder.node(node)
     final = []
     for tensor in results:
@@ -52,12 +53,12 @@ def build(
 
 def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
     """Returns the nodes that results or effects need."""
-    needed = {t.node for t in results}
+    needed = {latest(t.node) for t in results}
     kept = []
-    for node in reversed(nodes):
+    for node in map(latest, reversed(nodes)):
         if node in needed or node.op.effect in ("write", "print"):
             kept.append(node)
-            needed.update(x.node for x in node.inputs)
+            needed.update(latest(x.node) for x in node.inputs)
             if node.after is not None:
-                needed.add(node.after.node)
+                needed.add(latest(node.after.node))
     return kept[::-1]

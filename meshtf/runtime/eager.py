@@ -29,13 +29,22 @@ class Eager:
 
     mesh: Mesh | None = None
 
+    @property
+    def owner(self) -> Eager:
+        """Itself: all that runs outside of functions is in one gradient."""
+        return self
+
+    def recorder_of(self, op: Op) -> Eager:
+        """Returns the executor that nodes of an op go to."""
+        return self
+
     def find(self, op: Op) -> Node | None:
         """Returns nothing: every read reads."""
         return None
 
-    def run(self, node: Node) -> None:
-        """Runs a node and gives its outputs their values; on an abstract mesh, places
-        alone.
+    def run(self, node: Node) -> tuple[Tensor, ...]:
+        """Runs a node, and returns outputs with their values; on an abstract mesh, with
+        their places alone.
         """
         if node.mesh is None:
             raise MeshError(
@@ -51,13 +60,14 @@ class Eager:
             if node.mesh.abstract
             else _run_node(program, node)
         )
-        for y, value, slices in zip(node.outputs, program.results, values):
-            y.held = Held(value.placement, slices)
         if node.op.effect == "write":
             for store in node.op.stores:
                 written(store)
         if node.group is None and _ends_gradients(node):
-            node.inputs = ()  # no longer of use, and perhaps large
+            node = node.without_inputs()  # no longer of use, and perhaps large
+        for y, value, slices in zip(node.outputs, program.results, values):
+            y.held = Held(value.placement, slices)
+        return node.outputs
 
 
 EAGER = Eager()
@@ -69,10 +79,10 @@ class InPlace(Eager):
     def __init__(self, mesh: Mesh | None) -> None:
         self.mesh, self.around = mesh, EAGER
 
-    def run(self, node: Node) -> None:
-        """Runs a node, which gradients find outside of the function as well."""
-        super().run(node)
-        node.owner = EAGER
+    @property
+    def owner(self) -> Eager:
+        """The executor outside: gradients find nodes there as well."""
+        return EAGER
 
 
 def _ends_gradients(node: Node) -> bool:

@@ -37,9 +37,9 @@ CONSTRUCTS = (
     Mutant(
         "a user's gradient is forgotten in a second run",
         GRADIENTS,
-        "_Backward._replay",
-        "y.node.rule = again",
-        "pass",
+        "_Backward._second_rule",
+        "rules[old.rule], old.rule_index",
+        "None",
         TEST_CUSTOM,
     ),
     Mutant(

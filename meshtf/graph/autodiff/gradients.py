@@ -22,7 +22,7 @@ from meshtf.graph.autodiff.cotangents import Cotangents
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import Rule
+from meshtf.graph.recorder import Rule, latest
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import Source, has_gradient
 from meshtf.names.arguments import as_sequence
@@ -169,52 +169,67 @@ class _Backward:
         self.again: dict[Tensor, Tensor] = {}  # tensor -> the same, computed once more
         self.replayed: set[Any] = set()
         self.ruled: set[Any] = set()  # users' own gradients that were called
+        # Users' own gradients -> their results that are used, by which result it is.
+        self.results: dict[Any, dict[int, Tensor]] = {}
         self.reads: dict[int, list[Tensor]] = {}  # variable -> its reads
 
     def walk(self, ys: Sequence[Tensor], among: Collection[Node] | None) -> None:
         """Finds the nodes between targets and ys."""
         owners = set(_around(current_executor()))
+        allowed = None if among is None else {node.serial for node in among}
         found: dict[int, Node] = {}
-        stack = [y.node for y in ys]
+        stack = list(ys)
         while stack:
-            node = stack.pop()
-            if (
-                node.serial not in found
-                and node.owner in owners
-                and (among is None or node in among)
-            ):
+            y = stack.pop()
+            node = latest(y.node)
+            if node.owner not in owners:
+                continue
+            if allowed is not None and node.serial not in allowed:
+                continue
+            if node.rule is not None:
+                self.results.setdefault(node.rule, {})[node.rule_index] = y
+            if node.serial not in found:
                 found[node.serial] = node
-                stack.extend(x.node for x in _sources(node))
-                stack.extend(x.node for x in (node.rule.captures if node.rule else ()))
-        reaching: set[Node] = set()
+                stack.extend(_sources(node))
+                stack.extend(node.rule.captures if node.rule else ())
+        reaching: set[int] = set()  # serials of nodes
         for serial in sorted(found):
             node = found[serial]
             if node.op.effect == "read" and id(node.op.stores[0]) in self.targets:
                 self.reads.setdefault(id(node.op.stores[0]), []).extend(node.outputs)
-                reaching.add(node)
+                reaching.add(serial)
             elif any(
-                has_gradient(x.dtype) and (id(x) in self.targets or x.node in reaching)
+                has_gradient(x.dtype)
+                and (id(x) in self.targets or x.node.serial in reaching)
                 for x in _sources(node)
             ):
-                reaching.add(node)
+                reaching.add(serial)
                 self.nodes.append(node)
             if node.rule is not None:
                 self._check_captures(node, reaching)
 
     def step(self, node: Node) -> None:
         """Turns cotangents of a node's outputs into cotangents of its inputs."""
-        inputs, outputs = _sources(node), (node.rule or node).outputs
-        dys = [self.cotangents.get(y) for y in outputs]
+        inputs, outputs = _sources(node), self._outputs(node)
+        dys = [None if y is None else self.cotangents.get(y) for y in outputs]
         if all(dy is None for dy in dys) or node.rule in self.ruled:
             return
         if node.group is not None:
             self._replay(node, next(dy for dy in dys if dy is not None))
         xs = [self.again.get(x, x) for x in inputs]
-        ys = [self.again.get(y, y) for y in outputs]
-        with context(primals=(*inputs, *outputs), region=node.region, stage=node.stage):
+        present = [y for y in outputs if y is not None]
+        ys = [self.again.get(y, y) for y in present]
+        with context(primals=(*inputs, *present), region=node.region, stage=node.stage):
             for x, dx in zip(inputs, self._rule(node, dys, ys, xs), strict=True):
                 if dx is not None:
                     self.cotangents.add(x, dx)
+
+    def _outputs(self, node: Node) -> Sequence[Tensor | None]:
+        """Returns what a node made, or the results of its rule that are used."""
+        if node.rule is None:
+            return node.outputs
+        results = self.results[node.rule]
+        return [results.get(k) for k in range(node.rule.count)]
 
     def of(self, x: Any) -> Tensor | None:
         """Returns the cotangent of a target."""
@@ -252,12 +267,12 @@ class _Backward:
                 )
             ) from None
 
-    def _check_captures(self, node: Node, reaching: set[Node]) -> None:
+    def _check_captures(self, node: Node, reaching: set[int]) -> None:
         """Refuses a user's own gradient which would miss a target, since it is not by
         that.
         """
         for x in node.rule.captures:
-            if id(x) in self.targets or x.node in reaching:
+            if id(x) in self.targets or x.node.serial in reaching:
                 read = x.node.op.effect == "read"
                 what = repr(x.node.op.stores[0].name) if read else "a tensor"
                 raise PlanError(
@@ -278,7 +293,11 @@ class _Backward:
         self.replayed.add(node.group)
         arrival = _Arrival(dy)
         made: set[Tensor] = set()
-        for old in (n for n in node.group.nodes if n not in self.same):
+        rules: dict[Rule, Rule] = {}
+        same = {n.serial for n in self.same}
+        for old in map(latest, node.group.nodes):
+            if old.serial in same:
+                continue
             xs = [self.again.get(x, x) for x in old.inputs]
             after = None if any(x in made for x in xs) else arrival.at(old.stage)
             with context(
@@ -287,16 +306,21 @@ class _Backward:
                 stage=old.stage,
                 group=None,
                 after=after,
+                rule=self._second_rule(old, rules),
             ):
                 ys = apply_all(_following(old.op, self.again), *xs, mesh=old.mesh)
             self.again.update(zip(old.outputs, ys))
             made.update(ys)
-        for rule in dict.fromkeys(
-            n.rule for n in node.group.nodes if isinstance(n.rule, Rule)
-        ):
-            again = _second_run(rule, self.again)
-            for y in again.outputs:
-                y.node.rule = again
+
+    def _second_rule(
+        self, old: Node, rules: dict[Rule, Rule]
+    ) -> tuple[Rule, int] | None:
+        """Returns what the second run of a node has for a rule; rules are made once."""
+        if old.rule is None:
+            return None
+        if old.rule not in rules:
+            rules[old.rule] = _second_run(old.rule, self.again)
+        return rules[old.rule], old.rule_index
 
 
 class _Arrival:
@@ -352,8 +376,8 @@ def _second_run(rule: Rule, again: Mapping[Tensor, Tensor]) -> Rule:
         ):
             return rule.gradient(dys)
 
-    inputs, captures, outputs, beside = (
+    inputs, captures, beside = (
         tuple(again.get(x, x) for x in xs)
-        for xs in (rule.inputs, rule.captures, rule.outputs, rule.beside)
+        for xs in (rule.inputs, rule.captures, rule.beside)
     )
-    return Rule(inputs, captures, outputs, beside, gradient)
+    return Rule(inputs, captures, rule.count, beside, gradient)

@@ -17,7 +17,7 @@ from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import current_executor, executing
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op, Spec
-from meshtf.graph.recorder import Graph
+from meshtf.graph.recorder import Graph, latest
 from meshtf.graph.tensor import Node, Source, Tensor
 
 
@@ -44,12 +44,13 @@ class Inner(Graph):
         """Returns an earlier read of the same variable, outside."""
         return self.around.find(op)
 
-    def run(self, node: Node) -> None:
-        """Records a node. Raises PlanError if it writes."""
-        if node.op.effect == "read":
-            node.owner = self.around
-            self.around.run(node)
-        elif node.op.effect is not None:
+    def recorder_of(self, op: Op) -> Graph:
+        """Returns the graph that nodes of an op go to: reads go to the one around."""
+        return self.around.recorder_of(op) if op.effect == "read" else self
+
+    def run(self, node: Node) -> tuple[Tensor, ...]:
+        """Records a node, and returns its outputs. Raises PlanError if it writes."""
+        if node.op.effect is not None:
             raise PlanError(
                 explain_error(
                     f"{node.op.title} has an effect, and bodies of loops, branches and "
@@ -60,15 +61,14 @@ class Inner(Graph):
                     "a pipeline keep.",
                 )
             )
-        else:
-            self.nodes.append(node)
+        self.nodes.append(node)
+        return node.outputs
 
     def given(self, spec: Spec) -> Tensor:
         """Returns a tensor that stands for what the body will be given."""
-        node = Node(Given(spec), (), self.mesh, Source.here(), current(), self)
-        tensor = Tensor(node, 0, spec)
-        node.outputs = (tensor,)
-        return tensor
+        source = Source.here()
+        node = Node(Given(spec), (), (spec,), self.mesh, source, current(), self)
+        return node.outputs[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -79,9 +79,14 @@ class Body:
 
     graph: Inner
     arguments: tuple[Tensor, ...]
-    nodes: tuple[Node, ...]
+    recorded: tuple[Node, ...]
     results: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes; of one that was replaced, the latest."""
+        return tuple(latest(node) for node in self.recorded)
 
     @staticmethod
     def of(
@@ -137,12 +142,12 @@ def uses(node: Node) -> tuple[Tensor, ...]:
 
 def needed(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
     """Returns those nodes that the results need, in their order."""
-    wanted = {t.node for t in results}
+    wanted = {latest(t.node) for t in results}
     kept = []
-    for node in reversed(nodes):
+    for node in map(latest, reversed(nodes)):
         if node in wanted:
             kept.append(node)
-            wanted.update(x.node for x in uses(node))
+            wanted.update(latest(x.node) for x in uses(node))
     return kept[::-1]
 
 

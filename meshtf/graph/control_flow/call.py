@@ -26,6 +26,7 @@ from meshtf.graph.control_flow.body import (
 )
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
+from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient, wide
 
@@ -72,18 +73,15 @@ class Call(Op):
         return self.which.label
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        dys, (node, *_) = (
-            dy if isinstance(dy, tuple) else (dy,),
-            {r.node for r in (y if isinstance(y, tuple) else (y,))},
-        )
+        dys = dy if isinstance(dy, tuple) else (dy,)
+        node = latest((y[0] if isinstance(y, tuple) else y).node)
         there = tuple(k for k, d in enumerate(dys) if d is not None)
         backward = _shared_backward(self.body, there)
         keeping = backward.keeping(self.body)
-        node.op = dataclasses.replace(self, body=keeping)
-        node.outputs += tuple(
-            Tensor(node, k, keeping.results[k].spec)
-            for k in range(len(node.outputs), len(keeping.results))
-        )
+        extra = [r.spec for r in keeping.results[len(node.outputs) :]]
+        if extra:
+            op = dataclasses.replace(self, body=keeping)
+            node = node.owner.replace(node, op, extra)
         outside = dict(zip((*keeping.arguments, *keeping.captures), xs))
         outside.update(zip(keeping.results, node.outputs))
         sums = [

@@ -29,6 +29,7 @@ from meshtf.graph.control_flow.body import (
 )
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.operators import OPERATORS
+from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.names import Dimension, Shape, has_gradient, wide
 
@@ -162,7 +163,7 @@ class _Reversed:
         self.walked = dict(zip(self.rows, xs[loop.states : loop.states + loop.rows]))
         self.captured = dict(zip(loop.body.captures, xs[loop.states + loop.rows :]))
         self.inputs = (*formal, *loop.body.captures)
-        self.node = ys[0].node
+        self.node = latest(ys[0].node)
 
     def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Returns the cotangents of all inputs. Those of captures are sums over all
@@ -266,17 +267,15 @@ class _Reversed:
 
     def _keep(self, kept: list[Tensor]) -> Iterable[Tensor]:
         """Makes the forward loop stack what the backward body needs of each turn."""
-        op, node = self.node.op, self.node
+        node, op = self.node, self.node.op
         assert isinstance(op, Loop) and op.dim is not None
         first = op.states + op.sums
-        there = dict(zip(op.body.results[first:], node.outputs[first:]))
-        new = [x for x in kept if x not in there]
-        body = dataclasses.replace(op.body, results=(*op.body.results, *new))
-        node.op = dataclasses.replace(op, body=body)
-        more = [
-            Tensor(node, len(node.outputs) + i, stacked(x.spec, op.dim))
-            for i, x in enumerate(new)
-        ]
-        node.outputs += tuple(more)
-        there.update(zip(new, more))
-        return [there[x] for x in kept]
+        stacks = dict(zip(op.body.results[first:], node.outputs[first:]))
+        new = [x for x in kept if x not in stacks]
+        if new:
+            body = dataclasses.replace(op.body, results=(*op.body.results, *new))
+            specs = [stacked(x.spec, op.dim) for x in new]
+            extended = dataclasses.replace(op, body=body)
+            more = node.owner.replace(node, extended, specs).outputs[-len(new) :]
+            stacks.update(zip(new, more))
+        return [stacks[x] for x in kept]

@@ -23,7 +23,6 @@ from meshtf.graph import (
     Node,
     Rule,
     Tensor,
-    apply,
     context,
     executing,
 )
@@ -31,7 +30,7 @@ from meshtf.graph.control_flow.body import Inner, record_body
 from meshtf.graph.control_flow.branch import branch_gradient
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
-from meshtf.ops.control.custom_gradient import Result
+from meshtf.ops.control.custom_gradient import result_of
 from meshtf.ops.control.nested_values import (
     packed,
     require_alike_nests,
@@ -47,9 +46,8 @@ class _NeverRun(Inner):
     left out.
     """
 
-    def run(self, node: Node) -> None:
-        if node.op.effect in (None, "read"):
-            super().run(node)
+    def run(self, node: Node) -> tuple[Tensor, ...]:
+        return super().run(node) if node.op.effect is None else node.outputs
 
 
 def with_branch_not_taken(
@@ -87,9 +85,8 @@ def with_branch_not_taken(
     outside = {x: _outside(x) for x in body.captures if _is_outside(x)}
     if not outside:
         return made
-    ys = [apply(Result(), x) for x in taken]
-    _have_zeros(ys, taken, body, outside)
-    return packed(made, ys)
+    rule = _zeros_rule(len(taken), taken, body, outside)
+    return packed(made, [result_of(rule, k, x) for k, x in enumerate(taken)])
 
 
 def _is_outside(x: Tensor) -> bool:
@@ -111,21 +108,19 @@ def _read_variable(x: Tensor) -> Any:
     return op.stores[0] if is_variable else None
 
 
-def _have_zeros(
-    ys: Sequence[Tensor],
+def _zeros_rule(
+    count: int,
     taken: Sequence[Tensor],
     body: Body,
     outside: Mapping[Tensor, Tensor],
-) -> None:
-    """Gives ys the gradient of `taken`, and zeros by what the body of the other branch
-    captures.
+) -> Rule:
+    """Returns the rule of `count` results: the gradient of `taken`, and zeros by what
+    the body of the other branch captures.
     """
     captures = [x for x in body.captures if x in outside]
     inputs = (*taken, *(outside[x] for x in captures))
     gradient = functools.partial(_gradient, len(taken), captures, body, outside)
-    rule = Rule(inputs, (), tuple(ys), (), gradient)
-    for y in ys:
-        y.node.rule = rule
+    return Rule(inputs, (), count, (), gradient)
 
 
 def _gradient(
@@ -139,12 +134,11 @@ def _gradient(
     as well.
     """
     half = branch_gradient(body, dys)
+    reached = [x for x in half.cotangents if x in outside]
+    further = half.body([half.cotangents[x] for x in reached])
+    rule = _zeros_rule(len(reached), (), further, {**outside, **half.given})
     zeros = {}
-    for x in half.cotangents:
-        if x in outside:
-            with context(primals=(outside[x],)):
-                zeros[x] = apply(Result(), OPERATORS["zeros_like"](outside[x]))
-    if zeros:
-        further = half.body([half.cotangents[x] for x in zeros])
-        _have_zeros(list(zeros.values()), (), further, {**outside, **half.given})
+    for k, x in enumerate(reached):
+        with context(primals=(outside[x],)):
+            zeros[x] = result_of(rule, k, OPERATORS["zeros_like"](outside[x]))
     return [*dys[:number], *(zeros.get(x) for x in captures)]

@@ -34,6 +34,7 @@ from meshtf.graph import (
     current_executor,
     next_serial,
 )
+from meshtf.graph.arguments import as_tensor
 from meshtf.names import has_gradient
 from meshtf.names.arguments import as_callable, described
 from meshtf.ops.control.nested_values import flattened
@@ -58,6 +59,12 @@ class Result(Op):
 
     def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
         return xs
+
+
+def result_of(rule: Rule, index: int, y: Tensor) -> Tensor:
+    """Returns y as a result of a rule, by which its gradient is."""
+    with context(rule=(rule, index)):
+        return apply(Result(), y)
 
 
 def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -99,21 +106,20 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
                     way_out="Return the result and a rule: return y, lambda dy: [dx].",
                 )
             )
-        flat_ys = [
-            None if y is None else apply(Result(), y) for y in flattened(made[0])
-        ]
-        ys = [y for y in flat_ys if y is not None]
+        ys = flattened(made[0])
+        own = [as_tensor("result", y) for y in ys if y is not None]
         inputs = tuple(x for x in flat if isinstance(x, Tensor))
         rule = Rule(
             inputs,
-            _captures(ys, inputs, since),
-            tuple(ys),
+            _captures(own, inputs, since),
+            len(own),
             beside,
-            functools.partial(_cotangents, made[1], inputs, ys, source, current()),
+            functools.partial(_cotangents, made[1], inputs, own, source, current()),
         )
-        for y in ys:
-            y.node.rule = rule
-        return tf.nest.pack_sequence_as(made[0], flat_ys)
+        results = iter([result_of(rule, k, y) for k, y in enumerate(own)])
+        return tf.nest.pack_sequence_as(
+            made[0], [None if y is None else next(results) for y in ys]
+        )
 
     return wrapped
 
