@@ -1,21 +1,28 @@
 """The house: imports point one way, files and functions stay short, and everything says
 what it is.
 
-Everything is read with `ast`, so nothing here depends on what importing a module would
-do.
+Nearly everything is read with `ast`, so that it does not depend on what importing a
+module would do.
 """
 
 from __future__ import annotations
 
 import ast
 import collections
+import dataclasses
 import functools
 import re
 import statistics
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
+
+from meshtf.graph import Spec
+from meshtf.graph.tensor import tensor_of_value
+from meshtf.names import Shape
+from meshtf.partition import segments, steps
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("meshtf", "transformer", "examples", "benchmarks")
@@ -298,3 +305,22 @@ def test_lines_of_a_class_are_counted_without_words_and_samples():
 )
 def test_a_body_is_counted_without_signature_and_docstring(text, lines):
     assert body_lines(ast.parse(text).body[0]) == lines
+
+
+def test_what_was_recorded_or_planned_never_changes():
+    plans = (steps.Value, *get_args(steps.Step), steps.Program, segments.Segment)
+    assert all(plan.__dataclass_params__.frozen for plan in plans)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        tensor_of_value(Spec(Shape(), "int32"), None, None).node.inputs = ()
+    recorded = ("node", "step", "segment", "program")
+    changed = [
+        here(path, target)
+        for path in files("meshtf")
+        for node in ast.walk(tree(path))
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign))
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if isinstance(target, ast.Attribute)
+        and ast.unparse(target.value).split(".")[-1] in recorded
+        and ast.unparse(target.value) != "self"
+    ]
+    assert not changed, changed
