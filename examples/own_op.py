@@ -26,7 +26,7 @@ class Distance(mtf.Op):
         mtf.Sample(("d",), ("batch:3; d:5", "centre:2; d:5")),
     )
 
-    def out(self, *xs: mtf.Spec) -> tuple[mtf.Spec, ...]:
+    def output_specs(self, *xs: mtf.Spec) -> tuple[mtf.Spec, ...]:
         x, c = xs
         if not x.shape.names[-1] == c.shape.names[-1] == self.dim:
             raise mtf.ShapeError(

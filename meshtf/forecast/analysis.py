@@ -372,7 +372,7 @@ class _Analysis:
         self.ops.append(
             Done(
                 len(self.ops),
-                node.op.title,
+                node.op.display_name,
                 source.function,
                 source.file,
                 source.line,

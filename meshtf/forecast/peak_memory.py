@@ -175,7 +175,8 @@ def _scratch(
             if v.spec is not None
         ]
         found[:, _slice(step.plan.stage)] = sum(
-            local_bytes(s, mesh.whole, mesh) for s in step.node.op.scratch(*local)
+            local_bytes(s, mesh.whole, mesh)
+            for s in step.node.op.workspace_specs(*local)
         )
     return found
 

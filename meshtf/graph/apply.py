@@ -136,18 +136,18 @@ def _apply_all(
 
 def _as_tensor(x: Any, op: Op, i: int) -> Tensor:
     """Returns input i of an op as a tensor. Raises ArgumentError, by the name that
-    `out` has.
+    `output_specs` has.
     """
     if hasattr(x, "tensor"):
         return x.tensor()
-    code = type(op).out.__code__
+    code = type(op).output_specs.__code__
     names = code.co_varnames[1 : code.co_argcount]
     return refuse_tensor(names[i] if i < len(names) else "x", x)
 
 
 def _out(op: Op, inputs: tuple[Tensor, ...], source: Source) -> tuple[Spec, ...]:
     try:
-        return op.out(*(x.spec for x in inputs))
+        return op.output_specs(*(x.spec for x in inputs))
     except MeshtfError as error:
         if "from  " in str(error):
             raise

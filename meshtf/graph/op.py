@@ -12,7 +12,7 @@ suite) follows from what stands here, so adding an op touches one file. A whole 
       rows: str
       samples = (Sample(("rows",), ("rows:8;d:4", "int batch:4")),)
 
-      def out(self, table, ids):
+      def output_specs(self, table, ids):
         return (Spec(ids.shape + table.shape.without(self.rows), table.dtype),)
 
       def role(self, factor):           # a device that holds some rows gives zero for the others
@@ -193,10 +193,10 @@ class Op(Frozen):
     samples: ClassVar[tuple[Sample, ...]] = ()
     # May unfinished sums flow through? "each": one unfinished input at a time; "joint":
     # all at once. May be a property where it depends on an attribute.
-    linear: ClassVar[Literal["each", "joint"] | None] = None
+    linearity: ClassVar[Literal["each", "joint"] | None] = None
     # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes
     # of a program.
-    outlined: ClassVar[bool] = False
+    share_trace: ClassVar[bool] = False
     # Whether no gradient ever flows through, so that nothing before it needs one.
     stops_gradient: ClassVar[bool] = False
     # Whether all of the outputs is zero, so that they are unfinished sums, too; may be
@@ -213,7 +213,7 @@ class Op(Frozen):
     # recording.
     effect: ClassVar[Literal["read", "write", "print"] | None] = None
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         """Returns shape and data type of each output. Raises ShapeError or
         DTypeError.
         """
@@ -291,7 +291,7 @@ class Op(Frozen):
         """
         raise NotImplementedError
 
-    def scratch(self, *xs: Spec) -> tuple[Spec, ...]:
+    def workspace_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         """Returns what `local` holds for a while beside inputs and outputs of these
         local shapes.
         """
@@ -301,9 +301,9 @@ class Op(Frozen):
         """Returns the floating-point operations on whole tensors; default: one per
         output element.
         """
-        return sum(o.shape.size for o in self.out(*xs))
+        return sum(o.shape.size for o in self.output_specs(*xs))
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         """The name of the op as plans and errors print it."""
         return type(self).__name__.lower()

@@ -221,7 +221,7 @@ class Builder:
         how they are.
         """
         states = [self.state(x) for x in node.inputs]
-        if node.op.linear == "joint" and len(states) > 1:
+        if node.op.linearity == "joint" and len(states) > 1:
             made = [list(self.versions[x]) for x in node.inputs]
             if all(len(placements) == 1 for placements in made):
                 return [placements[0] for placements in made]

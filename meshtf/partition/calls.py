@@ -110,7 +110,7 @@ def _sums(
     for result in body.results:
         add = result.node
         for total, more in (
-            zip(add.inputs, add.inputs[::-1]) if add.op.linear == "joint" else ()
+            zip(add.inputs, add.inputs[::-1]) if add.op.linearity == "joint" else ()
         ):
             if len(add.inputs) == 2 and total in zeros and more in inner.versions:
                 made = next(iter(inner.versions[more]))

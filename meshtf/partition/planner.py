@@ -150,7 +150,7 @@ class _Planner:
         pending = [
             x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Pending)
         ]
-        linear = self.op.linear
+        linear = self.op.linearity
         sums = all(s.kind == "sum" for s in states if isinstance(s, Pending))
         if not pending or linear is None or not sums:
             return False

@@ -172,8 +172,8 @@ def _latest_wins(self, at, x):
 class Other(Binary):
     """Says that its output is float64."""
 
-    def out(self, x, y):
-        return (Spec(Binary.out(self, x, y)[0].shape, "float64"),)
+    def output_specs(self, x, y):
+        return (Spec(Binary.output_specs(self, x, y)[0].shape, "float64"),)
 
 
 MUTANTS = {
@@ -260,26 +260,26 @@ MUTANTS = {
     "tells: softmax announces one number of two": mutant(
         Softmax, tells=lambda self, x: Softmax.tells(self, x)[:1]
     ),
-    "linear: square of a partial sum": mutant(Unary, fn("square"), linear="joint"),
-    "linear: exp of a partial sum": mutant(Unary, fn("exp"), linear="each"),
+    "linear: square of a partial sum": mutant(Unary, fn("square"), linearity="joint"),
+    "linear: exp of a partial sum": mutant(Unary, fn("exp"), linearity="each"),
     "linear: product of two partial sums": mutant(
-        Binary, fn("multiply"), linear="joint"
+        Binary, fn("multiply"), linearity="joint"
     ),
     "linear: sum of a partial and a whole one": mutant(
-        Binary, fn("add"), linear="each"
+        Binary, fn("add"), linearity="each"
     ),
-    "linear: maximum of partial sums": mutant(Binary, fn("maximum"), linear="joint"),
+    "linear: maximum of partial sums": mutant(Binary, fn("maximum"), linearity="joint"),
     "linear: a number added to a partial sum": mutant(
-        Scalar, fn("add"), linear="joint"
+        Scalar, fn("add"), linearity="joint"
     ),
-    "linear: max of a partial sum": mutant(Reduce, fn("max"), linear="joint"),
+    "linear: max of a partial sum": mutant(Reduce, fn("max"), linearity="joint"),
     "linear: a shift brings in a number": mutant(
-        Shift, lambda s: -1.5 in s.attributes, linear="joint"
+        Shift, lambda s: -1.5 in s.attributes, linearity="joint"
     ),
-    "linear: softmax of a partial sum": mutant(Softmax, linear="joint"),
-    "linear: argmax of a partial sum": mutant(ArgMax, linear="joint"),
+    "linear: softmax of a partial sum": mutant(Softmax, linearity="joint"),
+    "linear: argmax of a partial sum": mutant(ArgMax, linearity="joint"),
     "linear: where keeps numbers": mutant(
-        Where, lambda s: -1.5 in s.attributes, linear="each"
+        Where, lambda s: -1.5 in s.attributes, linearity="each"
     ),
     "gradient: of the wrong sign": gradient(
         Unary, lambda dxs: [-dx for dx in dxs], fn("tanh")
@@ -335,11 +335,12 @@ MUTANTS = {
     "sizes: mean of the slice": mutant(Reduce, fn("mean"), local=_mean_of_slice),
     "spec: another data type": mutant(Other, fn("add")),
     "spec: names in another order": mutant(
-        Softmax, out=lambda self, x: (Spec(Shape(list(x.shape)[::-1]), x.dtype),)
+        Softmax,
+        output_specs=lambda self, x: (Spec(Shape(list(x.shape)[::-1]), x.dtype),),
     ),
     "spec: too many rows": mutant(
         TopK,
-        out=lambda self, x: TopK.out(
+        output_specs=lambda self, x: TopK.output_specs(
             TopK(self.dim, Dimension("k", self.k.size + 1)), x
         ),
     ),

@@ -30,7 +30,7 @@ class NeighbourMin(Op):
         Sample(("d",), ("positive b:3;d:6",), gradient=False),
     )
 
-    def out(self, x):
+    def output_specs(self, x):
         return (x,)
 
     def needs(self, i, dim):

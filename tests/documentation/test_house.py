@@ -283,7 +283,7 @@ class A(Op):
   samples = (Sample(1),
              Sample(2))
 
-  def out(self, x):
+  def output_specs(self, x):
     '''Says.'''
     # why
     return (x,

@@ -17,7 +17,10 @@ def test_nodes_are_recorded_with_their_line_and_region():
         x = mtf.ones(mesh, "batch:4;d:4")
         with mtf.layout("batch:; d:data"):
             y = mtf.exp(x)
-    assert [n.op.title for n in graph.nodes] == [x.node.op.title, y.node.op.title]
+    assert [n.op.display_name for n in graph.nodes] == [
+        x.node.op.display_name,
+        y.node.op.display_name,
+    ]
     assert graph.mesh is mesh and x.held is None
     assert (x.node.layout, y.node.layout) == (Layout("batch:data"), Layout("d:data"))
     assert y.node.source.function == "exp" and y.node.source.file == __file__

@@ -46,7 +46,7 @@ def moved(compiled):
 def ops(compiled):
     """Returns the ops that run, by title."""
     return Counter(
-        s.node.op.title for s in compiled.program.steps if isinstance(s, Compute)
+        s.node.op.display_name for s in compiled.program.steps if isinstance(s, Compute)
     )
 
 
@@ -166,7 +166,7 @@ def test_gathered_variables_do_not_pile_up():
     users = [
         s.outs[0]
         for s in program.steps
-        if isinstance(s, Compute) and s.node.op.title == "einsum"
+        if isinstance(s, Compute) and s.node.op.display_name == "einsum"
     ]
     assert [g.after for g in gathers] == [None, None, *users[:4]]  # at most two at once
     assert sum(1 for s in schedule(program) if s.computes) == 3  # two each
@@ -331,11 +331,11 @@ def test_partition_needs_no_tensorflow():
       @dataclasses.dataclass(frozen=True)
       class Make(Op):
         shape: Shape
-        def out(self): return (Spec(self.shape, "float32"),)
+        def output_specs(self): return (Spec(self.shape, "float32"),)
 
       @dataclasses.dataclass(frozen=True)
       class Total(Op):
-        def out(self, x): return (Spec(x.shape.without("d"), x.dtype),)
+        def output_specs(self, x): return (Spec(x.shape.without("d"), x.dtype),)
         def role(self, factor): return Role.SUM if factor == "d" else Role.MAP
 
       mesh = Mesh("data:64;model:32", "b:data;d:model")

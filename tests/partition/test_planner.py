@@ -15,9 +15,9 @@ SUM = Pending("sum")
 class Product(Op):
     """x[.., k] w[k, ..] summed over k."""
 
-    linear = "each"
+    linearity = "each"
 
-    def out(self, x, w):
+    def output_specs(self, x, w):
         return (Spec(x.shape.without("k") + w.shape.without("k"), x.dtype),)
 
     def role(self, factor):
@@ -31,10 +31,10 @@ class Map(Op):
     roles: tuple[tuple[str, Role], ...] = ()
 
     @property
-    def linear(self):
+    def linearity(self):
         return self.lazy
 
-    def out(self, *xs):
+    def output_specs(self, *xs):
         return (xs[0],)
 
     def role(self, factor):
@@ -44,7 +44,7 @@ class Map(Op):
 def plan(op, mesh, shapes, states, layout=None):
     """Plans a node whose output has the layout's placement as its wish."""
     ins = [Spec(Shape(s), "float32") for s in shapes]
-    outs = op.out(*ins)
+    outs = op.output_specs(*ins)
     layout = mesh.layout if layout is None else layout
     wishes = [mesh.place(y.shape, layout)[0] for y in outs]
     return plan_node(op, mesh, layout, ins, states, outs, wishes)

@@ -190,7 +190,7 @@ def test_an_op_of_a_users_own_says_which_attribute_is_wrong(mesh, x):
     class Scaled(mtf.Op):
         by: float
 
-        def out(self, x):
+        def output_specs(self, x):
             return (x,)
 
         def local(self, at, x):

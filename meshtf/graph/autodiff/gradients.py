@@ -260,7 +260,7 @@ class _Backward:
         except NotImplementedError:
             raise PlanError(
                 explain_error(
-                    f"{node.op.title} has no gradient.",
+                    f"{node.op.display_name} has no gradient.",
                     **{"from": node.source},
                     tensors=" ".join(repr(x.shape) for x in node.inputs),
                     way_out="Wrap its input in mtf.stop_gradient if none should flow.",

@@ -27,7 +27,7 @@ class Given(Op):
 
     spec: Spec
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (self.spec,)
 
 
@@ -53,7 +53,7 @@ class Inner(Graph):
         if node.op.effect is not None:
             raise PlanError(
                 explain_error(
-                    f"{node.op.title} has an effect, and bodies of loops, branches and "
+                    f"{node.op.display_name} has an effect, and bodies of loops, branches and "
                     "pipelines have none.",
                     **{"from": node.source},
                     way_out="Return the value from the body, and write, print or "

@@ -31,7 +31,7 @@ class Branch(Op):
     then: Body
     otherwise: Body
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         require_given((*self.then.captures, *self.otherwise.captures), xs[1:])
         require_given(self.otherwise.results, [r.spec for r in self.then.results])
         return tuple(r.spec for r in self.then.results)

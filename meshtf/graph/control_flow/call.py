@@ -57,7 +57,7 @@ class Call(Op):
     follows: tuple[Tensor, ...] = ()
     which: Which = _FIRST
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         require_given((*self.body.arguments, *self.body.captures), xs)
         return tuple(r.spec for r in self.body.results)
 
@@ -69,7 +69,7 @@ class Call(Op):
         return (self.body,)
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.which.label
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:

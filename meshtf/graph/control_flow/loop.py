@@ -52,7 +52,7 @@ class Loop(Op):
     reverse: bool = False  # whether the last row comes first
     test: Body | None = None
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         given = (
             *xs[: self.states],
             *(

@@ -111,14 +111,14 @@ class Ended(Op):
     gradient.
     """
 
-    linear = "joint"
+    linearity = "joint"
     samples = (Sample((), ("b:4;h:6",), gradient=False),)
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return "while_loop"
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
     def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:

@@ -47,14 +47,14 @@ class Result(Op):
     this op's.
     """
 
-    linear = "joint"
+    linearity = "joint"
     samples = (Sample((), ("b:4;h:6",), gradient=False),)
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return "custom_gradient"
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
     def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:

@@ -64,7 +64,7 @@ class Lay(Op):
         Sample((), ("bool b:4",)),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
     def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:

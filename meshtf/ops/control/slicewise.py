@@ -54,7 +54,7 @@ class Slicewise(Op):
         ),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return self.outs
 
     def role(self, factor: str) -> Role:
@@ -105,7 +105,7 @@ class SlicewiseGrad(Op):
         ),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return tuple(x for x in self.ins if has_gradient(x.dtype))
 
     def role(self, factor: str) -> Role:

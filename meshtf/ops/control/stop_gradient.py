@@ -31,11 +31,11 @@ from meshtf.names.arguments import as_callable
 class StopGradient(Op):
     """The input, through which no gradient flows."""
 
-    linear = "joint"
+    linearity = "joint"
     stops_gradient = True
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
     def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
@@ -48,10 +48,10 @@ class StopGradient(Op):
 class OrderingToken(Op):
     """A scalar zero that is there once the input is: what other stages wait for."""
 
-    linear = "each"  # zero is a partial sum as well: it waits for no reduction
+    linearity = "each"  # zero is a partial sum as well: it waits for no reduction
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (Spec(Shape(), xs[0].dtype),)
 
     def role(self, factor: str) -> Role:

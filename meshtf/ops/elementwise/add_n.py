@@ -23,14 +23,14 @@ from meshtf.ops.common.checks import same_dtype
 class AddN(Op):
     """The sum of tensors of the same names."""
 
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample((), ("b:4;d:6", "d:6;b:4", "b:4;d:6")),
         Sample((), ("complex b:4", "complex b:4")),
         Sample((), ("int b:3;d:4", "int b:3;d:4"), gradient=False),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         first, dtype = xs[0].shape, same_dtype(*xs)
         if dtype == "bool":
             raise DTypeError(

@@ -143,11 +143,11 @@ class Binary(Op):
     samples = _samples()
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.fn
 
     @property
-    def linear(self) -> Any:
+    def linearity(self) -> Any:
         return {
             "add": "joint",
             "subtract": "joint",
@@ -155,7 +155,7 @@ class Binary(Op):
             "multiply_no_nan": "each",
         }.get(self.fn)
 
-    def out(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
         return (Spec(join(x.shape, y.shape), result_type(self.fn, same_dtype(x, y))),)
 
     def local(self, at: At, x: Any, y: Any) -> tuple[Any, ...]:
@@ -203,10 +203,10 @@ class BinaryGrad(Op):
     )
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.fn + "_grad"
 
-    def out(self, dz: Spec, x: Spec, y: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dz: Spec, x: Spec, y: Spec) -> tuple[Spec, ...]:
         return (dz, dz)
 
     def local(self, at: At, dz: Any, x: Any, y: Any) -> tuple[Any, ...]:

@@ -29,10 +29,10 @@ from meshtf.ops.variables.fill import full
 class Conj(Op):
     """The conjugates of complex numbers."""
 
-    linear = "joint"
+    linearity = "joint"
     samples = (Sample((), ("complex b:4;d:6",)),)
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
@@ -45,10 +45,10 @@ class Conj(Op):
 class Complex(Op):
     """Complex numbers of their real and their imaginary parts, broadcast by names."""
 
-    linear = "joint"
+    linearity = "joint"
     samples = (Sample((), ("b:4;d:6", "b:4;d:6")), Sample((), ("d:5;b:4", "b:4")))
 
-    def out(self, re: Spec, im: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, re: Spec, im: Spec) -> tuple[Spec, ...]:
         dtype = same_dtype(re, im)
         if dtype not in ("float32", "float64"):
             raise DTypeError(
@@ -78,21 +78,21 @@ class Part(Op):
 
     imaginary: bool
 
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample((False,), ("complex b:4;d:6",)),
         Sample((True,), ("complex d:5;b:3",)),
     )
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return "imag" if self.imaginary else "real"
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         if not is_complex(x.dtype):
             raise DTypeError(
                 explain_error(
-                    f"{self.title} takes complex numbers, not {x.dtype}.",
+                    f"{self.display_name} takes complex numbers, not {x.dtype}.",
                     way_out="Make them first: mtf.complex(re, im), or mtf.cast(x, "
                     '"complex64").',
                 )

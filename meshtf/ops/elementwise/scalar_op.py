@@ -101,18 +101,18 @@ class Scalar(Op):
     samples = _scalar_samples()
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.fn
 
     @property
-    def linear(self) -> Any:
+    def linearity(self) -> Any:
         """Unfinished sums may be scaled; a number added to each of them would be added
         many times.
         """
         scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
         return "joint" if scales else None
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         check_scalar(self.value, x.dtype)
         if (
             self.fn == "pow"

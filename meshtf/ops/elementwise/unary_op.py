@@ -205,14 +205,14 @@ class Unary(Op):
     samples = _samples()
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.fn
 
     @property
-    def linear(self) -> Any:
+    def linearity(self) -> Any:
         return "joint" if self.fn == "negative" else None
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         row, kind = _TABLE[self.fn], _kind(x.dtype)
         if kind in row.takes:
             real = real_dtype(x.dtype) if row.gives == "real" else x.dtype
@@ -263,10 +263,10 @@ class UnaryGrad(Op):
     )
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return self.fn + "_grad"
 
-    def out(self, dy: Spec, v: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, v: Spec) -> tuple[Spec, ...]:
         return (v,)
 
     def local(self, at: At, dy: Any, v: Any) -> tuple[Any, ...]:

@@ -51,7 +51,7 @@ class Where(Op):
         Sample((None, 7), ("bool b:4", "int d:6;b:4"), gradient=False),
     )
 
-    def out(self, condition: Spec, *branches: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, condition: Spec, *branches: Spec) -> tuple[Spec, ...]:
         if condition.dtype != "bool":
             raise DTypeError(
                 explain_error(
@@ -101,7 +101,7 @@ class Cast(Op):
     )
 
     @property
-    def linear(self) -> Any:
+    def linearity(self) -> Any:
         """Unfinished sums may become wider, which loses nothing; to round each one
         would lose.
         """
@@ -117,7 +117,7 @@ class Cast(Op):
         ]
         return "joint" if (self.old, self.new) in wider else None
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         if is_complex(self.old) and not is_complex(self.new):
             raise DTypeError(
                 explain_error(
@@ -152,7 +152,7 @@ class Clip(Op):
         Sample((2, 5), ("int b:4",), gradient=False),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_order(x.dtype, "clip")
         for bound in (self.low, self.high):
             if bound is not None:
@@ -182,7 +182,7 @@ class ClipGrad(Op):
 
     samples = (Sample((-0.5, 0.75), ("b:4;d:6", "b:4;d:6")),)
 
-    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
     def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:

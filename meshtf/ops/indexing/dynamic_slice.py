@@ -50,7 +50,7 @@ class UpdateRows(Op):
         Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8),
     )
 
-    def out(self, x: Spec, begin: Spec, rows: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, begin: Spec, rows: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape, same_dtype(x, rows)),)
 
     def role(self, factor: str) -> Role:

@@ -52,7 +52,7 @@ class Gather(Op):
 
     dim: str
     outside: Outside = "error"
-    linear = "each"  # in the table, that is; numbers are no sums
+    linearity = "each"  # in the table, that is; numbers are no sums
     samples = (
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
@@ -62,7 +62,7 @@ class Gather(Op):
         Sample(("v",), ("int g:2;v:8", "int g:2")),
     )
 
-    def out(self, table: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, table: Spec, ids: Spec) -> tuple[Spec, ...]:
         require_dim(table.shape, self.dim)
         _check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
@@ -113,7 +113,7 @@ class SegmentSum(Op):
     dim: str
     like: Shape
     outside: Outside = "negative"
-    linear = "each"
+    linearity = "each"
     samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
         Sample(("v", Shape("d:3;v:8")), ("d:3;b:4;c:2", "int c:2;b:4")),
@@ -124,7 +124,7 @@ class SegmentSum(Op):
         Sample(("v", Shape("v:4;d:2")), ("half b:4;d:2", "int b:4"), below=4),
     )
 
-    def out(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
         check_segments("segment_sum", self.dim, self.like, x, ids)
         return (Spec(self.like, x.dtype),)
 
@@ -159,7 +159,7 @@ class OneHot(Op):
         Sample((Dimension("v", 8), "bool"), ("int b:3",), gradient=False),
     )
 
-    def out(self, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, ids: Spec) -> tuple[Spec, ...]:
         _check_ids(ids, self.dim.name)
         return (Spec(ids.shape + self.dim, self.dtype),)
 
@@ -189,7 +189,7 @@ class Range(Op):
         Sample((Dimension("a", 5), "int64"), gradient=False),
     )
 
-    def out(self) -> tuple[Spec, ...]:
+    def output_specs(self) -> tuple[Spec, ...]:
         return (Spec(Shape(self.dim), self.dtype),)
 
     def local(self, at: At) -> tuple[Any, ...]:

@@ -57,7 +57,7 @@ class SegmentExtreme(Op):
         Sample(("min", "v", Shape("v:5")), ("int b:6", "int b:6"), 5),
     )
 
-    def out(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, ids: Spec) -> tuple[Spec, ...]:
         check_segments(f"segment_{self.kind}", self.dim, self.like, x, ids)
         return (Spec(self.like, x.dtype),)
 

@@ -42,7 +42,7 @@ class TopK(Op):
         Sample(("v", Dimension("k", 1)), ("int b:2;v:6",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         _check(x, self.dim)
         if self.k.name == self.dim:
             raise ShapeError(
@@ -102,7 +102,7 @@ class ArgMax(Op):
         Sample(("v",), ("ties v:4",), gradient=False),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         _check(x, self.dim)
         return (Spec(x.shape.without(self.dim), "int32"),)
 

@@ -29,7 +29,7 @@ class Einsum(Op):
     """The product of the inputs, summed over the names that the output lacks."""
 
     names: tuple[str, ...]
-    linear = "each"
+    linearity = "each"
     samples = (
         Sample((("b", "o"),), ("b:4;h:8", "h:8;o:8")),
         Sample((("o", "b"),), ("b:4;h:8", "h:8;o:8")),
@@ -46,7 +46,7 @@ class Einsum(Op):
         Sample((("b", "l", "d"),), ("b:2;l:4;n:2;k:3", "d:4;n:2;k:3")),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         sizes = _sizes_by_name(xs)
         dtypes = {x.dtype for x in xs}
         if len(dtypes) > 1:

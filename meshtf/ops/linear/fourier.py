@@ -41,7 +41,11 @@ class _Transform(Op):
         return Role.WHOLE if factor == self.dim else Role.MAP
 
     def flops(self, *xs: Spec) -> int:
-        n = max(2, xs[0].shape[self.dim], *(y.shape[self.dim] for y in self.out(*xs)))
+        n = max(
+            2,
+            xs[0].shape[self.dim],
+            *(y.shape[self.dim] for y in self.output_specs(*xs)),
+        )
         return round(5 * n * math.log2(n)) * xs[0].shape.without(self.dim).size
 
     def _along(self, at: At, kernel: Callable[[Any], Any], x: Any) -> tuple[Any, ...]:
@@ -57,7 +61,7 @@ class FFT(_Transform):
     dim: str
     inverse: bool = False
 
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("d",), ("complex b:4;d:6",)),
         Sample(("d", True), ("complex d:5;b:4",)),
@@ -65,15 +69,15 @@ class FFT(_Transform):
     )
 
     @property
-    def title(self) -> str:
+    def display_name(self) -> str:
         return "ifft" if self.inverse else "fft"
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if not is_complex(x.dtype):
             raise DTypeError(
                 explain_error(
-                    f"{self.title} takes complex numbers, not {x.dtype}.",
+                    f"{self.display_name} takes complex numbers, not {x.dtype}.",
                     way_out='Use mtf.rfft for real ones, or mtf.cast(x, "complex64").',
                 )
             )
@@ -95,10 +99,10 @@ class RFFT(_Transform):
 
     dim: str
 
-    linear = "joint"
+    linearity = "joint"
     samples = (Sample(("d",), ("b:4;d:6",)), Sample(("d",), ("d:5;b:4",)))
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if x.dtype not in ("float32", "float64"):
             raise DTypeError(
@@ -130,13 +134,13 @@ class IRFFT(_Transform):
     dim: str
     size: int
 
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("d", 6), ("complex b:4;d:4",)),
         Sample(("d", 5), ("complex d:3;b:4",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if not is_complex(x.dtype):
             raise DTypeError(

@@ -27,7 +27,7 @@ class LeakyRelu(Op):
 
     samples = (Sample((0.2,), ("b:4;d:6",)), Sample((0.5,), ("ties d:5;b:3",)))
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_floating(x, "leaky_relu")
         return (x,)
 
@@ -45,7 +45,7 @@ class LeakyReluGrad(Op):
 
     samples = (Sample((0.2,), ("b:4;d:6", "ties b:4;d:6")),)
 
-    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
     def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:

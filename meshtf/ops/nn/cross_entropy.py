@@ -78,7 +78,7 @@ class CrossEntropy(_OfClasses):
         Sample(("v", 0.1), ("half b:2;v:8", "int b:2")),
     )
 
-    def out(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         _check(logits, labels, self.dim)
         return *self.tells(logits, labels), Spec(logits.shape, wide(logits.dtype))
 
@@ -88,7 +88,7 @@ class CrossEntropy(_OfClasses):
     def tells(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         return (Spec(logits.shape.without(self.dim), wide(logits.dtype)),) * 2
 
-    def scratch(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         return self.beside(logits)
 
     def share(
@@ -141,10 +141,12 @@ class CrossEntropyGrad(_OfClasses):
         Sample(("v", 0.1), ("b:3", "b:3;v:5", "int b:3", "b:3"), below=5),
     )
 
-    def out(self, dloss: Spec, p: Spec, labels: Spec, lse: Spec) -> tuple[Spec, ...]:
+    def output_specs(
+        self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
+    ) -> tuple[Spec, ...]:
         return (p,)
 
-    def scratch(
+    def workspace_specs(
         self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
     ) -> tuple[Spec, ...]:
         return self.beside(p)

@@ -66,7 +66,7 @@ class Normalize(_Along, Op):
         Sample(("d", 0.1, False), ("half b:2;d:8",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         require_floating(x, "normalize_layer" if self.center else "normalize_rms")
         return (x, Spec(x.shape.without(self.dim), wide(x.dtype)))
@@ -126,7 +126,7 @@ class NormalizeGrad(_Along, Op):
         Sample(("d", False), ("d:5;b:3", "d:5;b:3", "positive b:3")),
     )
 
-    def out(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
     def share(self, at: At, dy: Any, y: Any, inverse: Any) -> Shared:

@@ -52,7 +52,7 @@ class _Along:
     dim: str
     numbers: ClassVar[int] = 1  # that a slice tells of each row
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         require_dim(xs[0].shape, self.dim)
         require_floating(xs[0], type(self).__name__.lower())
         return (xs[0],)

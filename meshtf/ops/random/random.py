@@ -65,7 +65,7 @@ class Random(Op):
         Strided, ...
     ] = ()  # in a batch; the last inputs are microbatches' numbers
 
-    outlined = True
+    share_trace = True
     samples = (
         Sample(("uniform", Shape("b:4;d:8"), "float32"), ("int",), gradient=False),
         Sample(
@@ -107,7 +107,7 @@ class Random(Op):
         ),
     )
 
-    def out(self, *seeds: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
         return (Spec(self.shape, self.dtype),)
 
     def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
@@ -145,7 +145,7 @@ class DropoutMask(Op):
         Strided, ...
     ] = ()  # in a batch; the last inputs are microbatches' numbers
 
-    outlined = True
+    share_trace = True
     samples = (
         Sample((0.4, Shape("b:4;d:6")), ("int",), gradient=False),
         Sample((0.5, Shape("d:5;b:3")), ("int", "int"), gradient=False),
@@ -162,7 +162,7 @@ class DropoutMask(Op):
         ),
     )
 
-    def out(self, *seeds: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
         return (Spec(self.shape, "bool"),)
 
     def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
@@ -187,14 +187,14 @@ class Dropout(Op):
 
     scale: float
 
-    linear = "each"
+    linearity = "each"
     samples = (
         Sample((2.0,), ("b:4;d:6", "bool b:4;d:6")),
         Sample((1.5,), ("d:5;b:3", "bool b:3")),
         Sample((2.0,), ("b:4;c:2;d:6", "bool c:2;d:6")),
     )
 
-    def out(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
         return (x,)
 
     def local(self, at: At, x: Any, mask: Any) -> tuple[Any, ...]:

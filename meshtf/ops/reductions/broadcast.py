@@ -21,7 +21,7 @@ class Broadcast(Op):
 
     shape: Shape
 
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample((Shape("b:4;d:6"),), ("b:4",)),
         Sample((Shape("b:4;d:6"),), ("d:6",)),
@@ -30,7 +30,7 @@ class Broadcast(Op):
         Sample((Shape("d:6;b:4"),), ("int b:4",), gradient=False),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         for d in x.shape:
             if self.shape.get(d.name, -1) != d.size:
                 raise ShapeError(

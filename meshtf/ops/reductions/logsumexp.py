@@ -44,7 +44,7 @@ class LogSumExp(Op):
         Sample((("d",),), ("half b:2;d:4",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, *self.dims)
         require_floating(x, "reduce_logsumexp")
         return (Spec(x.shape.without(*self.dims), x.dtype),)

@@ -37,7 +37,7 @@ class Prod(Op):
         Sample(("d",), ("int d:4;b:3",), gradient=False),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool" or is_complex(x.dtype):
             way_out = (
@@ -89,7 +89,7 @@ class ProdGrad(Op):
         Sample(("b",), ("d:3;c:2", "ties b:4;c:2;d:3"), gradient=False),
     )
 
-    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
     def shared(self, factor: str) -> bool:

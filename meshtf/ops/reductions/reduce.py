@@ -83,11 +83,11 @@ class Reduce(Op):
     samples = _samples()
 
     @property
-    def linear(self) -> Any:
+    def linearity(self) -> Any:
         """Sums and means of unfinished sums are unfinished sums."""
         return "joint" if self.kind in ("sum", "mean") else None
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, *self.dims)
         truth = self.kind in ("any", "all")
         if truth != (x.dtype == "bool"):

@@ -49,7 +49,7 @@ class Cumsum(Op):
     exclusive: bool = False
     reverse: bool = False
 
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("d",), ("b:4;d:6",)),
         Sample(("b", True), ("b:4;d:6",)),
@@ -59,7 +59,7 @@ class Cumsum(Op):
         Sample(("d", True), ("int b:4;d:8",), gradient=False),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool":
             raise DTypeError(
@@ -111,7 +111,7 @@ class Scan(Op):
         Sample(("logsumexp", "d", True), ("d:4;b:2",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if self.kind == "logsumexp":
             require_floating(x, "cumulative_logsumexp")
@@ -169,7 +169,7 @@ class LinearRecurrence(Op):
         Sample(("d",), ("d:5;b:3", "d:5;b:3")),
     )
 
-    def out(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         require_dim(a.shape, self.dim)
         if a.shape != b.shape:
             raise ShapeError(

@@ -46,14 +46,14 @@ class Rename(Op):
     """Replaces names, all at once: ("a", "b"), ("b", "a") swaps two."""
 
     pairs: tuple[tuple[str, str], ...]
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(((("a", "c"),),), ("a:4;b:3",)),
         Sample(((("a", "b"), ("b", "a")),), ("a:4;b:8",)),
         Sample(((("a", "c"), ("b", "d")),), ("int b:4;a:2;e:5",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, *dict(self.pairs))
         return (Spec(x.shape.rename(dict(self.pairs)), x.dtype),)
 
@@ -75,7 +75,7 @@ class Reshape(Op):
 
     old: Shape
     new: Shape
-    linear = "joint"
+    linearity = "joint"
     samples = tuple(
         Sample((Shape(old), Shape(new)), (kind + old,))
         for old, new, kind in (
@@ -90,7 +90,7 @@ class Reshape(Op):
         )
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         if x.shape != self.old or self.old.size != self.new.size:
             raise ShapeError(
                 explain_error(
@@ -143,14 +143,14 @@ class Transpose(Op):
     """Puts dimensions in another order."""
 
     names: tuple[str, ...]
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample((("b", "a"),), ("a:4;b:3",)),
         Sample((("c", "a", "b"),), ("a:2;b:4;c:5",)),
         Sample((("b", "c", "a"),), ("int a:2;b:4;c:6",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         if sorted(self.names) != sorted(x.shape.names):
             raise ShapeError(
                 f"a transposed tensor has the same names in another order: {x.shape!r} "

@@ -36,7 +36,7 @@ class Slice(Op):
     dim: str
     begin: int
     size: int
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("b", 2, 4), ("a:4;b:8",)),
         Sample(("b", 5, 2), ("b:8;a:3",)),
@@ -44,7 +44,7 @@ class Slice(Op):
         Sample(("a", 0, 4), ("int b:2;a:6",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if not 0 <= self.begin <= self.begin + self.size <= x.shape[self.dim]:
             raise ShapeError(
@@ -84,10 +84,12 @@ class Pad(Op):
     )
 
     @property
-    def linear(self) -> Any:  # a sum of padded parts would hold the value several times
+    def linearity(
+        self,
+    ) -> Any:  # a sum of padded parts would hold the value several times
         return None if self.value else "joint"
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if self.before < 0 or self.after < 0:
             raise ShapeError(
@@ -120,7 +122,7 @@ class Concat(Op):
 
     dim: str
     sizes: tuple[int, ...]
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("b", (4, 8)), ("a:4;b:4", "b:8;a:4")),
         Sample(("b", (3, 5)), ("b:3;a:2", "b:5;a:2")),
@@ -129,7 +131,7 @@ class Concat(Op):
         Sample(("a", (4, 4)), ("bool a:4", "bool a:4"), gradient=False),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         for x in xs:
             require_dim(x.shape, self.dim)
         require_alike(xs, "concat", self.dim)
@@ -176,14 +178,14 @@ class Chunk(Op):
 
     dim: str
     sizes: tuple[int, ...]
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("b", (4, 4)), ("a:4;b:8",)),
         Sample(("b", (3, 5)), ("b:8;a:2",)),
         Sample(("a", (2, 2, 2)), ("int b:4;a:6",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if sum(self.sizes) != x.shape[self.dim]:
             raise ShapeError(

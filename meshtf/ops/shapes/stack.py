@@ -29,14 +29,14 @@ class Stack(Op):
 
     dim: str
     axis: int = 0
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("n",), ("a:4;b:3", "b:3;a:4")),
         Sample(("n", 2), ("a:4;b:2",) * 4),
         Sample(("n", 1), ("int a:4", "int a:4", "int a:4")),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         require_alike(xs, "stack", self.dim)
         dims = list(xs[0].shape)
         dims.insert(self.axis, Dimension(self.dim, len(xs)))
@@ -61,14 +61,14 @@ class Unstack(Op):
     """All rows of one dimension, as a tensor each."""
 
     dim: str
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("n",), ("n:3;a:4",)),
         Sample(("n",), ("a:4;n:2;b:3",)),
         Sample(("n",), ("int a:2;n:4",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         return (Spec(x.shape.without(self.dim), x.dtype),) * x.shape[self.dim]
 

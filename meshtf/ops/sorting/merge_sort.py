@@ -40,7 +40,7 @@ class MergeSplit(Op):
     rows: str
     odd: bool
     descending: bool = False
-    outlined = True
+    share_trace = True
     samples = (
         Sample(("b", "r", False), ("ties b:4;r:2", "int b:4;r:2"), gradient=False),
         Sample(("b", "r", True), ("ties a:2;b:4;r:3", "b:4;r:3;a:2"), gradient=False),
@@ -48,7 +48,7 @@ class MergeSplit(Op):
         Sample(("b", "r", False), ("int b:6;r:1",), gradient=False),
     )
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
     def role(self, factor: str) -> Role:
@@ -112,7 +112,7 @@ class Carried(Op):
     back: bool = False
     samples = (Sample(("d", 2), ("b:2;d:4", "b:2;d:4", "int b:2;d:4"), gradient=False),)
 
-    def out(self, x: Spec, y: Spec, order: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, y: Spec, order: Spec) -> tuple[Spec, ...]:
         return (y,)
 
     def local(self, at: At, x: Any, y: Any, order: Any) -> tuple[Any, ...]:

@@ -34,7 +34,7 @@ class Sort(Op):
         Sample(("d",), ("int d:8;b:2",)),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if not is_floating(x.dtype) and not is_integer(x.dtype):
             raise DTypeError(
@@ -76,7 +76,7 @@ class Reorder(Op):
         Sample(("d", True), ("d:4", "int d:4"), 4),
     )
 
-    def out(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec, order: Spec) -> tuple[Spec, ...]:
         return (x,)
 
     def role(self, factor: str) -> Role:

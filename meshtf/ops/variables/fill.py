@@ -32,7 +32,7 @@ class Fill(Op):
     def zero(self) -> Any:
         return not self.value
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (Spec(self.shape, self.dtype),)
 
     def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:

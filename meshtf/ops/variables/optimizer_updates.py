@@ -35,7 +35,7 @@ class Finish(Op):
 
     samples = (Sample((), ("b:4;d:6",)), Sample((), ("int d:6;b:4",), gradient=False))
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
     def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
@@ -55,7 +55,7 @@ class Change(Op):
     def stores(self) -> tuple[Store, ...]:
         return (self.variable,)
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return ()
 
 
@@ -70,7 +70,7 @@ class Update(Change):
         _, *slots = self.stores
         return slots[0].spec.dtype if slots else wide(self.variable.spec.dtype)
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         self.check(*xs)
         for slot in self.stores[1:]:
             if (
@@ -206,8 +206,8 @@ class PartUpdate(Op):
     effect = "write"
 
     @property
-    def title(self) -> str:
-        return self.whole.title
+    def display_name(self) -> str:
+        return self.whole.display_name
 
     @property
     def stores(self) -> tuple[Store, ...]:
@@ -217,7 +217,7 @@ class PartUpdate(Op):
     def in_place(self) -> Op:
         return self.whole
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         *others, value = xs
         self.whole.check(*others)
         if value.dtype != self.whole.dtype:

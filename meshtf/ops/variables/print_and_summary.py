@@ -36,7 +36,7 @@ class Print(Op):
     summarize: int
     effect = "print"
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return ()
 
     def update(self, slices: Sequence[Any], *xs: Any) -> None:
@@ -53,7 +53,7 @@ class ScalarSummary(Op):
     step: int | None = None
     effect = "print"
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         for x, what in zip(xs, (f"summary {self.name!r}", "its step")):
             if len(x.shape):
                 raise ShapeError(

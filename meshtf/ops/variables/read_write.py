@@ -30,7 +30,7 @@ class Read(Op):
     def stores(self) -> tuple[Store, ...]:
         return (self.store,)
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (self.store.spec,)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
@@ -50,7 +50,7 @@ class Write(Op):
     def update(self, slices: Sequence[Any], *xs: Any) -> None:
         slices[0].assign(xs[0], read_value=False)
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         if xs[0].dtype != self.store.spec.dtype:
             raise DTypeError(
                 f"variable {self.store.name!r} is {self.store.spec.dtype}; a value of "

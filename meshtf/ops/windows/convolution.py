@@ -62,7 +62,7 @@ class _Product:
     def space(self, *xs: Spec) -> dict[str, int]:
         return self._rows()
 
-    def out(self, *xs: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         sizes = self.geometry.sizes(*xs) | self._rows()
         return (Spec(resized(Shape(), sizes, self.names), xs[0].dtype),)
 
@@ -127,7 +127,7 @@ class Conv(_Product, Op):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linear = "each"
+    linearity = "each"
     samples = (
         _sample("b:2;h:8;c:4", "k:3;c:4;o:2", "h:k"),
         _sample("h:8;c:4", "o:4;k:4;c:4", "h:k", stride=2),
@@ -174,7 +174,7 @@ class ConvTranspose(_Product, Op):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linear = "each"
+    linearity = "each"
     samples = (
         _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "yk", stride=2),
         _sample("h:8;c:2", "k:2;c:2;o:3", "h:k", "yk", stride=3, padding=(2, 2)),
@@ -215,7 +215,7 @@ class ConvKernelGrad(_Product, Op):
 
     geometry: Geometry
     names: tuple[str, ...]
-    linear = "each"
+    linearity = "each"
     samples = (
         _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "xy", stride=2),
         _sample(

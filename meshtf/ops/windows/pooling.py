@@ -151,7 +151,7 @@ class MaxPool(_Pool, Op):
         _sample("d:4;h:2;w:2", "d:3;h:2;w:1", kind="ties ", stride=1, padding="same"),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
     def needs(self, i: int, dim: str) -> Window | None:
@@ -178,7 +178,7 @@ class MaxPoolGrad(_Pool, Op):
         _sample("h:8", "h:3", "yx", stride=3, padding=(2, 2)),
     )
 
-    def out(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {})
 
     def needs(self, i: int, dim: str) -> Window | None:
@@ -206,7 +206,7 @@ class MaxPoolPick(_Pool, Op):
         _sample("d:2;h:4;w:3", "d:2;h:3;w:2", "xx"),
     )
 
-    def out(self, z: Spec, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, z: Spec, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
     def needs(self, i: int, dim: str) -> Window | None:
@@ -229,7 +229,7 @@ class AvgPool(_Pool, Op):
     """The sum of each window over the number of its rows, padding counted."""
 
     slides: tuple[Slide, ...]
-    linear = "joint"
+    linearity = "joint"
     samples = (
         _sample("b:2;h:8;c:2", "h:2"),
         _sample("h:8;c:2", "h:3", stride=3, padding=(2, 2)),
@@ -237,7 +237,7 @@ class AvgPool(_Pool, Op):
         _sample("d:4;h:2;w:2", "d:3;h:2;w:1", stride=1, padding="same"),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
     def needs(self, i: int, dim: str) -> Window | None:
@@ -254,10 +254,10 @@ class AvgPoolGrad(_Pool, Op):
     """dy of each window, over the number of its rows, added up on each row."""
 
     slides: tuple[Slide, ...]
-    linear = "joint"
+    linearity = "joint"
     samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
 
-    def out(self, dy: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, dy: Spec) -> tuple[Spec, ...]:
         return self._resized(dy, {s.dim: s.rows for s in self.slides})
 
     def needs(self, i: int, dim: str) -> Window | None:

@@ -40,12 +40,12 @@ class Shift(Op):
     )
 
     @property
-    def linear(
+    def linearity(
         self,
     ) -> Any:  # a sum of shifted parts would hold the value several times
         return None if self.value else "joint"
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         check_scalar(self.value, x.dtype)
         return (x,)
@@ -68,7 +68,7 @@ class Roll(Op):
 
     dim: str
     by: int
-    linear = "joint"
+    linearity = "joint"
     samples = (
         Sample(("b", 1), ("a:4;b:8",)),
         Sample(("b", -3), ("b:8;a:3",)),
@@ -77,7 +77,7 @@ class Roll(Op):
         Sample(("a", 2), ("bool a:4",), gradient=False),
     )
 
-    def out(self, x: Spec) -> tuple[Spec, ...]:
+    def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         return (x,)
 

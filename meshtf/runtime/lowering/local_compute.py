@@ -66,7 +66,7 @@ def _one(
         told, kept = op.share(at, *xs)
         _check_told(compute, at, told)
         return tuple(told), tuple(kept)
-    if op.outlined and outline is not None:
+    if op.share_trace and outline is not None:
         return _outlined(compute, at, xs, outline)
     ys = op.local(at, *xs)
     _check(compute, at, ys)
@@ -90,19 +90,19 @@ def _outlined(compute: Compute, at: Here, xs: Flat, outline: Outline) -> Sequenc
 
 
 def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
-    """Holds `local` to what `out` announced."""
+    """Holds `local` to what `output_specs` announced."""
     for y, spec, want in zip(
         ys, (o.spec for o in compute.node.outputs), at.outputs, strict=True
     ):
         if tuple(y.shape) != want.sizes or y.dtype.name != spec.dtype:
             raise PlanError(
                 explain_error(
-                    f"{compute.node.op.title}.local gave {y.dtype.name} "
-                    f"{tuple(y.shape)} where its `out` announces {spec.dtype} "
+                    f"{compute.node.op.display_name}.local gave {y.dtype.name} "
+                    f"{tuple(y.shape)} where its `output_specs` announces {spec.dtype} "
                     f"{want!r}.",
                     **{"from": compute.node.source},
                     inputs=" ".join(map(repr, at.inputs)),
-                    way_out="Mend the op: `local` and `out` must agree.",
+                    way_out="Mend the op: `local` and `output_specs` must agree.",
                 )
             )
 
@@ -122,7 +122,7 @@ def _check_told(compute: Compute, at: Here, told: Sequence[Any]) -> None:
         announced = ", ".join(f"{w.dtype} {w.shape!r}" for w in want) or "nothing"
         raise PlanError(
             explain_error(
-                f"{op.title}.share told {gave} where its `tells` announces "
+                f"{op.display_name}.share told {gave} where its `tells` announces "
                 f"{announced}.",
                 **{"from": compute.node.source},
                 inputs=" ".join(map(repr, at.inputs)),

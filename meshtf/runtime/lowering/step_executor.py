@@ -181,4 +181,4 @@ def scope(step: Step) -> str:
     number.
     """
     node = None if isinstance(step, Load) else step.node
-    return "load" if node is None else f"{node.op.title}.{node.serial}"
+    return "load" if node is None else f"{node.op.display_name}.{node.serial}"

@@ -224,7 +224,7 @@ def _scope(step: Any) -> str:
     if isinstance(step, Tell):
         return f"move/tell/{'.'.join(step.axes)}/"
     if isinstance(step, CallStep):
-        return f"call/{step.op.title}.{step.op.which.number}/"
+        return f"call/{step.op.display_name}.{step.op.which.number}/"
     if isinstance(step, (LoopStep, BranchStep)):
-        return f"{step.node.op.title}/"
+        return f"{step.node.op.display_name}/"
     return "load/" if isinstance(step, Load) else "put/"

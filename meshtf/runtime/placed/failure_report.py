@@ -102,7 +102,7 @@ def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
         r"\{\{.*?\}\} ?| \[Op:.*", "", problem.message, flags=re.DOTALL
     ).strip()
     text = explain_error(
-        f"{node.op.title} failed: {what}",
+        f"{node.op.display_name} failed: {what}",
         inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
         **{"from": node.source},
     )

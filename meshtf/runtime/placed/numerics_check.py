@@ -89,7 +89,10 @@ class Checked(Placed):
             )
             if not compute.sharing:
                 self._check(
-                    compute.node.op.title, compute.node, compute.ins, compute.outs
+                    compute.node.op.display_name,
+                    compute.node,
+                    compute.ins,
+                    compute.outs,
                 )
 
     def _all_between(self, steps: Sequence[Step]) -> None:
@@ -127,10 +130,10 @@ class Checked(Placed):
 
     def _check_written(self, put: Put) -> None:
         ins = [(v.spec, self.values[v]) for v in put.values if v.spec is not None]
-        self._check(put.op.title, put.node, put.values, put.outs)
+        self._check(put.op.display_name, put.node, put.values, put.outs)
         for store in put.op.stores:
             check(
-                f"{put.op.title} of variable {store.name!r}",
+                f"{put.op.display_name} of variable {store.name!r}",
                 put.node,
                 ins,
                 [(store.spec, store.read())],

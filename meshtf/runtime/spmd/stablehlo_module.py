@@ -132,7 +132,7 @@ class _Body:
             and re.search(rf"\b{re.escape(scope(s))}(_\d+)?/", text)
         )  # TensorFlow counts them
         node = next((s.node for s in named if s.node is not None), None)
-        title = "an op" if node is None else node.op.title
+        title = "an op" if node is None else node.op.display_name
         return PlanError(
             explain_error(
                 f"XLA cannot compile {what}, which {title} runs.",
@@ -153,7 +153,7 @@ def _check_one_stage(nodes: Sequence[Node], mesh: Mesh) -> None:
         if node.stage is not None and mesh.axes.get(mesh.stages, 1) > 1:
             raise PlanError(
                 explain_error(
-                    f"{node.op.title} runs at stage {node.stage} alone, and replicas "
+                    f"{node.op.display_name} runs at stage {node.stage} alone, and replicas "
                     "run one and the same program.",
                     **{"from": node.source},
                     mesh=repr(mesh),

@@ -47,7 +47,7 @@ def refuse_effects(program: Program) -> None:
         if isinstance(step, Put) and not step.op.stores:
             raise PlanError(
                 explain_error(
-                    f"{step.op.title} tells the world outside, which an exported "
+                    f"{step.op.display_name} tells the world outside, which an exported "
                     "program cannot.",
                     tensors=" ".join(repr(x.shape) for x in step.node.inputs),
                     **{"from": step.node.source},

@@ -97,7 +97,7 @@ def test_second_order(mesh):
 
 def test_an_op_without_a_gradient(mesh):
     class Double(mtf.Op):
-        def out(self, x):
+        def output_specs(self, x):
             return (x,)
 
         def local(self, at, x):

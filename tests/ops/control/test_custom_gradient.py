@@ -117,8 +117,8 @@ def test_what_is_recomputed_is_what_the_rule_uses(x, run):
     close(run(loss)(x)[0], want)
     recorded = mtf.function(loss).lower(x).program.steps
     steps = [s for s in recorded if isinstance(s, Compute)]
-    assert Counter(s.node.op.title for s in steps)["exp"] == 2
-    first = next(s for s in steps if s.node.op.title == "exp")
+    assert Counter(s.node.op.display_name for s in steps)["exp"] == 2
+    first = next(s for s in steps if s.node.op.display_name == "exp")
     assert all(first.outs[0] not in s.ins for s in steps if s.node.primals)
 
 

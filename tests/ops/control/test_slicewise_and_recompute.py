@@ -17,7 +17,7 @@ LAYOUTS = [("", ""), ("data:2;model:2", "batch:data;d_ff:model"), ("data:4", "d:
 def ops(compiled):
     """Returns how often each op runs, by title."""
     return Counter(
-        s.node.op.title for s in compiled.program.steps if isinstance(s, Compute)
+        s.node.op.display_name for s in compiled.program.steps if isinstance(s, Compute)
     )
 
 
@@ -80,7 +80,9 @@ def test_the_second_time_waits_for_the_backward_pass(rng):
     mesh = mtf.Mesh("")
     compiled = mtf.function(network(mesh, mtf.recompute)).lower(*arguments(mesh, rng))
     computes = [s for s in compiled.program.steps if isinstance(s, Compute)]
-    masks = [i for i, s in enumerate(computes) if s.node.op.title == "dropoutmask"]
+    masks = [
+        i for i, s in enumerate(computes) if s.node.op.display_name == "dropoutmask"
+    ]
     waiting = [i for i, s in enumerate(computes) if s.after is not None]
     assert waiting and [i < min(waiting) for i in masks] == [True, True, False, False]
 
@@ -98,7 +100,7 @@ def test_the_second_time_reads_nothing_that_the_first_time_made(rng):
         return y, mtf.gradients([y], [x])[0]
 
     computes = [s for s in f.lower(x).program.steps if isinstance(s, Compute)]
-    titles = [s.node.op.title for s in computes]
+    titles = [s.node.op.display_name for s in computes]
     assert titles[:4] == ["sin", "tanh", "exp", "fill"] and titles.count("exp") == 2
     first = {y for s in computes[:3] for y in s.outs}
     read = {x for s in computes[3:] for x in s.inputs}

@@ -36,7 +36,7 @@ def local_ops(op, *shapes, dtype="float32"):
 
     class At:
         inputs = tuple(mtf.Shape(s) for s in shapes)
-        outputs = (op.out(*(mtf.Spec(s, dtype) for s in inputs))[0].shape,)
+        outputs = (op.output_specs(*(mtf.Spec(s, dtype) for s in inputs))[0].shape,)
 
     with tf.Graph().as_default() as graph:
         op.local(At, *(tf.compat.v1.placeholder(dtype, s.sizes) for s in At.inputs))

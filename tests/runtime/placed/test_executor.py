@@ -173,7 +173,7 @@ class Around(mtf.Op):
     before: int
     after: int
 
-    def out(self, x):
+    def output_specs(self, x):
         return (x,)
 
     def needs(self, i, dim):

@@ -55,7 +55,7 @@ def test_an_error_that_does_not_come_again_stays_as_it_is():
     class Once(mtf.Op):
         """Fails the first time that it runs."""
 
-        def out(self, x):
+        def output_specs(self, x):
             return (x,)
 
         def local(self, at, x):

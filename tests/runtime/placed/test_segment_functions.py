@@ -89,7 +89,7 @@ class WholeK(TopK):
     """Announces k rows, also where a slice has fewer."""
 
     def tells(self, x):
-        return self.out(
+        return self.output_specs(
             x._replace(shape=x.shape.resize(self.dim, 2 * x.shape[self.dim]))
         )
 
@@ -114,7 +114,7 @@ def test_a_wrong_tells_is_refused(op, announced, recorded):
 
     with refuses(
         mtf.PlanError,
-        rf"{op.title}\.share told ",
+        rf"{op.display_name}\.share told ",
         r"\(2, ",
         announced,
         r"test_segment_functions\.py:\d+",
