@@ -122,7 +122,7 @@ def held(program: Program) -> int:
     """
     stores = {s.store for s in program.steps if isinstance(s, Load)}
     stores.update(
-        store for s in program.steps if isinstance(s, Put) for store in s.op.stores
+        store for s in program.steps if isinstance(s, Put) for store in s.variables
     )
     variables = (s.slices()[0] for s in stores if isinstance(s, Variable))
     return sum(v.shape.num_elements() * v.dtype.size for v in variables)

@@ -21,7 +21,13 @@ from meshtf.forecast.peak_memory import Peaks, at_stages, peaks, stages
 from meshtf.forecast.report_data import Done, Held, Memory, Moved, Phase, Placed, Stage
 from meshtf.forecast.state_names import has_shape_of, state_name
 from meshtf.forecast.step_phases import phases
-from meshtf.graph import Node, Spec, Store, Tensor
+from meshtf.graph import (
+    Node,
+    ReadOp,
+    Spec,
+    Store,
+    Tensor,
+)
 from meshtf.mesh import At, Mesh, Placement, Whole
 from meshtf.partition import (
     BranchStep,
@@ -320,11 +326,11 @@ class _Analysis:
         )
 
     def _put(self, step: Put) -> None:
-        if not step.op.stores:
+        if not step.variables:
             self._done(step.node, tuple(map(self._value, step.values)), 0.0, 1)
             return
-        self.stores.update(dict.fromkeys(step.op.stores))
-        first, *beside = step.op.stores
+        self.stores.update(dict.fromkeys(step.variables))
+        first, *beside = step.variables
         self.slots.update(beside)
         if first.kind == "state" and self.moves.phase_of(step.node) != "forward":
             self.slots.add(first)
@@ -388,8 +394,6 @@ class _Analysis:
 
 def _parameters(node: Node) -> Iterator[Store]:
     """Yields the parameters whose cotangents a node may make."""
-    for store in (
-        x.node.op.stores[0] for x in node.primals if x.node.op.effect == "read"
-    ):
-        if store.kind == "parameter":
-            yield store
+    for op in (x.node.op for x in node.primals):
+        if isinstance(op, ReadOp) and op.store.kind == "parameter":
+            yield op.store

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 
 from meshtf.forecast.report_data import Phase
-from meshtf.graph import Call, Node, Tensor
+from meshtf.graph import Body, Call, ControlFlowOp, Node, Tensor, WriteOp
 from meshtf.graph.recorder import latest
 
 
@@ -30,7 +30,7 @@ def _fill_in(node: Node, found: dict[Node, Phase]) -> None:
     """Adds the phases of what is inside a node: of a loop that is no forward pass, the
     loop's.
     """
-    for body in node.op.bodies:
+    for body in _bodies(node):
         for inside in body.nodes:
             backward = (
                 inside.primals
@@ -41,9 +41,14 @@ def _fill_in(node: Node, found: dict[Node, Phase]) -> None:
             _fill_in(inside, found)
 
 
+def _bodies(node: Node) -> tuple[Body, ...]:
+    """Returns what a loop, branch or call runs."""
+    return node.op.bodies if isinstance(node.op, ControlFlowOp) else ()
+
+
 def _inside(node: Node) -> Iterator[Node]:
     """Yields the nodes of bodies, those of loops within loops too."""
-    for body in node.op.bodies:
+    for body in _bodies(node):
         for inside in body.nodes:
             yield inside
             yield from _inside(inside)
@@ -52,7 +57,8 @@ def _inside(node: Node) -> Iterator[Node]:
 def _phase(node: Node, before: dict[Node, Phase], learn: Set[Node]) -> Phase:
     if node.primals or isinstance(node.op, Call) and node.op.which.backward:
         return "backward"
-    trains = node.op.effect == "write" and node.op.stores[0].kind == "parameter"
+    op = node.op
+    trains = isinstance(op, WriteOp) and op.variables[0].kind == "parameter"
     if trains or any(
         before.get(maker, "forward") != "forward" or maker in learn
         for maker in (latest(x.node) for x in node.inputs)

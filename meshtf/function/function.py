@@ -30,6 +30,7 @@ from meshtf.graph import (
     Node,
     Store,
     Tensor,
+    WriteOp,
     context,
     current,
     current_executor,
@@ -316,7 +317,9 @@ class Function:
         if self._runtime == "spmd":
             raise refusal(graph.mesh)
         trace = Trace(self.name, graph, graph.nodes, results, call.stores, self._jit)
-        warn_of_unmatched(graph.mesh, any(n.op.effect == "write" for n in graph.nodes))
+        warn_of_unmatched(
+            graph.mesh, any(isinstance(n.op, WriteOp) for n in graph.nodes)
+        )
         return trace, structure
 
     def _record(self, graph: Graph, call: Call) -> tuple[list[Tensor], Any]:

@@ -17,7 +17,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Graph, Node, Source, Spec, Tensor, apply, executing
+from meshtf.graph import (
+    Graph,
+    HostOp,
+    Node,
+    ReadOp,
+    Source,
+    Spec,
+    Tensor,
+    WriteOp,
+    apply,
+    executing,
+)
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import Context, current, nothing_in_force
 from meshtf.graph.control_flow.body import uses
@@ -77,7 +88,7 @@ class Trace(Compiled):
             for step in self.program.steps
             if isinstance(step, Load) and _is_variable(step.store)
         ]
-        reads = {n.op.stores[0]: n.outputs[0] for n in nodes if n.op.effect == "read"}
+        reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
         self.arguments = [
             reads[s]
             for s in stores
@@ -134,7 +145,10 @@ class Trace(Compiled):
     def _record_backward(
         self, there: tuple[int, ...], dys: Sequence[SlicesStore]
     ) -> tuple[Trace, list[bool]]:
-        graph, nodes = self.graph, [n for n in self.nodes if n.op.effect != "print"]
+        graph, nodes = (
+            self.graph,
+            [n for n in self.nodes if not isinstance(n.op, HostOp)],
+        )
         before = list(graph.nodes)
         graph.continue_after(nodes)
         try:
@@ -265,7 +279,8 @@ def _writes(nodes: Iterable[Node]) -> Writes | None:
     """Returns what tells when the variables of a program were written; None: it writes
     none.
     """
-    stores = [store for n in nodes if n.op.effect == "write" for store in n.op.stores]
+    ops = [n.op for n in nodes if isinstance(n.op, WriteOp)]
+    stores = [store for op in ops for store in op.variables]
     if not stores:
         return None
     writes = Writes()
@@ -275,21 +290,21 @@ def _writes(nodes: Iterable[Node]) -> Writes | None:
 
 
 def _draws(node: Node) -> bool:
-    return node.op.effect == "read" and isinstance(node.op.stores[0], PathNumber)
+    return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathNumber)
 
 
 def _is_variable(store: Any) -> bool:
     return store.kind in ("parameter", "state")
 
 
+def _reads_variable(node: Node) -> bool:
+    return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
+
+
 def _is_first(x: Tensor) -> bool:
     """Returns whether an eager tensor was made of nothing that can have a gradient."""
     node = x.node
-    return (
-        node.rule is None
-        and not node.inputs
-        and not (node.op.effect == "read" and _is_variable(node.op.stores[0]))
-    )
+    return node.rule is None and not node.inputs and not _reads_variable(node)
 
 
 def _outside(nodes: Sequence[Node], results: Sequence[Tensor]) -> Iterable[Tensor]:
@@ -300,18 +315,14 @@ def _outside(nodes: Sequence[Node], results: Sequence[Tensor]) -> Iterable[Tenso
     return [
         x
         for x in used
-        if has_gradient(x.dtype)
-        and (
-            x.held is not None
-            or x.node.op.effect == "read"
-            and _is_variable(x.node.op.stores[0])
-        )
+        if has_gradient(x.dtype) and (x.held is not None or _reads_variable(x.node))
     ]
 
 
 def _stand_in(x: Tensor) -> Tensor:
     """Returns what stands for the read of a variable in a function, outside of it."""
-    store: Any = x.node.op.stores[0]
+    assert isinstance(x.node.op, ReadOp)
+    store: Any = x.node.op.store
     around = Context(region=Layout.changes("*:").then(store.layout), stage=store.stage)
     # Its number is before those of all calls of the function.
     serial = x.node.serial

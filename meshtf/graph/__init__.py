@@ -14,7 +14,18 @@ from meshtf.graph.control_flow.body import Body, record_body
 from meshtf.graph.control_flow.branch import Branch
 from meshtf.graph.control_flow.call import Call
 from meshtf.graph.control_flow.loop import Loop
-from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec, Store, Window
+from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec, Window
+from meshtf.graph.op_kinds import (
+    ConstantOp,
+    ControlFlowOp,
+    EffectOp,
+    GradientBarrier,
+    HostOp,
+    ReadOp,
+    ReshardOp,
+    Store,
+    WriteOp,
+)
 from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.recorder import Graph, Group, Rule
 from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
@@ -24,17 +35,24 @@ __all__ = [
     "Body",
     "Branch",
     "Call",
+    "ConstantOp",
     "Context",
+    "ControlFlowOp",
+    "EffectOp",
     "Executor",
+    "GradientBarrier",
     "Graph",
     "Group",
     "Held",
+    "HostOp",
     "Loop",
     "MatmulKernels",
     "Node",
     "OPERATORS",
     "Op",
     "Operators",
+    "ReadOp",
+    "ReshardOp",
     "Role",
     "Rule",
     "Sample",
@@ -43,6 +61,7 @@ __all__ = [
     "Store",
     "Tensor",
     "Window",
+    "WriteOp",
     "apply",
     "apply_all",
     "context",

@@ -19,6 +19,7 @@ from meshtf.graph.arguments import as_mesh, refuse_tensor
 from meshtf.graph.context import current
 from meshtf.graph.layout_check import check_layout, check_stage, common_mesh
 from meshtf.graph.op import Op, Spec
+from meshtf.graph.op_kinds import EffectOp, ReadOp
 from meshtf.graph.tensor import Node, Source, Tensor
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import refuse
@@ -38,7 +39,7 @@ class Executor(Protocol):
     def recorder_of(self, op: Op) -> Any:
         """Returns the executor that nodes of an op go to: itself, or one around."""
 
-    def find(self, op: Op) -> Node | None:
+    def find(self, op: ReadOp) -> Node | None:
         """Returns a node made before that says the same, such as another read of a
         variable.
         """
@@ -109,7 +110,7 @@ def _apply_all(
     if not isinstance(op, Op):
         refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
     executor, around = current_executor().recorder_of(op), current()
-    found = executor.find(op) if op.effect == "read" else None
+    found = executor.find(op) if isinstance(op, ReadOp) else None
     if found is not None:
         return found.outputs
     source = around.primals[-1].node.source if around.primals else Source.here()
@@ -125,11 +126,11 @@ def _apply_all(
     specs = _out(op, tensors, source)
     if mesh is not None and around.stage is not None:
         check_stage(mesh, around.stage, source)
-    check = check and not around.primals and op.effect is None
+    check = check and not around.primals and not isinstance(op, EffectOp)
     if mesh is not None and check:
         check_layout(specs, mesh, mesh.layout_in(around.region), source)
     node = Node(op, tensors, specs, mesh, source, around, executor.owner)
-    if node.group is not None and op.effect is None:
+    if node.group is not None and not isinstance(op, EffectOp):
         node.group.nodes.append(node)
     return executor.run(node)
 

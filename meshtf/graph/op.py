@@ -31,11 +31,10 @@ suite) follows from what stands here, so adding an op touches one file. A whole 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from meshtf.graph.op_dataclass import Frozen
-from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 
 
@@ -82,37 +81,6 @@ class Window(NamedTuple):
     wrap: bool = (
         False  # whether beyond one end the rows of the other end follow, not `fill`
     )
-
-
-class Store(Protocol):
-    """What an op reads or writes besides tensors: a variable's slices, an argument of a
-    function.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def spec(self) -> Spec: ...
-
-    @property
-    def placement(self) -> Placement: ...
-
-    @property
-    def kind(self) -> Literal["parameter", "state", "argument", "number"]:
-        """What it is; "state" is a variable that is not trained."""
-
-    mesh: Mesh | None
-
-    def read(self) -> list[Any]:
-        """Returns one TensorFlow tensor for each position; equal slices may be one
-        object.
-        """
-
-    def cells(self) -> Sequence[Any]:
-        """Returns what holds the slice of each position of a variable, shared where
-        they share it.
-        """
 
 
 class MatmulKernels(NamedTuple):
@@ -197,21 +165,6 @@ class Op(Frozen):
     # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes
     # of a program.
     share_trace: ClassVar[bool] = False
-    # Whether no gradient ever flows through, so that nothing before it needs one.
-    stops_gradient: ClassVar[bool] = False
-    # Whether all of the outputs is zero, so that they are unfinished sums, too; may be
-    # a property.
-    zero: ClassVar[bool] = False
-    # Whether inputs and outputs are brought where the layout says at once, not when it
-    # is needed.
-    settled: ClassVar[bool] = False
-    # An op that writes with outputs: the same as an op that writes its stores and,
-    # before them, a variable that starts as the last input and ends as the output. May
-    # be a property.
-    in_place: ClassVar[Op | None] = None
-    # "print": `update` tells the world outside, once for all devices, in the order of
-    # recording.
-    effect: ClassVar[Literal["read", "write", "print"] | None] = None
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         """Returns shape and data type of each output. Raises ShapeError or
@@ -267,27 +220,6 @@ class Op(Frozen):
         """Returns the cotangent of each input, in named ops; None where there is none.
 
         With several outputs `dy` and `y` are tuples, and a missing cotangent is None.
-        """
-        raise NotImplementedError
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        """What an op with an effect reads or writes; all of one placement."""
-        return ()
-
-    @property
-    def bodies(self) -> tuple[Any, ...]:
-        """What a loop or branch runs: `graph.Body`; an op that is one is planned by
-        them alone.
-        """
-        return ()
-
-    def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any] | None:
-        """Writes one device's slices of the stores, in place; each slice is written
-        once.
-
-        Returns outputs, if there are any; these lie as the stores do. With the effect
-        "print" there are no slices, and the inputs are whole.
         """
         raise NotImplementedError
 

@@ -51,7 +51,7 @@ _CONVERT: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Frozen:
     """Base of classes that are frozen dataclasses; one that is decorated as one stays
     as it is.

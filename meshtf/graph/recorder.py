@@ -16,6 +16,7 @@ from typing import Any
 
 from meshtf.graph.layout_check import check_layout
 from meshtf.graph.op import Op, Spec
+from meshtf.graph.op_kinds import ReadOp, WriteOp
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.mesh import Mesh
 
@@ -91,24 +92,24 @@ class Graph:
             self.nodes[self.nodes.index(node)] = new
         return new
 
-    def find(self, op: Op) -> Node | None:
+    def find(self, op: ReadOp) -> Node | None:
         """Returns an earlier read of the same variable that no write came after."""
-        return self._reads.get(op.stores[0])
+        return self._reads.get(op.store)
 
     def continue_after(self, nodes: Sequence[Node]) -> None:
         """Takes nodes, of which none writes, for all that was recorded so far."""
         self.nodes[:] = nodes
-        self._reads = {n.op.stores[0]: n for n in nodes if n.op.effect == "read"}
+        self._reads = {n.op.store: n for n in nodes if isinstance(n.op, ReadOp)}
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         """Records a node, and returns its outputs."""
         if self.mesh is None and node.mesh is not None:
             self.mesh = node.mesh
             self.settle_mesh()
-        if node.op.effect == "read":
-            self._reads[node.op.stores[0]] = node
-        elif node.op.effect == "write":
-            for store in node.op.stores:
+        if isinstance(node.op, ReadOp):
+            self._reads[node.op.store] = node
+        elif isinstance(node.op, WriteOp):
+            for store in node.op.variables:
                 self._reads.pop(store, None)
         self.nodes.append(node)
         return node.outputs
@@ -117,12 +118,10 @@ class Graph:
         """Checks nodes that were made before the mesh was known. Raises LayoutError."""
         assert self.mesh is not None
         for node in self.nodes:
-            for store in node.op.stores if node.op.effect == "read" else ():
-                if store.mesh is None:
-                    store.mesh = self.mesh
-                    _ = (
-                        store.placement
-                    )  # refuses an argument that the layout cannot hold
+            if isinstance(node.op, ReadOp) and node.op.store.mesh is None:
+                node.op.store.mesh = self.mesh
+                # Refuses an argument that the layout cannot hold:
+                _ = node.op.store.placement
             if not node.primals:
                 specs = [y.spec for y in node.outputs]
                 check_layout(specs, self.mesh, node.layout, node.source)

@@ -45,7 +45,7 @@ from meshtf.names.arguments import (
 )
 from meshtf.ops.pointwise import cast
 from meshtf.ops.variables.fill import full
-from meshtf.ops.variables.optimizer_updates import PartUpdate, Update
+from meshtf.ops.variables.optimizer_updates import OptimizerUpdate
 from meshtf.optimizers.checks import (
     check_gradient,
     check_own_slots,
@@ -202,7 +202,7 @@ class Optimizer(Module):
 
 
 def carry_out(
-    op: Update,
+    op: OptimizerUpdate,
     variable: Variable,
     grad: Tensor,
     slots: Mapping[str, Variable],
@@ -238,7 +238,7 @@ def carry_out(
     value = cast(variable.tensor(), op.dtype)
     if decay is not None:
         value = value * (1.0 - decay)
-    value = apply(PartUpdate(op), grad, rate, value, mesh=variable.mesh)
+    value = apply(op.of_slots(), grad, rate, value, mesh=variable.mesh)
     variable.assign(cast(value, variable.dtype))
 
 

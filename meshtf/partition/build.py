@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from meshtf.graph import Branch, Call, Loop, Node, Tensor
+from meshtf.graph import Branch, Call, HostOp, Loop, Node, Tensor, WriteOp
 from meshtf.graph.recorder import latest
 from meshtf.mesh import Mesh, Placement
 from meshtf.mesh.state import finished
@@ -56,7 +56,7 @@ def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
     needed = {latest(t.node) for t in results}
     kept = []
     for node in map(latest, reversed(nodes)):
-        if node in needed or node.op.effect in ("write", "print"):
+        if node in needed or isinstance(node.op, (WriteOp, HostOp)):
             kept.append(node)
             needed.update(latest(x.node) for x in node.inputs)
             if node.after is not None:

@@ -16,7 +16,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Body, Node, Op, Spec, Store, Tensor
+from meshtf.graph import (
+    Body,
+    HostOp,
+    Node,
+    Op,
+    ReadOp,
+    Spec,
+    Store,
+    Tensor,
+    WriteOp,
+)
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
 from meshtf.partition.control_dependencies import Waiting
@@ -87,11 +97,11 @@ class Builder:
     def node(self, node: Node) -> None:
         """Plans a node and writes its steps."""
         op = node.op
-        if op.effect == "read":
-            self._load(node.outputs[0], op.stores[0])
-        elif op.effect == "write":
-            self._write(node)
-        elif op.effect == "print":
+        if isinstance(op, ReadOp):
+            self._load(node.outputs[0], op.store)
+        elif isinstance(op, WriteOp):
+            self._write(node, op)
+        elif isinstance(op, HostOp):
             self.steps.append(
                 Put(
                     node,
@@ -174,8 +184,8 @@ class Builder:
         self.versions[tensor] = {placement: value}
         self.states[tensor] = placement
 
-    def _write(self, node: Node) -> None:
-        store = node.op.stores[0]
+    def _write(self, node: Node, op: WriteOp) -> None:
+        store = op.variables[0]
         outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
         for y, value in zip(node.outputs, outs):
             self.given(y, {value.placement: value}, value.placement)
@@ -270,8 +280,8 @@ def _is_freed(tensor: Tensor) -> bool:
     while len(node.inputs) == 1 and node.inputs[0].shape == tensor.shape:
         node = node.inputs[0].node
     return (
-        node.op.effect == "read"
-        and node.op.stores[0].kind == "parameter"
+        isinstance(node.op, ReadOp)
+        and node.op.store.kind == "parameter"
         and mesh is not None
         and not mesh.keep_gathered
     )

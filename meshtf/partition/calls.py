@@ -9,7 +9,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Set
 
-from meshtf.graph import Body, Call, Node, Tensor
+from meshtf.graph import (
+    Body,
+    Call,
+    ConstantOp,
+    Node,
+    Tensor,
+)
 from meshtf.mesh import At, Pending, Placement, Split
 from meshtf.mesh.state import finished
 from meshtf.partition.builder import Builder, PlannedBody
@@ -80,7 +86,7 @@ def _first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     sums = _sums(
         inner,
         op.body,
-        {inside for x, inside in zip(node.inputs, places) if x.node.op.zero},
+        {inside for x, inside in zip(node.inputs, places) if _is_zero(x)},
     )
     if any(places[total] != place for total, place in sums.values()):
         places |= dict(sums.values())
@@ -133,11 +139,16 @@ def _left(
     return place if place in inner.versions[x] else inner.state(x)
 
 
+def _is_zero(x: Tensor) -> bool:
+    """Whether a tensor is made as zeros, which are partial sums as well."""
+    return isinstance(x.node.op, ConstantOp) and x.node.op.is_zero
+
+
 def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Value:
     """Returns an argument in a placement; zeros are an unfinished sum, if that is asked
     for.
     """
-    if not x.node.op.zero or placement == finished(placement):
+    if not _is_zero(x) or placement == finished(placement):
         return builder.bring(x, placement, node)
     stage = next((s.coordinate for s in placement if isinstance(s, At)), None)
     plan = plan_node(

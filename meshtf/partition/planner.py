@@ -26,7 +26,12 @@ import functools
 import math
 from collections.abc import Sequence
 
-from meshtf.graph import Op, Role, Spec
+from meshtf.graph import (
+    Op,
+    ReshardOp,
+    Role,
+    Spec,
+)
 from meshtf.mesh import At, Layout, Mesh, Pending, Placement, Split, State, Whole
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.reshard_table import moves
@@ -109,7 +114,7 @@ class _Planner:
         self.lazy: set[str] = set()
 
     def plan(self) -> NodePlan:
-        if self.op.settled:
+        if isinstance(self.op, ReshardOp):
             self.cut = {
                 a: s.dim
                 for a, s in zip(self.axes, self.wishes[0])

@@ -152,9 +152,8 @@ class _Levels:
             return
         level = max([0, *(self._before_a_segment(v) for v in needs(step))])
         if isinstance(step, Put):
-            written = step.op.stores or (
-                None,
-            )  # what tells the world keeps its order, too
+            # What tells the world keeps its order, too.
+            written = step.variables or (None,)
             level = max([level, *(self.written.get(s, 0) for s in written)])
             self.written.update(dict.fromkeys(written, level))
         elif isinstance(step, Load):

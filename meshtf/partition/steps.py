@@ -15,7 +15,17 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Iterator
 
-from meshtf.graph import Call, Loop, Node, Op, Spec, Store, Window
+from meshtf.graph import (
+    Call,
+    HostOp,
+    Loop,
+    Node,
+    Op,
+    Spec,
+    Store,
+    Window,
+    WriteOp,
+)
 from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
 from meshtf.partition.planner import NodePlan
@@ -41,7 +51,7 @@ class Load:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Put:
-    """Write the stores of an op; if it has none, tell the world outside, once."""
+    """Write the variables of a `WriteOp`, or run a `HostOp` once."""
 
     node: Node
     values: tuple[Value, ...]
@@ -49,8 +59,26 @@ class Put:
 
     @property
     def op(self) -> Op:
-        """The op that writes."""
+        """What it carries out."""
         return self.node.op
+
+    @property
+    def write_op(self) -> WriteOp:
+        """The op, where it writes variables."""
+        assert isinstance(self.node.op, WriteOp)
+        return self.node.op
+
+    @property
+    def host_op(self) -> HostOp:
+        """The op, where it tells the world outside."""
+        assert isinstance(self.node.op, HostOp)
+        return self.node.op
+
+    @property
+    def variables(self) -> tuple[Store, ...]:
+        """What it writes; none where it tells the world outside."""
+        op = self.node.op
+        return op.variables if isinstance(op, WriteOp) else ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

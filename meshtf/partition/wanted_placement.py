@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from meshtf.graph import Node, Tensor
+from meshtf.graph import (
+    Node,
+    ReshardOp,
+    Tensor,
+)
 from meshtf.mesh import At, Mesh, Placement, Split, Whole
 
 
@@ -37,7 +41,7 @@ class WantedPlacement:
 
     def placement(self, node: Node, y: Tensor) -> Placement:
         """The placement that an output should have: a cotangent's is its primal's."""
-        primals = () if node.op.settled else node.primals
+        primals = () if isinstance(node.op, ReshardOp) else node.primals
         same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]
         more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
         if same or more:

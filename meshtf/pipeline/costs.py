@@ -18,7 +18,12 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.function.function import function
-from meshtf.graph import Graph, context, executing
+from meshtf.graph import (
+    EffectOp,
+    Graph,
+    context,
+    executing,
+)
 from meshtf.mesh import Layout
 from meshtf.names import dtype_bytes
 from meshtf.names.arguments import as_float, as_sequence
@@ -93,7 +98,7 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
             held = sum(
                 y.shape.size * dtype_bytes(y.dtype)
                 for n in graph.nodes[before:]
-                if n.op.effect is None
+                if not isinstance(n.op, EffectOp)
                 for y in n.outputs
             )
             found.append(Layer(layer_name(layer, i), flops, _parameters(layer), held))

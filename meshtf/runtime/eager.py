@@ -13,7 +13,16 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import MeshError, explain_error
-from meshtf.graph import OPERATORS, Held, Node, Op, Tensor, current
+from meshtf.graph import (
+    OPERATORS,
+    GradientBarrier,
+    Held,
+    Node,
+    Op,
+    Tensor,
+    WriteOp,
+    current,
+)
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
@@ -60,8 +69,8 @@ class Eager:
             if node.mesh.abstract
             else _run_node(program, node)
         )
-        if node.op.effect == "write":
-            for store in node.op.stores:
+        if isinstance(node.op, WriteOp):
+            for store in node.op.variables:
                 written(store)
         if node.group is None and _ends_gradients(node):
             node = node.without_inputs()  # no longer of use, and perhaps large
@@ -86,7 +95,7 @@ class InPlace(Eager):
 
 
 def _ends_gradients(node: Node) -> bool:
-    return node.op.stops_gradient or not any(
+    return isinstance(node.op, GradientBarrier) or not any(
         has_gradient(y.dtype) for y in node.outputs
     )
 

@@ -22,7 +22,12 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.function.function import as_function
-from meshtf.graph import Node, Spec, Store
+from meshtf.graph import (
+    Node,
+    Spec,
+    Store,
+    WriteOp,
+)
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.partition import Load, Program, build, walk
@@ -189,10 +194,10 @@ def _plain_names(names: Iterable[str]) -> list[str]:
 def _refuse_writes(nodes: Sequence[Node]) -> None:
     """Refuses a program that changes variables. Raises PlanError."""
     for node in nodes:
-        if node.op.effect == "write":
+        if isinstance(node.op, WriteOp):
             raise PlanError(
                 explain_error(
-                    f"the function writes variable {node.op.stores[0].name!r}, and a "
+                    f"the function writes variable {node.op.variables[0].name!r}, and a "
                     "SavedModel only reads variables.",
                     **{"from": node.source},
                     way_out="Give a function that only computes, such as the forward "

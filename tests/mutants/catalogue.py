@@ -185,7 +185,7 @@ PLANNING = (
         "cotangents lie where the layout says",
         "meshtf.partition.wanted_placement",
         "WantedPlacement.placement",
-        "() if node.op.settled else node.primals",
+        "() if isinstance(node.op, ReshardOp) else node.primals",
         "()",
         ("tests/partition/test_build.py", "tests/graph/autodiff/test_gradients.py"),
     ),

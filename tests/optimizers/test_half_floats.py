@@ -13,7 +13,6 @@ from meshtf.graph import apply, apply_all
 from meshtf.ops.variables.optimizer_updates import (
     AdamUpdate,
     MomentumUpdate,
-    PartUpdate,
 )
 from tests.optimizers.test_dtypes import HALF, OPTIMIZERS, numpy_type
 from tests.support.refusals import refuses
@@ -101,4 +100,4 @@ def test_updates_of_two_data_types_are_refused_before_tensorflow_ends_the_proces
         with refuses(
             mtf.DTypeError, "computed in float32; its value in " + dtype, "mtf.cast"
         ):
-            apply(PartUpdate(op), grad, rate, w.tensor())
+            apply(op.of_slots(), grad, rate, w.tensor())

@@ -17,7 +17,6 @@ from meshtf.mesh import Split, Whole
 from meshtf.ops.variables.optimizer_updates import (
     AdamUpdate,
     MomentumUpdate,
-    PartUpdate,
 )
 from meshtf.partition import MoveStep, Put
 from meshtf.partition.cost import bytes_received, local_size
@@ -248,14 +247,14 @@ def test_the_formula_says_what_the_fused_update_does(make, rng):
     v.assign(np.abs(v.numpy()))
     op = make(w, m, v)
     array, number = rng.normal(size=(4, 6)).astype("float32"), np.float32(0.1)
-    want = op.formula(array, number, *(store.numpy() for store in op.stores))
+    want = op.new_values(array, number, *(store.numpy() for store in op.variables))
     apply_all(
         op,
         mtf.import_tensor(mesh, array, "a:4;b:6"),
         mtf.import_tensor(mesh, number, ""),
     )
-    assert len(want) == len(op.stores)
-    for store, value in zip(op.stores, want, strict=True):
+    assert len(want) == len(op.variables)
+    for store, value in zip(op.variables, want, strict=True):
         np.testing.assert_allclose(store.numpy(), value, rtol=1e-5, atol=1e-6)
 
 
@@ -288,7 +287,7 @@ def test_an_update_of_a_part_is_the_update(make, compiled, rng):
         part.assign(whole.numpy())
 
     def step(grad, rate):
-        new = apply(PartUpdate(make(*parts)), grad, rate, parts[0].tensor())
+        new = apply(make(*parts).of_slots(), grad, rate, parts[0].tensor())
         apply_all(make(*wholes), grad, rate)
         return new
 
@@ -334,7 +333,7 @@ def test_slots_that_lie_as_their_variables_are_updated_in_place():
     ) == (["AdamUpdate"] * 3)
     assert updates(
         axes="data:4", layout="batch:data", optimizer_layout="d_ff:data"
-    ) == (["PartUpdate", "Write"] * 2 + ["AdamUpdate"])  # the bias has no d_ff
+    ) == (["AdamUpdate", "Write"] * 2 + ["AdamUpdate"])  # the bias has no d_ff
 
 
 def test_slots_follow_the_region_of_their_variable():

@@ -21,6 +21,7 @@ from meshtf.graph.arguments import as_tensor, as_tensors, as_variables
 from meshtf.graph.autodiff.cotangents import Cotangents
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op
+from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import Rule, latest
 from meshtf.graph.tensor import Node, Tensor
@@ -156,7 +157,7 @@ def _around(executor: Any) -> Iterator[Any]:
 def _sources(node: Node) -> Sequence[Tensor]:
     """Returns the tensors by which a node has gradients."""
     inputs: Sequence[Tensor] = (node.rule or node).inputs
-    return () if node.op.stops_gradient else inputs
+    return () if isinstance(node.op, GradientBarrier) else inputs
 
 
 class _Backward:
@@ -195,8 +196,8 @@ class _Backward:
         reaching: set[int] = set()  # serials of nodes
         for serial in sorted(found):
             node = found[serial]
-            if node.op.effect == "read" and id(node.op.stores[0]) in self.targets:
-                self.reads.setdefault(id(node.op.stores[0]), []).extend(node.outputs)
+            if isinstance(node.op, ReadOp) and id(node.op.store) in self.targets:
+                self.reads.setdefault(id(node.op.store), []).extend(node.outputs)
                 reaching.add(serial)
             elif any(
                 has_gradient(x.dtype)
@@ -273,8 +274,8 @@ class _Backward:
         """
         for x in node.rule.captures:
             if id(x) in self.targets or x.node.serial in reaching:
-                read = x.node.op.effect == "read"
-                what = repr(x.node.op.stores[0].name) if read else "a tensor"
+                op = x.node.op
+                what = repr(op.store.name) if isinstance(op, ReadOp) else "a tensor"
                 raise PlanError(
                     explain_error(
                         f"a function with its own gradient uses {what} from outside, "

@@ -17,6 +17,7 @@ from meshtf.errors import PlanError, ShapeError, explain_error
 from meshtf.graph.apply import current_executor, executing
 from meshtf.graph.context import context, current
 from meshtf.graph.op import Op, Spec
+from meshtf.graph.op_kinds import EffectOp, ReadOp
 from meshtf.graph.recorder import Graph, latest
 from meshtf.graph.tensor import Node, Source, Tensor
 
@@ -40,17 +41,17 @@ class Inner(Graph):
         self.backwards: dict[Any, Any] = {}  # of bodies that are called: see `call`
         self.keeping: dict[Any, Any] = {}
 
-    def find(self, op: Op) -> Node | None:
+    def find(self, op: ReadOp) -> Node | None:
         """Returns an earlier read of the same variable, outside."""
         return self.around.find(op)
 
     def recorder_of(self, op: Op) -> Graph:
         """Returns the graph that nodes of an op go to: reads go to the one around."""
-        return self.around.recorder_of(op) if op.effect == "read" else self
+        return self.around.recorder_of(op) if isinstance(op, ReadOp) else self
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         """Records a node, and returns its outputs. Raises PlanError if it writes."""
-        if node.op.effect is not None:
+        if isinstance(node.op, EffectOp):
             raise PlanError(
                 explain_error(
                     f"{node.op.display_name} has an effect, and bodies of loops, branches and "

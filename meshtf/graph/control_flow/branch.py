@@ -14,14 +14,15 @@ from typing import Any
 from meshtf.graph.apply import apply_all
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.control_flow.body import Body, record_more, require_given
-from meshtf.graph.op import Op, Spec
+from meshtf.graph.op import Spec
+from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Branch(Op):
+class Branch(ControlFlowOp):
     """Runs `then` where the first input is true, else `otherwise`; both give the same
     specs.
 

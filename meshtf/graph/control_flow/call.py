@@ -24,7 +24,8 @@ from meshtf.graph.control_flow.body import (
     unvarying,
     uses,
 )
-from meshtf.graph.op import Op, Spec
+from meshtf.graph.op import Spec
+from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Tensor
@@ -48,7 +49,7 @@ _FIRST = Which()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Call(Op):
+class Call(ControlFlowOp):
     """Runs a body; inputs are its arguments and captures. `follows`: what has to be
     there before.
     """

@@ -27,7 +27,8 @@ from meshtf.graph.control_flow.body import (
     unvarying,
     uses,
 )
-from meshtf.graph.op import Op, Spec
+from meshtf.graph.op import Spec
+from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Source, Tensor
@@ -35,7 +36,7 @@ from meshtf.names import Dimension, Shape, has_gradient, wide
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Loop(Op):
+class Loop(ControlFlowOp):
     """Runs `body` for each row of `dim`, or while `test` holds.
 
     Inputs are the first states, what is walked along `dim`, and the captures of body
@@ -125,7 +126,7 @@ def _names(body: Body) -> Iterator[str]:
     for op in (node.op for node in body.nodes):
         if isinstance(op, Loop) and op.dim is not None:
             yield op.dim.name
-        for inner in op.bodies:
+        for inner in op.bodies if isinstance(op, ControlFlowOp) else ():
             yield from _names(inner)
 
 

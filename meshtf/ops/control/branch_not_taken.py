@@ -20,9 +20,12 @@ from meshtf.graph import (
     OPERATORS,
     Body,
     Graph,
+    HostOp,
     Node,
+    ReadOp,
     Rule,
     Tensor,
+    WriteOp,
     context,
     executing,
 )
@@ -47,7 +50,8 @@ class _NeverRun(Inner):
     """
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
-        return super().run(node) if node.op.effect is None else node.outputs
+        has_effect = isinstance(node.op, (WriteOp, HostOp))
+        return node.outputs if has_effect else super().run(node)
 
 
 def with_branch_not_taken(
@@ -104,8 +108,9 @@ def _outside(x: Tensor) -> Tensor:
 def _read_variable(x: Tensor) -> Any:
     """Returns the variable whose read a tensor is, or None."""
     op = x.node.op
-    is_variable = op.effect == "read" and op.stores[0].kind in ("parameter", "state")
-    return op.stores[0] if is_variable else None
+    if isinstance(op, ReadOp) and op.store.kind in ("parameter", "state"):
+        return op.store
+    return None
 
 
 def _zeros_rule(

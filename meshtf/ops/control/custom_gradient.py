@@ -22,7 +22,9 @@ from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
     Context,
+    GradientBarrier,
     Op,
+    ReadOp,
     Rule,
     Sample,
     Source,
@@ -130,7 +132,8 @@ def _captures(
     """Returns what ys depend on besides inputs, of what was made before a number, and
     variables.
     """
-    given = [x.node.op.stores[0] for x in inputs if x.node.op.effect == "read"]
+    ops = [x.node.op for x in inputs]
+    given = [op.store for op in ops if isinstance(op, ReadOp)]
     stack, seen, found = list(ys), set(map(id, inputs)), []
     while stack:
         x = stack.pop()
@@ -138,10 +141,10 @@ def _captures(
             continue
         seen.add(id(x))
         op = x.node.op
-        if op.effect == "read" or x.node.serial < since:
-            if op.effect is None or op.stores[0] not in given:
+        if isinstance(op, ReadOp) or x.node.serial < since:
+            if not isinstance(op, ReadOp) or op.store not in given:
                 found.append(x)
-        elif not op.stops_gradient:
+        elif not isinstance(op, GradientBarrier):
             called = (
                 not x.node.inputs and x.node.rule is not None
             )  # a function, in eager mode

@@ -18,7 +18,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from meshtf.errors import LayoutError, ShapeError, explain_error, near_misses
-from meshtf.graph import Op, Sample, Source, Spec, Tensor, apply, context, current
+from meshtf.graph import (
+    ReshardOp,
+    Sample,
+    Source,
+    Spec,
+    Tensor,
+    apply,
+    context,
+    current,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Layout, LayoutLike
 from meshtf.names.arguments import as_dim, as_int
@@ -53,10 +62,9 @@ def stage(number: int) -> AbstractContextManager[Any]:
     return context(stage=as_int("number", number))
 
 
-class Lay(Op):
+class Lay(ReshardOp):
     """The input, brought at once to where the rules in force say."""
 
-    settled = True
     samples = (
         Sample((), ("b:4;h:8",)),
         Sample((), ("b:3;h:8;k:2",)),

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from meshtf.graph import (
     OPERATORS,
+    GradientBarrier,
     Op,
     Role,
     Sample,
@@ -28,11 +29,10 @@ from meshtf.names import Shape
 from meshtf.names.arguments import as_callable
 
 
-class StopGradient(Op):
+class StopGradient(GradientBarrier):
     """The input, through which no gradient flows."""
 
     linearity = "joint"
-    stops_gradient = True
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:

@@ -6,7 +6,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    ConstantOp,
+    Sample,
+    Spec,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, ShapeLike, dtype_name
@@ -16,7 +22,7 @@ from meshtf.ops.common.broadcasting import check_scalar
 Number = bool | int | float | complex
 
 
-class Fill(Op):
+class Fill(ConstantOp):
     """One number everywhere."""
 
     shape: Shape
@@ -29,7 +35,7 @@ class Fill(Op):
     )
 
     @property
-    def zero(self) -> Any:
+    def is_zero(self) -> bool:
         return not self.value
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:

@@ -1,13 +1,13 @@
-"""Optimizers' updates: one fused TensorFlow op for each slice, in place.
+"""Optimizers' updates: one fused TensorFlow op for each shard, in place.
 
 An update written in arithmetic reads and writes the variable's memory about a dozen
-times; fused, it takes a quarter of the time. A fused one changes slices of the variable
-and its slots together: where slots are cut otherwise than the variable, it changes the
-part of the variable beside them.
+times; fused, it takes a quarter of the time. An update changes shards of the variable
+and of its slots together. Where slots are sharded otherwise than the variable, it takes
+the part of the variable that lies as they do, and returns its next value:
 
     op = AdamUpdate(w, m, v, 0.9, 0.999, 1e-8)
-    apply_all(op, dw, rate)                                 # in place
-    new = apply(PartUpdate(op), dw, rate, w.tensor())       # m and v in place; lies as they do
+    apply_all(op, dw, rate)                                 # writes w, m and v
+    new = apply(op.of_slots(), dw, rate, w.tensor())        # writes m and v
 
 A fused op takes one data type. Slots of a variable of half floats are float32, so the
 second form is the one for it: of its value in float32, and what comes out is rounded
@@ -16,14 +16,15 @@ once.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import At, Op, Sample, Spec, Store
-from meshtf.names import dtype_name, wide
+from meshtf.graph import At, Op, Sample, Spec, Store, WriteOp
+from meshtf.names import wide
 
 
 class Finish(Op):
@@ -45,69 +46,68 @@ class Finish(Op):
         return [dy]
 
 
-class Change(Op):
-    """Base of ops that change a variable in place."""
+class OptimizerUpdate(WriteOp):
+    """Base of updates: inputs are a gradient with the variable's names, in its order,
+    and the rate; with `slots_only` the variable's value comes last, and its next value
+    is the output.
+    """
 
     variable: Store
-    effect = "write"
+    slots_only: bool = dataclasses.field(default=False, kw_only=True)
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        return (self.variable,)
-
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+    def slots(self) -> tuple[Store, ...]:
+        """The optimizer's variables that it writes beside `variable`."""
         return ()
 
-
-class Update(Change):
-    """Base of updates: inputs are a gradient with the variable's names, in its order,
-    and scalars.
-    """
+    @property
+    def variables(self) -> tuple[Store, ...]:
+        return self.slots if self.slots_only else (self.variable, *self.slots)
 
     @property
     def dtype(self) -> str:
         """What it computes in, and takes its inputs in: the data type of the slots."""
-        _, *slots = self.stores
-        return slots[0].spec.dtype if slots else wide(self.variable.spec.dtype)
+        if self.slots:
+            return self.slots[0].spec.dtype
+        return wide(self.variable.spec.dtype)
 
-    def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        self.check(*xs)
-        for slot in self.stores[1:]:
-            if (
-                slot.spec.dtype != self.variable.spec.dtype
-            ):  # TensorFlow would end the process
-                raise DTypeError(
-                    f"variable {self.variable.name!r} is {self.variable.spec.dtype} "
-                    f"and its slot {slot.name!r} {slot.spec.dtype}: no update changes "
-                    "both in place."
-                )
-        return ()
-
-    def check(self, *xs: Spec) -> None:
-        """Refuses inputs of another shape or data type. Raises ShapeError or
-        DTypeError.
+    def of_slots(self) -> OptimizerUpdate:
+        """Returns the update of the slots alone, which takes the value of the variable
+        and returns the next one.
         """
+        return dataclasses.replace(self, slots_only=True)  # type: ignore[type-var]
+
+    def output_specs(
+        self, gradient: Spec, rate: Spec, *value: Spec
+    ) -> tuple[Spec, ...]:
         shape = self.variable.spec.shape
-        if xs[0].shape != shape:
+        if gradient.shape != shape:
             raise ShapeError(
-                f"a gradient of {xs[0].shape!r} does not fit variable "
+                f"a gradient of {gradient.shape!r} does not fit variable "
                 f"{self.variable.name!r} of {shape!r}."
             )
-        for x in xs:
+        what = "an input of", "an input of", "its value in"
+        for x, label in zip((gradient, rate, *value), what):
             if x.dtype != self.dtype:
                 raise DTypeError(
                     f"the update of variable {self.variable.name!r} is computed in "
-                    f"{self.dtype}; an input of {x.dtype} needs mtf.cast."
+                    f"{self.dtype}; {label} {x.dtype} needs mtf.cast."
+                )
+        if not self.slots_only:
+            self._check_slots()
+        return value
+
+    def _check_slots(self) -> None:
+        dtype = self.variable.spec.dtype
+        for slot in self.slots:
+            if slot.spec.dtype != dtype:  # TensorFlow would end the process
+                raise DTypeError(
+                    f"variable {self.variable.name!r} is {dtype} and its slot "
+                    f"{slot.name!r} {slot.spec.dtype}: no update changes both in place."
                 )
 
-    def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
-        """Returns the next values of slices of the stores, from the present ones, for
-        XLA.
-        """
-        raise NotImplementedError
 
-
-class AdamUpdate(Update):
+class AdamUpdate(OptimizerUpdate):
     """Adam: gradient, and the rate with the bias correction in it."""
 
     m: Store
@@ -117,19 +117,26 @@ class AdamUpdate(Update):
     epsilon: float
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        return (self.variable, self.m, self.v)
+    def slots(self) -> tuple[Store, ...]:
+        return (self.m, self.v)
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
-        gradient, rate = xs
+    def new_values(
+        self, gradient: Any, rate: Any, variable: Any, m: Any, v: Any
+    ) -> tuple[Any, ...]:
+        m = m + (gradient - m) * (1 - self.beta_1)
+        v = v + (tf.square(gradient) - v) * (1 - self.beta_2)
+        return variable - m * rate / (tf.sqrt(v) + self.epsilon), m, v
+
+    def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
+        variable, m, v = handles
         none, beta_1, beta_2, epsilon = (
             tf.constant(x, gradient.dtype)
             for x in (0.0, self.beta_1, self.beta_2, self.epsilon)
         )
         tf.raw_ops.ResourceApplyAdam(
-            var=slices[0].handle,
-            m=slices[1].handle,
-            v=slices[2].handle,
+            var=variable,
+            m=m,
+            v=v,
             grad=gradient,
             lr=rate,
             beta1_power=none,
@@ -138,29 +145,26 @@ class AdamUpdate(Update):
             beta2=beta_2,
             epsilon=epsilon,
         )
-
-    def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
-        variable, m, v = values
-        m = m + (gradient - m) * (1 - self.beta_1)
-        v = v + (tf.square(gradient) - v) * (1 - self.beta_2)
-        return variable - m * rate / (tf.sqrt(v) + self.epsilon), m, v
+        return True
 
 
-class DescentUpdate(Update):
+class DescentUpdate(OptimizerUpdate):
     """Gradient descent: gradient and rate."""
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
-        held = dtype_name(slices[0].dtype)
-        if held != self.dtype:
-            new = tf.cast(slices[0], self.dtype) - xs[0] * xs[1]
-            slices[0].assign(tf.cast(new, held), read_value=False)
-            return
+    def new_values(self, gradient: Any, rate: Any, variable: Any) -> tuple[Any, ...]:
+        new = tf.cast(variable, gradient.dtype) - gradient * rate
+        return (tf.cast(new, variable.dtype),)
+
+    def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
+        if self.variable.spec.dtype != self.dtype:
+            return False
         tf.raw_ops.ResourceApplyGradientDescent(
-            var=slices[0].handle, delta=xs[0], alpha=xs[1]
+            var=handles[0], delta=gradient, alpha=rate
         )
+        return True
 
 
-class MomentumUpdate(Update):
+class MomentumUpdate(OptimizerUpdate):
     """Gradient descent with momentum: gradient and rate."""
 
     velocity: Store
@@ -168,68 +172,40 @@ class MomentumUpdate(Update):
     nesterov: bool
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        return (self.variable, self.velocity)
+    def slots(self) -> tuple[Store, ...]:
+        return (self.velocity,)
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
-        tf.raw_ops.ResourceApplyMomentum(
-            var=slices[0].handle,
-            accum=slices[1].handle,
-            grad=xs[0],
-            lr=xs[1],
-            momentum=tf.constant(self.momentum, xs[0].dtype),
-            use_nesterov=self.nesterov,
-        )
-
-    def formula(self, gradient: Any, rate: Any, *values: Any) -> tuple[Any, ...]:
-        variable, velocity = values
+    def new_values(
+        self, gradient: Any, rate: Any, variable: Any, velocity: Any
+    ) -> tuple[Any, ...]:
         velocity = velocity * self.momentum + gradient
         step = velocity * self.momentum + gradient if self.nesterov else velocity
         return variable - step * rate, velocity
 
+    def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
+        variable, velocity = handles
+        tf.raw_ops.ResourceApplyMomentum(
+            var=variable,
+            accum=velocity,
+            grad=gradient,
+            lr=rate,
+            momentum=tf.constant(self.momentum, gradient.dtype),
+            use_nesterov=self.nesterov,
+        )
+        return True
 
-class Decay(Change):
+
+class Decay(WriteOp):
     """Takes a share of a variable away; input: the share."""
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
-        slices[0].assign(slices[0] * (1 - xs[0]), read_value=False)
-
-
-class PartUpdate(Op):
-    """An update of slots, and of that part of the variable that lies as they do: the
-    output.
-
-    Inputs: those of the update, and the variable's value.
-    """
-
-    whole: Update
-    effect = "write"
+    variable: Store
 
     @property
-    def display_name(self) -> str:
-        return self.whole.display_name
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        return self.whole.stores[1:]
-
-    @property
-    def in_place(self) -> Op:
-        return self.whole
+    def variables(self) -> tuple[Store, ...]:
+        return (self.variable,)
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        *others, value = xs
-        self.whole.check(*others)
-        if value.dtype != self.whole.dtype:
-            raise DTypeError(
-                f"the update of variable {self.whole.variable.name!r} is computed in "
-                f"{self.whole.dtype}; its value in {value.dtype} needs mtf.cast."
-            )
-        return (value,)
+        return ()
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> Sequence[Any]:
-        *others, value = xs
-        new, *slots = self.whole.formula(*others, value, *slices)
-        for held, slot in zip(slices, slots, strict=True):
-            held.assign(slot, read_value=False)
-        return [new]
+    def new_values(self, share: Any, variable: Any) -> tuple[Any, ...]:
+        return (variable * (1 - share),)

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import Op, Spec, Tensor, apply_all
+from meshtf.graph import (
+    HostOp,
+    Spec,
+    Tensor,
+    apply_all,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
@@ -29,29 +33,27 @@ _METADATA = tf.compat.v1.SummaryMetadata(  # what TensorBoard knows a scalar by
 )
 
 
-class Print(Op):
+class Print(HostOp):
     """Prints the input."""
 
     message: str
     summarize: int
-    effect = "print"
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return ()
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    def run_on_host(self, *xs: Any) -> None:
         x = tf.strings.as_string(xs[0]) if xs[0].dtype.is_complex else xs[0]
         tf.print(self.message, x, summarize=self.summarize, output_stream=sys.stderr)
 
 
-class ScalarSummary(Op):
+class ScalarSummary(HostOp):
     """Writes a number to the tf.summary writer in force; the step is the second input,
     or given.
     """
 
     name: str
     step: int | None = None
-    effect = "print"
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         for x, what in zip(xs, (f"summary {self.name!r}", "its step")):
@@ -71,7 +73,7 @@ class ScalarSummary(Op):
             )
         return ()
 
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
+    def run_on_host(self, *xs: Any) -> None:
         written = tf.get_static_value(tf.summary.should_record_summaries())
         if written is not None and not written:
             warnings.warn(

@@ -14,21 +14,22 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import OPERATORS, Op, Spec, Store, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    ReadOp,
+    Spec,
+    Store,
+    Tensor,
+    WriteOp,
+    apply,
+)
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 
 
-class Read(Op):
+class Read(ReadOp):
     """The present value of a store."""
-
-    store: Store
-    effect = "read"
-
-    @property
-    def stores(self) -> tuple[Store, ...]:
-        return (self.store,)
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (self.store.spec,)
@@ -37,26 +38,29 @@ class Read(Op):
         return []
 
 
-class Write(Op):
-    """A new value for a store."""
+class Write(WriteOp):
+    """A new value for a variable."""
 
-    store: Store
-    effect = "write"
+    variable: Store
 
     @property
-    def stores(self) -> tuple[Store, ...]:
-        return (self.store,)
-
-    def update(self, slices: Sequence[Any], *xs: Any) -> None:
-        slices[0].assign(xs[0], read_value=False)
+    def variables(self) -> tuple[Store, ...]:
+        return (self.variable,)
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        if xs[0].dtype != self.store.spec.dtype:
+        if xs[0].dtype != self.variable.spec.dtype:
             raise DTypeError(
-                f"variable {self.store.name!r} is {self.store.spec.dtype}; a value of "
-                f"{xs[0].dtype} needs mtf.cast."
+                f"variable {self.variable.name!r} is {self.variable.spec.dtype}; a "
+                f"value of {xs[0].dtype} needs mtf.cast."
             )
         return ()
+
+    def new_values(self, new: Any, old: Any) -> tuple[Any, ...]:
+        return (new,)
+
+    def write_in_place(self, handles: Sequence[Any], new: Any) -> bool:
+        tf.raw_ops.AssignVariableOp(resource=handles[0], value=new)
+        return True
 
 
 class NumberStore:

@@ -21,18 +21,19 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import Op, Store
+from meshtf.graph import Store, WriteOp
 from meshtf.mesh import Mesh, Split
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
+from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.placed.collectives.primitives import piece
 from meshtf.runtime.placed.function_calls import Callee, trace
 from meshtf.runtime.placed.packed_handles import Handles, opened
 from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
 from meshtf.runtime.placed.variable_call_order import Order
 from meshtf.runtime.storage.slot import Cell
-from meshtf.runtime.tf_internals.variable_handles import lent_variable, variable_of
+from meshtf.runtime.tf_internals.variable_handles import variable_of
 
 Slices = list[Any]
 
@@ -40,9 +41,10 @@ Slices = list[Any]
 class Writing(NamedTuple):
     """An op that writes variables, on one device."""
 
-    op: Op
+    op: WriteOp
     cells: list[Cell]
     inputs: list[Any]
+    outputs: int
 
 
 class Together:
@@ -117,15 +119,16 @@ class Together:
         """Lets ops write variables, each slice once, on the device that holds it;
         returns outputs.
         """
-        held = [[list(store.cells()) for store in put.op.stores] for put in puts]
+        held = [[list(store.cells()) for store in put.variables] for put in puts]
         made: dict[tuple[int, Cell], list[Any]] = {}
         for which, positions in self._alike([cells[0] for cells in held]):
             for p in positions:
                 writings = [
                     Writing(
-                        puts[k].op,
+                        puts[k].write_op,
                         [cells[p] for cells in held[k]],
                         [values[v][p] for v in puts[k].values],
+                        len(puts[k].outs),
                     )
                     for k in which
                 ]
@@ -191,7 +194,7 @@ class Together:
         others = (
             step for s in self.segments for step in s.before if isinstance(step, Put)
         )
-        return self._handles is not None and all(step.op.stores for step in others)
+        return self._handles is not None and all(step.variables for step in others)
 
     def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
         """Whether to trace a function for some variables of some positions; never in
@@ -269,23 +272,9 @@ def _reading(cells: Sequence[Cell]) -> tuple[Any, ...]:
 def _carry_out(writings: Sequence[Writing]) -> list[Any]:
     return [
         y
-        for op, cells, xs in writings
-        for y in _write(op, [c.variable for c in cells], xs)
+        for op, cells, xs, outputs in writings
+        for y in write(op, [c.variable for c in cells], xs, outputs)
     ]
-
-
-def _write(
-    op: Op, variables: Sequence[tf.Variable], inputs: Sequence[Any]
-) -> Sequence[Any]:
-    """Lets an op write variables, and returns its outputs."""
-    if op.in_place is None or tf.executing_eagerly():
-        return op.update(variables, *inputs) or ()
-    *others, value = inputs
-    with lent_variable(value) as variable:
-        op.in_place.update([variable, *variables], *others)
-        return [
-            tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        ]
 
 
 def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
@@ -305,8 +294,11 @@ def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
         return [
             y
             for w, mine in zip(writings, which)
-            for y in _write(
-                w.op, [variables[k] for k in mine], [next(rest) for _ in w.inputs]
+            for y in write(
+                w.op,
+                [variables[k] for k in mine],
+                [next(rest) for _ in w.inputs],
+                w.outputs,
             )
         ]
 
@@ -342,5 +334,5 @@ def _by_calls_alone(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
         if any(map(touches_variables, others)):
             return []
         found.update(dict.fromkeys(load.store for load in reads))
-        found.update(dict.fromkeys(store for put in writes for store in put.op.stores))
+        found.update(dict.fromkeys(store for put in writes for store in put.variables))
     return list(found)

@@ -139,10 +139,10 @@ class Placed(Mover):
         """Writes each slice once, on the device that holds it; what tells the world
         runs once.
         """
-        if step.op.stores:
+        if step.variables:
             return list(self.together.write([step], self.values).values())
         with tf.device("/device:CPU:0"):
-            step.op.update((), *(self.values[v][0] for v in step.values))
+            step.host_op.run_on_host(*(self.values[v][0] for v in step.values))
         return []
 
     def _call(self, segment: Segment) -> None:

@@ -131,7 +131,7 @@ class Checked(Placed):
     def _check_written(self, put: Put) -> None:
         ins = [(v.spec, self.values[v]) for v in put.values if v.spec is not None]
         self._check(put.op.display_name, put.node, put.values, put.outs)
-        for store in put.op.stores:
+        for store in put.variables:
             check(
                 f"{put.op.display_name} of variable {store.name!r}",
                 put.node,

@@ -51,12 +51,11 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
             number = there.get(step.store, 0)
             used[step.store] = max(number, used.get(step.store, 0))
         elif isinstance(step, Put):
-            written = step.op.stores or (
-                None,
-            )  # what tells the world keeps its order, too
+            # What tells the world keeps its order, too.
+            written = step.variables or (None,)
             number = max([number, *(used.get(store, 0) for store in written)])
             used.update(dict.fromkeys(written, number))
-            there.update(dict.fromkeys(step.op.stores, number + 1))
+            there.update(dict.fromkeys(step.variables, number + 1))
         there.update(dict.fromkeys(makes(step), number + isinstance(step, Put)))
         phase = phases.setdefault(number, Phase([], [], [], []))
         if (
@@ -72,7 +71,7 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
             and step.src in read
         ):
             phase.cuts.append(step)
-        elif isinstance(step, Put) and step.op.stores:
+        elif isinstance(step, Put) and step.variables:
             phase.writes.append(step)
         else:
             phase.others.append(step)
@@ -84,5 +83,5 @@ def touches_variables(step: Step) -> bool:
     if isinstance(step, Load):
         return step.store.kind in ("parameter", "state")
     return isinstance(step, (LoopStep, BranchStep, CallStep)) or bool(
-        isinstance(step, Put) and step.op.stores
+        isinstance(step, Put) and step.variables
     )

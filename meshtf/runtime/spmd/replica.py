@@ -20,6 +20,7 @@ from meshtf.mesh import Mesh, Pending, Split
 from meshtf.partition import MoveStep, Program, Put, Tell, WindowStep
 from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.lowering.step_executor import Single
+from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd import stablehlo_collectives
 from meshtf.runtime.spmd.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
@@ -49,8 +50,11 @@ class Replica(Single):
         return self.inputs[store] if store in self.inputs else store.read()[0]
 
     def _put(self, step: Put) -> Sequence[Any]:
-        slices = [self.variables[store] for store in step.op.stores]
-        return step.op.update(slices, *(self.values[v] for v in step.values)) or ()
+        variables = [self.variables[store] for store in step.variables]
+        inputs = [self.values[v] for v in step.values]
+        return write(
+            step.write_op, variables, inputs, len(step.outs), temporaries=False
+        )
 
     def _move(self, step: MoveStep) -> Any:
         assert step.src.spec is not None

@@ -90,7 +90,7 @@ class _Body:
     ) -> None:
         self.program, self.variables, self.others = program, variables, others
         self.written = {
-            s for step in program.steps if isinstance(step, Put) for s in step.op.stores
+            s for step in program.steps if isinstance(step, Put) for s in step.variables
         }
 
     def __call__(
@@ -172,7 +172,7 @@ def _stores(
         if isinstance(step, Load):
             found[step.store] = None
         elif isinstance(step, Put):
-            found.update(dict.fromkeys(step.op.stores))
+            found.update(dict.fromkeys(step.variables))
     variables = [s for s in found if s.kind in ("parameter", "state")]
     return variables, [s for s in found if s.kind == "argument" and s not in arguments]
 

@@ -44,7 +44,7 @@ def refuse_effects(program: Program) -> None:
     PlanError.
     """
     for step in program.steps:
-        if isinstance(step, Put) and not step.op.stores:
+        if isinstance(step, Put) and not step.variables:
             raise PlanError(
                 explain_error(
                     f"{step.op.display_name} tells the world outside, which an exported "

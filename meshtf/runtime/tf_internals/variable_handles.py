@@ -83,9 +83,9 @@ def _run_as_they_are() -> Iterator[Callable[..., list[Any]]]:
 
 
 @contextlib.contextmanager
-def lent_variable(value: Any) -> Iterator[tf.Variable]:
-    """Gives a tf.Variable that starts with a value and is gone afterwards, in a
-    function.
+def temporary_handle(value: Any) -> Iterator[Any]:
+    """Gives the handle of a resource that starts with a value and is gone afterwards,
+    in a function.
     """
     handle = tf.raw_ops.VarHandleOp(
         dtype=value.dtype,
@@ -94,7 +94,7 @@ def lent_variable(value: Any) -> Iterator[tf.Variable]:
         shared_name=context.anonymous_name(),
     )
     tf.raw_ops.AssignVariableOp(resource=handle, value=value)
-    yield _variable(handle, value, trainable=False)
+    yield handle
     tf.raw_ops.DestroyResourceOp(resource=handle, ignore_lookup_error=False)
 
 
@@ -102,14 +102,9 @@ def variable_of(handle: Any, like: Any) -> tf.Variable:
     """Returns the tf.Variable of a handle, of the shape, data type and trainability of
     something.
     """
-    return _variable(handle, like, like.trainable)
-
-
-def _variable(handle: Any, like: Any, trainable: bool) -> tf.Variable:
-    """Returns the variable of a handle, of the shape and data type of something."""
     handle_data_util.set_handle_data(handle, _handle_data(like.shape, like.dtype))
     return ResourceVariable(
-        handle=handle, trainable=trainable, shape=like.shape, dtype=like.dtype
+        handle=handle, trainable=like.trainable, shape=like.shape, dtype=like.dtype
     )
 
 

@@ -41,7 +41,7 @@ def check(steps, phases):
         assert all(v in there for v in needs(s) if v in made_here), s
         there.update(makes(s))
     written = {
-        store for s in steps if isinstance(s, Put) for store in s.op.stores or (None,)
+        store for s in steps if isinstance(s, Put) for store in s.variables or (None,)
     }
     for store in written:  # None: what tells the world
 
@@ -49,7 +49,7 @@ def check(steps, phases):
             return (
                 s.store is store
                 if isinstance(s, Load)
-                else isinstance(s, Put) and store in (s.op.stores or (None,))
+                else isinstance(s, Put) and store in (s.variables or (None,))
             )
 
         assert [s for s in steps if touches(s)] == [s for s in order if touches(s)]

@@ -1,0 +1,140 @@
+"""The kinds of ops: what an op can say beyond the core of the contract, asked by class.
+
+    isinstance(node.op, ReadOp)             # the node reads node.op.store
+    isinstance(node.op, WriteOp)            # it writes node.op.variables
+
+Most ops derive from `Op` itself: they compute their outputs from the elements that
+their shard holds. An op that does more derives from one of the classes here, which add
+one to four members each. No op needs two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from meshtf.graph.op import Op, Spec
+from meshtf.mesh import Mesh, Placement
+
+
+class Store(Protocol):
+    """What an op reads or writes besides tensors: a variable's slices, an argument of a
+    function.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def spec(self) -> Spec: ...
+
+    @property
+    def placement(self) -> Placement: ...
+
+    @property
+    def kind(self) -> Literal["parameter", "state", "argument", "number"]:
+        """What it is; "state" is a variable that is not trained."""
+
+    mesh: Mesh | None
+
+    def read(self) -> list[Any]:
+        """Returns one TensorFlow tensor for each position; equal slices may be one
+        object.
+        """
+
+    def cells(self) -> Sequence[Any]:
+        """Returns what holds the slice of each position of a variable, shared where
+        they share it.
+        """
+
+
+class EffectOp(Op):
+    """Base of ops that depend on more than their inputs, or do more than give outputs.
+
+    Their order matters, so none of them runs inside of a loop's or branch's body.
+    """
+
+
+class ReadOp(EffectOp):
+    """An op whose one output is what a store holds when the op runs."""
+
+    store: Store
+
+
+class WriteOp(EffectOp):
+    """An op that gives variables new values, each shard once.
+
+    An op may also have outputs. Then its last inputs, one for each output, hold the
+    values that these start from: an optimizer's update of slots that are sharded
+    otherwise than their variable takes the variable's value and returns the next one.
+    """
+
+    @property
+    def variables(self) -> tuple[Store, ...]:
+        """The variables that it writes, all of one placement."""
+        raise NotImplementedError
+
+    def new_values(self, *inputs_and_values: Any) -> tuple[Any, ...]:
+        """Returns the next values, without writing anything.
+
+        Args:
+          *inputs_and_values: one device's shard of each input, and then the present
+            value of each variable.
+
+        Returns:
+          The outputs, if there are any, and the next value of each variable.
+        """
+        raise NotImplementedError
+
+    def write_in_place(self, handles: Sequence[Any], *inputs: Any) -> bool:
+        """Writes by a fused TensorFlow op, if there is one: faster than `new_values`.
+
+        Args:
+          handles: resource handles of one device's shards: of the outputs, which hold
+            the last inputs, and then of the variables.
+          *inputs: one device's shard of each input but those last ones.
+
+        Returns:
+          Whether it wrote. If not, what `new_values` returns is assigned.
+        """
+        return False
+
+
+class HostOp(EffectOp):
+    """An op that tells the world outside, once for all devices, in the order of the
+    code: it prints, or writes a summary. It has no outputs.
+    """
+
+    def run_on_host(self, *xs: Any) -> None:
+        """Runs with whole inputs, on the CPU of the process that runs the program."""
+        raise NotImplementedError
+
+
+class ControlFlowOp(Op):
+    """An op that runs recorded bodies: it is planned by these alone, and has no
+    `local`.
+    """
+
+    @property
+    def bodies(self) -> tuple[Any, ...]:
+        """The `graph.Body`s that it may run."""
+        raise NotImplementedError
+
+
+class ReshardOp(Op):
+    """An op whose inputs and outputs are brought at once to where the layout says, and
+    not when something needs them there.
+    """
+
+
+class ConstantOp(Op):
+    """An op of no inputs, whose outputs are one number everywhere."""
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether that number is zero: then the outputs are partial sums as well."""
+        raise NotImplementedError
+
+
+class GradientBarrier(Op):
+    """An op through which no gradient flows, so that nothing before it needs one."""

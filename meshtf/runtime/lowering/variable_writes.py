@@ -1,0 +1,63 @@
+"""Ops that write variables, on one device: fused and in place where an op can, else by
+the values that it returns.
+
+    outputs = write(op, [cell.variable for cell in cells], inputs)
+
+An op sees resource handles and tensors, never a tf.Variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.graph import WriteOp
+from meshtf.runtime.tf_internals.variable_handles import temporary_handle
+
+
+def write(
+    op: WriteOp,
+    variables: Sequence[tf.Variable],
+    inputs: Sequence[Any],
+    outputs: int,
+    temporaries: bool = True,
+) -> Sequence[Any]:
+    """Writes one device's shards of an op's variables, and returns its outputs.
+
+    Args:
+      op: the op.
+      variables: what holds the shards.
+      inputs: shards of its inputs.
+      outputs: how many outputs it has; the last inputs hold what these start from.
+      temporaries: whether outputs may be computed in temporary resources, for a fused
+        op to write: XLA has none.
+    """
+    handles = [variable.handle for variable in variables]
+    if outputs and (tf.executing_eagerly() or not temporaries):
+        # An eager temporary takes longer to make than a fused op saves.
+        return _write_new_values(op, variables, inputs, outputs)
+    split = len(inputs) - outputs
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(temporary_handle(x)) for x in inputs[split:]]
+        if op.write_in_place([*made, *handles], *inputs[:split]):
+            return [
+                tf.raw_ops.ReadVariableOp(resource=handle, dtype=x.dtype)
+                for handle, x in zip(made, inputs[split:])
+            ]
+    return _write_new_values(op, variables, inputs, outputs)
+
+
+def _write_new_values(
+    op: WriteOp, variables: Sequence[tf.Variable], inputs: Sequence[Any], outputs: int
+) -> Sequence[Any]:
+    present = [
+        tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+        for variable in variables
+    ]
+    values = op.new_values(*inputs, *present)
+    for variable, value in zip(variables, values[outputs:], strict=True):
+        variable.assign(value, read_value=False)
+    return values[:outputs]
