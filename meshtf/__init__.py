@@ -37,11 +37,13 @@ from meshtf.forecast import Forecast
 from meshtf.function.function import explain, export, function
 from meshtf.graph import (
     Op,
+    RenamingOp,
     Role,
     Sample,
     Spec,
     Tensor,
     Window,
+    WindowedOp,
     apply,
     apply_all,
     gradients,

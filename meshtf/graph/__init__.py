@@ -14,7 +14,7 @@ from meshtf.graph.control_flow.body import Body, record_body
 from meshtf.graph.control_flow.branch import Branch
 from meshtf.graph.control_flow.call import Call
 from meshtf.graph.control_flow.loop import Loop
-from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec, Window
+from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec
 from meshtf.graph.op_kinds import (
     ConstantOp,
     ControlFlowOp,
@@ -22,9 +22,14 @@ from meshtf.graph.op_kinds import (
     GradientBarrier,
     HostOp,
     ReadOp,
+    RenamingOp,
     ReshardOp,
     Store,
+    Window,
+    WindowedOp,
     WriteOp,
+    factor_of,
+    window_of,
 )
 from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.recorder import Graph, Group, Rule
@@ -52,6 +57,7 @@ __all__ = [
     "Op",
     "Operators",
     "ReadOp",
+    "RenamingOp",
     "ReshardOp",
     "Role",
     "Rule",
@@ -61,6 +67,7 @@ __all__ = [
     "Store",
     "Tensor",
     "Window",
+    "WindowedOp",
     "WriteOp",
     "apply",
     "apply_all",
@@ -68,7 +75,9 @@ __all__ = [
     "current",
     "current_executor",
     "executing",
+    "factor_of",
     "gradients",
     "next_serial",
     "record_body",
+    "window_of",
 ]

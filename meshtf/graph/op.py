@@ -71,18 +71,6 @@ class Sample(NamedTuple):
     gradient: bool = True  # whether to compare gradients: off where the op has none
 
 
-class Window(NamedTuple):
-    """Factor rows [a, b) read rows [low(a), high(b)) of an input: halo, shift, crop,
-    pad, stride.
-    """
-
-    low: Callable[[int], int]
-    high: Callable[[int], int]
-    wrap: bool = (
-        False  # whether beyond one end the rows of the other end follow, not `fill`
-    )
-
-
 class MatmulKernels(NamedTuple):
     """What TensorFlow multiplies matrices with on CPUs.
 
@@ -175,27 +163,6 @@ class Op(Frozen):
     def role(self, factor: str) -> Role:
         """Returns what cutting `factor` does."""
         return Role.MAP
-
-    def factor(self, dim: str) -> str:
-        """Returns the factor of an input's name. Used-up names that could meet another
-        name of an output get a fresh one, by convention "." + dim."""
-        return dim
-
-    def space(self, *xs: Spec) -> dict[str, int]:
-        """Returns the size of a factor, only where an input's name has another size
-        than it.
-        """
-        return {}
-
-    def needs(self, i: int, dim: str) -> Window | None:
-        """Returns which rows of input i a slice reads, where they are not the slice's
-        own.
-        """
-        return None
-
-    def fill(self, i: int) -> float:
-        """Returns the neutral element of input i outside of windows."""
-        return 0.0
 
     def shared(self, factor: str) -> bool:
         """Whether slices of `factor` must hear what all the others `share`."""

@@ -10,8 +10,8 @@ one to four members each. No op needs two of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 from meshtf.graph.op import Op, Spec
 from meshtf.mesh import Mesh, Placement
@@ -138,3 +138,56 @@ class ConstantOp(Op):
 
 class GradientBarrier(Op):
     """An op through which no gradient flows, so that nothing before it needs one."""
+
+
+class RenamingOp(Op):
+    """An op with inputs whose dimensions have other names in the outputs."""
+
+    def factor(self, dim: str) -> str:
+        """Returns the factor of an input's dimension.
+
+        A dimension that is used up, and whose name another one of an output may have,
+        gets a fresh one, by convention "." + dim.
+        """
+        raise NotImplementedError
+
+
+def factor_of(op: Op, dim: str) -> str:
+    """Returns the factor of a dimension of an op's inputs: by default its name."""
+    return op.factor(dim) if isinstance(op, RenamingOp) else dim
+
+
+class Window(NamedTuple):
+    """Factor elements [a, b) read elements [low(a), high(b)) of an input: halo, shift,
+    crop, pad, stride.
+
+    Attributes:
+      low: the first element that is read, by the first element of the factor.
+      high: the end of what is read, by the end of the factor's elements.
+      wrap: whether beyond one end the elements of the other end follow, not `fill`.
+      fill: what stands beyond the ends.
+    """
+
+    low: Callable[[int], int]
+    high: Callable[[int], int]
+    wrap: bool = False
+    fill: float = 0.0
+
+
+class WindowedOp(Op):
+    """An op whose shards read elements of inputs that other shards hold.
+
+    `local` gets them by `at.window(input_index, dim, x)`. The size of a factor is that
+    of the output's dimension, or, where no output has it, of the first input's.
+    """
+
+    def window(self, input_index: int, dim: str) -> Window | None:
+        """Returns which elements of an input's dimension a shard reads; None: those of
+        its own shard.
+        """
+        raise NotImplementedError
+
+
+def window_of(op: Op, input_index: int, dim: str) -> Window | None:
+    """Returns which elements of an input a shard of an op reads; None: its own."""
+    return op.window(input_index, dim) if isinstance(op, WindowedOp) else None

@@ -26,6 +26,8 @@ from meshtf.graph import (
     Store,
     Tensor,
     WriteOp,
+    factor_of,
+    window_of,
 )
 from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
 from meshtf.mesh.state import finished
@@ -255,19 +257,15 @@ class Builder:
     def _windowed(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
         assert value.spec is not None
         for dim in value.spec.shape.names:
-            factor = node.op.factor(dim)
-            window = node.op.needs(i, dim)
+            factor = factor_of(node.op, dim)
+            window = window_of(node.op, i, dim)
             for axis in plan.axes_of(factor) if window is not None else ():
                 assert window is not None
                 size, parts = dict(plan.sizes)[factor], self.mesh.axes[axis]
                 if reads_own(window, size, value.spec.shape[dim] // parts, parts):
                     continue
                 out = Value(value.spec, value.placement)
-                self.steps.append(
-                    WindowStep(
-                        axis, dim, window, size, node.op.fill(i), value, out, node
-                    )
-                )
+                self.steps.append(WindowStep(axis, dim, window, size, value, out, node))
                 value = out
         return value
 

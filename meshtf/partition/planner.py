@@ -31,6 +31,7 @@ from meshtf.graph import (
     ReshardOp,
     Role,
     Spec,
+    factor_of,
 )
 from meshtf.mesh import At, Layout, Mesh, Pending, Placement, Split, State, Whole
 from meshtf.partition.cost import bytes_received, local_size
@@ -105,11 +106,9 @@ class _Planner:
         self.op, self.mesh, self.layout = op, mesh, layout
         self.ins, self.states, self.outs, self.wishes = ins, states, outs, wishes
         self.axes = tuple(mesh.axes)
-        self.sizes = (
-            {op.factor(d.name): d.size for x in reversed(ins) for d in x.shape}
-            | {d.name: d.size for y in outs for d in y.shape}
-            | op.space(*ins)
-        )
+        self.sizes = {
+            factor_of(op, d.name): d.size for x in reversed(ins) for d in x.shape
+        } | {d.name: d.size for y in outs for d in y.shape}
         self.cut: dict[str, str] = {}
         self.lazy: set[str] = set()
 
@@ -167,7 +166,7 @@ class _Planner:
 
     def _free(self, axis: str, states: list[State]) -> str | None:
         cuts = {
-            s if isinstance(s, Pending) else self.op.factor(s.dim)
+            s if isinstance(s, Pending) else factor_of(self.op, s.dim)
             for s in states
             if isinstance(s, (Split, Pending))
         }
@@ -179,7 +178,7 @@ class _Planner:
     def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
         i = self.mesh.axis_index[axis]
         wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Split)]
-        held = [self.op.factor(s.dim) for s in states if isinstance(s, Split)]
+        held = [factor_of(self.op, s.dim) for s in states if isinstance(s, Split)]
         choices = [f for f in dict.fromkeys(wanted + held) if self._can_cut(f, axis)]
         if not choices and held:
             return self._instead(axis)
@@ -192,7 +191,7 @@ class _Planner:
         moves less.
         """
         taken = {
-            self.op.factor(s.dim)
+            factor_of(self.op, s.dim)
             for placement in (*self.states, *self.wishes)
             for s in placement
             if isinstance(s, Split)
@@ -211,7 +210,7 @@ class _Planner:
             d.size
             for x in self.ins
             for d in x.shape
-            if self.op.factor(d.name) == factor
+            if factor_of(self.op, d.name) == factor
         ]
         sizes += [y.shape[factor] for y in self.outs if factor in y.shape]
         return not any(size % parts for size in (*sizes, self.sizes[factor]))
@@ -248,7 +247,7 @@ class _Planner:
         factor = self.cut.get(axis)
         if factor is None:
             return Whole
-        dim = next((n for n in x.shape.names if self.op.factor(n) == factor), None)
+        dim = next((n for n in x.shape.names if factor_of(self.op, n) == factor), None)
         return Split(dim) if dim is not None else Whole
 
     def _result(self, y: Spec, axis: str) -> State:

@@ -109,14 +109,13 @@ class Bucket:
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowStep:
     """Neighbour exchange: each device gets its window's rows of `dim`,
-    `fill` outside.
+    its `fill` outside.
     """
 
     axis: str
     dim: str
     window: Window
     factor_size: int
-    fill: float
     src: Value
     out: Value
     node: Node

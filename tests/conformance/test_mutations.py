@@ -14,7 +14,6 @@ import pytest
 import tensorflow as tf
 
 from meshtf.graph import Role, Spec, apply
-from meshtf.graph.op import Window
 from meshtf.names import Dimension, Shape
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.scalar_op import Scalar
@@ -110,21 +109,26 @@ def fn(*names):
 
 
 def _windows_end_early(op):
-    def needs(self, i, dim):
-        window = op.needs(self, i, dim)
-        return window and Window(window.low, lambda b: window.high(b) - 1)
+    def window(self, i, dim):
+        whole = op.window(self, i, dim)
+        return whole and whole._replace(high=lambda b: whole.high(b) - 1)
 
-    return needs
+    return window
 
 
 def _windows_begin_late(op):
-    def needs(self, i, dim):
-        window = op.needs(self, i, dim)
-        return window and Window(
-            lambda a: window.low(a) + 1, lambda b: window.high(b) + 1
+    def window(self, i, dim):
+        whole = op.window(self, i, dim)
+        return whole and whole._replace(
+            low=lambda a: whole.low(a) + 1, high=lambda b: whole.high(b) + 1
         )
 
-    return needs
+    return window
+
+
+def _filled_by_another_value(self, i, dim):
+    window = Pad.window(self, i, dim)
+    return window and window._replace(fill=3.0 if self.value else 0.0)
 
 
 def _cumsum_in_wrong_order(self, at, x):
@@ -209,7 +213,7 @@ MUTANTS = {
     ),
     "fill: padded from outside by another value": mutant(
         Pad,
-        fill=lambda self, i: 3.0 if self.value else 0.0,
+        window=_filled_by_another_value,
         local=lambda self, at, x: (
             (
                 tf.pad(
@@ -225,20 +229,20 @@ MUTANTS = {
             else Pad.local(self, at, x)
         ),
     ),
-    "window: slice short by one": mutant(Slice, needs=_windows_end_early(Slice)),
+    "window: slice short by one": mutant(Slice, window=_windows_end_early(Slice)),
     "window: slice late by one": mutant(
         Slice,
         lambda s: s.attributes[1] + s.attributes[2] < 8,
-        needs=_windows_begin_late(Slice),
+        window=_windows_begin_late(Slice),
     ),
-    "window: roll does not wrap": mutant(Roll, needs=Shift.needs),
+    "window: roll does not wrap": mutant(Roll, window=Shift.window),
     "window: shift the other way": mutant(
         Shift,
-        needs=lambda self, i, dim: Shift.needs(
+        window=lambda self, i, dim: Shift.window(
             dataclasses.replace(self, by=-self.by), i, dim
         ),
     ),
-    "window: concat begins late": mutant(Concat, needs=_windows_begin_late(Concat)),
+    "window: concat begins late": mutant(Concat, window=_windows_begin_late(Concat)),
     "share: off in top_k": mutant(TopK, shared=lambda self, f: False),
     "share: off in argmax": mutant(ArgMax, shared=lambda self, f: False),
     "share: off in softmax": mutant(Softmax, shared=lambda self, f: False),

@@ -9,8 +9,7 @@ import sys
 import pytest
 import tensorflow as tf
 
-from meshtf.graph import Op, Sample
-from meshtf.graph.op import Window
+from meshtf.graph import Sample, Window, WindowedOp
 from meshtf.mesh import Pending
 from meshtf.ops.indexing.gather import OneHot
 from meshtf.ops.nn.softmax import Softmax
@@ -18,8 +17,10 @@ from meshtf.partition import planner
 from meshtf.runtime.placed import resharding
 from meshtf.testing import Report, check_export, check_op, check_program
 
+INF = float("inf")
 
-class NeighbourMin(Op):
+
+class NeighbourMin(WindowedOp):
     """The least of each element and its two neighbours in the last dimension: an op of
     a user.
     """
@@ -33,11 +34,12 @@ class NeighbourMin(Op):
     def output_specs(self, x):
         return (x,)
 
-    def needs(self, i, dim):
-        return Window(lambda a: a - 1, lambda b: b + 1) if dim == self.dim else None
-
-    def fill(self, i):
-        return float("inf")
+    def window(self, input_index, dim):
+        return (
+            Window(lambda a: a - 1, lambda b: b + 1, fill=INF)
+            if dim == self.dim
+            else None
+        )
 
     def local(self, at, x):
         if at.parts(self.dim) == 1:  # as a fused kernel would, which pads by itself
@@ -50,29 +52,34 @@ class NeighbourMin(Op):
 class NoFill(NeighbourMin):
     """Takes zeros from outside."""
 
-    def fill(self, i):
-        return 0.0
+    def window(self, input_index, dim):
+        window = super().window(input_index, dim)
+        return window and window._replace(fill=0.0)
 
 
 class NoWindow(NeighbourMin):
     """Knows no neighbours."""
 
-    def needs(self, i, dim):
+    def window(self, input_index, dim):
         return None
 
 
 class ShortWindow(NeighbourMin):
     """Misses the last neighbour."""
 
-    def needs(self, i, dim):
-        return Window(lambda a: a - 1, lambda b: b) if dim == self.dim else None
+    def window(self, input_index, dim):
+        return (
+            Window(lambda a: a - 1, lambda b: b, fill=INF) if dim == self.dim else None
+        )
 
 
 class LateWindow(NeighbourMin):
     """Reads its rows one too late."""
 
-    def needs(self, i, dim):
-        return Window(lambda a: a, lambda b: b + 2) if dim == self.dim else None
+    def window(self, input_index, dim):
+        return (
+            Window(lambda a: a, lambda b: b + 2, fill=INF) if dim == self.dim else None
+        )
 
 
 class NoSamples(NeighbourMin):

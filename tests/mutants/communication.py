@@ -89,8 +89,8 @@ COMMUNICATION = (
         "windows filled with zeros",
         PROGRAM,
         "Builder._windowed",
-        "node.op.fill(i)",
-        "0.0",
+        "window_of(node.op, i, dim)",
+        "(w := window_of(node.op, i, dim)) and w._replace(fill=0.0)",
         (
             "tests/ops/shapes/test_slice.py",
             "tests/ops/windows/test_pooling.py",

@@ -23,7 +23,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    OPERATORS,
+    At,
+    Op,
+    RenamingOp,
+    Role,
+    Sample,
+    Spec,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 from meshtf.names.arguments import as_dim
@@ -42,7 +52,7 @@ def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
     )
 
 
-class Rename(Op):
+class Rename(RenamingOp):
     """Replaces names, all at once: ("a", "b"), ("b", "a") swaps two."""
 
     pairs: tuple[tuple[str, str], ...]
@@ -70,7 +80,7 @@ class Rename(Op):
         return 0
 
 
-class Reshape(Op):
+class Reshape(RenamingOp):
     """Reads the same numbers, in the same order, as another shape."""
 
     old: Shape
@@ -113,9 +123,6 @@ class Reshape(Op):
 
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self._leading().values() else Role.WHOLE
-
-    def space(self, *xs: Spec) -> dict[str, int]:
-        return {name: self.new[name] for name in self._leading().values()}
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
         return (tf.reshape(x, at.outputs[0].sizes),)

@@ -19,7 +19,18 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply, apply_all
+from meshtf.graph import (
+    At,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Tensor,
+    Window,
+    WindowedOp,
+    apply,
+    apply_all,
+)
 from meshtf.names import is_floating
 from meshtf.names.arguments import as_dim, as_int, as_sequence
 from meshtf.ops.common.checks import require_dim, tensor_along
@@ -30,7 +41,7 @@ __all__ = ["chunk", "concat", "pad", "slice"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Slice(Op):
+class Slice(WindowedOp):
     """Rows [begin, begin + size) of one dimension."""
 
     dim: str
@@ -53,10 +64,7 @@ class Slice(Op):
             )
         return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
 
-    def space(self, x: Spec) -> dict[str, int]:
-        return {self.dim: self.size}
-
-    def needs(self, i: int, dim: str) -> Window | None:
+    def window(self, input_index: int, dim: str) -> Window | None:
         return _shifted(self.begin) if dim == self.dim else None
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
@@ -68,7 +76,7 @@ class Slice(Op):
         ]
 
 
-class Pad(Op):
+class Pad(WindowedOp):
     """Rows of one value before and after one dimension."""
 
     dim: str
@@ -101,14 +109,8 @@ class Pad(Op):
         size = self.before + x.shape[self.dim] + self.after
         return (Spec(x.shape.resize(self.dim, size), x.dtype),)
 
-    def space(self, x: Spec) -> dict[str, int]:
-        return {self.dim: self.before + x.shape[self.dim] + self.after}
-
-    def needs(self, i: int, dim: str) -> Window | None:
-        return _shifted(-self.before) if dim == self.dim else None
-
-    def fill(self, i: int) -> float:
-        return self.value
+    def window(self, input_index: int, dim: str) -> Window | None:
+        return _shifted(-self.before, self.value) if dim == self.dim else None
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
         return (at.window(0, self.dim, x),)
@@ -117,7 +119,7 @@ class Pad(Op):
         return [slice(dy, self.dim, self.before, x.shape[self.dim])]
 
 
-class Concat(Op):
+class Concat(WindowedOp):
     """Tensors one after another along one dimension, which has these sizes in them."""
 
     dim: str
@@ -137,14 +139,11 @@ class Concat(Op):
         require_alike(xs, "concat", self.dim)
         return (Spec(xs[0].shape.resize(self.dim, sum(self.sizes)), xs[0].dtype),)
 
-    def space(self, *xs: Spec) -> dict[str, int]:
-        return {self.dim: sum(self.sizes)}
-
     def _begins(self) -> list[int]:
         return list(itertools.accumulate(self.sizes[:-1], initial=0))
 
-    def needs(self, i: int, dim: str) -> Window | None:
-        return _shifted(-self._begins()[i]) if dim == self.dim else None
+    def window(self, input_index: int, dim: str) -> Window | None:
+        return _shifted(-self._begins()[input_index]) if dim == self.dim else None
 
     def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
         names = at.outputs[0].names
@@ -206,8 +205,8 @@ class Chunk(Op):
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]
 
 
-def _shifted(by: int) -> Window:
-    return Window(lambda a: a + by, lambda b: b + by)
+def _shifted(by: int, fill: float = 0.0) -> Window:
+    return Window(lambda a: a + by, lambda b: b + by, fill=fill)
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:

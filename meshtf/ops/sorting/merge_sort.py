@@ -17,7 +17,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply, apply_all
+from meshtf.graph import (
+    At,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Tensor,
+    Window,
+    WindowedOp,
+    apply,
+    apply_all,
+)
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.indexing.gather import range as rows_of
@@ -28,7 +39,7 @@ from meshtf.ops.sorting.sort_op import Reorder, Sort, sorted_rows
 BLOCKS, ROWS = ".blocks", ".rows"  # no layout can name them
 
 
-class MergeSplit(Op):
+class MergeSplit(WindowedOp):
     """Pairs of neighbouring blocks (0 1)(2 3), odd: (1 2)(3 4), each pair sorted by its
     keys.
 
@@ -54,7 +65,7 @@ class MergeSplit(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.rows else Role.MAP
 
-    def needs(self, i: int, dim: str) -> Window | None:
+    def window(self, input_index: int, dim: str) -> Window | None:
         if dim != self.blocks:
             return None
         return Window(

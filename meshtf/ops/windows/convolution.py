@@ -20,7 +20,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from meshtf.errors import ShapeError
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, Window, apply
+from meshtf.graph import (
+    At,
+    Role,
+    Sample,
+    Spec,
+    Tensor,
+    Window,
+    WindowedOp,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, names_of, parse_pairs
 from meshtf.names.arguments import as_mapping
@@ -43,7 +52,7 @@ from meshtf.ops.windows.sliding_window import (
 )
 
 
-class _Product:
+class _Product(WindowedOp):
     """What the three ops share; `names`, the output's in order, tell which of the three
     it is.
     """
@@ -59,16 +68,13 @@ class _Product:
     def _rows(self) -> dict[str, int]:
         return {s.dim: s.windows for s in self.geometry.slides}
 
-    def space(self, *xs: Spec) -> dict[str, int]:
-        return self._rows()
-
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         sizes = self.geometry.sizes(*xs) | self._rows()
         return (Spec(resized(Shape(), sizes, self.names), xs[0].dtype),)
 
-    def needs(self, i: int, dim: str) -> Window | None:
+    def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.forward if slide is not None and i == 0 else None
+        return slide.forward if slide is not None and input_index == 0 else None
 
     def flops(self, *xs: Spec) -> int:
         windows = [s.windows for s in self.geometry.slides]
@@ -122,7 +128,7 @@ def _convolution(
 
 
 @dataclasses.dataclass(frozen=True)
-class Conv(_Product, Op):
+class Conv(_Product):
     """y from x and the kernel."""
 
     geometry: Geometry
@@ -162,12 +168,12 @@ class Conv(_Product, Op):
     ) -> list[Tensor | None]:
         return [
             apply(ConvTranspose(self.geometry, x.shape.names), dy, kernel),
-            apply(ConvKernelGrad(self.geometry, kernel.shape.names), x, dy),
+            apply(ConvKernelGrad(self.geometry, kernel.shape.names), dy, x),
         ]
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvTranspose(_Product, Op):
+class ConvTranspose(_Product):
     """x from y and the kernel: the gradient of a convolution in x, and a layer in its
     own right.
     """
@@ -184,9 +190,9 @@ class ConvTranspose(_Product, Op):
     def _rows(self) -> dict[str, int]:
         return {s.dim: s.rows for s in self.geometry.slides}
 
-    def needs(self, i: int, dim: str) -> Window | None:
+    def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
-        return slide.backward if slide is not None and i == 0 else None
+        return slide.backward if slide is not None and input_index == 0 else None
 
     def local(self, at: At, y: Any, kernel: Any) -> tuple[Any, ...]:
         names, slides = [shape.names for shape in at.inputs], self.geometry.slides
@@ -206,36 +212,43 @@ class ConvTranspose(_Product, Op):
     ) -> list[Tensor | None]:
         return [
             apply(Conv(self.geometry, y.shape.names), dx, kernel),
-            apply(ConvKernelGrad(self.geometry, kernel.shape.names), dx, y),
+            apply(ConvKernelGrad(self.geometry, kernel.shape.names), y, dx),
         ]
 
 
-class ConvKernelGrad(_Product, Op):
-    """The kernel from x and y: the gradient of a convolution in its kernel."""
+class ConvKernelGrad(_Product):
+    """The kernel from y and x: the gradient of a convolution in its kernel.
+
+    y comes first, since its sizes are those of the windows.
+    """
 
     geometry: Geometry
     names: tuple[str, ...]
     linearity = "each"
     samples = (
-        _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "xy", stride=2),
+        _sample("b:2;h:8;c:2", "k:4;c:2;o:2", "h:k", "yx", stride=2),
         _sample(
-            "h:8;c:2", "c:2;m:2;k:2", "h:k", "xy", stride=3, padding=(2, 2), groups="c"
+            "h:8;c:2", "c:2;m:2;k:2", "h:k", "yx", stride=3, padding=(2, 2), groups="c"
         ),
     )
 
-    def local(self, at: At, x: Any, y: Any) -> tuple[Any, ...]:
+    def window(self, input_index: int, dim: str) -> Window | None:
+        slide = self.geometry.slide(dim)
+        return slide.forward if slide is not None and input_index == 1 else None
+
+    def local(self, at: At, y: Any, x: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in at.inputs]
-        parts = self.geometry.parts(names[0], self.names)
-        x, y = pack(x, names[0], parts[0]), pack(y, names[1], parts[2])
+        parts = self.geometry.parts(names[1], self.names)
+        y, x = pack(y, names[0], parts[2]), pack(x, names[1], parts[0])
         kernels = self.geometry.kernels(at, x.shape[1:-2], (*x.shape[-2:], y.shape[-1]))
         return (unpack(kernels.kernel_gradient(x, y), at.outputs[0], parts[1]),)
 
     def gradient(
-        self, dk: Tensor, kernel: Tensor, x: Tensor, y: Tensor
+        self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor
     ) -> list[Tensor | None]:
         return [
-            apply(ConvTranspose(self.geometry, x.shape.names), y, dk),
             apply(Conv(self.geometry, y.shape.names), x, dk),
+            apply(ConvTranspose(self.geometry, x.shape.names), y, dk),
         ]
 
 

@@ -15,7 +15,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
+from meshtf.graph import (
+    At,
+    Sample,
+    Spec,
+    Tensor,
+    Window,
+    WindowedOp,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Shape, ShapeLike, wide
 from meshtf.ops.common.checks import require_floating
@@ -47,13 +55,14 @@ from meshtf.ops.windows.sliding_window import (
 )
 
 
-class _Pool:
+class _Pool(WindowedOp):
     """What the ops here share."""
 
     slides: tuple[Slide, ...]
 
-    def _window(self, which: str, dim: str) -> Window | None:
-        return next((getattr(s, which) for s in self.slides if s.dim == dim), None)
+    def _window(self, which: str, dim: str, fill: float = 0.0) -> Window | None:
+        windows = (getattr(s, which) for s in self.slides if s.dim == dim)
+        return next((w._replace(fill=fill) for w in windows), None)
 
     def _resized(self, x: Spec, sizes: dict[str, int]) -> tuple[Spec, ...]:
         require_floating(x, "pooling")
@@ -138,7 +147,7 @@ def _over(
     return over
 
 
-class MaxPool(_Pool, Op):
+class MaxPool(_Pool):
     """The largest of each window."""
 
     slides: tuple[Slide, ...]
@@ -154,11 +163,8 @@ class MaxPool(_Pool, Op):
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
-    def needs(self, i: int, dim: str) -> Window | None:
-        return self._window("forward", dim)
-
-    def fill(self, i: int) -> float:
-        return -math.inf
+    def window(self, input_index: int, dim: str) -> Window | None:
+        return self._window("forward", dim, fill=-math.inf)
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
         return self._unpacked(
@@ -169,7 +175,7 @@ class MaxPool(_Pool, Op):
         return [apply(MaxPoolGrad(self.slides), dy, x)]
 
 
-class MaxPoolGrad(_Pool, Op):
+class MaxPoolGrad(_Pool):
     """What dy says of each window, where the first of its largest elements is in x."""
 
     slides: tuple[Slide, ...]
@@ -181,11 +187,10 @@ class MaxPoolGrad(_Pool, Op):
     def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {})
 
-    def needs(self, i: int, dim: str) -> Window | None:
-        return self._window("around" if i == 1 else "backward", dim)
-
-    def fill(self, i: int) -> float:
-        return -math.inf if i == 1 else 0.0
+    def window(self, input_index: int, dim: str) -> Window | None:
+        if input_index == 0:
+            return self._window("backward", dim)
+        return self._window("around", dim, fill=-math.inf)
 
     def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
         dy, x = self._packed(at, 0, dy), self._padded(at, 1, x, -math.inf)
@@ -197,7 +202,7 @@ class MaxPoolGrad(_Pool, Op):
         return [transpose(apply(MaxPoolPick(self.slides), dz, x), dy.shape), None]
 
 
-class MaxPoolPick(_Pool, Op):
+class MaxPoolPick(_Pool):
     """What z holds where the first of each window's largest elements is in x."""
 
     slides: tuple[Slide, ...]
@@ -209,11 +214,8 @@ class MaxPoolPick(_Pool, Op):
     def output_specs(self, z: Spec, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
-    def needs(self, i: int, dim: str) -> Window | None:
-        return self._window("forward", dim)
-
-    def fill(self, i: int) -> float:
-        return -math.inf if i == 1 else 0.0
+    def window(self, input_index: int, dim: str) -> Window | None:
+        return self._window("forward", dim, fill=-math.inf if input_index else 0.0)
 
     def local(self, at: At, z: Any, x: Any) -> tuple[Any, ...]:
         z, x = self._padded(at, 0, z, 0.0), self._padded(at, 1, x, -math.inf)
@@ -225,7 +227,7 @@ class MaxPoolPick(_Pool, Op):
         return [transpose(apply(MaxPoolGrad(self.slides), dp, x), z.shape), None]
 
 
-class AvgPool(_Pool, Op):
+class AvgPool(_Pool):
     """The sum of each window over the number of its rows, padding counted."""
 
     slides: tuple[Slide, ...]
@@ -240,7 +242,7 @@ class AvgPool(_Pool, Op):
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         return self._resized(x, {s.dim: s.windows for s in self.slides})
 
-    def needs(self, i: int, dim: str) -> Window | None:
+    def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim)
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
@@ -250,7 +252,7 @@ class AvgPool(_Pool, Op):
         return [apply(AvgPoolGrad(self.slides), dy)]
 
 
-class AvgPoolGrad(_Pool, Op):
+class AvgPoolGrad(_Pool):
     """dy of each window, over the number of its rows, added up on each row."""
 
     slides: tuple[Slide, ...]
@@ -260,7 +262,7 @@ class AvgPoolGrad(_Pool, Op):
     def output_specs(self, dy: Spec) -> tuple[Spec, ...]:
         return self._resized(dy, {s.dim: s.rows for s in self.slides})
 
-    def needs(self, i: int, dim: str) -> Window | None:
+    def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("backward", dim)
 
     def local(self, at: At, dy: Any) -> tuple[Any, ...]:

@@ -17,7 +17,15 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, Window, apply
+from meshtf.graph import (
+    At,
+    Sample,
+    Spec,
+    Tensor,
+    Window,
+    WindowedOp,
+    apply,
+)
 from meshtf.names.arguments import as_number
 from meshtf.ops.common.broadcasting import check_scalar
 from meshtf.ops.common.checks import require_dim, tensor_along
@@ -25,7 +33,7 @@ from meshtf.ops.common.checks import require_dim, tensor_along
 _LARGE = 2**16  # elements: TensorFlow's kernel wakes other threads for fewer, too
 
 
-class Shift(Op):
+class Shift(WindowedOp):
     """Row i is row i - by of the input; `value` where there is none."""
 
     dim: str
@@ -50,11 +58,8 @@ class Shift(Op):
         check_scalar(self.value, x.dtype)
         return (x,)
 
-    def needs(self, i: int, dim: str) -> Window | None:
-        return _before(self.by) if dim == self.dim else None
-
-    def fill(self, i: int) -> float:
-        return self.value
+    def window(self, input_index: int, dim: str) -> Window | None:
+        return _before(self.by, fill=self.value) if dim == self.dim else None
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
         return (at.window(0, self.dim, x),)
@@ -63,7 +68,7 @@ class Shift(Op):
         return [apply(Shift(self.dim, -self.by), dy)]
 
 
-class Roll(Op):
+class Roll(WindowedOp):
     """Row i is row i - by of the input, counted around."""
 
     dim: str
@@ -81,8 +86,8 @@ class Roll(Op):
         require_dim(x.shape, self.dim)
         return (x,)
 
-    def needs(self, i: int, dim: str) -> Window | None:
-        return _before(self.by)._replace(wrap=True) if dim == self.dim else None
+    def window(self, input_index: int, dim: str) -> Window | None:
+        return _before(self.by, wrap=True) if dim == self.dim else None
 
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
         if at.parts(self.dim) > 1 or x.shape.num_elements() < _LARGE:
@@ -93,8 +98,8 @@ class Roll(Op):
         return [apply(Roll(self.dim, -self.by), dy)]
 
 
-def _before(by: int) -> Window:
-    return Window(lambda a: a - by, lambda b: b - by)
+def _before(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
+    return Window(lambda a: a - by, lambda b: b - by, wrap, fill)
 
 
 def _number_of_rows(by: Any) -> int:

@@ -14,7 +14,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import MatmulKernels, Node
+from meshtf.graph import (
+    MatmulKernels,
+    Node,
+    factor_of,
+    window_of,
+)
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.partition import NodePlan
@@ -137,8 +142,8 @@ class Here:
         """Returns input i with its window's rows of `dim`; where cut, the exchange has
         done it.
         """
-        factor = self._node.op.factor(dim)
-        window = self._node.op.needs(i, dim)
+        factor = factor_of(self._node.op, dim)
+        window = window_of(self._node.op, i, dim)
         if window is None or self.parts(factor) > 1:
             return x
         start, stop, axis = (
@@ -152,7 +157,7 @@ class Here:
                 for _, low, high in spans(start, stop, x.shape[axis], 1, wrap=True)
             ]
             return tf.concat(rows, axis)
-        return take_rows(x, axis, start, stop, self._node.op.fill(i))
+        return take_rows(x, axis, start, stop, window.fill)
 
     def apart(self, x: Any) -> Any:
         """Returns x, which XLA does not merge with what is made of it."""

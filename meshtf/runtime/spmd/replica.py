@@ -99,7 +99,7 @@ class Replica(Single):
             step.src.spec.shape.index(step.dim),
             step.window,
             step.factor_size,
-            step.fill,
+            step.window.fill,
             self.coordinates[step.axis],
             self.mesh.groups(step.axis),
         )

@@ -166,7 +166,7 @@ def test_positions_that_hold_the_same_on_one_device_compute_once():
 # Windows
 
 
-class Around(mtf.Op):
+class Around(mtf.WindowedOp):
     """The sum of `before` rows above, the row itself, and `after` rows below."""
 
     dim: str
@@ -176,7 +176,7 @@ class Around(mtf.Op):
     def output_specs(self, x):
         return (x,)
 
-    def needs(self, i, dim):
+    def window(self, input_index, dim):
         if dim != self.dim:
             return None
         return mtf.Window(lambda a: a - self.before, lambda b: b + self.after)

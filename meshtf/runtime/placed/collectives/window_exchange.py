@@ -29,7 +29,7 @@ def rows_of_slices(
     step: WindowStep,
 ) -> Any:
     """Returns rows [start, stop) of the whole that the slices make up, on device j."""
-    pieces, fill = [], step.fill
+    pieces, fill = [], step.window.fill
     for q, low, high in spans(
         start, stop, xs[0].shape[axis], len(xs), step.window.wrap
     ):
