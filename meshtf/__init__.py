@@ -37,10 +37,12 @@ from meshtf.forecast import Forecast
 from meshtf.function.function import explain, export, function
 from meshtf.graph import (
     Op,
+    OpWithStatistics,
     RenamingOp,
     Role,
     Sample,
     Spec,
+    Statistics,
     Tensor,
     Window,
     WindowedOp,

@@ -138,7 +138,7 @@ class _Analysis:
             self._tell(step)
         elif isinstance(step, Put):
             self._put(step)
-        elif isinstance(step, Compute) and not step.sharing:
+        elif isinstance(step, Compute) and not step.makes_statistics:
             self._compute(step)
         elif isinstance(step, LoopStep):
             self._loop(step)
@@ -312,7 +312,7 @@ class _Analysis:
         )
 
     def _tell(self, step: Tell) -> None:
-        told = step.tells(self.mesh)
+        told = step.specs(self.mesh)
         others = (step.slices(self.mesh) - 1) * (
             1.0 if step.plan.stage is None else 1 / stages(self.mesh)
         )

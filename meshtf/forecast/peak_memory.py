@@ -168,7 +168,7 @@ def _scratch(
         sizes = {move.src: _size(move.src, mesh) for move in step.moves}
         packed = _bytes(sizes, sizes, gradients, mesh)
         return np.maximum(packed - made, 0.0)
-    if isinstance(step, Compute) and not step.sharing:
+    if isinstance(step, Compute) and not step.makes_statistics:
         local = [
             Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
             for v in step.ins
@@ -192,10 +192,10 @@ def _sizes(program: Program) -> dict[Value, float]:
         if isinstance(step, Tell):
             told = sum(
                 local_bytes(t, program.mesh.whole, program.mesh)
-                for t in step.tells(program.mesh)
+                for t in step.specs(program.mesh)
             )
             sizes[step.src], sizes[step.out] = told, told * step.slices(program.mesh)
-        elif isinstance(step, Compute) and step.sharing:
+        elif isinstance(step, Compute) and step.makes_statistics:
             sizes[step.outs[1]] = max(
                 (sizes[v] for v in step.ins), default=0.0
             )  # kept: at a guess

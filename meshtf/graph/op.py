@@ -45,7 +45,7 @@ class Role(enum.Enum):
     SUM = "sum"  # cut inputs give results still to be summed
     MAX = "max"
     MIN = "min"
-    SAME = "same"  # after `share`, every device has the whole result
+    SAME = "same"  # every device has the whole result: by statistics of all shards
     WHOLE = "whole"  # must not be cut
 
 
@@ -93,10 +93,6 @@ class At(Protocol):
 
     inputs: tuple[Shape, ...]  # local shapes, as this device sees them
     outputs: tuple[Shape, ...]
-    told: (
-        tuple[Any, ...] | None
-    )  # what all slices shared, stacked [slices, ...]; None: whole
-    kept: tuple[Any, ...]  # what this slice's `share` kept for itself
     compiled: bool  # whether XLA compiles it: rarely of interest
 
     @property
@@ -163,21 +159,6 @@ class Op(Frozen):
     def role(self, factor: str) -> Role:
         """Returns what cutting `factor` does."""
         return Role.MAP
-
-    def shared(self, factor: str) -> bool:
-        """Whether slices of `factor` must hear what all the others `share`."""
-        return False
-
-    def share(self, at: At, *xs: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        """Returns (told, kept): what this slice tells all others, and what it keeps for
-        `local`.
-        """
-        raise NotImplementedError
-
-    def tells(self, *xs: Spec) -> tuple[Spec, ...]:
-        """Returns what `share` tells, for inputs of these local shapes; dimensions of 1
-        may be left out. A forecast counts bytes by it, without running anything."""
-        raise NotImplementedError
 
     def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
         """Runs the TensorFlow ops of one device, as if there were no mesh."""

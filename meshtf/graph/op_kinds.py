@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import Op, Spec
+from meshtf.graph.op import At, Op, Spec
 from meshtf.mesh import Mesh, Placement
 
 
@@ -191,3 +191,62 @@ class WindowedOp(Op):
 def window_of(op: Op, input_index: int, dim: str) -> Window | None:
     """Returns which elements of an input a shard of an op reads; None: its own."""
     return op.window(input_index, dim) if isinstance(op, WindowedOp) else None
+
+
+class Statistics(NamedTuple):
+    """What a shard computes of its inputs before it knows of the others.
+
+    Attributes:
+      exchanged: a few numbers for all shards, small tensors.
+      residuals: what this shard keeps for `local_sharded`, so as not to compute it
+        again.
+    """
+
+    exchanged: tuple[Any, ...]
+    residuals: tuple[Any, ...] = ()
+
+
+class OpWithStatistics(Op):
+    """An op along dimensions, whose shards exchange a few numbers and then finish
+    alone.
+
+    Where none of these dimensions is sharded, `local` runs by itself: one fused kernel.
+    Else `statistics` runs on each shard, one all_gather follows, and then
+    `local_sharded`:
+
+        maximum, total = op.statistics(at, x).exchanged       # of this shard
+        op.local_sharded(at, gathered, residuals, x)          # gathered: [shards, ...]
+    """
+
+    def statistics_dims(self) -> tuple[str, ...]:
+        """Returns the factors whose shards exchange statistics."""
+        raise NotImplementedError
+
+    def statistics(self, at: At, *xs: Any) -> Statistics:
+        """Returns what one shard tells the others, and what it keeps."""
+        raise NotImplementedError
+
+    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+        """Returns what `statistics` exchanges, for inputs of these local shapes;
+        dimensions of 1 may be left out. A forecast counts bytes by it, without running
+        anything.
+        """
+        raise NotImplementedError
+
+    def local_sharded(
+        self,
+        at: At,
+        gathered: tuple[Any, ...],
+        residuals: tuple[Any, ...],
+        *xs: Any,
+    ) -> tuple[Any, ...]:
+        """Returns one device's shards of the outputs.
+
+        Args:
+          at: where it runs.
+          gathered: what all shards exchanged, each stacked in their order:
+            [shards, ...].
+          residuals: what this shard kept.
+          *xs: its shards of the inputs.
+        """
+        raise NotImplementedError

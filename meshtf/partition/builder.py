@@ -21,6 +21,7 @@ from meshtf.graph import (
     HostOp,
     Node,
     Op,
+    OpWithStatistics,
     ReadOp,
     Spec,
     Store,
@@ -215,9 +216,17 @@ class Builder:
         )
         results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
         after = self.waiting.before(node)
-        told, kept = self._share(node, plan, values, after)
+        gathered, residuals = self._statistics(node, plan, values, after)
         self.steps.append(
-            Compute(node, plan, values, results, told=told, kept=kept, after=after)
+            Compute(
+                node,
+                plan,
+                values,
+                results,
+                gathered=gathered,
+                residuals=residuals,
+                after=after,
+            )
         )
         if any(
             _is_freed(x) and target != self.states[x]
@@ -239,20 +248,30 @@ class Builder:
                 return [placements[0] for placements in made]
         return states
 
-    def _share(
+    def _statistics(
         self, node: Node, plan: NodePlan, values: tuple[Value, ...], after: Value | None
     ) -> tuple[Value | None, Value | None]:
-        axes = tuple(a for a, f in plan.cut if node.op.shared(f))
+        """Writes the steps that exchange statistics of shards, where an op has any.
+
+        Returns:
+          What is gathered of all shards, and the residuals of each; None, None where
+          the op runs without.
+        """
+        op, here = node.op, self.mesh.whole
+        if not isinstance(op, OpWithStatistics):
+            return None, None
+        axes = tuple(a for a, f in plan.cut if f in op.statistics_dims())
         if not axes:
             return None, None
-        here = self.mesh.whole
-        told, kept = Value(None, here, many=True), Value(None, here, many=True)
-        self.steps.append(
-            Compute(node, plan, values, (told, kept), sharing=True, after=after)
+        exchanged, residuals, gathered = (
+            Value(None, here, many=True) for _ in range(3)
         )
-        gathered = Value(None, here, many=True)
-        self.steps.append(Tell(axes, told, gathered, node, plan))
-        return gathered, kept
+        outs = exchanged, residuals
+        self.steps.append(
+            Compute(node, plan, values, outs, makes_statistics=True, after=after)
+        )
+        self.steps.append(Tell(axes, exchanged, gathered, node, plan))
+        return gathered, residuals
 
     def _windowed(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
         assert value.spec is not None

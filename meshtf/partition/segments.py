@@ -61,7 +61,15 @@ class Segment:
             # What is waited for may be of any shape, which neither op nor plan tells.
             after = None if c.after is None else (c.after.spec, c.after.placement)
             lines.append(
-                (c.node.op, c.plan, specs, reads, c.sharing, c.told is None, after)
+                (
+                    c.node.op,
+                    c.plan,
+                    specs,
+                    reads,
+                    c.makes_statistics,
+                    c.gathered is None,
+                    after,
+                )
             )
         return tuple(lines), tuple(number[v] for v in self.outs)
 

@@ -21,6 +21,7 @@ from meshtf.graph import (
     Loop,
     Node,
     Op,
+    OpWithStatistics,
     Spec,
     Store,
     Window,
@@ -34,11 +35,11 @@ from meshtf.partition.reshard_table import Move
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor in one placement; `spec` is None for what `share` tells or keeps."""
+    """A tensor in one placement; `spec` is None for statistics and residuals."""
 
     spec: Spec | None
     placement: Placement
-    many: bool = False  # a tuple of tensors, as `share` returns
+    many: bool = False  # a tuple of tensors, as of `statistics`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,7 +124,7 @@ class WindowStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Tell:
-    """The small all_gather of `share`: stacks what all slices told, along `axes`."""
+    """The small all_gather of statistics: stacks those of all shards along `axes`."""
 
     axes: tuple[str, ...]
     src: Value
@@ -132,12 +133,14 @@ class Tell:
     plan: NodePlan
 
     def slices(self, mesh: Mesh) -> int:
-        """Returns how many slices tell."""
+        """Returns how many shards exchange statistics."""
         return math.prod(mesh.axes[axis] for axis in self.axes)
 
-    def tells(self, mesh: Mesh) -> tuple[Spec, ...]:
-        """Returns what each slice tells."""
-        return self.node.op.tells(
+    def specs(self, mesh: Mesh) -> tuple[Spec, ...]:
+        """Returns what each shard exchanges."""
+        op = self.node.op
+        assert isinstance(op, OpWithStatistics)
+        return op.statistics_specs(
             *(
                 Spec(local_shape(x.shape, target, mesh), x.dtype)
                 for x, target in zip(self.node.inputs, self.plan.targets)
@@ -147,22 +150,26 @@ class Tell:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compute:
-    """`local` (or `share`) of one node on every device."""
+    """The work of one node on every device: `local`, or one half of it where shards
+    exchange statistics.
+    """
 
     node: Node
     plan: NodePlan
     ins: tuple[Value, ...]
     outs: tuple[Value, ...]
-    sharing: bool = False  # run `share`: outs are (told, kept)
-    told: Value | None = None
-    kept: Value | None = None
+    makes_statistics: bool = False  # then outs are (exchanged, residuals)
+    gathered: Value | None = None  # statistics of all shards: runs `local_sharded`
+    residuals: Value | None = None
     after: Value | None = None  # does not run before this value is there
 
     @property
     def inputs(self) -> list[Value]:
         """All values that it needs."""
         return [
-            v for v in (*self.ins, self.told, self.kept, self.after) if v is not None
+            v
+            for v in (*self.ins, self.gathered, self.residuals, self.after)
+            if v is not None
         ]
 
 

@@ -13,7 +13,7 @@ import importlib.util
 import pytest
 import tensorflow as tf
 
-from meshtf.graph import Role, Spec, apply
+from meshtf.graph import OpWithStatistics, Role, Spec, apply
 from meshtf.names import Dimension, Shape
 from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.scalar_op import Scalar
@@ -56,21 +56,6 @@ class Blind:
     index = offset
 
 
-class Deaf(Blind):
-    """An `at` where every slice hears only what it told itself: here, the first slice's
-    words.
-    """
-
-    def __init__(self, at):
-        super().__init__(at)
-        self.told = (
-            None
-            if at.told is None
-            else tuple(tf.stack([t[0]] * len(t)) for t in at.told)
-        )
-        self.offset, self.index = at.offset, at.index
-
-
 def mutant(op, only=None, **lies):
     """Returns a subclass of an op with some members replaced, and some of
     its samples.
@@ -83,12 +68,29 @@ def mutant(op, only=None, **lies):
 
 def blind(op, only=None):
     """Returns an op that ignores where its slice lies."""
-    return mutant(op, only, local=lambda self, at, *xs: op.local(self, Blind(at), *xs))
+    lies = {"local": lambda self, at, *xs: op.local(self, Blind(at), *xs)}
+    if issubclass(op, OpWithStatistics):
+        lies["local_sharded"] = lambda self, at, *args: op.local_sharded(
+            self, Blind(at), *args
+        )
+    return mutant(op, only, **lies)
 
 
 def deaf(op):
-    """Returns an op that does not listen to the other slices."""
-    return mutant(op, local=lambda self, at, *xs: op.local(self, Deaf(at), *xs))
+    """Returns an op that does not listen to the other shards: all exchange what the
+    first one did.
+    """
+
+    def local_sharded(self, at, gathered, residuals, *xs):
+        first = tuple(tf.stack([t[0]] * len(t)) for t in gathered)
+        return op.local_sharded(self, at, first, residuals, *xs)
+
+    return mutant(op, local_sharded=local_sharded)
+
+
+def alone(op):
+    """Returns an op that exchanges no statistics."""
+    return mutant(op, statistics_dims=lambda self: ())
 
 
 def role(op, lie, only=None):
@@ -131,12 +133,10 @@ def _filled_by_another_value(self, i, dim):
     return window and window._replace(fill=3.0 if self.value else 0.0)
 
 
-def _cumsum_in_wrong_order(self, at, x):
-    y = Cumsum.local(self, at, x)[0]
-    if at.told is None:
-        return (y,)
-    before = tf.cumsum(at.told[0], 0, exclusive=True, reverse=self.reverse)
-    after = tf.cumsum(at.told[0], 0, exclusive=True, reverse=not self.reverse)
+def _cumsum_in_wrong_order(self, at, gathered, residuals, x):
+    y = Cumsum.local_sharded(self, at, gathered, residuals, x)[0]
+    before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
+    after = tf.cumsum(gathered[0], 0, exclusive=True, reverse=not self.reverse)
     return (
         y
         - tf.gather(before, at.index(self.dim))
@@ -163,12 +163,10 @@ def _last_bit_of_slice(self, at, *seeds):
     return (tf.where(later, y * tf.constant(1 + 2e-7, y.dtype), y),)
 
 
-def _latest_wins(self, at, x):
-    """Among equal values of slices, the last one's."""
-    if at.told is None:
-        return TopK.local(self, at, x)
-    told = tuple(tf.reverse(t, [0]) for t in at.told)
-    values, indices = (tf.concat(tf.unstack(t), -1) for t in told)
+def _latest_wins(self, at, gathered, residuals, x):
+    """Among equal values of shards, the last one's."""
+    backwards = tuple(tf.reverse(t, [0]) for t in gathered)
+    values, indices = (tf.concat(tf.unstack(t), -1) for t in backwards)
     values, best = tf.math.top_k(values, self.k.size)
     return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
 
@@ -243,26 +241,29 @@ MUTANTS = {
         ),
     ),
     "window: concat begins late": mutant(Concat, window=_windows_begin_late(Concat)),
-    "share: off in top_k": mutant(TopK, shared=lambda self, f: False),
-    "share: off in argmax": mutant(ArgMax, shared=lambda self, f: False),
-    "share: off in softmax": mutant(Softmax, shared=lambda self, f: False),
-    "share: off in log-sum-exp": mutant(LogSumExp, shared=lambda self, f: False),
-    "share: off in normalize": mutant(Normalize, shared=lambda self, f: False),
-    "share: off in cross entropy": mutant(CrossEntropy, shared=lambda self, f: False),
-    "share: off in cumsum": mutant(Cumsum, shared=lambda self, f: False),
-    "share: off in scan": mutant(Scan, shared=lambda self, f: False),
+    "share: off in top_k": alone(TopK),
+    "share: off in argmax": alone(ArgMax),
+    "share: off in softmax": alone(Softmax),
+    "share: off in log-sum-exp": alone(LogSumExp),
+    "share: off in normalize": alone(Normalize),
+    "share: off in cross entropy": alone(CrossEntropy),
+    "share: off in cumsum": alone(Cumsum),
+    "share: off in scan": alone(Scan),
     "share: deaf scan": deaf(Scan),
     "share: deaf recurrence": deaf(LinearRecurrence),
     "share: deaf softmax": deaf(Softmax),
     "share: deaf normalize": deaf(Normalize),
     "share: deaf cross entropy": deaf(CrossEntropy),
     "share: deaf top_k": deaf(TopK),
-    "share: cumsum adds what comes after": mutant(Cumsum, local=_cumsum_in_wrong_order),
+    "share: cumsum adds what comes after": mutant(
+        Cumsum, local_sharded=_cumsum_in_wrong_order
+    ),
     "share: top_k prefers the last slice at ties": mutant(
-        TopK, lambda s: s.inputs[0].startswith("ties"), local=_latest_wins
+        TopK, lambda s: s.inputs[0].startswith("ties"), local_sharded=_latest_wins
     ),
     "tells: softmax announces one number of two": mutant(
-        Softmax, tells=lambda self, x: Softmax.tells(self, x)[:1]
+        Softmax,
+        statistics_specs=lambda self, x: Softmax.statistics_specs(self, x)[:1],
     ),
     "linear: square of a partial sum": mutant(Unary, fn("square"), linearity="joint"),
     "linear: exp of a partial sum": mutant(Unary, fn("exp"), linearity="each"),

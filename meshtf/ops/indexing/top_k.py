@@ -18,7 +18,17 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph import (
+    At,
+    OpWithStatistics,
+    Role,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+    apply_all,
+)
 from meshtf.names import Dimension, ShapeLike, is_floating
 from meshtf.names.arguments import as_int
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
@@ -29,7 +39,7 @@ from meshtf.ops.shapes.reshape import arrange, reshape
 from meshtf.ops.shapes.slice import slice as slice_rows
 
 
-class TopK(Op):
+class TopK(OpWithStatistics):
     """x[*rest, dim] -> values and indices [*rest, k], the largest first."""
 
     dim: str
@@ -57,23 +67,26 @@ class TopK(Op):
     def role(self, factor: str) -> Role:
         return {self.dim: Role.SAME, self.k.name: Role.WHOLE}.get(factor, Role.MAP)
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         best = Dimension(self.k.name, min(self.k.size, x.shape[self.dim]))
         shape = x.shape.without(self.dim) + [best]
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
-    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        values, indices = self._top(at, x)
-        return (values, indices + at.offset(self.dim)), ()
-
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            return self._top(at, x)
-        # In the order of slices, so that among equals the lowest index is met first.
-        values, indices = (tf.concat(tf.unstack(t), -1) for t in at.told)
+        return self._top(at, x)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
+        values, indices = self._top(at, x)
+        return Statistics(exchanged=(values, indices + at.offset(self.dim)))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        # In the order of shards, so that among equals the lowest index is met first.
+        values, indices = (tf.concat(tf.unstack(t), -1) for t in gathered)
         values, best = tf.math.top_k(values, self.k.size)
         return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
 
@@ -90,7 +103,7 @@ class TopK(Op):
         return x.shape.size
 
 
-class ArgMax(Op):
+class ArgMax(OpWithStatistics):
     """The index of the largest."""
 
     dim: str
@@ -109,29 +122,29 @@ class ArgMax(Op):
     def role(self, factor: str) -> Role:
         return Role.SAME if factor == self.dim else Role.MAP
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         shape = x.shape.without(self.dim)
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
-    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (tf.argmax(x, at.axis(0, self.dim), output_type=tf.int32),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
         axis = at.axis(0, self.dim)
         index = tf.argmax(x, axis, output_type=tf.int32) + at.offset(self.dim)
-        return (tf.reduce_max(x, axis), index), ()
+        return Statistics(exchanged=(tf.reduce_max(x, axis), index))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            return (tf.argmax(x, at.axis(0, self.dim), output_type=tf.int32),)
-        largest, indices = at.told
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        largest, indices = gathered
         slices = tf.stack(tf.unstack(indices), -1)
         which = tf.argmax(largest, 0, output_type=tf.int32)
-        return (
-            tf.gather(
-                slices, which, batch_dims=len(which.shape), axis=len(which.shape)
-            ),
-        )
+        rank = len(which.shape)
+        return (tf.gather(slices, which, batch_dims=rank, axis=rank),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [None]

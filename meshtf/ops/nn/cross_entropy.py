@@ -22,7 +22,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph import (
+    At,
+    Op,
+    OpWithStatistics,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+    apply_all,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Shape, is_floating, is_integer, wide
 from meshtf.names.arguments import as_float
@@ -45,29 +55,14 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 from meshtf.ops.shapes.reshape import arrange, transpose
 
 
-class _OfClasses(Op):
-    """What the loss and its gradient know."""
-
-    dim: str
-    z_loss: float = 0.0
-    smoothing: float = 0.0
-
-    def flops(self, *xs: Spec) -> int:
-        return 4 * max(x.shape.size for x in xs)
-
-    def beside(self, x: Spec) -> tuple[Spec, ...]:
-        """Returns scratch: x in the type of statistics, or what finds labels if `dim`
-        is not last.
-        """
-        y = Spec(x.shape, wide(x.dtype))
-        return () if y.dtype == x.dtype and x.shape.names[-1] == self.dim else (y,)
-
-
-class CrossEntropy(_OfClasses):
+class CrossEntropy(OpWithStatistics):
     """The loss of logits and labels; log-sum-exp and probabilities, which its gradient
     takes.
     """
 
+    dim: str
+    z_loss: float = 0.0
+    smoothing: float = 0.0
     samples = (
         Sample(("v",), ("b:4;v:8", "int b:4")),
         Sample(("v", 0.1), ("b:4;v:8", "int b:4")),
@@ -80,20 +75,24 @@ class CrossEntropy(_OfClasses):
 
     def output_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         _check(logits, labels, self.dim)
-        return *self.tells(logits, labels), Spec(logits.shape, wide(logits.dtype))
+        return *self.statistics_specs(logits, labels), Spec(
+            logits.shape, wide(logits.dtype)
+        )
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         return (Spec(logits.shape.without(self.dim), wide(logits.dtype)),) * 2
 
     def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
-        return self.beside(logits)
+        return _workspace(logits, self.dim)
 
-    def share(
-        self, at: At, logits: Any, labels: Any
-    ) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def local(self, at: At, logits: Any, labels: Any) -> tuple[Any, ...]:
+        statistics = self.statistics(at, logits, labels)
+        return self._from(at, *statistics, labels)
+
+    def statistics(self, at: At, logits: Any, labels: Any) -> Statistics:
         axis, logits = at.axis(0, self.dim), widen(logits)
         labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
         powers, top = powers_below_top(logits, [axis])
@@ -102,14 +101,19 @@ class CrossEntropy(_OfClasses):
         if self.smoothing:
             mean = tf.reduce_sum(logits, axis) * (1 / at.whole(self.dim))
             picked = picked * (1 - self.smoothing) + mean * self.smoothing
-        return (lse, picked), (powers, top)
+        return Statistics(exchanged=(lse, picked), residuals=(powers, top))
 
-    def local(self, at: At, logits: Any, labels: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            (lse, picked), (powers, top) = self.share(at, logits, labels)
-        else:
-            lse, picked = log_sum_exp(at.told[0], [0]), tf.reduce_sum(at.told[1], 0)
-            powers, top = at.kept
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, logits: Any, labels: Any
+    ) -> tuple[Any, ...]:
+        whole = log_sum_exp(gathered[0], [0]), tf.reduce_sum(gathered[1], 0)
+        return self._from(at, whole, residuals, labels)
+
+    def _from(
+        self, at: At, statistics: Any, residuals: Any, labels: Any
+    ) -> tuple[Any, ...]:
+        lse, picked = statistics
+        powers, top = residuals
         lse = after(refusals(at, self.dim, labels, "negative"), lse)
         loss = lse - picked
         loss = loss + self.z_loss * tf.square(lse) if self.z_loss else loss
@@ -129,12 +133,18 @@ class CrossEntropy(_OfClasses):
             dxs.append(apply(SoftmaxGrad(self.dim), dp, p))
         return [cast(add_n(dxs), logits.dtype), None]
 
+    def flops(self, *xs: Spec) -> int:
+        return 4 * xs[0].shape.size
 
-class CrossEntropyGrad(_OfClasses):
+
+class CrossEntropyGrad(Op):
     """The cotangent of the logits from those of the loss: pointwise, whatever
     is cut.
     """
 
+    dim: str
+    z_loss: float = 0.0
+    smoothing: float = 0.0
     samples = (
         Sample(("v",), ("b:4", "b:4;v:8", "int b:4", "b:4")),
         Sample(("v", 0.1, 0.25), ("b:4;c:2", "b:4;v:8;c:2", "int c:2;b:4", "b:4;c:2")),
@@ -149,7 +159,7 @@ class CrossEntropyGrad(_OfClasses):
     def workspace_specs(
         self, dloss: Spec, p: Spec, labels: Spec, lse: Spec
     ) -> tuple[Spec, ...]:
-        return self.beside(p)
+        return _workspace(p, self.dim)
 
     def local(
         self, at: At, dloss: Any, p: Any, labels: Any, lse: Any
@@ -187,6 +197,17 @@ class CrossEntropyGrad(_OfClasses):
         by_p = multiply(dz, multiply(counted, slope))
         by_lse = multiply(multiply(counted, 2 * self.z_loss), total)
         return [by_dloss, by_p, None, by_lse]
+
+    def flops(self, *xs: Spec) -> int:
+        return 4 * xs[1].shape.size
+
+
+def _workspace(x: Spec, dim: str) -> tuple[Spec, ...]:
+    """Returns x in the type of statistics, or what finds labels if `dim` is not
+    last.
+    """
+    y = Spec(x.shape, wide(x.dtype))
+    return () if y.dtype == x.dtype and x.shape.names[-1] == dim else (y,)
 
 
 def _check(logits: Spec, labels: Spec, dim: str) -> None:

@@ -3,10 +3,10 @@
     y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          normalize_layer
     y = x / sqrt(mean(x**2) + epsilon)                                  normalize_rms
 
-Where the dimension is cut, each slice tells its mean and its mean squared distance from
-it, which give those of the whole without cancellation (Chan, Golub, LeVeque). The op
-keeps 1/std for its gradient, which needs y and 1/std, but not x. Half floats:
-statistics in float32.
+Where the dimension is sharded, shards exchange their means and their mean squared
+distances from them, which give those of the whole without cancellation (Chan, Golub,
+LeVeque). The op keeps 1/std for its gradient, which needs y and 1/std, but not x. Half
+floats: statistics in float32.
 """
 
 from __future__ import annotations
@@ -15,7 +15,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph import (
+    At,
+    OpWithStatistics,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+    apply_all,
+)
 from meshtf.names import wide
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
@@ -26,44 +35,40 @@ from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
-Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 
-
-class _Along:
-    """What the two ops share: means along `dim`, of two things if `center`, else of
+class _Along(OpWithStatistics):
+    """What the two ops have in common: means along `dim`, of two things if `center`, else of
     one.
     """
 
     dim: str
     center: bool
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         mean = Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype))
         return (mean, mean) if self.center else (mean,)
 
 
-class Normalize(_Along, Op):
+class Normalize(_Along):
     """x, less its mean if `center`, over its standard deviation along `dim`; and 1/std.
 
     The second output is there for the gradient.
     """
 
-    dim: str
     epsilon: float
-    center: bool
 
     samples = (
-        Sample(("d", 1e-6, True), ("b:4;d:6",)),
-        Sample(("d", 1e-6, False), ("b:4;d:6",)),
-        Sample(("b", 1e-2, True), ("b:4;d:6",)),
-        Sample(("b", 1e-2, False), ("c:2;b:4;d:3",)),
-        Sample(("d", 1e-6, True), ("d:5;b:3",)),
-        Sample(("d", 0.1, True), ("ties b:4;d:8",)),
-        Sample(("d", 0.1, True), ("half b:2;d:8",)),
-        Sample(("d", 0.1, False), ("half b:2;d:8",)),
+        Sample(("d", True, 1e-6), ("b:4;d:6",)),
+        Sample(("d", False, 1e-6), ("b:4;d:6",)),
+        Sample(("b", True, 1e-2), ("b:4;d:6",)),
+        Sample(("b", False, 1e-2), ("c:2;b:4;d:3",)),
+        Sample(("d", True, 1e-6), ("d:5;b:3",)),
+        Sample(("d", True, 0.1), ("ties b:4;d:8",)),
+        Sample(("d", True, 0.1), ("half b:2;d:8",)),
+        Sample(("d", False, 0.1), ("half b:2;d:8",)),
     )
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
@@ -71,26 +76,32 @@ class Normalize(_Along, Op):
         require_floating(x, "normalize_layer" if self.center else "normalize_rms")
         return (x, Spec(x.shape.without(self.dim), wide(x.dtype)))
 
-    def share(self, at: At, x: Any) -> Shared:
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        statistics = self.statistics(at, x)
+        return self._scaled(at, statistics.residuals[0], statistics.exchanged[-1], x)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
         x, axis = widen(x), at.axis(0, self.dim)
         if not self.center:
-            return (_mean(tf.square(x), axis),), (x,)
+            return Statistics(exchanged=(_mean(tf.square(x), axis),), residuals=(x,))
         mean = _mean(x, axis)
         x = x - mean
-        return (mean, _mean(tf.square(x), axis)), (x, mean)
+        variance = _mean(tf.square(x), axis)
+        return Statistics(exchanged=(mean, variance), residuals=(x, mean))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            told, (y, *_) = self.share(at, x)
-            variance = told[-1]
-        elif self.center:
-            y, mean = at.kept
-            means, variances = at.told
-            whole = tf.reduce_mean(means, 0)
-            y = y + (mean - whole)
-            variance = tf.reduce_mean(variances + tf.square(means - whole), 0)
-        else:
-            (y,), variance = at.kept, tf.reduce_mean(at.told[0], 0)
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        if not self.center:
+            return self._scaled(at, residuals[0], tf.reduce_mean(gathered[0], 0), x)
+        y, mean = residuals
+        means, variances = gathered
+        whole = tf.reduce_mean(means, 0)
+        y = y + (mean - whole)
+        variance = tf.reduce_mean(variances + tf.square(means - whole), 0)
+        return self._scaled(at, y, variance, x)
+
+    def _scaled(self, at: At, y: Any, variance: Any, x: Any) -> tuple[Any, ...]:
         inverse = tf.math.rsqrt(variance + self.epsilon)
         return tf.cast(y * inverse, x.dtype), squeeze(inverse, at.axis(0, self.dim))
 
@@ -113,11 +124,8 @@ class Normalize(_Along, Op):
         return 6 * xs[0].shape.size
 
 
-class NormalizeGrad(_Along, Op):
+class NormalizeGrad(_Along):
     """(dy - mean(dy) - y * mean(dy * y)) / std; without mean(dy) if not `center`."""
-
-    dim: str
-    center: bool
 
     samples = (
         Sample(("d", True), ("b:4;d:6", "b:4;d:6", "positive b:4")),
@@ -129,21 +137,30 @@ class NormalizeGrad(_Along, Op):
     def output_specs(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
-    def share(self, at: At, dy: Any, y: Any, inverse: Any) -> Shared:
+    def local(self, at: At, dy: Any, y: Any, inverse: Any) -> tuple[Any, ...]:
+        statistics = self.statistics(at, dy, y, inverse)
+        return self._from(at, *statistics, inverse, dy)
+
+    def statistics(self, at: At, dy: Any, y: Any, inverse: Any) -> Statistics:
         dy, y, axis = widen(dy), widen(y), at.axis(0, self.dim)
         along = _mean(dy * y, axis)
-        return ((_mean(dy, axis), along) if self.center else (along,)), (dy, y)
+        exchanged = (_mean(dy, axis), along) if self.center else (along,)
+        return Statistics(exchanged, residuals=(dy, y))
 
-    def local(self, at: At, dy: Any, y: Any, inverse: Any) -> tuple[Any, ...]:
-        dtype = dy.dtype
-        if at.told is None:
-            told, (dy, y) = self.share(at, dy, y, inverse)
-        else:
-            told, (dy, y) = tuple(tf.reduce_mean(t, 0) for t in at.told), at.kept
-        away = y * told[-1]
-        away = away + told[0] if self.center else away
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, dy: Any, y: Any, inverse: Any
+    ) -> tuple[Any, ...]:
+        means = tuple(tf.reduce_mean(t, 0) for t in gathered)
+        return self._from(at, means, residuals, inverse, dy)
+
+    def _from(
+        self, at: At, means: Any, residuals: Any, inverse: Any, like: Any
+    ) -> tuple[Any, ...]:
+        dy, y = residuals
+        away = y * means[-1]
+        away = away + means[0] if self.center else away
         inverse = expand(inverse, at.axis(0, self.dim))
-        return (tf.cast((dy - away) * inverse, dtype),)
+        return (tf.cast((dy - away) * inverse, like.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> list[Any]:
         dtype, wide = dy.dtype, inverse.dtype
@@ -178,7 +195,7 @@ def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)
-    return apply_all(Normalize(dim, float(epsilon), True), x)[0]
+    return apply_all(Normalize(dim, True, float(epsilon)), x)[0]
 
 
 def normalize_rms(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
@@ -187,4 +204,4 @@ def normalize_rms(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
     """
     x, dim = tensor_along(x, dim)
     epsilon = as_float("epsilon", epsilon)
-    return apply_all(Normalize(dim, float(epsilon), False), x)[0]
+    return apply_all(Normalize(dim, False, float(epsilon)), x)[0]

@@ -1,11 +1,12 @@
 """Softmax and log-softmax: one fused kernel where the dimension is whole.
 
-Where it is cut, each slice tells its largest element and its sum of exponentials, two
-numbers a row, and keeps its exponentials, so that each element is exponentiated once:
+Where it is sharded, each shard exchanges its largest element and its sum of
+exponentials, two numbers a row, and keeps its exponentials, so that each element is
+exponentiated once:
 
-    told    m, s = max(x), sum(exp(x - m))            of each slice
-    whole   M, S = max(m), sum(s * exp(m - M))        over the slices
-    y       exp(x - m) * (exp(m - M) / S)             log: (x - m) + ((m - M) - log(S))
+    m, s = max(x), sum(exp(x - m))            of each shard
+    M, S = max(m), sum(s * exp(m - M))        over the shards
+    y    = exp(x - m) * (exp(m - M) / S)      log: (x - m) + ((m - M) - log(S))
 
 Half floats are computed in float32 and rounded once, at the end.
 """
@@ -16,7 +17,15 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    At,
+    OpWithStatistics,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+)
 from meshtf.names import wide
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import is_scalar
@@ -27,8 +36,6 @@ from meshtf.ops.elementwise.unary import exp, log, negative
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.logsumexp import require_extra
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
-
-Shared = tuple[tuple[Any, ...], tuple[Any, ...]]
 
 _SAMPLES = (
     Sample(("d",), ("b:4;d:6",)),
@@ -44,30 +51,30 @@ _GRAD_SAMPLES = (
 )
 
 
-class _Along:
-    """Shapes and roles of the four ops: all inputs are alike, and slices of `dim`
-    share.
+class _Along(OpWithStatistics):
+    """Shapes of the four ops: all inputs are alike, and shards of `dim` exchange
+    statistics.
     """
 
     dim: str
-    numbers: ClassVar[int] = 1  # that a slice tells of each row
+    numbers: ClassVar[int] = 1  # of each row, that a shard exchanges
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         require_dim(xs[0].shape, self.dim)
         require_floating(xs[0], type(self).__name__.lower())
         return (xs[0],)
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, *xs: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype)),) * self.numbers
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size
 
 
-class Softmax(_Along, Op):
+class Softmax(_Along):
     """exp(x) / sum(exp(x)) along `dim`."""
 
     dim: str
@@ -75,43 +82,50 @@ class Softmax(_Along, Op):
     samples = _SAMPLES
     numbers = 2
 
-    def share(self, at: At, x: Any) -> Shared:
-        x, axis = widen(x), at.axis(0, self.dim)
-        below, top = _below(x, axis)
-        e = tf.exp(below)
-        return (top, tf.reduce_sum(e, axis, keepdims=True)), (e, top)
-
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            return (tf.cast(_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
-        tops, sums = at.told
-        e, top = at.kept
-        highest = tf.reduce_max(tops, 0)
-        total = tf.reduce_sum(sums * tf.exp(tops - highest), 0)
-        return (tf.cast(e * (tf.exp(top - highest) / total), x.dtype),)
+        return (tf.cast(_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
+        axis = at.axis(0, self.dim)
+        below, top = _below(widen(x), axis)
+        exponentials = tf.exp(below)
+        total = tf.reduce_sum(exponentials, axis, keepdims=True)
+        return Statistics(exchanged=(top, total), residuals=(exponentials, top))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        exponentials, top = residuals
+        highest, total = _over_shards(*gathered)
+        y = exponentials * (tf.exp(top - highest) / total)
+        return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [apply(SoftmaxGrad(self.dim), dy, y)]
 
 
-class SoftmaxGrad(_Along, Op):
+class SoftmaxGrad(_Along):
     """(dy - sum(dy * y)) * y."""
 
     dim: str
 
     samples = _GRAD_SAMPLES
 
-    def share(self, at: At, dy: Any, y: Any) -> Shared:
-        return (
-            tf.reduce_sum(widen(dy) * widen(y), at.axis(0, self.dim), keepdims=True),
-        ), ()
-
     def local(self, at: At, dy: Any, y: Any) -> tuple[Any, ...]:
-        total = (
-            self.share(at, dy, y)[0][0]
-            if at.told is None
-            else tf.reduce_sum(at.told[0], 0)
-        )
+        return self._from(self._total(at, dy, y), dy, y)
+
+    def statistics(self, at: At, dy: Any, y: Any) -> Statistics:
+        return Statistics(exchanged=(self._total(at, dy, y),))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, dy: Any, y: Any
+    ) -> tuple[Any, ...]:
+        return self._from(tf.reduce_sum(gathered[0], 0), dy, y)
+
+    def _total(self, at: At, dy: Any, y: Any) -> Any:
+        return tf.reduce_sum(widen(dy) * widen(y), at.axis(0, self.dim), keepdims=True)
+
+    def _from(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
         return (tf.cast((widen(dy) - total) * widen(y), dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
@@ -122,7 +136,7 @@ class SoftmaxGrad(_Along, Op):
         return [apply(self, dz, y), by_y]
 
 
-class LogSoftmax(_Along, Op):
+class LogSoftmax(_Along):
     """x - log(sum(exp(x))) along `dim`."""
 
     dim: str
@@ -130,40 +144,48 @@ class LogSoftmax(_Along, Op):
     samples = _SAMPLES
     numbers = 2
 
-    def share(self, at: At, x: Any) -> Shared:
-        x, axis = widen(x), at.axis(0, self.dim)
-        below, top = _below(x, axis)
-        return (top, tf.reduce_sum(tf.exp(below), axis, keepdims=True)), (below, top)
-
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            return (tf.cast(_log_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
-        tops, sums = at.told
-        below, top = at.kept
-        highest = tf.reduce_max(tops, 0)
-        total = tf.reduce_sum(sums * tf.exp(tops - highest), 0)
+        return (tf.cast(_log_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
+        axis = at.axis(0, self.dim)
+        below, top = _below(widen(x), axis)
+        total = tf.reduce_sum(tf.exp(below), axis, keepdims=True)
+        return Statistics(exchanged=(top, total), residuals=(below, top))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        below, top = residuals
+        highest, total = _over_shards(*gathered)
         return (tf.cast(below + ((top - highest) - tf.math.log(total)), x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [apply(LogSoftmaxGrad(self.dim), dy, y)]
 
 
-class LogSoftmaxGrad(_Along, Op):
+class LogSoftmaxGrad(_Along):
     """dy - exp(y) * sum(dy)."""
 
     dim: str
 
     samples = _GRAD_SAMPLES
 
-    def share(self, at: At, dy: Any, y: Any) -> Shared:
-        return (tf.reduce_sum(widen(dy), at.axis(0, self.dim), keepdims=True),), ()
-
     def local(self, at: At, dy: Any, y: Any) -> tuple[Any, ...]:
-        total = (
-            self.share(at, dy, y)[0][0]
-            if at.told is None
-            else tf.reduce_sum(at.told[0], 0)
-        )
+        return self._from(self._total(at, dy), dy, y)
+
+    def statistics(self, at: At, dy: Any, y: Any) -> Statistics:
+        return Statistics(exchanged=(self._total(at, dy),))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, dy: Any, y: Any
+    ) -> tuple[Any, ...]:
+        return self._from(tf.reduce_sum(gathered[0], 0), dy, y)
+
+    def _total(self, at: At, dy: Any) -> Any:
+        return tf.reduce_sum(widen(dy), at.axis(0, self.dim), keepdims=True)
+
+    def _from(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
         return (tf.cast(widen(dy) - tf.exp(widen(y)) * total, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
@@ -178,6 +200,14 @@ def _below(x: Any, axis: int) -> tuple[Any, Any]:
     """
     top = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
     return x - top, top
+
+
+def _over_shards(tops: Any, totals: Any) -> tuple[Any, Any]:
+    """Returns the largest of all, and the sum of exponentials below it, from those of
+    shards: [shards, ...].
+    """
+    highest = tf.reduce_max(tops, 0)
+    return highest, tf.reduce_sum(totals * tf.exp(tops - highest), 0)
 
 
 def _softmax(x: Any, axis: int) -> Any:

@@ -10,7 +10,16 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    At,
+    OpWithStatistics,
+    Role,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Names,
@@ -31,7 +40,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import names_or_all
 
 
-class LogSumExp(Op):
+class LogSumExp(OpWithStatistics):
     """log(sum(exp(x))) over `dims`."""
 
     dims: tuple[str, ...]
@@ -52,18 +61,25 @@ class LogSumExp(Op):
     def role(self, factor: str) -> Role:
         return Role.SAME if factor in self.dims else Role.MAP
 
-    def shared(self, factor: str) -> bool:
-        return factor in self.dims
+    def statistics_dims(self) -> tuple[str, ...]:
+        return self.dims
 
-    def tells(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(*self.dims), wide(x.dtype)),)
 
-    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return (log_sum_exp(widen(x), [at.axis(0, d) for d in self.dims]),), ()
-
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        y = self.share(at, x)[0][0] if at.told is None else log_sum_exp(at.told[0], [0])
-        return (tf.cast(y, x.dtype),)
+        return (tf.cast(self._of(at, x), x.dtype),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
+        return Statistics(exchanged=(self._of(at, x),))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        return (tf.cast(log_sum_exp(gathered[0], [0]), x.dtype),)
+
+    def _of(self, at: At, x: Any) -> Any:
+        return log_sum_exp(widen(x), [at.axis(0, d) for d in self.dims])
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         finite = maximum(

@@ -14,7 +14,16 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    At,
+    OpWithStatistics,
+    Role,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, is_complex, is_floating, names_of, wide
 from meshtf.ops.common.accumulation_dtype import widen
@@ -26,7 +35,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_mean
 
 
-class Prod(Op):
+class Prod(OpWithStatistics):
     """The product over `dim`."""
 
     dim: str
@@ -53,22 +62,23 @@ class Prod(Op):
     def role(self, factor: str) -> Role:
         return Role.SAME if factor == self.dim else Role.MAP
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return (tf.reduce_prod(widen(x), at.axis(0, self.dim)),), ()
-
     def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        y = (
-            self.share(at, x)[0][0]
-            if at.told is None
-            else tf.reduce_prod(at.told[0], 0)
-        )
+        y = tf.reduce_prod(widen(x), at.axis(0, self.dim))
         return (tf.cast(y, x.dtype),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
+        return Statistics(exchanged=(tf.reduce_prod(widen(x), at.axis(0, self.dim)),))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        return (tf.cast(tf.reduce_prod(gathered[0], 0), x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [apply(ProdGrad(self.dim), dy, x)]
@@ -77,7 +87,7 @@ class Prod(Op):
         return xs[0].shape.size
 
 
-class ProdGrad(Op):
+class ProdGrad(OpWithStatistics):
     """dy times the product of all elements but the one; divides by none, since one may
     be 0.
     """
@@ -92,24 +102,29 @@ class ProdGrad(Op):
     def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def share(self, at: At, dy: Any, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        return (tf.reduce_prod(widen(x), at.axis(1, self.dim)),), ()
-
     def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
+        return self._from(at, _others(widen(x), at.axis(1, self.dim)), dy, x)
+
+    def statistics(self, at: At, dy: Any, x: Any) -> Statistics:
+        return Statistics(exchanged=(tf.reduce_prod(widen(x), at.axis(1, self.dim)),))
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, dy: Any, x: Any
+    ) -> tuple[Any, ...]:
         axis = at.axis(1, self.dim)
-        others = _others(widen(x), axis)
-        if at.told is not None:
-            elsewhere = tf.gather(_others(at.told[0], 0), at.index(self.dim))
-            others = others * tf.expand_dims(elsewhere, axis)
-        return (
-            tf.cast(others * align(widen(dy), at.inputs[0], at.outputs[0]), x.dtype),
-        )
+        elsewhere = tf.gather(_others(gathered[0], 0), at.index(self.dim))
+        others = _others(widen(x), axis) * tf.expand_dims(elsewhere, axis)
+        return self._from(at, others, dy, x)
+
+    def _from(self, at: At, others: Any, dy: Any, x: Any) -> tuple[Any, ...]:
+        dy = align(widen(dy), at.inputs[0], at.outputs[0])
+        return (tf.cast(others * dy, x.dtype),)
 
 
 def _others(x: Any, axis: int) -> Any:

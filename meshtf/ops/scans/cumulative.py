@@ -19,7 +19,15 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import (
+    At,
+    OpWithStatistics,
+    Sample,
+    Spec,
+    Statistics,
+    Tensor,
+    apply,
+)
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_floating, is_integer, wide
 from meshtf.names.arguments import as_bool, as_dim
@@ -40,7 +48,7 @@ from meshtf.ops.scans.scan_kernels import NEUTRAL, running, running_linear
 from meshtf.ops.windows.shift import shift
 
 
-class Cumsum(Op):
+class Cumsum(OpWithStatistics):
     """Running sum along `dim`; exclusive: without the element itself; reverse: from the
     end.
     """
@@ -67,24 +75,28 @@ class Cumsum(Op):
             )
         return (x,)
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        return (tf.cast(self._running(at, widen(x)), x.dtype),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
         axis, x = at.axis(0, self.dim), widen(x)
         y = self._running(at, x)
         last = [slice(None)] * axis + [slice(0, 1) if self.reverse else slice(-1, None)]
         total = y[last] + x[last] if self.exclusive else y[last]
-        return (total,), (y,)
+        return Statistics(exchanged=(total,), residuals=(y,))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            return (tf.cast(self._running(at, widen(x)), x.dtype),)
-        before = tf.cumsum(at.told[0], 0, exclusive=True, reverse=self.reverse)
-        return (tf.cast(at.kept[0] + tf.gather(before, at.index(self.dim)), x.dtype),)
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
+        y = residuals[0] + tf.gather(before, at.index(self.dim))
+        return (tf.cast(y, x.dtype),)
 
     def _running(self, at: At, x: Any) -> Any:
         return tf.cumsum(
@@ -95,7 +107,7 @@ class Cumsum(Op):
         return [apply(Cumsum(self.dim, self.exclusive, not self.reverse), dy)]
 
 
-class Scan(Op):
+class Scan(OpWithStatistics):
     """Running prod, max, min or logsumexp along `dim`; reverse: from the end."""
 
     kind: str
@@ -124,26 +136,29 @@ class Scan(Op):
             )
         return (x,)
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, x: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def share(self, at: At, x: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+        y = running(self.kind, widen(x), at.axis(0, self.dim), self.reverse)
+        return (tf.cast(y, x.dtype),)
+
+    def statistics(self, at: At, x: Any) -> Statistics:
         axis = at.axis(0, self.dim)
         y = running(self.kind, widen(x), axis, self.reverse)
-        return (_last(y, axis, self.reverse),), (y,)
+        return Statistics(exchanged=(_last(y, axis, self.reverse),), residuals=(y,))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            y = running(self.kind, widen(x), at.axis(0, self.dim), self.reverse)
-            return (tf.cast(y, x.dtype),)
-        totals = at.told[0]
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, x: Any
+    ) -> tuple[Any, ...]:
+        reduce, totals = _REDUCE[self.kind], gathered[0]
         neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
         totals = tf.where(_earlier(at, self.dim, self.reverse, totals), totals, neutral)
-        y = tf.broadcast_to(_REDUCE[self.kind](totals, [0]), x.shape)
-        return (tf.cast(_REDUCE[self.kind](tf.stack([y, at.kept[0]]), [0]), x.dtype),)
+        y = tf.broadcast_to(reduce(totals, [0]), x.shape)
+        return (tf.cast(reduce(tf.stack([y, residuals[0]]), [0]), x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
@@ -157,7 +172,7 @@ _REDUCE = {
 }
 
 
-class LinearRecurrence(Op):
+class LinearRecurrence(OpWithStatistics):
     """h[i] = a[i] * h[i - 1] + b[i] along `dim`, from h = 0; reverse: from the end."""
 
     dim: str
@@ -179,26 +194,28 @@ class LinearRecurrence(Op):
         require_floating(a, "linear_recurrence")
         return (Spec(a.shape, same_dtype(a, b)),)
 
-    def shared(self, factor: str) -> bool:
-        return factor == self.dim
+    def statistics_dims(self) -> tuple[str, ...]:
+        return (self.dim,)
 
-    def tells(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
+    def statistics_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return (Spec(a.shape.without(self.dim), wide(a.dtype)),) * 2
 
-    def share(self, at: At, a: Any, b: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-        axis = at.axis(0, self.dim)
-        kept = running_linear(widen(a), widen(b), axis, self.reverse)
-        return tuple(_last(y, axis, self.reverse) for y in kept), kept
-
     def local(self, at: At, a: Any, b: Any) -> tuple[Any, ...]:
-        if at.told is None:
-            _, h = running_linear(
-                widen(a), widen(b), at.axis(0, self.dim), self.reverse
-            )
-            return (tf.cast(h, b.dtype),)
-        factor, h = at.kept
-        factors, lasts = at.told
-        # What comes in is the last h of the slice before. Before the first there is
+        axis = at.axis(0, self.dim)
+        _, h = running_linear(widen(a), widen(b), axis, self.reverse)
+        return (tf.cast(h, b.dtype),)
+
+    def statistics(self, at: At, a: Any, b: Any) -> Statistics:
+        axis = at.axis(0, self.dim)
+        ys = running_linear(widen(a), widen(b), axis, self.reverse)
+        return Statistics(tuple(_last(y, axis, self.reverse) for y in ys), ys)
+
+    def local_sharded(
+        self, at: At, gathered: Any, residuals: Any, a: Any, b: Any
+    ) -> tuple[Any, ...]:
+        factor, h = residuals
+        factors, lasts = gathered
+        # What comes in is the last h of the shard before. Before the first there is
         # none: a product of its 0 and an infinite factor would be no number.
         _, ends = running_linear(factors, lasts, 0, self.reverse)
         before = tf.roll(ends, -1 if self.reverse else 1, 0)
@@ -221,13 +238,13 @@ def _last(y: Any, axis: int, reverse: bool) -> Any:
     return y[(slice(None),) * axis + (slice(0, 1) if reverse else slice(-1, None),)]
 
 
-def _earlier(at: At, dim: str, reverse: bool, told: Any) -> Any:
-    """Returns which of what was told comes from slices before this one, for
-    broadcasting.
+def _earlier(at: At, dim: str, reverse: bool, gathered: Any) -> Any:
+    """Returns which of the statistics of shards come from those before this one, for
+    broadcasting: [shards, 1, ...].
     """
-    number, here = tf.range(told.shape[0]), at.index(dim)
+    number, here = tf.range(gathered.shape[0]), at.index(dim)
     found = number > here if reverse else number < here
-    return tf.reshape(found, [-1] + [1] * (len(told.shape) - 1))
+    return tf.reshape(found, [-1] + [1] * (len(gathered.shape) - 1))
 
 
 def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:

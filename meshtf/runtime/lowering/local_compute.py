@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Spec
+from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.local_context import Coordinates, Here
@@ -52,23 +52,30 @@ def run_compute(
     with tf.control_dependencies(after):
         xs = [tf.identity(x) for x in xs] if after else xs
         at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere)
-        if compute.told is not None and compute.kept is not None:
-            at.told, at.kept = env[compute.told], env[compute.kept]
-        env.update(zip(compute.outs, _one(compute, at, xs, outline)))
+        env.update(zip(compute.outs, _one(compute, at, xs, env, outline)))
 
 
 def _one(
-    compute: Compute, at: Here, xs: Flat, outline: Outline | None
+    compute: Compute,
+    at: Here,
+    xs: Flat,
+    env: Mapping[Value, Any],
+    outline: Outline | None,
 ) -> Sequence[Any]:
-    """Runs one op's `share` or `local`."""
+    """Runs one op on one device, or one half of it where shards exchange statistics."""
     op = compute.node.op
-    if compute.sharing:
-        told, kept = op.share(at, *xs)
-        _check_told(compute, at, told)
-        return tuple(told), tuple(kept)
-    if op.share_trace and outline is not None:
+    if isinstance(op, OpWithStatistics) and compute.makes_statistics:
+        statistics = op.statistics(at, *xs)
+        _check_statistics(compute, op, at, statistics.exchanged)
+        return tuple(statistics.exchanged), tuple(statistics.residuals)
+    if isinstance(op, OpWithStatistics) and compute.gathered is not None:
+        assert compute.residuals is not None
+        gathered, residuals = env[compute.gathered], env[compute.residuals]
+        ys = op.local_sharded(at, gathered, residuals, *xs)
+    elif op.share_trace and outline is not None:
         return _outlined(compute, at, xs, outline)
-    ys = op.local(at, *xs)
+    else:
+        ys = op.local(at, *xs)
     _check(compute, at, ys)
     return ys
 
@@ -107,26 +114,28 @@ def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
             )
 
 
-def _check_told(compute: Compute, at: Here, told: Sequence[Any]) -> None:
-    """Holds `share` to what `tells` announced: a forecast counts the bytes of the tell
+def _check_statistics(
+    compute: Compute, op: OpWithStatistics, at: Here, exchanged: Sequence[Any]
+) -> None:
+    """Holds `statistics` to what `statistics_specs` announced: a forecast counts bytes
     by that.
     """
-    op, ins = compute.node.op, compute.node.inputs
-    want = op.tells(
+    ins = compute.node.inputs
+    want = op.statistics_specs(
         *(Spec(shape, x.spec.dtype) for shape, x in zip(at.inputs, ins, strict=True))
     )
-    if [(t.dtype.name, t.shape.num_elements()) for t in told] != [
+    if [(t.dtype.name, t.shape.num_elements()) for t in exchanged] != [
         (w.dtype, w.shape.size) for w in want
     ]:
-        gave = ", ".join(f"{t.dtype.name} {tuple(t.shape)}" for t in told) or "nothing"
+        gave = ", ".join(f"{t.dtype.name} {tuple(t.shape)}" for t in exchanged)
         announced = ", ".join(f"{w.dtype} {w.shape!r}" for w in want) or "nothing"
         raise PlanError(
             explain_error(
-                f"{op.display_name}.share told {gave} where its `tells` announces "
-                f"{announced}.",
+                f"{op.display_name}.statistics exchanges {gave or 'nothing'} where its "
+                f"`statistics_specs` announces {announced}.",
                 **{"from": compute.node.source},
                 inputs=" ".join(map(repr, at.inputs)),
-                way_out="Mend the op: `share` and `tells` must agree, but for "
-                "dimensions of 1.",
+                way_out="Mend the op: `statistics` and `statistics_specs` must agree, "
+                "but for dimensions of 1.",
             )
         )

@@ -78,8 +78,6 @@ class Here:
         self.outputs = tuple(
             local_shape(y.shape, p, mesh) for y, p in zip(node.outputs, plan.results)
         )
-        self.told: tuple[Any, ...] | None = None
-        self.kept: tuple[Any, ...] = ()
 
     @property
     def matmul_kernels(self) -> MatmulKernels | None:

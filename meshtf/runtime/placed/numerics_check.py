@@ -87,7 +87,7 @@ class Checked(Placed):
                     compute.outs,
                 )
             )
-            if not compute.sharing:
+            if not compute.makes_statistics:
                 self._check(
                     compute.node.op.display_name,
                     compute.node,

@@ -1,5 +1,5 @@
-"""What ops announce is what their slices do: `share` is held to `tells`, in bytes and
-types.
+"""What ops announce is what their shards do: `statistics` is held to
+`statistics_specs`, in bytes and types.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pytest
 from tensorflow.python.framework.func_graph import FuncGraph
 
 import meshtf as mtf
-from meshtf.graph import Op, Spec, apply_all
+from meshtf.graph import OpWithStatistics, Spec, apply_all
 from meshtf.names import Shape, wide
 from meshtf.ops.indexing.top_k import TopK
 from meshtf.ops.nn.cross_entropy import CrossEntropy
@@ -19,7 +19,9 @@ from meshtf.ops.nn.softmax import Softmax
 from meshtf.testing import label, registered_ops
 from tests.support.refusals import refuses
 
-SHARING = [op for op in registered_ops() if op.samples and op.shared is not Op.shared]
+SHARING = [
+    op for op in registered_ops() if op.samples and issubclass(op, OpWithStatistics)
+]
 
 
 def inputs(sample, mesh, dtype):
@@ -34,13 +36,18 @@ def inputs(sample, mesh, dtype):
 def cuts(op, xs):
     """Returns the dimensions whose slices share, and which two slices can halve."""
     dims = {d for x in xs for d in x.shape}
-    return [d.name for d in dims if op.shared(d.name) and d.size % 2 == 0]
+    along = op.statistics_dims()
+    return [d.name for d in dims if d.name in along and d.size % 2 == 0]
 
 
-def test_every_op_that_shares_says_what_it_tells():
+def test_every_op_that_shares_says_what_it_statistics_specs():
     assert len(SHARING) >= 11
+    members = "statistics", "statistics_specs", "local_sharded", "statistics_dims"
     assert not [
-        label(op) for op in SHARING if op.tells is Op.tells or op.share is Op.share
+        (label(op), name)
+        for op in SHARING
+        for name in members
+        if getattr(op, name) is getattr(OpWithStatistics, name)
     ]
 
 
@@ -60,35 +67,39 @@ def test_share_tells_what_tells_announces(op_class, dtype):
 class Fewer(Softmax):
     """Announces one number a row, where two are told."""
 
-    def tells(self, *xs):
-        return Softmax.tells(self, *xs)[:1]
+    def statistics_specs(self, *xs):
+        return Softmax.statistics_specs(self, *xs)[:1]
 
 
 class Narrow(Softmax):
     """Announces half floats, where float32 is told."""
 
-    def tells(self, *xs):
-        return tuple(Spec(s.shape, xs[0].dtype) for s in Softmax.tells(self, *xs))
+    def statistics_specs(self, *xs):
+        return tuple(
+            Spec(s.shape, xs[0].dtype) for s in Softmax.statistics_specs(self, *xs)
+        )
 
 
 class Large(Softmax):
     """Announces a whole slice."""
 
-    def tells(self, *xs):
-        return tuple(Spec(xs[0].shape, s.dtype) for s in Softmax.tells(self, *xs))
+    def statistics_specs(self, *xs):
+        return tuple(
+            Spec(xs[0].shape, s.dtype) for s in Softmax.statistics_specs(self, *xs)
+        )
 
 
 class Silent(Softmax):
     """Announces nothing."""
 
-    def tells(self, *xs):
+    def statistics_specs(self, *xs):
         return ()
 
 
 class WholeK(TopK):
     """Announces k rows, also where a slice has fewer."""
 
-    def tells(self, x):
+    def statistics_specs(self, x):
         return self.output_specs(
             x._replace(shape=x.shape.resize(self.dim, 2 * x.shape[self.dim]))
         )
@@ -114,12 +125,12 @@ def test_a_wrong_tells_is_refused(op, announced, recorded):
 
     with refuses(
         mtf.PlanError,
-        rf"{op.display_name}\.share told ",
+        rf"{op.display_name}\.statistics exchanges ",
         r"\(2, ",
         announced,
         r"test_segment_functions\.py:\d+",
         r"\[b:2 d:4\]",
-        "Mend the op: `share` and `tells`",
+        "Mend the op: `statistics` and `statistics_specs`",
     ):
         x = mtf.ones(mesh, "b:4;d:8", "bfloat16")
         (mtf.function(run, mesh=mesh) if recorded else run)(x)
@@ -131,12 +142,13 @@ def test_where_nothing_is_cut_nothing_is_told():
     np.testing.assert_allclose(y.numpy(), 1 / 8)
 
 
-def test_what_a_forecast_reads_of_tells():
+def test_what_a_forecast_reads_of_statistics_specs():
     logits, labels = Spec(Shape("b:4;v:8"), "bfloat16"), Spec(Shape("b:4"), "int32")
     assert (
-        CrossEntropy("v").tells(logits, labels) == (Spec(Shape("b:4"), "float32"),) * 2
+        CrossEntropy("v").statistics_specs(logits, labels)
+        == (Spec(Shape("b:4"), "float32"),) * 2
     )
-    assert TopK("v", Shape("k:16").dim("k")).tells(logits) == (
+    assert TopK("v", Shape("k:16").dim("k")).statistics_specs(logits) == (
         Spec(Shape("b:4;k:8"), "bfloat16"),
         Spec(Shape("b:4;k:8"), "int32"),
     )

@@ -210,7 +210,7 @@ def announced(made: Trainer) -> tuple[Counter[Collective], Counter[Collective]]:
             groups = mesh.groups(*step.axes)
             every += [
                 ((step, i), ("all-gather", groups, told.shape.size * len(groups[0])))
-                for i, told in enumerate(step.tells(mesh))
+                for i, told in enumerate(step.specs(mesh))
             ]
     return Counter(what for _, what in every), Counter(dict(every).values())
 
