@@ -25,6 +25,7 @@ def table(axes: str, layout: str, seed: int) -> mtf.Variable:
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     with tempfile.TemporaryDirectory() as folder:
         saved = table("data:4; model:2", "rows:data; d:model", seed=1)
         path = mtf.save_checkpoint(folder, 100, {"table": saved}, extra={"epoch": 3})

@@ -46,6 +46,7 @@ def count() -> tuple[list[str], list[np.ndarray]]:
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     words, tables = count()
     mesh = mtf.Mesh("data:2; model:2", layout="batch:data; vocab:model")
     after, later = (mtf.import_tensor(mesh, table, "here; vocab") for table in tables)

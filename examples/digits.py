@@ -12,6 +12,8 @@ from sklearn.datasets import load_digits
 
 import meshtf as mtf
 
+if __name__ == "__main__":
+    mtf.configure_process()
 MESH = mtf.Mesh("rows:2; columns:2", "h:rows; w:columns")
 EPOCHS, BATCH, HELD_OUT = 8, 64, 360
 

@@ -48,6 +48,7 @@ def picture(u: np.ndarray) -> str:
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     mesh = mtf.Mesh("rows:2;columns:2", "x:rows; y:columns")
 
     @mtf.function(mesh=mesh, u="x;y")

@@ -51,6 +51,7 @@ def train(mesh: mtf.Mesh, title: str) -> None:
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     for name, layout in LAYOUTS.items():
         train(mtf.Mesh("data:4; model:2", layout) if layout else mtf.Mesh(""), name)
     train(

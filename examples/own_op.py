@@ -52,6 +52,7 @@ class Distance(mtf.Op):
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     points = np.random.default_rng(0).normal(size=(8, 4)).astype("float32")
     for layout in ("", "batch:data", "centre:data", "d:data", "batch:data; d:model"):
         mesh = mtf.Mesh("data:2; model:2", layout)

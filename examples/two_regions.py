@@ -80,6 +80,7 @@ def forecasts(names: list[str], rules: str, back: str = "") -> dict[str, mtf.For
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     plans = forecasts(NAMES, "") | {"two regions": forecasts([], FRONT, BACK)[FRONT]}
     for rules, plan in sorted(plans.items(), key=lambda item: item[1].bytes_moved()):
         print(

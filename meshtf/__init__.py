@@ -7,10 +7,6 @@ Example:
     h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
 """
 
-from meshtf.runtime.tf_internals import (
-    freed_memory as _allocator,
-    process_start as _quiet,
-)  # first: before TensorFlow
 from meshtf import checkpoints, decoding, layers, optimizers, pipeline
 from meshtf.checkpoints import latest as latest_checkpoint
 from meshtf.checkpoints import restore as restore_checkpoint
@@ -205,6 +201,7 @@ from meshtf.runtime.dataset_options import untuned
 from meshtf.runtime.devices.resolve import logical_devices
 from meshtf.runtime.placed.numerics_check import check_numerics
 from meshtf.runtime.host_batches import HostReader
+from meshtf.runtime.process import configure_process
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.storage.import_tensor import constant, import_tensor
 from meshtf.runtime.variable import Variable

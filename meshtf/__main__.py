@@ -12,10 +12,12 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import app, flags
 
 from meshtf.errors import near_misses
+from meshtf.runtime.process import configure_process
 
 # Modules by name: a program may stand above the library, and is imported only when it
 # is called.
@@ -49,6 +51,7 @@ COMMANDS = {
         "the devices of this machine, for a driver elsewhere",
     ),
 }
+COMPUTING = ("selfcheck", "worker")  # for which the process is configured
 
 
 def main(argv: Sequence[str]) -> None:
@@ -71,7 +74,13 @@ def main(argv: Sequence[str]) -> None:
     module = importlib.import_module(COMMANDS[command][0])
     flags.adopt_module_key_flags(module)  # so that --help shows them
     globals()["__doc__"] = module.__doc__  # and says what the command does
-    app.run(module.main, argv=[f"python -m meshtf {command}", *rest])
+
+    def configured(argv: list[str]) -> Any:
+        if command in COMPUTING:
+            configure_process()
+        return module.main(argv)
+
+    app.run(configured, argv=[f"python -m meshtf {command}", *rest])
 
 
 def _listed() -> str:

@@ -23,10 +23,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable, whole_file
 from transformer.inference.text_generation import Text, write
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -183,4 +184,4 @@ class _Progress:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

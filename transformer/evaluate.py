@@ -16,10 +16,11 @@ import json
 import os
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable, whole_file
 from transformer.inference import answer_metrics
 from transformer.training.evaluation import Evaluation
@@ -73,4 +74,4 @@ def _write(path: str, scores: dict[str, float]) -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

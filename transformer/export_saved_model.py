@@ -19,13 +19,14 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import tensorflow as tf
 
 import meshtf as mtf
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable
 from transformer.inference.text_generation import decoder_of
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -111,4 +112,4 @@ def export(
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

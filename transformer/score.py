@@ -16,10 +16,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data import DataError
 from transformer.data.atomic_files import check_writable, whole_file
 from transformer.inference.scoring import Scorer, Text
@@ -103,4 +104,4 @@ def _pair(number: int, line: str) -> Text:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

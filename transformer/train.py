@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.training import host_layout, training_run
 from transformer.training.interrupts import SAVED, Terminated, terminate_like_interrupt
 
@@ -53,4 +54,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

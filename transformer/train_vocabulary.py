@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from transformer import data
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable, whole_file
 from transformer.data.vocabularies import train_sentence_pieces, train_word_pieces
 
@@ -69,4 +70,4 @@ def train(
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

@@ -22,10 +22,11 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 import meshtf as mtf
 from benchmarks.ops import hand_written_kernels
+from transformer.cli.program import run_main
 from transformer.inference.decoder import Decoder
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -343,4 +344,4 @@ if __name__ == "__main__":
     flags.DEFINE_integer("rounds", 11, "How often each is timed.")
     flags.DEFINE_integer("threads", None, "Of TensorFlow; None: one for each core.")
     flags.DEFINE_string("json", None, "A file for all numbers.")
-    app.run(main)
+    run_main(main)

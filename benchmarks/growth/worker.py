@@ -141,4 +141,5 @@ def sizes_of(graph: Any) -> dict[str, int]:
 
 
 if __name__ == "__main__":
+    mtf.configure_process()
     serve(lambda text: Runner(Case.load(text)))

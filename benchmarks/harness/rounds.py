@@ -27,8 +27,8 @@ from benchmarks.harness.report import Row
 from benchmarks.step.cases.cases import FOREIGN, Case
 
 _PATIENCE = 300  # seconds in which a worker has to start
-# Importing meshtf has TensorFlow keep freed memory of CPUs; what it is compared with
-# gets that too.
+# Cases of meshtf configure their process so that CPUs keep freed memory; what they are
+# compared with gets that too.
 _ENVIRONMENT = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_CPU_ALLOCATOR_USE_BFC": "1"}
 _NOTHING_MORE: Mapping[str, str] = {}
 

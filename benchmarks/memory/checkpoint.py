@@ -24,13 +24,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
+from transformer.cli.program import run_main
 
 _MEGABYTES = flags.DEFINE_integer("megabytes", 512, "What is saved.", lower_bound=8)
 _TENSORS = flags.DEFINE_integer(
@@ -209,4 +210,4 @@ def _told(
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

@@ -19,6 +19,7 @@ from typing import Any
 
 import tensorflow as tf
 
+import meshtf as mtf
 from benchmarks.step.layouts import LAYOUTS, MEDIUM, ONE
 from meshtf.graph import Store
 from meshtf.mesh import Split, State
@@ -130,6 +131,7 @@ def held(program: Program) -> int:
 
 def main() -> None:
     """Runs one layout."""
+    mtf.configure_process()
     wanted = json.loads(sys.argv[1])
     size = dataclasses.replace(MEDIUM, batch=wanted["batch"])
     case = LAYOUTS.get(wanted["name"], ONE)

@@ -26,10 +26,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import meshtf as mtf
 from benchmarks.ops.__main__ import Run, in_turn
+from transformer.cli.program import run_main
 from transformer.experts import gating
 from transformer.experts.dispatch import Dispatch, by_index, by_product
 from transformer.experts.moe_layer import MixtureOfExperts
@@ -241,4 +242,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import gin
-from absl import app, flags
+from absl import flags
 
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.text_report import bytes_text, flops_text
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.training.evaluation import Evaluation
 from transformer.training.training_run import Run
 
@@ -248,4 +249,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

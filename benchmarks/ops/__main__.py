@@ -24,11 +24,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 import meshtf as mtf
 from benchmarks.harness.report import Row, ratio
 from benchmarks.ops.op_cases import CASES, Case
+from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
 
@@ -244,4 +245,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

@@ -20,10 +20,11 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 from meshtf.ops.linear.matmul_kernels import product
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
+from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
 _CALLS = 8  # of a product in a round
@@ -141,4 +142,4 @@ if __name__ == "__main__":
         "rows", 0, "How many tokens; 0: 256 for one thread, 2,048 for two."
     )
     flags.DEFINE_integer("rounds", 20, "How often each product is timed.")
-    app.run(main)
+    run_main(main)

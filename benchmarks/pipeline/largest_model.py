@@ -24,9 +24,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import tensorflow as tf
-from absl import app, flags
+from absl import flags
 
 import meshtf as mtf
+from transformer.cli.program import run_main
 
 GIB = (
     2**30
@@ -261,4 +262,4 @@ if __name__ == "__main__":
     flags.DEFINE_list("stages", ["1", "8", "32", "128"], "Numbers of stages.")
     flags.DEFINE_float("limit", 16e9, "The most bytes that a stage holds.")
     flags.DEFINE_enum("schedule", "gpipe", ["gpipe", "1f1b"], "The order of work.")
-    app.run(_main)
+    run_main(_main)

@@ -177,6 +177,7 @@ def start(text: str) -> Runner:
     case = Case(**json.loads(text))
     tf.config.threading.set_inter_op_parallelism_threads(case.stages)
     tf.config.threading.set_intra_op_parallelism_threads(1)
+    mtf.configure_process()
     mtf.logical_devices(case.stages)
     return Runner(case)
 

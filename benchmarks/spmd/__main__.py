@@ -18,11 +18,12 @@ import importlib.util
 import json
 import sys
 
-from absl import app, flags
+from absl import flags
 
 from benchmarks.harness.report import Row, agreement, ratio, table
 from benchmarks.harness.rounds import measure
 from benchmarks.step.cases.cases import SIZES, sized, spmd_cases
+from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_enum("size", "quick", list(SIZES), "How large a model.")
@@ -78,4 +79,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

@@ -15,10 +15,11 @@ import dataclasses
 import gc
 import time
 
-from absl import app, flags
+from absl import flags
 
 import meshtf as mtf
 from benchmarks.step.layouts import SMALL, Case
+from transformer.cli.program import run_main
 
 _REPLICAS = flags.DEFINE_list("replicas", ["8", "2048"], "Numbers of replicas.")
 _TENSOR = "heads:model; d_ff:model; vocab:model"
@@ -80,4 +81,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

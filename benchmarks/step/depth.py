@@ -19,9 +19,10 @@ import time
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 import meshtf as mtf
+from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
 flags.DEFINE_list("layers", ["4", "16", "64"], "Depths to try.")
@@ -136,4 +137,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import tensorflow as tf
@@ -28,6 +28,7 @@ from benchmarks.step.cases.cases import SIZES, Case, sized
 from benchmarks.step.cases.feeds import batches
 from benchmarks.step.cases.sizes import MODELS
 from benchmarks.step.cases.worker import build
+from transformer.cli.program import run_main
 
 FLAGS = flags.FLAGS
 Times = dict[str, tuple[int, float]]  # of each type: how many ops, and milliseconds
@@ -150,4 +151,4 @@ def define_flags() -> None:
 
 if __name__ == "__main__":
     define_flags()
-    app.run(main)
+    run_main(main)

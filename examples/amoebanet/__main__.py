@@ -15,6 +15,8 @@ from sklearn.datasets import load_digits
 import meshtf as mtf
 from examples.amoebanet.network import amoebanet_d
 
+if __name__ == "__main__":
+    mtf.configure_process()
 MESH = mtf.Mesh("stage:2; data:2", "batch:data")
 CELLS, FILTERS = 3, 32
 EPOCHS, BATCH, MICROBATCHES, HELD_OUT = 5, 128, 4, 360

@@ -14,13 +14,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from examples.bert.datasets import pretraining_records
 from examples.bert.shared import program_flags
 from transformer import data
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable
 from transformer.data.preprocessors import SentencePairs, mask_tokens
 from transformer.data.sources import Example
@@ -101,4 +102,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "output_file", "vocab_file"])
-    app.run(main)
+    run_main(main)

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from examples.bert.datasets import source_tasks
 from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.data.atomic_files import check_writable, whole_folder
 from transformer.data.vocabularies import train_word_pieces
 
@@ -160,4 +161,4 @@ def _write_text(path: Path, texts: Iterable[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flag_as_required("output_dir")
-    app.run(main)
+    run_main(main)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
@@ -28,6 +28,7 @@ from examples.bert.datasets import tsv
 from examples.bert.evaluation.bag_of_words import BagOfWords
 from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
+from transformer.cli.program import run_main
 from transformer.data.batching.seeds import Seed
 from transformer.data.preprocessors import label, pair
 from transformer.data.sources import Example, Examples
@@ -210,4 +211,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["data_dir", "vocab_file", "output_dir"])
-    app.run(main)
+    run_main(main)

@@ -19,12 +19,13 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 from examples.bert.datasets import pretraining_records
 from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
+from transformer.cli.program import run_main
 from transformer.models.bert import Bert
 from transformer.training.evaluation import Evaluation
 
@@ -145,4 +146,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["input_file", "vocab_file", "output_dir"])
-    app.run(main)
+    run_main(main)

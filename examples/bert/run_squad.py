@@ -19,7 +19,7 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
@@ -31,6 +31,7 @@ from examples.bert.evaluation.rule_baseline import best_rule
 from examples.bert.evaluation.squad_metrics import best_threshold, exact, f1, score
 from examples.bert.shared import fine_tuning, program_flags
 from transformer import data
+from transformer.cli.program import run_main
 from transformer.data.batching.features import Arrays
 from transformer.data.sources import Example
 from transformer.models.base import Batch
@@ -251,4 +252,4 @@ def main(argv: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     flags.mark_flags_as_required(["vocab_file", "output_dir"])
-    app.run(main)
+    run_main(main)

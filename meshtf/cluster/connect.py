@@ -4,7 +4,11 @@
     mesh = mtf.Mesh("data:4;model:2", layout)       # lies on all of them, without more ado
 
 After `connect`, a mesh without devices of its own lies on those of the workers. Each
-worker serves this driver alone, until the process ends.
+worker serves this driver alone, until the process ends. The process is a driver's from
+then on: TensorFlow sends ops one after another (TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE),
+SIGUSR1 prints where each thread is, an error after the loss of a worker ends the process
+with a code of its own (`sys.excepthook`), and a supervisor sees a pulse
+(`meshtf.runtime.heartbeat`).
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from meshtf.cluster.ip_filter import hear_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.names.arguments import check_bools, check_floats
 from meshtf.runtime.devices.resolve import worker_devices
-from meshtf.runtime.heartbeat import VARIABLE
+from meshtf.runtime.heartbeat import VARIABLE, beat
 
 LOST = 69  # the exit code of a program that lost a worker (EX_UNAVAILABLE)
 PATIENCE = (
@@ -63,6 +67,7 @@ def connect(
             "  Connect once, at the top of the program."
         )
     workers = parse_cluster(cluster)
+    beat("connects to workers")
     try:
         own = own_address(workers)
         _take(workers, own, wait, timeout, deterministic)

@@ -3,9 +3,9 @@
     MESHTF_BEATS=/tmp/beats python mine.py       # "41 runs training_step" after the 41st sign
 
 A program gives one before and after each call of a `mtf.function`. A call that hangs
-inside of TensorFlow gives none, so another process can tell. A thread touches a file
-beside it, so that a process that stands still is told from one that is busy. Without
-the variable nothing is written.
+inside of TensorFlow gives none, so another process can tell. From the first sign on, a
+thread touches a file beside it, so that a process that stands still is told from one
+that is busy. Without the variable nothing is written, and there is no thread.
 """
 
 from __future__ import annotations
@@ -19,16 +19,19 @@ from pathlib import Path
 VARIABLE = "MESHTF_BEATS"
 PULSE = 1.0  # seconds between two touches of the file
 _count, _lock = itertools.count(1), threading.Lock()
+_pulsing: set[str] = set()  # signs of life whose threads have started
 
 
 def beat(what: str) -> None:
     """Gives a sign of life: `what` says what begins or is done."""
     path = os.environ.get(VARIABLE)
-    if path:
-        with (
-            _lock,
-            open(path, "w", encoding="utf-8") as file,
-        ):  # of two threads the later stays
+    if not path:
+        return
+    with _lock:  # of two threads the later stays
+        if path not in _pulsing:
+            _pulsing.add(path)
+            _start_pulse(pulse_file(path))
+        with open(path, "w", encoding="utf-8") as file:
             file.write(f"{next(_count)} {what}")
 
 
@@ -39,16 +42,11 @@ def pulse_file(path: str | Path) -> Path:
     return Path(f"{path}.pulse")
 
 
+def _start_pulse(path: Path) -> None:
+    threading.Thread(target=_pulse, args=[path], daemon=True, name="pulse").start()
+
+
 def _pulse(path: Path) -> None:
     while path.parent.exists():  # else whoever watched is gone
         path.touch()
         time.sleep(PULSE)
-
-
-if os.environ.get(VARIABLE):
-    threading.Thread(
-        target=_pulse,
-        args=[pulse_file(os.environ[VARIABLE])],
-        daemon=True,
-        name="pulse",
-    ).start()

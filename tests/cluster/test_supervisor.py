@@ -201,7 +201,8 @@ def test_a_start_has_a_limit_of_its_own(capfd):
 def test_a_driver_that_is_stopped_as_it_starts_is_noticed_long_before_that_limit(capfd):
     code = (
         "import meshtf.runtime.heartbeat, os, signal, time\n"
-        "time.sleep(1); os.kill(os.getpid(), signal.SIGSTOP)"
+        "meshtf.runtime.heartbeat.beat('starting'); time.sleep(1)\n"
+        "os.kill(os.getpid(), signal.SIGSTOP)"
     )
     limits = LIMITS._replace(timeout=4.0, start=600.0)
     assert supervise(python(code), Fake(), limits) == STALLED

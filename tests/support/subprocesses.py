@@ -22,11 +22,14 @@ def start_tensorflow() -> None:
     """Starts TensorFlow with logical devices, which are fixed from then on."""
     import tensorflow as tf
 
+    import meshtf as mtf
+
     cpu = tf.config.list_physical_devices("CPU")[0]
     logical = [tf.config.LogicalDeviceConfiguration()] * DEVICES
     tf.config.set_logical_device_configuration(cpu, logical)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
+    mtf.configure_process()
 
 
 class Apart:

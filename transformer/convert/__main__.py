@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from absl import app, flags
+from absl import flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # before TensorFlow is imported
 import meshtf as mtf
 from transformer.cli import command_line
+from transformer.cli.program import run_main
 from transformer.convert import hugging_face, training_runs
 from transformer.data.atomic_files import check_writable
 
@@ -72,4 +73,4 @@ def main(argv: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

@@ -33,6 +33,7 @@ class MeshModel:
     """A model on the mesh and layout of a case, with Adam."""
 
     def __init__(self, case: Case):
+        mtf.configure_process()
         c = case.config
         warnings.simplefilter(
             "ignore", mtf.LayoutWarning

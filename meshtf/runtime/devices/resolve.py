@@ -5,7 +5,8 @@ positions map to it, and share what they hold alike:
 
     devices_of(Mesh("data:4;model:2"))     # ("/device:CPU:0",) * 8 on a laptop
 
-Each op then has its position's share of the threads (`share_threads`).
+Each op then has its position's share of the threads, where the process was asked to
+share them (`share_threads`).
 
 "logical:8" gives each of eight positions a logical device of one CPU. "separate:8" does
 so too, and programs then treat these as if each had memory of its own: what crosses
@@ -45,8 +46,8 @@ def logical_devices(number: int) -> None:
     """Splits the CPU into logical devices, to try placement; before TensorFlow's first
     op.
 
-    An op then has its device's share of the cores, unless `tf.config.threading` says
-    how many.
+    After `mtf.configure_process()` an op has its device's share of the cores, unless
+    `tf.config.threading` says how many.
 
     Raises:
       MeshError: TensorFlow has started already.

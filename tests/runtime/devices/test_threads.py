@@ -1,4 +1,6 @@
-"""Positions share the processor's threads out, unless somebody said otherwise."""
+"""Positions share the processor's threads out where that was asked for, unless somebody
+said otherwise.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +17,21 @@ _TOLD = """
 import tensorflow as tf
 {before}
 import meshtf as mtf
+{configure}
 {mesh}
 mtf.ones(mesh, "d:64").numpy()
 print(tf.config.threading.get_intra_op_parallelism_threads())
 """
 
 
-def told(mesh, before="", **env):
+def told(mesh, before="", configure="mtf.configure_process()", **env):
     clean = {k: v for k, v in os.environ.items() if k != "TF_NUM_INTRAOP_THREADS"}
     done = subprocess.run(
-        [sys.executable, "-c", _TOLD.format(before=before, mesh=mesh)],
+        [
+            sys.executable,
+            "-c",
+            _TOLD.format(before=before, configure=configure, mesh=mesh),
+        ],
         check=True,
         text=True,
         capture_output=True,
@@ -75,6 +82,8 @@ def test_ops_of_many_positions_have_one_thread(mesh):
 def test_what_the_user_said_stays():
     mesh = 'mesh = mtf.Mesh("data:8")'
     assert told(mesh, "tf.config.threading.set_intra_op_parallelism_threads(3)") == 3
-    assert told(mesh, "tf.zeros([])") == 0  # TensorFlow has started
+    # TensorFlow has started after the process was configured.
+    assert told(mesh, configure="mtf.configure_process(); tf.zeros([])") == 0
     assert told(mesh, TF_NUM_INTRAOP_THREADS="2") == 0
     assert told('mesh = mtf.Mesh("")') == 0
+    assert told(mesh, configure="") == 0  # nobody asked
