@@ -13,20 +13,17 @@ the runtime puts their ops ("move/all_reduce/data/").
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
-from absl import app
-from tensorflow.python.eager import (
-    context,  # private: the only way to partitioned graphs
-)
 
 from benchmarks.step.layouts import LAYOUTS, SMALL
 from meshtf.forecast import Forecast
+from meshtf.runtime.tf_internals.run_records import recorded_graphs
+from transformer.cli.program import run_main
 
 _LOAD, _RESULT = ("load", ""), ("result", "")
 
@@ -65,8 +62,9 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
         raise ValueError(
             f"{fn.__name__} has run with these arguments already: make it anew."
         )
-    with _partitioned() as programs:
+    with recorded_graphs() as functions:
         fn(*args)
+    programs = [parts for parts in functions if _is_program(parts)]
     shapes = {op.name: op for op in compiled.function.graph.get_operations()}
     found = []
     for parts in programs:
@@ -100,26 +98,13 @@ def announced(forecast: Forecast) -> dict[tuple[str, str], float]:
     return {move: size for move, size in total.items() if size}
 
 
-@contextlib.contextmanager
-def _partitioned() -> Iterator[list[list[Any]]]:
-    """Collects the graphs, one for each device, of programs that are parted inside the
-    block.
-    """
-    programs: list[list[Any]] = []
-    context.context().enable_run_metadata()
-    try:
-        # what ran before the block is told first: drop it
-        context.context().export_run_metadata()
-        yield programs
-        for graphs in context.context().export_run_metadata().function_graphs:
-            if any(
-                n.name.startswith(("move/", "load/", "put/"))
-                for part in graphs.partition_graphs
-                for n in part.node
-            ):
-                programs.append(list(graphs.partition_graphs))
-    finally:
-        context.context().disable_run_metadata()
+def _is_program(parts: list[Any]) -> bool:
+    """Returns whether graphs are those of a program of meshtf, by names of its ops."""
+    return any(
+        node.name.startswith(("move/", "load/", "put/"))
+        for part in parts
+        for node in part.node
+    )
 
 
 def _received(
@@ -221,4 +206,4 @@ def _device(node: Any, side: str) -> str:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    run_main(main)

@@ -17,6 +17,7 @@ from meshtf.runtime.tf_internals.onednn_names import (
     onednn_kernel,
     onednn_rewrites,
 )
+from meshtf.runtime.tf_internals.run_records import recorded_graphs
 
 BUILT = pytest.mark.skipif(
     not all(map(onednn_kernel, ONEDNN_MATMULS)),
@@ -135,14 +136,8 @@ def test_a_step_learns_the_same(devices, monkeypatch):
 @pytest.mark.parametrize("kind", BODIES)
 def test_tensorflow_puts_the_same_ops_in_place(kind):
     """What it runs is read from its own account of a step."""
-    from tensorflow.python.eager import context
-
     run = tf.function(BODIES[kind], autograph=False)
-    context.enable_run_metadata()
-    try:
+    with recorded_graphs() as functions:
         run(tf.constant(X))
-        graphs = context.export_run_metadata().partition_graphs
-    finally:
-        context.disable_run_metadata()
-    found = {node.op for graph in graphs for node in graph.node}
+    found = {node.op for parts in functions for part in parts for node in part.node}
     assert f"_Mkl{kind}" in found and kind not in found

@@ -1,0 +1,36 @@
+"""What TensorFlow records of runs: the graphs of functions as they ran, by device.
+
+Example:
+
+    with recorded_graphs() as graphs:
+        step(batch)                      # for the first time
+    graphs[0][0].node                    # of the first function, on one of its devices
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tensorflow.python.eager import context
+
+
+@contextlib.contextmanager
+def recorded_graphs() -> Iterator[list[list[Any]]]:
+    """Collects the functions that run for the first time in the block.
+
+    Yields:
+      A list that is filled when the block ends: for each function its GraphDefs, one
+      for each device, as TensorFlow optimised and partitioned them.
+    """
+    graphs: list[list[Any]] = []
+    eager = context.context()
+    eager.enable_run_metadata()
+    try:
+        eager.export_run_metadata()  # what ran before the block comes first: drop it
+        yield graphs
+        for function in eager.export_run_metadata().function_graphs:
+            graphs.append(list(function.partition_graphs))
+    finally:
+        eager.disable_run_metadata()
