@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow.python.framework import op_def_library
 
-from meshtf.runtime.tf_internals.fast_tracing import quick_ops
+from meshtf.runtime.tf_internals.fast_tracing import op_def_library, quick_ops
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4) - 5
 raw = tf.raw_ops
