@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("meshtf", "transformer", "examples", "benchmarks")
 MOST_FILES = 12  # of a folder, without __init__.py and __main__.py
 MACHINE_PATHS = re.compile(r"/(work|root|home|Users|workspace|mnt)/\w|\b[A-Z]:\\\\")
+PRIVATE_TENSORFLOW = re.compile(r"tensorflow[.](python|compiler)\b|_py[w]rap")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError\(\)")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -253,8 +254,11 @@ def _is_op(name: str, classes: dict[str, tuple[Path, ast.ClassDef]]) -> bool:
 TEXTS = ("*.py", "*.md", "*.gin", "*.toml", "Makefile", ".ci/run", ".gitignore")
 
 
-def test_nothing_names_a_machine_or_is_left_unfinished():
-    wrong = []
+def lines_that_match(*patterns: re.Pattern[str]) -> list[str]:
+    """Returns the lines of the repository's texts that match one of some patterns, each
+    with its place; this file is left out.
+    """
+    found = []
     for pattern in TEXTS:
         for path in ROOT.glob(pattern if "/" in pattern else f"**/{pattern}"):
             inside = path.relative_to(ROOT)
@@ -268,8 +272,22 @@ def test_nothing_names_a_machine_or_is_left_unfinished():
             for number, line in enumerate(
                 path.read_text(encoding="utf-8").splitlines(), 1
             ):
-                if MACHINE_PATHS.search(line) or UNFINISHED.search(line):
-                    wrong.append(f"{inside}:{number}: {line.strip()}")
+                if any(pattern.search(line) for pattern in patterns):
+                    found.append(f"{inside.as_posix()}:{number}: {line.strip()}")
+    return found
+
+
+def test_nothing_names_a_machine_or_is_left_unfinished():
+    wrong = lines_that_match(MACHINE_PATHS, UNFINISHED)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_private_tensorflow_has_one_place():
+    wrong = [
+        line
+        for line in lines_that_match(PRIVATE_TENSORFLOW)
+        if not line.startswith("meshtf/runtime/tf_internals/")
+    ]
     assert not wrong, "\n".join(wrong)
 
 
