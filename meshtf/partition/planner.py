@@ -22,9 +22,10 @@ a cut variable is cut.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 from meshtf.graph import (
     Op,
@@ -64,10 +65,9 @@ def plan_node(
     wishes: Sequence[Placement],
     stage: int | None = None,
 ) -> NodePlan:
-    """Returns how a node runs: pure, and remembered for equal arguments."""
+    """Returns how a node runs: pure, and computed once for equal arguments."""
     arguments = (
         op,
-        mesh,
         layout,
         tuple(ins),
         tuple(states),
@@ -75,17 +75,24 @@ def plan_node(
         tuple(wishes),
         stage,
     )
+    plans = _plans.setdefault(mesh, {})
     try:
-        return _remembered(*arguments)
+        plan = plans.get(arguments)
     except TypeError as error:
         if "unhashable" not in str(error):
             raise
-        return _Planner(*arguments).plan()
+        return _Planner(mesh, *arguments).plan()
+    if plan is None:
+        if len(plans) >= _MOST_PLANS:
+            plans.clear()
+        plan = plans[arguments] = _Planner(mesh, *arguments).plan()
+    return plan
 
 
-@functools.lru_cache(maxsize=100_000)
-def _remembered(*arguments) -> NodePlan:  # type: ignore[no-untyped-def]
-    return _Planner(*arguments).plan()
+_MOST_PLANS = 20_000  # of a mesh
+_plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class _Planner:
@@ -93,8 +100,8 @@ class _Planner:
 
     def __init__(
         self,
-        op: Op,
         mesh: Mesh,
+        op: Op,
         layout: Layout,
         ins: tuple[Spec, ...],
         states: tuple[Placement, ...],
@@ -122,11 +129,15 @@ class _Planner:
         else:
             self._choose()
         targets = tuple(
-            tuple(self._target(x, s, axis) for s, axis in zip(states, self.axes))
+            tuple(
+                self._target(x, s, axis, self.cut.get(axis))
+                for s, axis in zip(states, self.axes)
+            )
             for x, states in zip(self.ins, self.states)
         )
         results = tuple(
-            tuple(self._result(y, axis) for axis in self.axes) for y in self.outs
+            tuple(self._result(y, axis, self.cut.get(axis)) for axis in self.axes)
+            for y in self.outs
         )
         finals = tuple(map(final, results, self.wishes))
         return NodePlan(
@@ -219,16 +230,18 @@ class _Planner:
         """Elements that one device receives if `axis` cuts `factor`, other axes as they
         are.
         """
-        i, cut = self.mesh.axis_index[axis], self.cut
-        self.cut = cut if factor is None else cut | {axis: factor}
+        i = self.mesh.axis_index[axis]
         total = 0.0
         for x, states in zip(self.ins, self.states):
-            target = (*states[:i], self._target(x, states[i], axis), *states[i + 1 :])
+            target = (
+                *states[:i],
+                self._target(x, states[i], axis, factor),
+                *states[i + 1 :],
+            )
             total += self._moved(x, states, target)
         for y, wish in zip(self.outs, self.wishes):
-            result = (*wish[:i], self._result(y, axis), *wish[i + 1 :])
+            result = (*wish[:i], self._result(y, axis, factor), *wish[i + 1 :])
             total += self._moved(y, result, wish)
-        self.cut = cut
         return total
 
     def _moved(self, spec: Spec, old: Placement, new: Placement) -> float:
@@ -239,23 +252,23 @@ class _Planner:
             for m in moves(self.mesh.axes, old, new)
         )
 
-    def _target(self, x: Spec, state: State, axis: str) -> State:
+    def _target(self, x: Spec, state: State, axis: str, factor: str | None) -> State:
+        """Returns how an input lies along an axis that shards a factor, or none."""
         if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
             return self.stage
         if axis in self.lazy or self.mesh.axes[axis] == 1:
             return state
-        factor = self.cut.get(axis)
         if factor is None:
             return Whole
         dim = next((n for n in x.shape.names if factor_of(self.op, n) == factor), None)
         return Split(dim) if dim is not None else Whole
 
-    def _result(self, y: Spec, axis: str) -> State:
+    def _result(self, y: Spec, axis: str, factor: str | None) -> State:
+        """Returns how an output lies along an axis that shards a factor, or none."""
         if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
             return self.stage
         if axis in self.lazy:
             return Pending("sum")
-        factor = self.cut.get(axis)
         if factor is None:
             return Whole
         role = self.op.role(factor)
