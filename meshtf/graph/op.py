@@ -35,6 +35,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from meshtf.graph.op_dataclass import Frozen
+from meshtf.graph.op_earlier_form import refuse_earlier_form
 from meshtf.names import Shape
 
 
@@ -138,17 +139,23 @@ class At(Protocol):
 
 
 class Op(Frozen):
-    """Base class of every op. Subclasses are frozen dataclasses and override no
-    concrete subclass.
+    """Base class of every op: what all ops say.
+
+    An op derives from it, or from one of the kinds in `op_kinds`, which say more. It is
+    a frozen dataclass, and no op derives from it in turn.
     """
 
     samples: ClassVar[tuple[Sample, ...]] = ()
-    # May unfinished sums flow through? "each": one unfinished input at a time; "joint":
-    # all at once. May be a property where it depends on an attribute.
+    # May partial sums flow through? "each": one partial input at a time; "joint": all
+    # at once. May be a property where it depends on an attribute.
     linearity: ClassVar[Literal["each", "joint"] | None] = None
     # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes
     # of a program.
     share_trace: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        refuse_earlier_form(cls, {n for base in cls.__mro__[1:] for n in vars(base)})
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         """Returns shape and data type of each output. Raises ShapeError or
