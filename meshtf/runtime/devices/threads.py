@@ -51,7 +51,7 @@ def share_threads(positions: int) -> None:
     if threads:
         with contextlib.suppress(RuntimeError):  # it has started
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-            logging.info("process: %d threads for each op", threads)
+            logging.debug("process: each op has %d threads", threads)
 
 
 def threads_of(positions: int) -> int:
