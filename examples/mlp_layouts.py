@@ -41,7 +41,7 @@ def train(mesh: mtf.Mesh, title: str) -> None:
     x = np.random.default_rng(0).normal(size=(64, 16)).astype("float32")
     losses = [float(step(x)) for _ in range(3)]
     slices = [
-        f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slices()[0].shape)
+        f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slots()[0].shape)
     ]
     moves = Counter(move.split()[0] for move in step.lower(x).moves)
     print(

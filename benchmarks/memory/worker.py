@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 from collections.abc import Sequence
@@ -118,15 +119,13 @@ def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
 
 
 def held(program: Program) -> int:
-    """Returns the bytes of the first position's tf.Variables that a program reads or
-    writes.
-    """
+    """Returns the bytes of the first position's slots that a program reads or writes."""
     stores = {s.store for s in program.steps if isinstance(s, Load)}
     stores.update(
         store for s in program.steps if isinstance(s, Put) for store in s.variables
     )
-    variables = (s.slices()[0] for s in stores if isinstance(s, Variable))
-    return sum(v.shape.num_elements() * v.dtype.size for v in variables)
+    slots = (s.slots()[0] for s in stores if isinstance(s, Variable))
+    return sum(math.prod(slot.shape) * tf.as_dtype(slot.dtype).size for slot in slots)
 
 
 def main() -> None:

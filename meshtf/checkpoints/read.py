@@ -40,9 +40,10 @@ from meshtf.checkpoints.tensor_slices import (
     spec,
     whole,
 )
-from meshtf.checkpoints.write import PIECE, host_of
+from meshtf.checkpoints.write import PIECE
 from meshtf.errors import DamageError
 from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
+from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.write_times import written
 from meshtf.runtime.variable import Variable
 
@@ -65,12 +66,12 @@ class Restored(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """Boxes of a tensor that are read, and the slices of one host that need them."""
+    """Boxes of a tensor that are read, and the slots of one host that need them."""
 
     name: str
     saved: Saved
     boxes: list[Box]
-    targets: Mapping[Box, list[tf.Variable]]
+    targets: Mapping[Box, list[Slot]]
 
 
 def restore(
@@ -176,14 +177,11 @@ def _load(
     hosts: dict[str, list[_Read]] = defaultdict(list)
     for name, variable in named:
         written(variable)
-        here: dict[str, dict[Box, list[tf.Variable]]] = defaultdict(
-            lambda: defaultdict(list)
-        )
+        here: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
         for region, holders in variable.holders():
-            for slice_ in holders:
-                here[host_of(slice_)][
-                    tuple((r.start, r.stop - r.start) for r in region)
-                ].append(slice_)
+            box = tuple((r.start, r.stop - r.start) for r in region)
+            for slot in holders:
+                here[slot.host][box].append(slot)
         for host, targets in here.items():
             hosts[host].extend(_planned(name, manifest.tensors[name], targets))
     with ThreadPoolExecutor(len(hosts) or 1) as readers:
@@ -191,17 +189,17 @@ def _load(
 
 
 def _planned(
-    name: str, saved: Saved, targets: Mapping[Box, list[tf.Variable]]
+    name: str, saved: Saved, targets: Mapping[Box, list[Slot]]
 ) -> Iterator[_Read]:
     """Yields what to read so that nothing is read twice: targets, or what
     was written.
     """
-    apart: dict[Box, list[tf.Variable]] = {}
-    for box, slices in targets.items():
+    apart: dict[Box, list[Slot]] = {}
+    for box, slots in targets.items():
         if all(overlap(part, box) in (None, part) for part in saved.boxes):
-            yield _Read(name, saved, [box], {box: slices})
+            yield _Read(name, saved, [box], {box: slots})
         else:
-            apart[box] = slices
+            apart[box] = slots
     if apart:
         parts = [
             part
@@ -272,32 +270,29 @@ def _restored(
         )
 
 
-def _assign(slices: Sequence[tf.Variable], value: tf.Tensor) -> None:
-    """Gives slices a value, also such that were freed and so have another shape just
-    now.
-    """
-    for slice_ in slices:
-        with tf.device(slice_.device):
-            tf.raw_ops.AssignVariableOp(resource=slice_.handle, value=value)
+def _assign(slots: Sequence[Slot], value: Any) -> None:
+    for slot in slots:
+        slot.assign(value)
 
 
 @contextlib.contextmanager
 def _room(read: _Read) -> Iterator[None]:
-    """Frees the memory of large slices before they are read; they are zero if that
+    """Frees the memory of large slots before they are read; they are zero if that
     fails.
     """
-    slices = [slice_ for some in read.targets.values() for slice_ in some]
+    slots = [slot for some in read.targets.values() for slot in some]
     if not any(
         _bytes(read, box) > PIECE for box in (*read.targets, whole(read.saved.sizes))
     ):
         yield
         return
-    _assign(slices, tf.zeros([0], read.saved.dtype))
+    for slot in slots:
+        slot.free()
     try:
         yield
     except BaseException:
-        for slice_ in slices:
-            _assign([slice_], tf.zeros(slice_.shape, slice_.dtype))
+        for slot in slots:
+            slot.assign(tf.zeros(slot.shape, slot.dtype))
         raise
 
 

@@ -40,6 +40,7 @@ from meshtf.checkpoints.tensor_slices import (
 from meshtf.errors import WriteError
 from meshtf.names.arguments import as_path
 from meshtf.runtime.heartbeat import beat
+from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
 
 PIECE = 32 << 20  # bytes that are written or read at a time
@@ -55,7 +56,6 @@ NEVER_CUT = (
 _OF_OPS = re.compile(
     r"\{\{.*?\}\} ?| ?\[Op:.*"
 )  # what TensorFlow tells of its own nodes
-_HOST = tf.DeviceSpec(device_type="CPU", device_index=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Piece:
       sizes: of all of it.
       box: which part.
       bytes: how large it is.
-      host: the device name of the CPU that writes it.
+      host: the CPU that writes it: see `Slot.host`.
       value: returns it.
     """
 
@@ -168,19 +168,18 @@ def pieces(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Pi
             found.append(_joined(name, variable, snapshot))
             continue
         for region, holders in variable.holders():
-            slice_ = min(holders, key=lambda held: load[host_of(held)])
+            slot = min(holders, key=lambda held: load[held.host])
             box = tuple((r.start, r.stop - r.start) for r in region)
-            load[host_of(slice_)] += _bytes(variable, box)
-            found.extend(_cut(name, variable, box, slice_, snapshot))
+            load[slot.host] += _bytes(variable, box)
+            found.extend(_cut(name, variable, box, slot, snapshot))
     return found
 
 
 def _cut(
-    name: str, variable: Variable, box: Box, slice_: tf.Variable, snapshot: bool
+    name: str, variable: Variable, box: Box, slot: Slot, snapshot: bool
 ) -> Iterator[Piece]:
-    value, host, item = slice_.read_value, host_of(slice_), _bytes(variable, ())
-    if snapshot:
-        value = _held(slice_)
+    host, item = slot.host, _bytes(variable, ())
+    value = slot.snapshot() if snapshot else partial(slot.value_on, host)
     at_most = (
         numbers(box)
         if variable.dtype in NEVER_CUT
@@ -197,21 +196,13 @@ def _cut(
         )
 
 
-def _held(slice_: tf.Variable) -> Callable[[], Any]:
-    """Returns what gives the value that a slice has now."""
-    on_host = "CPU" in slice_.device.upper()
-    with tf.device(slice_.device if on_host else host_of(slice_)):
-        value = slice_.read_value()
-        return partial(tf.identity, value if on_host else tf.identity(value))
-
-
 def _part(value: Callable[[], Any], where: tuple[slice, ...]) -> Any:
     return value()[where]
 
 
 def _joined(name: str, variable: Variable, snapshot: bool) -> Piece:
     """Returns all of a variable whose data type files hold in one piece only."""
-    sizes, host = variable.shape.sizes, host_of(variable.holders()[0][1][0])
+    sizes, host = variable.shape.sizes, variable.holders()[0][1][0].host
     value = partial(tf.constant, variable.numpy()) if snapshot else variable.numpy
     return Piece(name, sizes, whole(sizes), _bytes(variable, whole(sizes)), host, value)
 
@@ -288,15 +279,6 @@ def _described(
         )
         for name, v in variables.items()
     }
-
-
-def host_of(slice_: tf.Variable) -> str:
-    """Returns the CPU of the host whose device holds a slice: what reads and writes
-    files.
-    """
-    return str(
-        tf.DeviceSpec.from_string(slice_.device).make_merged_spec(_HOST).to_string()
-    )
 
 
 def _bytes(variable: Variable, box: Box) -> int:

@@ -42,9 +42,9 @@ class Store(Protocol):
         object.
         """
 
-    def cells(self) -> Sequence[Any]:
-        """Returns what holds the slice of each position of a variable, shared where
-        they share it.
+    def slots(self) -> Sequence[Any]:
+        """Returns the slot that holds each position's shard of a variable, one object
+        where they share it.
         """
 
 

@@ -4,20 +4,24 @@ name.
 Example:
 
     as_initializer("zeros")               # meshtf.layers.initializers.zeros
+    initial_shards(initializer, variable) # a tensor for each mesh position
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import Source, Tensor
-from meshtf.mesh import Mesh
+from meshtf.errors import DTypeError, ShapeError, explain_error
+from meshtf.graph import Source, Spec, Tensor, context, executing
+from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
 from meshtf.names import Shape, is_complex, is_floating
 from meshtf.names.arguments import as_choice, refuse
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import Fill, full
+from meshtf.runtime.devices.resolve import devices_of, share_memory
+from meshtf.runtime.eager import bring, export
+from meshtf.runtime.storage.sharding import pieces_of
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
@@ -37,6 +41,48 @@ def as_initializer(given: Any) -> Initializer:
             'Write "zeros", or mtf.layers.initializers.variance_scaling("d_model").',
         )
     return INITIALIZERS[as_choice("initializer", given, INITIALIZERS)]
+
+
+class Described(Protocol):
+    """What the initial value of a variable depends on."""
+
+    mesh: Mesh
+    spec: Spec
+    layout: Layout
+    placement: Placement
+
+    @property
+    def name(self) -> str:
+        """By which its random numbers are drawn."""
+
+
+def initial_shards(initializer: Initializer, variable: Described) -> list[Any]:
+    """Returns each position's shard of an initial value; of an abstract mesh none.
+
+    Values do not depend on the mesh. Where all devices see one memory, the whole is
+    drawn at once and cut: one draw instead of many.
+
+    Raises:
+      ShapeError: the initializer gave another shape or data type.
+    """
+    mesh, spec = variable.mesh, variable.spec
+    at_once = not mesh.abstract and share_memory(devices_of(mesh))
+    rules = EVERYWHERE if at_once else Layout.changes("*:").then(variable.layout)
+    drawn_on = Mesh("", seed=mesh.seed) if at_once else mesh
+    with context(region=rules, path=(), iterations=()), executing():
+        value = initializer(drawn_on, spec.shape, variable.name)
+        if value.dtype != spec.dtype:
+            value = as_initial_value(value, spec.dtype, variable.name)
+    if value.spec != spec:
+        raise ShapeError(
+            f"the initializer of variable {variable.name!r} gave {value.dtype} "
+            f"{value.shape!r}, not {spec.dtype} {spec.shape!r}."
+        )
+    if mesh.abstract:
+        return []
+    if value.mesh is mesh:
+        return bring(value, variable.placement)
+    return pieces_of(export(value), spec, variable.placement, mesh)
 
 
 def as_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:

@@ -1,7 +1,7 @@
 """Variables: tensors that stay, in slices on the devices that hold them.
 
-There is one tf.Variable for each different slice on each device. Positions of one
-device that hold the same slice share it, and it is updated once.
+There is one slot for each distinct shard on each device. Positions of one device that
+hold the same shard share its slot, and it is updated once.
 
     w = Variable(mesh, "d_model:512;d_ff:2048", initializer, name="w")
     w.assign(w - 0.1 * dw)
@@ -9,13 +9,13 @@ device that hold the same slice share it, and it is updated once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
-from meshtf.errors import PlanError, ShapeError, explain_error
+from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Graph,
     Operators,
@@ -24,23 +24,25 @@ from meshtf.graph import (
     Tensor,
     apply,
     apply_all,
-    context,
     current,
     current_executor,
-    executing,
 )
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.layout_check import check_layout
-from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
+from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
-from meshtf.runtime.devices.resolve import devices_of, share_memory
-from meshtf.runtime.eager import bring, export
-from meshtf.runtime.initial_values import Initializer, as_initial_value, as_initializer
+from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.initial_values import (
+    Initializer,
+    as_initializer,
+    initial_shards,
+)
 from meshtf.runtime.storage.import_tensor import import_tensor
-from meshtf.runtime.storage.sharding import pieces_of, region, slice_keys
-from meshtf.runtime.storage.slot import Cell, make_cells
+from meshtf.runtime.storage.sharding import pieces_of
+from meshtf.runtime.storage.slot import Slot
+from meshtf.runtime.storage.variable_slots import Region, regions_of, slots_with
 from meshtf.runtime.storage.write_times import Writes, written
 from meshtf.runtime.tensorflow_tracking import Untracked
 
@@ -109,7 +111,8 @@ class Variable(Operators, Untracked):
         self.placement: Placement = mesh.place(
             self.spec.shape, self.layout, self.stage
         )[0]
-        self._cells = self._make_cells(as_initializer(initializer))
+        shards = initial_shards(as_initializer(initializer), self)
+        self._slots = self._slots_with(shards)
         self.writers = [
             Writes()
         ]  # who writes it, and when: the first is all but functions
@@ -156,55 +159,47 @@ class Variable(Operators, Untracked):
     def numpy(self) -> Any:
         """Returns the whole value as a numpy array."""
         whole = np.empty(self.shape.sizes, tf.as_dtype(self.dtype).as_numpy_dtype)
-        for part, slice_ in self.regions():
-            whole[part] = slice_.numpy()
+        for part, slot in self.regions():
+            whole[part] = slot.read()
         return whole
 
-    def regions(self) -> list[tuple[tuple[slice, ...], tf.Variable]]:
-        """Returns the different slices, each with the region of the whole that
-        it is.
+    def regions(self) -> list[tuple[Region, Slot]]:
+        """Returns the distinct shards: the region of the whole that each is, and a slot
+        that holds it.
         """
         return [(part, held[-1]) for part, held in self.holders()]
 
-    def holders(self) -> list[tuple[tuple[slice, ...], list[tf.Variable]]]:
-        """Returns the different regions of the whole, each with all slices that hold
+    def holders(self) -> list[tuple[Region, list[Slot]]]:
+        """Returns the distinct regions of the whole, each with all slots that hold
         it.
         """
-        found: dict[tuple[int, ...], dict[int, tf.Variable]] = {}
-        for key, slice_ in zip(slice_keys(self.placement, self.mesh), self.slices()):
-            if slice_ is not None:
-                found.setdefault(key, {})[id(slice_)] = slice_
-        return [(self._region(key), list(held.values())) for key, held in found.items()]
+        return regions_of(self.slots(), self.shape, self.placement, self.mesh)
 
     def read(self) -> list[Any]:
-        """Returns each position's slice as it is now: the runtime's door."""
-        done: dict[int, Any] = {}
-        for device, variable in zip(devices_of(self.mesh), self.slices()):
-            if variable is not None and id(variable) not in done:
-                with tf.device(device):
-                    done[id(variable)] = tf.raw_ops.ReadVariableOp(
-                        resource=variable.handle, dtype=variable.dtype
-                    )
-        return [done.get(id(v)) for v in self.slices()]
-
-    def slices(self) -> list[tf.Variable | None]:
-        """Returns each position's tf.Variable; None: it lies at another stage."""
-        return [None if cell is None else cell.variable for cell in self.cells()]
-
-    def cells(self) -> list[Cell | None]:
-        """Returns what holds each position's slice: the runtime's door."""
-        devices_of(self.mesh)  # refuses a mesh without hardware, where there are none
-        return self._cells
-
-    def load(self, read_region: Callable[[tuple[slice, ...]], Any]) -> None:
-        """Assigns every slice what `read_region` returns for its region of
-        the whole.
+        """Returns each position's shard as it is now, as TensorFlow tensors: the
+        runtime's door.
         """
+        slots = self.slots()
+        values: dict[int, Any] = {}
+        for device, slot in zip(devices_of(self.mesh), slots):
+            if slot is not None and id(slot) not in values:
+                values[id(slot)] = slot.value_on(device)
+        return [values.get(id(slot)) for slot in slots]
+
+    def slots(self) -> Sequence[Slot | None]:
+        """Returns the slot that holds each position's shard, one object where they
+        share it; None: the variable lies at another stage.
+        """
+        devices_of(self.mesh)  # refuses a mesh without hardware, where there are none
+        return self._slots
+
+    def load(self, read_region: Callable[[Region], Any]) -> None:
+        """Assigns every slot what `read_region` returns for its region of the whole."""
         as_callable("read_region", read_region)
         written(self)
         for part, held in self.holders():
-            for slice_ in held:
-                slice_.assign(read_region(part))
+            for slot in held:
+                slot.assign(read_region(part))
 
     def bring_to_stage(self, stage: int | None) -> None:
         """Lets it lie at one stage of a pipeline, with its value; optimizers come after
@@ -218,54 +213,30 @@ class Variable(Operators, Untracked):
         self.stage = stage
         self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
         if whole is not None:
-            self._cells = self._keep(
-                pieces_of(whole, self.spec, self.placement, self.mesh)
-            )
+            pieces = pieces_of(whole, self.spec, self.placement, self.mesh)
+            self.use_slots(self._slots_with(pieces))
 
-    def _region(self, key: tuple[int, ...]) -> tuple[slice, ...]:
-        return region(self.shape, self.placement, key, self.mesh)
+    def use_slots(self, slots: Sequence[Slot | None]) -> None:
+        """Lets other slots hold its shards from now on; these have the values already.
 
-    def _make_cells(self, initializer: Initializer) -> list[Cell | None]:
-        slices = self._first_slices(initializer)
-        return [] if self.mesh.abstract else self._keep(slices)
-
-    def _keep(self, slices: list[Any]) -> list[Cell | None]:
-        """Returns each position's cell with these first values; None: it holds none."""
-        held = list(zip(devices_of(self.mesh), slice_keys(self.placement, self.mesh)))
-        first: dict[Any, Any] = {}
-        for at, x in zip(held, slices):
-            if x is not None:
-                first.setdefault(at, x)
-        made = make_cells(
-            list(first.values()), [device for device, _ in first], self.trainable
-        )
-        done = dict(zip(first, made))
-        return [None if x is None else done[at] for at, x in zip(held, slices)]
-
-    def _first_slices(self, initializer: Initializer) -> list[Any]:
-        """Returns each position's slice of the first value; values do not depend on the
-        mesh.
-
-        Where all devices see one memory, the whole is drawn at once and cut: one draw
-        instead of many.
+        Args:
+          slots: of each position, one object where positions share it; None: it has no
+            shard.
         """
-        together = not self.mesh.abstract and share_memory(devices_of(self.mesh))
-        mesh = Mesh("", seed=self.mesh.seed) if together else self.mesh
-        rules = EVERYWHERE if together else Layout.changes("*:").then(self.layout)
-        with context(region=rules, path=(), iterations=()), executing():
-            value = initializer(mesh, self.shape, self.path)
-            if value.dtype != self.dtype:
-                value = as_initial_value(value, self.dtype, self.path)
-        if value.shape != self.shape or value.dtype != self.dtype:
-            raise ShapeError(
-                f"the initializer of variable {self.path!r} gave {value.dtype} "
-                f"{value.shape!r}, not {self.dtype} {self.shape!r}."
-            )
+        are_slots = isinstance(slots, Sequence) and all(
+            slot is None or hasattr(slot, "snapshot") for slot in slots
+        )
+        if not are_slots or len(slots) != self.mesh.size:
+            refuse("slots", slots, f"slots or None, of {self.mesh.size} positions")
+        self._slots = slots
+
+    def _slots_with(self, shards: Sequence[Any]) -> Sequence[Slot | None]:
+        """Returns slots with these first values, of each position; of an abstract mesh
+        none.
+        """
         if self.mesh.abstract:
             return []
-        if value.mesh is self.mesh:
-            return bring(value, self.placement)
-        return pieces_of(export(value), self.spec, self.placement, self.mesh)
+        return slots_with(shards, self.placement, self.mesh, self.trainable)
 
     def __repr__(self) -> str:
         return (

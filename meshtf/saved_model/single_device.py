@@ -16,6 +16,7 @@ import tensorflow as tf
 from meshtf.graph import Held, Store
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.partition import Program
+from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.eager import export
 from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.lowering.step_executor import Single
@@ -47,13 +48,13 @@ def whole_of(store: Store) -> Any:
     """
     if isinstance(store, ArrayStore):
         return store.array.numpy()
-    with tf.device("/device:CPU:0"):
+    with tf.device(LOCAL_CPU):
         if not isinstance(store, Variable):
             assert store.mesh is not None
             held = Held(store.placement, store.read())
             return export(tensor_of_value(store.spec, held, store.mesh)).numpy()
         (_, first), *others = store.regions()
         whole = (
-            store.numpy() if others else first.read_value()
+            store.numpy() if others else first.value_on(LOCAL_CPU)
         )  # which shares its memory
         return tf.Variable(whole, trainable=store.trainable, name=store.name)

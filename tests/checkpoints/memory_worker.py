@@ -41,11 +41,13 @@ def main(what: str, folder: str, key: str, mebibytes: int) -> None:
         rise = rise_of(lambda: mtf.save_checkpoint(folder, 1, here))
     else:
         for v in here.values():
-            for slice_ in {id(s): s for s in v.slices()}.values():
-                slice_.assign(slice_ * 0.0)  # each has memory of its own from here on
+            for slot in {id(s): s for s in v.slots()}.values():
+                slot.variable.assign(
+                    slot.variable * 0.0
+                )  # each has memory of its own from here on
         rise = rise_of(lambda: mtf.restore_checkpoint(f"{folder}/step_00000001", here))
         for name, v in here.items():
-            assert all(float(s[-1, -1]) == ord(name) for s in v.slices())
+            assert all(float(s.read()[-1, -1]) == ord(name) for s in v.slots())
     print(rise)
 
 

@@ -67,7 +67,7 @@ def test_alike_positions_of_several_devices_hold_the_restored_numbers(tmp_path):
     here = variables("8 devices", seed=2)
     mtf.restore_checkpoint(path, here)
     for name, v in here.items():
-        assert {slice_.numpy().tobytes() for slice_ in v.slices()} == {
+        assert {slot.read().tobytes() for slot in v.slots()} == {
             saved[name].numpy().tobytes()
         }
 

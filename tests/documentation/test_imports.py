@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,20 @@ def test_planning_needs_no_tensorflow():
         if name.split(".")[0] in ("tensorflow", "keras")
     ]
     assert not wrong, wrong
+
+
+def test_checkpoints_know_storage_by_its_slots_alone():
+    tensorflows = re.compile(
+        r"tf\.Variable|DeviceSpec|/device:|\.handle\b|\.read_value|TensorFlowSlot"
+        r"|VariableOp"
+    )
+    wrong = [
+        f"{here(path)}:{number}: {line.strip()}"
+        for path in files("meshtf/checkpoints")
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if tensorflows.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_models_and_examples_use_the_front_door_only():

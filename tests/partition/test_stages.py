@@ -104,7 +104,7 @@ def test_stages_run_eagerly_and_on_devices_of_their_own(seed):
             np.testing.assert_allclose(v, expected, 1e-4, 1e-6)
     for k, layer in enumerate(net.layers):
         for variable in layer.variables:
-            there = [x is not None for x in variable.slices()]
+            there = [x is not None for x in variable.slots()]
             assert there == (
                 [True, True, False, False] if k % 2 == 0 else [False, False, True, True]
             )

@@ -36,28 +36,28 @@ def nodes(compiled, kind):
         ("vocab:8", ["CPU:0", "CPU:1"] * 4, 8),
     ],
 )
-def test_one_tf_variable_for_each_different_slice_and_device(shape, devices, different):
+def test_one_slot_for_each_distinct_shard_and_device(shape, devices, different):
     mesh = mtf.Mesh(
         "data:4;model:2", "d_ff:model", variable_layout="vocab:data", devices=devices
     )
     v = mtf.Variable(mesh, shape, counting, "v")
-    assert len(v.slices()) == 8
-    assert len({id(s) for s in v.slices()}) == different
-    assert all(isinstance(s, tf.Variable) for s in v.slices())
-    assert all(a is b for a, b in zip(v.slices(), v.slices(), strict=True))
+    assert len(v.slots()) == 8
+    assert len({id(s) for s in v.slots()}) == different
+    assert all(isinstance(s.variable, tf.Variable) for s in v.slots())
+    assert all(a is b for a, b in zip(v.slots(), v.slots(), strict=True))
     np.testing.assert_array_equal(v.numpy().ravel(), np.arange(v.shape.size))
 
 
 def test_slices_lie_on_their_devices():
     mesh = mtf.Mesh("model:4", "d_ff:model", devices=[f"CPU:{i}" for i in (1, 2, 3, 4)])
     v = mtf.Variable(mesh, "d_ff:8", counting, "v")
-    assert [s.device[-6:] for s in v.slices()] == [
+    assert [s.device[-6:] for s in v.slots()] == [
         ":CPU:1",
         ":CPU:2",
         ":CPU:3",
         ":CPU:4",
     ]
-    assert [s.numpy().tolist() for s in v.slices()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert [s.read().tolist() for s in v.slots()] == [[0, 1], [2, 3], [4, 5], [6, 7]]
 
 
 def test_where_variables_lie():
@@ -179,11 +179,11 @@ def test_a_function_of_tensorflow_knows_the_shape_of_a_slice():
     v = mtf.Variable(
         mtf.Mesh("x:2", "d:x", devices=["CPU:0", "CPU:1"]), "d:4;e:3", counting, "v"
     )
-    for slice_ in v.slices():
-        read = tf.function(lambda slice_=slice_: slice_ + 1.0).get_concrete_function()
+    for slot in v.slots():
+        read = tf.function(lambda x=slot.variable: x + 1.0).get_concrete_function()
         assert read.outputs[0].shape == [2, 3]
     with pytest.raises(ValueError, match="shape"):
-        v.slices()[0].assign(np.zeros([4, 3], "float32"))
+        v.slots()[0].assign(np.zeros([4, 3], "float32"))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16", "float16"])

@@ -14,6 +14,7 @@ import tensorflow as tf
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved
 from meshtf.checkpoints.tensor_slices import Box, spec
 from meshtf.errors import DamageError
+from meshtf.runtime.devices.names import LOCAL_CPU
 
 
 def data_file(number: int, of: int) -> str:
@@ -47,7 +48,7 @@ def check_file(folder: str, manifest: Manifest, file: str) -> None:
 def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) -> None:
     """Reads a slice, whose sum TensorFlow compares."""
     try:
-        with tf.device("/device:CPU:0"):
+        with tf.device(LOCAL_CPU):
             tf.raw_ops.RestoreV2(
                 prefix=os.path.join(folder, PREFIX),
                 tensor_names=[tensor],

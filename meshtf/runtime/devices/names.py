@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+LOCAL_CPU = "/device:CPU:0"  # of this process
+
 
 def only_cpus(devices: Sequence[str]) -> bool:
     """Whether all devices are CPUs, of whatever processes."""

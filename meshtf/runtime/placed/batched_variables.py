@@ -32,7 +32,8 @@ from meshtf.runtime.placed.function_calls import Callee, trace
 from meshtf.runtime.placed.packed_handles import Handles, opened
 from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
 from meshtf.runtime.placed.variable_call_order import Order
-from meshtf.runtime.storage.slot import Cell
+from meshtf.runtime.storage.slot import TensorFlowSlot
+from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.variable_handles import variable_of
 
 Slices = list[Any]
@@ -42,7 +43,7 @@ class Writing(NamedTuple):
     """An op that writes variables, on one device."""
 
     op: WriteOp
-    cells: list[Cell]
+    cells: list[TensorFlowSlot]
     inputs: list[Any]
     outputs: int
 
@@ -65,8 +66,8 @@ class Together:
 
     def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
         """Returns what variables hold, on each position."""
-        held = [list(load.store.cells()) for load in loads]
-        read: dict[Cell | None, Any] = {}
+        held = [list(tensorflow_slots(load.store)) for load in loads]
+        read: dict[TensorFlowSlot | None, Any] = {}
         for which, positions in self._alike(held):
             for p in positions:
                 cells = [held[k][p] for k in which]
@@ -119,8 +120,10 @@ class Together:
         """Lets ops write variables, each slice once, on the device that holds it;
         returns outputs.
         """
-        held = [[list(store.cells()) for store in put.variables] for put in puts]
-        made: dict[tuple[int, Cell], list[Any]] = {}
+        held = [
+            [list(tensorflow_slots(store)) for store in put.variables] for put in puts
+        ]
+        made: dict[tuple[int, TensorFlowSlot], list[Any]] = {}
         for which, positions in self._alike([cells[0] for cells in held]):
             for p in positions:
                 writings = [
@@ -152,7 +155,7 @@ class Together:
         }
 
     def _alike(
-        self, held: Sequence[Sequence[Cell | None]]
+        self, held: Sequence[Sequence[TensorFlowSlot | None]]
     ) -> Iterator[tuple[list[int], list[int]]]:
         """Yields (which, positions): those of some variables that each of these
         positions is to handle.
@@ -161,7 +164,7 @@ class Together:
           held: each variable's cells, of each position; positions that share one handle
             it once.
         """
-        done: set[tuple[int, Cell | None]] = set()
+        done: set[tuple[int, TensorFlowSlot | None]] = set()
         found: dict[tuple[int, ...], list[int]] = {}
         for position, (_, *cells) in enumerate(zip(self.devices, *held)):
             mine = [
@@ -208,7 +211,7 @@ class Together:
         self,
         key: Any,
         body: Callable[..., Any],
-        cells: Sequence[Cell],
+        cells: Sequence[TensorFlowSlot],
         inputs: Sequence[Any],
     ) -> list[Any]:
         """Calls a function of variables and tensors, which is traced at its first call.
@@ -226,7 +229,7 @@ class Together:
         def with_handles(*args: Any) -> list[Any]:
             found = [h for arg in args[: len(handles)] for h in opened(arg)]
             return body(
-                [variable_of(found[k], cell) for k, cell in zip(numbers, cells)],
+                [variable_of(found[k], cell.kind) for k, cell in zip(numbers, cells)],
                 args[len(handles) :],
             )
 
@@ -261,11 +264,11 @@ def _values(variables: Sequence[tf.Variable]) -> list[Any]:
     ]
 
 
-def _reading(cells: Sequence[Cell]) -> tuple[Any, ...]:
+def _reading(cells: Sequence[TensorFlowSlot]) -> tuple[Any, ...]:
     """Returns how a function reads variables: what makes it the same, its body, and its
     arguments.
     """
-    key = tuple((tuple(cell.shape), cell.dtype) for cell in cells)
+    key = tuple((cell.shape, cell.dtype) for cell in cells)
     return key, lambda inside, _: _values(inside), cells, ()
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.runtime.storage.slot import Cell
+from meshtf.runtime.storage.slot import TensorFlowSlot
+from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.variable_handles import pack_handles
 
 Owners = tuple[
@@ -35,15 +36,15 @@ class Handles:
 
     def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
         self.devices = devices
-        self._packs: dict[tuple[int, Owners], list[Cell]] = {}
+        self._packs: dict[tuple[int, Owners], list[TensorFlowSlot]] = {}
         self._where: dict[
-            Cell, tuple[tuple[int, Owners], int]
+            TensorFlowSlot, tuple[tuple[int, Owners], int]
         ] = {}  # its pack, and which it is
         self._tensors: dict[tuple[int, Owners], Any] = {}
         for store in stores:
             first = {
                 cell: p
-                for p, cell in reversed(list(enumerate(store.cells())))
+                for p, cell in reversed(list(enumerate(tensorflow_slots(store))))
                 if cell is not None
             }
             owners = tuple(sorted(first.values()))
@@ -56,7 +57,7 @@ class Handles:
         """Whether several positions have some."""
         return len({position for position, _ in self._packs}) > 1
 
-    def of(self, cells: Sequence[Cell]) -> tuple[list[Any], list[int]]:
+    def of(self, cells: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
         """Returns tensors of handles, and the number of each cell's among all
         of these.
         """

@@ -60,7 +60,7 @@ class ArrayStore:
         assert self.mesh is not None
         return slices_of(self.array, self.spec, self.placement, self.mesh)
 
-    def cells(self) -> Sequence[Any]:
+    def slots(self) -> Sequence[Any]:
         """An array is not written."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class SlicesStore:
         """Returns each position's slice."""
         return [None if k < 0 else self.different[k] for k in self.pattern]
 
-    def cells(self) -> Sequence[Any]:
+    def slots(self) -> Sequence[Any]:
         """An argument is not written."""
         raise NotImplementedError
 

@@ -53,9 +53,7 @@ def hosts(folder: str, seed: int) -> list[int]:
     for k, settings in enumerate(MESHES.values()):
         here = variables_on(mtf.Mesh(**settings), seed)
         mtf.save_checkpoint(os.path.join(folder, f"two_{k}"), 3, here)
-        found.append(
-            len({host_of(s.device) for v in here.values() for s in v.slices()})
-        )
+        found.append(len({host_of(s.device) for v in here.values() for s in v.slots()}))
     return found
 
 
