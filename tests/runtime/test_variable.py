@@ -86,8 +86,10 @@ def test_a_replicated_update_runs_once_on_shared_storage(devices, writes):
 
 def test_eager_updates_run_once_too(monkeypatch):
     calls = []
-    update = Write.update
-    monkeypatch.setattr(Write, "update", lambda *args: calls.append(1) or update(*args))
+    write = Write.write_in_place
+    monkeypatch.setattr(
+        Write, "write_in_place", lambda *args: calls.append(1) or write(*args)
+    )
     mesh = mtf.Mesh("data:4;model:2", "d_ff:model")
     v = mtf.Variable(mesh, "d_ff:4", counting, "v")
     v.assign(v + 1.0)
