@@ -111,7 +111,7 @@ from meshtf.ops.reductions.moments import (
     reduce_variance,
 )
 from meshtf.ops.nn.normalization import normalize_layer, normalize_rms
-from meshtf.ops.pointwise import cast, clip, where
+from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.windows.pooling import avg_pool, max_pool
 from meshtf.ops.random.random import (
     categorical,

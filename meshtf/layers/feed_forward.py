@@ -28,7 +28,16 @@ from meshtf.mesh import Mesh
 from meshtf.module import Module
 from meshtf.names import ShapeLike
 from meshtf.names.arguments import as_callable, as_sequence, check_bools
-from meshtf.ops import pointwise
+from meshtf.ops.elementwise.unary import sigmoid, softplus, tanh
+from meshtf.ops.nn.activations import (
+    elu,
+    gelu,
+    leaky_relu,
+    relu,
+    selu,
+    silu,
+    squared_relu,
+)
 
 Activation: TypeAlias = str | Callable[[Tensor], Tensor]
 
@@ -38,22 +47,22 @@ def _linear(x: Tensor) -> Tensor:
 
 
 def _gelu_exact(x: Tensor) -> Tensor:
-    return pointwise.gelu(x, approximate=False)
+    return gelu(x, approximate=False)
 
 
 _FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "linear": _linear,
-    "relu": pointwise.relu,
-    "leaky_relu": pointwise.leaky_relu,
-    "squared_relu": pointwise.squared_relu,
-    "elu": pointwise.elu,
-    "selu": pointwise.selu,
-    "gelu": pointwise.gelu,
+    "relu": relu,
+    "leaky_relu": leaky_relu,
+    "squared_relu": squared_relu,
+    "elu": elu,
+    "selu": selu,
+    "gelu": gelu,
     "gelu_exact": _gelu_exact,
-    "silu": pointwise.silu,
-    "sigmoid": pointwise.sigmoid,
-    "tanh": pointwise.tanh,
-    "softplus": pointwise.softplus,
+    "silu": silu,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+    "softplus": softplus,
 }
 _GATED = {
     "glu": "sigmoid",

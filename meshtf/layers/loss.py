@@ -16,8 +16,8 @@ from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.names import wide
 from meshtf.ops.elementwise.arithmetic import maximum, squared_difference
 from meshtf.ops.elementwise.unary import softplus
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.nn.cross_entropy import cross_entropy
-from meshtf.ops.pointwise import cast
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 

@@ -22,8 +22,8 @@ from meshtf.names.arguments import as_callable, as_sequence, check_floats
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import maximum
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.correlation import rms
-from meshtf.ops.pointwise import cast
 
 Rule = Callable[..., list[Any]]
 

@@ -37,11 +37,11 @@ from meshtf.names.arguments import (
 )
 from meshtf.ops.elementwise.arithmetic import maximum, minimum, outer
 from meshtf.ops.elementwise.unary import rsqrt, square
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.linear.correlation import rms
-from meshtf.ops.pointwise import cast
 from meshtf.ops.reductions.reduce import reduce_mean
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate, count
@@ -157,7 +157,7 @@ class Adafactor(Optimizer):
         """Updates a variable and its slots, in their data type."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_slots(slots, numbers)
+        check_update_arguments(slots, numbers)
         rate, fresh = numbers
         with lying(variable.slot_layout):
             grad = finished(cast(grad, rate.dtype))

@@ -21,10 +21,10 @@ from meshtf.names.arguments import (
     check_record,
 )
 from meshtf.ops.elementwise.unary import exp, sqrt
-from meshtf.ops.pointwise import cast
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.optimizer_updates import AdamUpdate, Decay
-from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import Optimizer, carry_out, is_half, usually_decays
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
@@ -84,7 +84,7 @@ class Adam(Optimizer):
         """Updates a variable and its slots."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_slots(slots, numbers)
+        check_update_arguments(slots, numbers)
         carry_out(self._fused(variable, slots), variable, grad, slots, *numbers)
 
     def _fused(self, variable: Variable, slots: dict[str, Variable]) -> AdamUpdate:
@@ -153,7 +153,7 @@ class AdamW(Adam):
         """Updates a variable and its slots."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_slots(slots, numbers)
+        check_update_arguments(slots, numbers)
         corrected, rate = numbers
         later = is_half(variable) and self.decays(variable)
         decay = rate * self.weight_decay if later else None

@@ -62,7 +62,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
         )
 
 
-def check_slots(slots: Any, numbers: Any) -> None:
+def check_update_arguments(slots: Any, numbers: Any) -> None:
     """Refuses slots and scalars that `update` does not take. Raises ArgumentError."""
     as_mapping("slots", slots, "slots by name, as in optimizer.slots[variable.name]")
     if not isinstance(numbers, tuple):
@@ -91,7 +91,7 @@ def check_step(step: Any) -> None:
         )
 
 
-def check_own_slots(optimizer: str, variable: Variable) -> None:
+def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
     """Refuses complex numbers, and a shape that the rules for slots cannot cut.
 
     Raises:

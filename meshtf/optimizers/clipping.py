@@ -18,7 +18,7 @@ from meshtf.names import wide
 from meshtf.names.arguments import as_float, as_sequence, refuse
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import sqrt, square
-from meshtf.ops.pointwise import cast
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.placing import beside_slots
 

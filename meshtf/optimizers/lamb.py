@@ -23,10 +23,10 @@ from meshtf.names.arguments import (
     check_record,
 )
 from meshtf.ops.elementwise.unary import sqrt, square
-from meshtf.ops.pointwise import cast, where
+from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.reductions.reduce import reduce_sum
 from meshtf.optimizers.adam import bias_correction
-from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import Optimizer, mix, usually_decays
 from meshtf.optimizers.placing import finished, lying
 from meshtf.optimizers.schedules import Rate
@@ -91,7 +91,7 @@ class LAMB(Optimizer):
         """Updates a variable and its slots."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_slots(slots, numbers)
+        check_update_arguments(slots, numbers)
         rate, first, second = numbers
         with lying(variable.slot_layout):
             grad = finished(cast(grad, rate.dtype))

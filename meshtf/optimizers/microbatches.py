@@ -29,8 +29,8 @@ from meshtf.ops.control.microbatch import (
     in_microbatches,
     microbatch,
 )
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import range
-from meshtf.ops.pointwise import cast
 
 
 def accumulate_gradients(

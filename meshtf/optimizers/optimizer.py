@@ -43,13 +43,13 @@ from meshtf.names.arguments import (
     as_sequence,
     check_record,
 )
-from meshtf.ops.pointwise import cast
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
 from meshtf.ops.variables.optimizer_updates import OptimizerUpdate
 from meshtf.optimizers.checks import (
     check_gradient,
-    check_own_slots,
     check_pairs,
+    check_slots_can_be_sharded,
     check_step,
 )
 from meshtf.optimizers.schedules import Rate, computed_in, scalar
@@ -104,7 +104,7 @@ class Optimizer(Module):
         for variable, shapes in zip(variables, slots, strict=True):
             as_mapping("slots", shapes, "shapes by the names of slots")
             if shapes:
-                check_own_slots(type(self).__name__, variable)
+                check_slots_can_be_sharded(type(self).__name__, variable)
         with self.scope():
             zeros = {
                 dtype: _zeros(variables, dtype)

@@ -24,7 +24,7 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_callable, as_float, check_floats, check_ints
 from meshtf.ops.elementwise.arithmetic import maximum, minimum
 from meshtf.ops.elementwise.unary import cos, rsqrt
-from meshtf.ops.pointwise import cast
+from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
 
 Schedule: TypeAlias = Callable[[Tensor], Tensor]

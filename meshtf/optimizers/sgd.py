@@ -16,7 +16,7 @@ from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_variables, check_tensors
 from meshtf.names.arguments import check_bools, check_floats, check_record
 from meshtf.ops.variables.optimizer_updates import DescentUpdate, MomentumUpdate
-from meshtf.optimizers.checks import check_slots
+from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import Optimizer, carry_out
 from meshtf.optimizers.schedules import Rate
 from meshtf.runtime.variable import Variable
@@ -58,7 +58,7 @@ class SGD(Optimizer):
         """Updates a variable and its velocity."""
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
-        check_slots(slots, numbers)
+        check_update_arguments(slots, numbers)
         op = (
             MomentumUpdate(variable, slots["velocity"], self.momentum, self.nesterov)
             if self.momentum

@@ -20,8 +20,8 @@ from meshtf.mesh import Mesh
 from meshtf.names import ShapeLike, dtype_name
 from meshtf.names.arguments import check_ints
 from meshtf.ops.elementwise.arithmetic import equal, greater_equal, outer
+from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import range as range_
-from meshtf.ops.pointwise import cast, where
 from meshtf.ops.shapes.reshape import rename
 
 # After softmax 0, and yet finite, so that a row of nothing else has no NaN.
