@@ -39,7 +39,7 @@ class Distance(mtf.Op):
     def role(self, factor: str) -> mtf.Role:  # slices of d give partial sums
         return mtf.Role.SUM if factor == self.dim else mtf.Role.MAP
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         x, c = xs
         return (tf.reduce_sum((x[:, None, :] - c[None, :, :]) ** 2, axis=-1),)
 

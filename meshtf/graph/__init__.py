@@ -14,7 +14,7 @@ from meshtf.graph.control_flow.body import Body, record_body
 from meshtf.graph.control_flow.branch import Branch
 from meshtf.graph.control_flow.call import Call
 from meshtf.graph.control_flow.loop import Loop
-from meshtf.graph.op import At, MatmulKernels, Op, Role, Sample, Spec
+from meshtf.graph.op import LocalContext, MatmulKernels, Op, Role, Sample, Spec
 from meshtf.graph.op_kinds import (
     ConstantOp,
     ControlFlowOp,
@@ -38,7 +38,6 @@ from meshtf.graph.recorder import Graph, Group, Rule
 from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
 
 __all__ = [
-    "At",
     "Body",
     "Branch",
     "Call",
@@ -52,6 +51,7 @@ __all__ = [
     "Group",
     "Held",
     "HostOp",
+    "LocalContext",
     "Loop",
     "MatmulKernels",
     "Node",

@@ -18,9 +18,9 @@ suite) follows from what stands here, so adding an op touches one file. A whole 
       def role(self, factor):           # a device that holds some rows gives zero for the others
         return Role.SUM if factor == self.rows else Role.MAP
 
-      def local(self, at, table, ids):  # the TensorFlow ops of ONE device
-        own = ids - at.offset(self.rows)
-        mine = (own >= 0) & (own < at.size(self.rows))
+      def local(self, context, table, ids):  # the TensorFlow ops of ONE device
+        own = ids - context.shard_offset(self.rows)
+        mine = (own >= 0) & (own < context.local_size(self.rows))
         rows = tf.gather(table, tf.where(mine, own, 0))
         return (tf.where(mine[:, None], rows, 0),)
 
@@ -87,10 +87,12 @@ class MatmulKernels(NamedTuple):
     all_onednn: bool = False
 
 
-class At(Protocol):
-    """Where `local` runs: sizes and offsets of one device's slice. Ints are Python
-    ints; offsets are scalar int32 tensors, since a segment is traced once for all
-    devices: no Python `if` on them."""
+class LocalContext(Protocol):
+    """Where `local` runs, as seen by one device: sizes and offsets of its shards.
+
+    Sizes are Python ints. Offsets are scalar int32 tensors, since a segment is traced
+    once for all devices: no Python `if` on them.
+    """
 
     inputs: tuple[Shape, ...]  # local shapes, as this device sees them
     outputs: tuple[Shape, ...]
@@ -107,31 +109,31 @@ class At(Protocol):
         on CPUs.
         """
 
-    def size(self, factor: str) -> int:
-        """Returns the rows of this slice."""
+    def local_size(self, factor: str) -> int:
+        """Returns the elements of this shard along a factor."""
 
-    def whole(self, factor: str) -> int:
-        """Returns the rows of all slices together."""
+    def global_size(self, factor: str) -> int:
+        """Returns the elements of all shards together along a factor."""
 
-    def parts(self, factor: str) -> int:
-        """Returns the number of slices: 1 where the factor is not cut."""
+    def num_shards(self, factor: str) -> int:
+        """Returns the number of shards: 1 where the factor is not sharded."""
 
-    def index(self, factor: str) -> Any:
-        """Returns the number of this slice; the Python int 0 where the factor is not
-        cut.
+    def shard_index(self, factor: str) -> Any:
+        """Returns which shard this is; the Python int 0 where the factor is not
+        sharded.
         """
 
-    def offset(self, factor: str) -> Any:
-        """Returns the first row of this slice; the Python int 0 where the factor is not
-        cut.
+    def shard_offset(self, factor: str) -> Any:
+        """Returns the global index of this shard's first element; the Python int 0
+        where the factor is not sharded.
         """
 
     def axis(self, i: int, dim: str) -> int:
         """Returns the position of a name among the dimensions of input i."""
 
     def window(self, i: int, dim: str, x: Any) -> Any:
-        """Returns input i with exactly its window's rows of `dim`, wherever they had to
-        come from.
+        """Returns input i with exactly its window's elements of `dim`, wherever they
+        had to come from.
         """
 
     def apart(self, x: Any) -> Any:
@@ -167,7 +169,7 @@ class Op(Frozen):
         """Returns what cutting `factor` does."""
         return Role.MAP
 
-    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         """Runs the TensorFlow ops of one device, as if there were no mesh."""
         raise NotImplementedError
 

@@ -14,6 +14,10 @@ _WINDOWS = (
 )
 _STATISTICS = "derive from mtf.OpWithStatistics, "
 _KINDS = "derive from ReadOp, WriteOp or HostOp of meshtf.graph"
+_CONTEXT = (
+    "its first argument is a LocalContext: size, whole, parts, index and offset are "
+    "local_size, global_size, num_shards, shard_index and shard_offset"
+)
 # Members that an op had, and what to do. Those of the second table are words that an op
 # may use for its own purposes: they are told only beside one of the first.
 _CHANGES = {
@@ -36,9 +40,9 @@ _MORE_CHANGES = {
     "first input's",
     "fill": "give it to the Window that window(...) returns",
     "shared": _STATISTICS + "whose statistics_dims() returns such dimensions",
-    "share": _STATISTICS + "and call it statistics(at, *xs), which returns "
+    "share": _STATISTICS + "and call it statistics(context, *xs), which returns "
     "mtf.Statistics(exchanged, residuals); what `local` did with at.told and at.kept is "
-    "local_sharded(at, gathered, residuals, *xs)",
+    "local_sharded(context, gathered, residuals, *xs)",
     "bodies": "derive from meshtf.graph.ControlFlowOp",
     "zero": "derive from meshtf.graph.ConstantOp, and call it is_zero",
     "update": "new_values(*inputs, *values) of a WriteOp returns what to write, and its "
@@ -66,6 +70,7 @@ def refuse_earlier_form(op: type, today: set[str]) -> None:
         explain_error(
             f"op {op.__name__} has members that ops no longer have.",
             **changes,
+            local=_CONTEXT,
             way_out="Change these; meshtf/graph/op.py tells what an op says, and "
             "op_kinds.py what more some kinds say.",
         )

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
-from meshtf.graph.op import At, Op, Spec
+from meshtf.graph.op import LocalContext, Op, Spec
 from meshtf.mesh import Mesh, Placement
 
 
@@ -177,7 +177,7 @@ class Window(NamedTuple):
 class WindowedOp(Op):
     """An op whose shards read elements of inputs that other shards hold.
 
-    `local` gets them by `at.window(input_index, dim, x)`. The size of a factor is that
+    `local` gets them by `context.window(input_index, dim, x)`. The size of a factor is that
     of the output's dimension, or, where no output has it, of the first input's.
     """
 
@@ -214,15 +214,15 @@ class OpWithStatistics(Op):
     Else `statistics` runs on each shard, one all_gather follows, and then
     `local_sharded`:
 
-        maximum, total = op.statistics(at, x).exchanged       # of this shard
-        op.local_sharded(at, gathered, residuals, x)          # gathered: [shards, ...]
+        maximum, total = op.statistics(context, x).exchanged       # of this shard
+        op.local_sharded(context, gathered, residuals, x)       # gathered: [shards, ...]
     """
 
     def statistics_dims(self) -> tuple[str, ...]:
         """Returns the factors whose shards exchange statistics."""
         raise NotImplementedError
 
-    def statistics(self, at: At, *xs: Any) -> Statistics:
+    def statistics(self, context: LocalContext, *xs: Any) -> Statistics:
         """Returns what one shard tells the others, and what it keeps."""
         raise NotImplementedError
 
@@ -235,7 +235,7 @@ class OpWithStatistics(Op):
 
     def local_sharded(
         self,
-        at: At,
+        context: LocalContext,
         gathered: tuple[Any, ...],
         residuals: tuple[Any, ...],
         *xs: Any,
@@ -243,7 +243,7 @@ class OpWithStatistics(Op):
         """Returns one device's shards of the outputs.
 
         Args:
-          at: where it runs.
+          context: where it runs.
           gathered: what all shards exchanged, each stacked in their order:
             [shards, ...].
           residuals: what this shard kept.

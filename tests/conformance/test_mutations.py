@@ -42,18 +42,18 @@ from meshtf.testing import check_export, check_op, check_program
 
 
 class Blind:
-    """An `at` that gives every slice the place of the first."""
+    """A context that gives every shard the place of the first."""
 
-    def __init__(self, at):
-        self._at = at
+    def __init__(self, context):
+        self._context = context
 
     def __getattr__(self, name):
-        return getattr(self._at, name)
+        return getattr(self._context, name)
 
-    def offset(self, factor):
+    def shard_offset(self, factor):
         return 0
 
-    index = offset
+    shard_index = shard_offset
 
 
 def mutant(op, only=None, **lies):
@@ -68,10 +68,10 @@ def mutant(op, only=None, **lies):
 
 def blind(op, only=None):
     """Returns an op that ignores where its slice lies."""
-    lies = {"local": lambda self, at, *xs: op.local(self, Blind(at), *xs)}
+    lies = {"local": lambda self, context, *xs: op.local(self, Blind(context), *xs)}
     if issubclass(op, OpWithStatistics):
-        lies["local_sharded"] = lambda self, at, *args: op.local_sharded(
-            self, Blind(at), *args
+        lies["local_sharded"] = lambda self, context, *args: op.local_sharded(
+            self, Blind(context), *args
         )
     return mutant(op, only, **lies)
 
@@ -81,9 +81,9 @@ def deaf(op):
     first one did.
     """
 
-    def local_sharded(self, at, gathered, residuals, *xs):
+    def local_sharded(self, context, gathered, residuals, *xs):
         first = tuple(tf.stack([t[0]] * len(t)) for t in gathered)
-        return op.local_sharded(self, at, first, residuals, *xs)
+        return op.local_sharded(self, context, first, residuals, *xs)
 
     return mutant(op, local_sharded=local_sharded)
 
@@ -133,37 +133,39 @@ def _filled_by_another_value(self, i, dim):
     return window and window._replace(fill=3.0 if self.value else 0.0)
 
 
-def _cumsum_in_wrong_order(self, at, gathered, residuals, x):
-    y = Cumsum.local_sharded(self, at, gathered, residuals, x)[0]
+def _cumsum_in_wrong_order(self, context, gathered, residuals, x):
+    y = Cumsum.local_sharded(self, context, gathered, residuals, x)[0]
     before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
     after = tf.cumsum(gathered[0], 0, exclusive=True, reverse=not self.reverse)
     return (
         y
-        - tf.gather(before, at.index(self.dim))
-        + tf.gather(after, at.index(self.dim)),
+        - tf.gather(before, context.shard_index(self.dim))
+        + tf.gather(after, context.shard_index(self.dim)),
     )
 
 
-def _seed_of_slice(self, at, seed, *seeds):
+def _seed_of_slice(self, context, seed, *seeds):
     names = self.shape.names
-    return Random.local(self, at, seed + sum(at.offset(n) for n in names), *seeds)
+    return Random.local(
+        self, context, seed + sum(context.shard_offset(n) for n in names), *seeds
+    )
 
 
-def _mean_of_slice(self, at, x):
-    y = Reduce.local(self, at, x)[0]
+def _mean_of_slice(self, context, x):
+    y = Reduce.local(self, context, x)[0]
     parts = 1
     for dim in self.dims:
-        parts *= at.parts(dim)
+        parts *= context.num_shards(dim)
     return (y * parts,)
 
 
-def _last_bit_of_slice(self, at, *seeds):
-    y = Random.local(self, at, *seeds)[0]
-    later = tf.reduce_any([at.index(n) > 0 for n in self.shape.names])
+def _last_bit_of_slice(self, context, *seeds):
+    y = Random.local(self, context, *seeds)[0]
+    later = tf.reduce_any([context.shard_index(n) > 0 for n in self.shape.names])
     return (tf.where(later, y * tf.constant(1 + 2e-7, y.dtype), y),)
 
 
-def _latest_wins(self, at, gathered, residuals, x):
+def _latest_wins(self, context, gathered, residuals, x):
     """Among equal values of shards, the last one's."""
     backwards = tuple(tf.reverse(t, [0]) for t in gathered)
     values, indices = (tf.concat(tf.unstack(t), -1) for t in backwards)
@@ -212,19 +214,19 @@ MUTANTS = {
     "fill: padded from outside by another value": mutant(
         Pad,
         window=_filled_by_another_value,
-        local=lambda self, at, x: (
+        local=lambda self, context, x: (
             (
                 tf.pad(
                     x,
                     [
                         [self.before, self.after] if n == self.dim else [0, 0]
-                        for n in at.inputs[0].names
+                        for n in context.inputs[0].names
                     ],
                     constant_values=tf.cast(self.value, x.dtype),
                 ),
             )
-            if at.parts(self.dim) == 1
-            else Pad.local(self, at, x)
+            if context.num_shards(self.dim) == 1
+            else Pad.local(self, context, x)
         ),
     ),
     "window: slice short by one": mutant(Slice, window=_windows_end_early(Slice)),

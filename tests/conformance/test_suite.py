@@ -41,11 +41,13 @@ class NeighbourMin(WindowedOp):
             else None
         )
 
-    def local(self, at, x):
-        if at.parts(self.dim) == 1:  # as a fused kernel would, which pads by itself
+    def local(self, context, x):
+        if (
+            context.num_shards(self.dim) == 1
+        ):  # as a fused kernel would, which pads by itself
             x = tf.pad(x, [[0, 0], [1, 1]], constant_values=float("inf"))
         else:
-            x = at.window(0, self.dim, x)
+            x = context.window(0, self.dim, x)
         return (tf.minimum(tf.minimum(x[:, :-2], x[:, 1:-1]), x[:, 2:]),)
 
 

@@ -18,7 +18,10 @@ def define(members, annotations=None, base=mtf.Op):
 @pytest.mark.parametrize(
     "members, told",
     [
-        ({"out": lambda self, x: (x,)}, ["out", "output_specs"]),
+        (
+            {"out": lambda self, x: (x,)},
+            ["out", "output_specs", "LocalContext", "local_size", "shard_offset"],
+        ),
         ({"linear": "joint"}, ["linear", "linearity"]),
         (
             {"needs": lambda self, i, dim: None, "fill": lambda self, i: 0.0},

@@ -110,7 +110,7 @@ CONSTRUCTS = (
         "indices are not counted from the first of a shard",
         INDEX_BOUNDS,
         "own",
-        "ids -= tf.cast(at.offset(dim), tf.int64)",
+        "ids -= tf.cast(context.shard_offset(dim), tf.int64)",
         "pass",
         TEST_SEGMENTS,
     ),

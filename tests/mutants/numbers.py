@@ -70,7 +70,7 @@ NUMBERS = (
         "slices hash from their own first index",
         BITS,
         "_rows",
-        "at.parts(name) > 1",
+        "context.num_shards(name) > 1",
         "False",
         TEST_RANDOM,
     ),

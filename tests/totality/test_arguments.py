@@ -193,7 +193,7 @@ def test_an_op_of_a_users_own_says_which_attribute_is_wrong(mesh, x):
         def output_specs(self, x):
             return (x,)
 
-        def local(self, at, x):
+        def local(self, context, x):
             return (x * self.by,)
 
     assert mtf.apply(Scaled(2), x).numpy()[0, 1] == 2

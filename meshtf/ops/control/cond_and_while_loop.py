@@ -121,7 +121,7 @@ class Ended(Op):
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:

@@ -59,7 +59,7 @@ class Result(Op):
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         return xs
 
 

@@ -60,7 +60,7 @@ class Slicewise(Op):
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self.cut else Role.WHOLE
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         ys = _as_tuple(self.fn(*xs))
         if len(ys) != len(self.outs) or any(y is None for y in ys):
             raise PlanError(
@@ -118,7 +118,7 @@ class SlicewiseGrad(Op):
         # them.
         return Role.WHOLE if any(factor in shape for shape in floats) else Role.SUM
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         inputs, dys = xs[: len(self.ins)], xs[len(self.ins) :]
         floats = [x for x in inputs if has_gradient(x.dtype.name)]
         with tf.GradientTape() as tape:

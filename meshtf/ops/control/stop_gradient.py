@@ -38,7 +38,7 @@ class StopGradient(GradientBarrier):
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
@@ -57,7 +57,7 @@ class OrderingToken(Op):
     def role(self, factor: str) -> Role:
         return Role.SAME
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         with tf.control_dependencies(xs):
             return (tf.zeros([], xs[0].dtype),)
 

@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import wide
 from meshtf.names.arguments import as_sequence
 from meshtf.ops.common.broadcasting import align, onto
@@ -50,11 +50,14 @@ class AddN(Op):
                 )
         return (xs[0],)
 
-    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         # More than two half floats: TensorFlow would round after each of them.
         ys = xs if len(xs) < 3 else [tf.cast(x, wide(x.dtype.name)) for x in xs]
         y = tf.add_n(
-            [align(x, s, at.outputs[0]) for x, s in zip(ys, at.inputs, strict=True)]
+            [
+                align(x, s, context.outputs[0])
+                for x, s in zip(ys, context.inputs, strict=True)
+            ]
         )
         return (tf.cast(y, xs[0].dtype),)
 

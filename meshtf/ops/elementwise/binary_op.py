@@ -17,7 +17,16 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph import (
+    OPERATORS,
+    LocalContext,
+    Op,
+    Sample,
+    Spec,
+    Tensor,
+    apply,
+    apply_all,
+)
 from meshtf.names import has_gradient, is_complex
 from meshtf.ops.common.broadcasting import align, join, onto
 from meshtf.ops.common.checks import same_dtype
@@ -158,11 +167,11 @@ class Binary(Op):
     def output_specs(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
         return (Spec(join(x.shape, y.shape), result_type(self.fn, same_dtype(x, y))),)
 
-    def local(self, at: At, x: Any, y: Any) -> tuple[Any, ...]:
-        if at.inputs[0] != at.inputs[1]:
+    def local(self, context: LocalContext, x: Any, y: Any) -> tuple[Any, ...]:
+        if context.inputs[0] != context.inputs[1]:
             x, y = (
-                align(v, s, at.outputs[0])
-                for v, s in zip((x, y), at.inputs, strict=True)
+                align(v, s, context.outputs[0])
+                for v, s in zip((x, y), context.inputs, strict=True)
             )
         return (FUNCTIONS[self.fn](x, y),)
 
@@ -209,10 +218,10 @@ class BinaryGrad(Op):
     def output_specs(self, dz: Spec, x: Spec, y: Spec) -> tuple[Spec, ...]:
         return (dz, dz)
 
-    def local(self, at: At, dz: Any, x: Any, y: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> tuple[Any, ...]:
         x, y = (
-            align(v, s, at.outputs[0])
-            for v, s in zip((x, y), at.inputs[1:], strict=True)
+            align(v, s, context.outputs[0])
+            for v, s in zip((x, y), context.inputs[1:], strict=True)
         )
         if self.fn == "pow":
             return _pow_gradients(dz, x, y)

@@ -17,7 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
 from meshtf.ops.common.broadcasting import align, is_scalar, join, onto, that_meet
@@ -35,7 +35,7 @@ class Conj(Op):
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (x,)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.math.conj(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
@@ -60,12 +60,13 @@ class Complex(Op):
             )
         return (Spec(join(re.shape, im.shape), complex_dtype(dtype)),)
 
-    def local(self, at: At, re: Any, im: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, re: Any, im: Any) -> tuple[Any, ...]:
         re, im = (
-            align(v, s, at.outputs[0]) for v, s in zip((re, im), at.inputs, strict=True)
+            align(v, s, context.outputs[0])
+            for v, s in zip((re, im), context.inputs, strict=True)
         )
         if re.shape != im.shape:
-            re, im = (tf.broadcast_to(v, at.outputs[0].sizes) for v in (re, im))
+            re, im = (tf.broadcast_to(v, context.outputs[0].sizes) for v in (re, im))
         return (tf.complex(re, im),)
 
     def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> list[Any]:
@@ -99,7 +100,7 @@ class Part(Op):
             )
         return (Spec(x.shape, real_dtype(x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.math.imag(x) if self.imaginary else tf.math.real(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_complex, is_integer
 from meshtf.ops.common.broadcasting import check_scalar, is_scalar, plain, that_meet
 from meshtf.ops.elementwise.binary_op import (
@@ -129,7 +129,7 @@ class Scalar(Op):
             )
         return (Spec(x.shape, result_type(self.fn, x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:
             return (_POWERS[self.value](x),)
         value = tf.constant(self.value, x.dtype)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_complex, is_integer, real_dtype
 from meshtf.ops.elementwise.binary_op import Binary, over, scaled
 from meshtf.ops.elementwise.complex import conj
@@ -228,7 +228,7 @@ class Unary(Op):
             )
         )
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (_TABLE[self.fn].local(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
@@ -269,7 +269,7 @@ class UnaryGrad(Op):
     def output_specs(self, dy: Spec, v: Spec) -> tuple[Spec, ...]:
         return (v,)
 
-    def local(self, at: At, dy: Any, v: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, v: Any) -> tuple[Any, ...]:
         return (FUSED_GRADIENTS[self.fn](dy, v),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, v: Any) -> list[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
@@ -65,17 +65,21 @@ class Where(Op):
                 check_scalar(value, dtype)
         return (Spec(join(condition.shape, *(b.shape for b in branches)), dtype),)
 
-    def local(self, at: At, condition: Any, *branches: Any) -> tuple[Any, ...]:
+    def local(
+        self, context: LocalContext, condition: Any, *branches: Any
+    ) -> tuple[Any, ...]:
         given = iter(
-            align(b, s, at.outputs[0])
-            for b, s in zip(branches, at.inputs[1:], strict=True)
+            align(b, s, context.outputs[0])
+            for b, s in zip(branches, context.inputs[1:], strict=True)
         )
         dtype = branches[0].dtype if branches else self.dtype
         x, y = (
             next(given) if v is None else tf.constant(v, dtype)
             for v in (self.x, self.y)
         )
-        return (tf.where(align(condition, at.inputs[0], at.outputs[0]), x, y),)
+        return (
+            tf.where(align(condition, context.inputs[0], context.outputs[0]), x, y),
+        )
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> list[Any]:
         # Chosen, never multiplied: a NaN in the branch that was not taken stays there.
@@ -128,7 +132,7 @@ class Cast(Op):
             )
         return (Spec(x.shape, self.new),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.cast(x, self.new),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
@@ -159,7 +163,7 @@ class Clip(Op):
                 check_scalar(bound, x.dtype)
         return (x,)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         low, high = (
             None if v is None else tf.constant(v, x.dtype)
             for v in (self.low, self.high)
@@ -185,7 +189,7 @@ class ClipGrad(Op):
     def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
-    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
         inside = tf.equal(

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, ShapeLike, is_integer
 from meshtf.names.arguments import as_bool
@@ -56,15 +56,23 @@ class UpdateRows(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.rows else Role.MAP
 
-    def local(self, at: At, x: Any, begin: Any, rows: Any) -> tuple[Any, ...]:
-        outer = at.inputs[0].only(at.inputs[0].names[: at.axis(0, self.dim)])
-        n, size, cut = at.size(self.dim), at.size(self.rows), at.parts(self.dim) > 1
-        begin = begin - at.offset(self.dim) if cut else begin
+    def local(
+        self, context: LocalContext, x: Any, begin: Any, rows: Any
+    ) -> tuple[Any, ...]:
+        outer = context.inputs[0].only(
+            context.inputs[0].names[: context.axis(0, self.dim)]
+        )
+        n, size, cut = (
+            context.local_size(self.dim),
+            context.local_size(self.rows),
+            context.num_shards(self.dim) > 1,
+        )
+        begin = begin - context.shard_offset(self.dim) if cut else begin
         x_rows, rows = (
             tf.reshape(y, [outer.size, k, -1]) for y, k in ((x, n), (rows, size))
         )
-        if at.compiled or at.inputs[1].names or cut and size > 1:
-            begin = tf.broadcast_to(align(begin, at.inputs[1], outer), outer.sizes)
+        if context.compiled or context.inputs[1].names or cut and size > 1:
+            begin = tf.broadcast_to(align(begin, context.inputs[1], outer), outer.sizes)
             y = _scattered(x_rows, tf.reshape(begin, [-1, 1, 1]), rows)
         else:
             if cut:  # the row itself goes where another slice's is meant

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -75,14 +75,14 @@ class Gather(Op):
     def role(self, factor: str) -> Role:
         return Role.SUM if factor == self.dim else Role.MAP
 
-    def local(self, at: At, table: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, table: Any, ids: Any) -> tuple[Any, ...]:
         given, mine, sure = ids, None, self.outside in ("error", "trusted")
-        if at.parts(self.dim) > 1 or not sure or not at.kernels_refuse:
-            ids = refusing(at, self.dim, ids, self.outside)
-        if at.parts(self.dim) > 1 or not sure:
-            ids, mine = own(at, self.dim, ids)
+        if context.num_shards(self.dim) > 1 or not sure or not context.kernels_refuse:
+            ids = refusing(context, self.dim, ids, self.outside)
+        if context.num_shards(self.dim) > 1 or not sure:
+            ids, mine = own(context, self.dim, ids)
             ids = tf.where(mine, ids, 0)
-        (have, places), out = at.inputs, at.outputs[0].names
+        (have, places), out = context.inputs, context.outputs[0].names
         batch = [n for n in places.names if n in have]
         others = [n for n in places.names if n not in have]
         rest = [n for n in have.names if n not in places]
@@ -97,7 +97,7 @@ class Gather(Op):
         if mine is not None:
             mine = tf.reshape(mine, [*places.sizes, *[1] * (len(out) - len(places))])
             y = tf.where(mine, y, tf.zeros([], y.dtype))
-        return (marked(at, self.dim, y, given, self.outside),)
+        return (marked(context, self.dim, y, given, self.outside),)
 
     def gradient(
         self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor
@@ -131,9 +131,9 @@ class SegmentSum(Op):
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self.like else Role.SUM
 
-    def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
         sums = into_segments(
-            tf.math.unsorted_segment_sum, at, self.dim, widen(x), ids, self.outside
+            tf.math.unsorted_segment_sum, context, self.dim, widen(x), ids, self.outside
         )
         return (tf.cast(sums, x.dtype),)  # else half floats stop counting at 256
 
@@ -163,14 +163,19 @@ class OneHot(Op):
         _check_ids(ids, self.dim.name)
         return (Spec(ids.shape + self.dim, self.dtype),)
 
-    def local(self, at: At, ids: Any) -> tuple[Any, ...]:
-        if at.parts(self.dim.name) > 1:
-            ids = tf.cast(ids, tf.int64) - tf.cast(at.offset(self.dim.name), tf.int64)
+    def local(self, context: LocalContext, ids: Any) -> tuple[Any, ...]:
+        if context.num_shards(self.dim.name) > 1:
+            ids = tf.cast(ids, tf.int64) - tf.cast(
+                context.shard_offset(self.dim.name), tf.int64
+            )
         # TensorFlow's own 1 and 0 do not convert to bool.
         on = (True, False) if self.dtype == "bool" else (None, None)
         return (
             tf.one_hot(
-                indices(ids), at.size(self.dim.name), *on, dtype=tf.as_dtype(self.dtype)
+                indices(ids),
+                context.local_size(self.dim.name),
+                *on,
+                dtype=tf.as_dtype(self.dtype),
             ),
         )
 
@@ -192,12 +197,12 @@ class Range(Op):
     def output_specs(self) -> tuple[Spec, ...]:
         return (Spec(Shape(self.dim), self.dtype),)
 
-    def local(self, at: At) -> tuple[Any, ...]:
+    def local(self, context: LocalContext) -> tuple[Any, ...]:
         rows = tf.range(
-            at.size(self.dim.name)
+            context.local_size(self.dim.name)
         )  # its length must be static: the offset is not
-        if at.parts(self.dim.name) > 1:
-            rows += at.offset(self.dim.name)
+        if context.num_shards(self.dim.name) > 1:
+            rows += context.shard_offset(self.dim.name)
         return (tf.cast(rows, tf.as_dtype(self.dtype)),)
 
     def gradient(self, dy: Tensor, y: Tensor) -> list[Tensor | None]:

@@ -22,22 +22,22 @@ from typing import Any, Literal, TypeAlias
 
 import tensorflow as tf
 
-from meshtf.graph import At
+from meshtf.graph import LocalContext
 from meshtf.names import Shape
 from meshtf.ops.shapes.reshape import arrange
 
 Outside: TypeAlias = Literal["error", "negative", "zeros", "trusted"]
 
 
-def refusals(at: At, dim: str, ids: Any, outside: Outside) -> list[Any]:
+def refusals(context: LocalContext, dim: str, ids: Any, outside: Outside) -> list[Any]:
     """Returns what must run before numbers of `dim` are used: an assertion, or nothing.
 
     Raises:
       InvalidArgumentError: a number lies outside, where values are known already.
     """
-    if at.compiled or outside in ("zeros", "trusted"):
+    if context.compiled or outside in ("zeros", "trusted"):
         return []
-    size = at.whole(dim)
+    size = context.global_size(dim)
     inside = _below(ids, size)
     if outside == "error":
         inside = inside & (ids >= 0)
@@ -57,9 +57,9 @@ def refusals(at: At, dim: str, ids: Any, outside: Outside) -> list[Any]:
     return []
 
 
-def refusing(at: At, dim: str, ids: Any, outside: Outside) -> Any:
+def refusing(context: LocalContext, dim: str, ids: Any, outside: Outside) -> Any:
     """Returns numbers of `dim`, none of which lies outside: see `refusals`."""
-    return after(refusals(at, dim, ids, outside), ids)
+    return after(refusals(context, dim, ids, outside), ids)
 
 
 def after(before: list[Any], x: Any) -> Any:
@@ -70,15 +70,15 @@ def after(before: list[Any], x: Any) -> Any:
         return tf.identity(x)
 
 
-def own(at: At, dim: str, ids: Any) -> tuple[Any, Any]:
+def own(context: LocalContext, dim: str, ids: Any) -> tuple[Any, Any]:
     """Returns ids counted from this slice's first element, and which of them are of
     this slice.
     """
     # In int64: TensorFlow computes int32 on the host, even for a GPU.
     ids = tf.cast(ids, tf.int64)
-    if at.parts(dim) > 1:
-        ids -= tf.cast(at.offset(dim), tf.int64)
-    return ids, (ids >= 0) & (ids < at.size(dim))
+    if context.num_shards(dim) > 1:
+        ids -= tf.cast(context.shard_offset(dim), tf.int64)
+    return ids, (ids >= 0) & (ids < context.local_size(dim))
 
 
 def indices(ids: Any) -> Any:
@@ -86,42 +86,52 @@ def indices(ids: Any) -> Any:
     return ids if ids.dtype in (tf.int32, tf.int64) else tf.cast(ids, tf.int64)
 
 
-def marked(at: At, dim: str, y: Any, ids: Any, outside: Outside) -> Any:
+def marked(context: LocalContext, dim: str, y: Any, ids: Any, outside: Outside) -> Any:
     """Returns y[*ids, ...], under XLA with NaN or the least integer where ids lie
     outside of `dim`.
 
     One slice says it, since those of all slices are added up.
     """
-    if not at.compiled or outside in ("zeros", "trusted"):
+    if not context.compiled or outside in ("zeros", "trusted"):
         return y
-    right = _below(ids, at.whole(dim))
+    right = _below(ids, context.global_size(dim))
     if outside == "error":
         right = right & (ids >= 0)
-    if at.parts(dim) > 1:
-        right = right | tf.not_equal(at.index(dim), 0)
+    if context.num_shards(dim) > 1:
+        right = right | tf.not_equal(context.shard_index(dim), 0)
     least = math.nan if y.dtype.is_floating or y.dtype.is_complex else y.dtype.min
     right = tf.reshape(right, [*ids.shape, *[1] * (len(y.shape) - len(ids.shape))])
     return tf.where(right, y, tf.constant(least, y.dtype))
 
 
 def into_segments(
-    kernel: Callable[..., Any], at: At, dim: str, x: Any, ids: Any, outside: Outside
+    kernel: Callable[..., Any],
+    context: LocalContext,
+    dim: str,
+    x: Any,
+    ids: Any,
+    outside: Outside,
 ) -> Any:
     """Returns what an unsorted segment kernel makes of x[*batch, *places, *rest] and
     its numbers ids[*batch, *places], for the elements of `dim` of this slice; negatives
     go nowhere."""
-    (have, places), out = at.inputs, at.outputs[0]
+    (have, places), out = context.inputs, context.outputs[0]
     batch = [n for n in places.names if n in out]
     others = [n for n in places.names if n not in out]
     rest = [n for n in out.names if n not in batch and n != dim]
-    rows = at.size(dim)
+    rows = context.local_size(dim)
     order = batch + others
-    if outside == "error" or batch or at.parts(dim) > 1 or not at.kernels_refuse:
-        ids = refusing(at, dim, ids, outside)
+    if (
+        outside == "error"
+        or batch
+        or context.num_shards(dim) > 1
+        or not context.kernels_refuse
+    ):
+        ids = refusing(context, dim, ids, outside)
     ids = arrange(ids, places.names, order)
     groups = math.prod(out[n] for n in batch)
-    if batch or at.parts(dim) > 1 or outside == "zeros":
-        ids, mine = own(at, dim, ids)
+    if batch or context.num_shards(dim) > 1 or outside == "zeros":
+        ids, mine = own(context, dim, ids)
         if batch:  # element i of group g is segment g * rows + i
             ids += _firsts(batch, order, places, groups * rows, rows)
         ids = tf.where(mine, ids, -1)

@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, wide
 from meshtf.ops.common.checks import require_dim
@@ -64,8 +64,8 @@ class SegmentExtreme(Op):
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self.like else Role(self.kind)
 
-    def local(self, at: At, x: Any, ids: Any) -> tuple[Any, ...]:
-        y = into_segments(_KERNELS[self.kind], at, self.dim, x, ids, "negative")
+    def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
+        y = into_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
         if (
             y.dtype.is_floating
         ):  # of nothing, and of infinities, the kernels give a finite number

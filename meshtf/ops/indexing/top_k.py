@@ -19,7 +19,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     OpWithStatistics,
     Role,
     Sample,
@@ -75,25 +75,27 @@ class TopK(OpWithStatistics):
         shape = x.shape.without(self.dim) + [best]
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return self._top(at, x)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return self._top(context, x)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        values, indices = self._top(at, x)
-        return Statistics(exchanged=(values, indices + at.offset(self.dim)))
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        values, indices = self._top(context, x)
+        return Statistics(exchanged=(values, indices + context.shard_offset(self.dim)))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         # In the order of shards, so that among equals the lowest index is met first.
         values, indices = (tf.concat(tf.unstack(t), -1) for t in gathered)
         values, best = tf.math.top_k(values, self.k.size)
         return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
 
-    def _top(self, at: At, x: Any) -> tuple[Any, Any]:
-        names = at.inputs[0].names
+    def _top(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
+        names = context.inputs[0].names
         x = arrange(x, names, [*(n for n in names if n != self.dim), self.dim])
-        values, indices = tf.math.top_k(x, min(self.k.size, at.size(self.dim)))
+        values, indices = tf.math.top_k(
+            x, min(self.k.size, context.local_size(self.dim))
+        )
         return values, indices
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
@@ -129,16 +131,18 @@ class ArgMax(OpWithStatistics):
         shape = x.shape.without(self.dim)
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (tf.argmax(x, at.axis(0, self.dim), output_type=tf.int32),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (tf.argmax(x, context.axis(0, self.dim), output_type=tf.int32),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        axis = at.axis(0, self.dim)
-        index = tf.argmax(x, axis, output_type=tf.int32) + at.offset(self.dim)
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        axis = context.axis(0, self.dim)
+        index = tf.argmax(x, axis, output_type=tf.int32) + context.shard_offset(
+            self.dim
+        )
         return Statistics(exchanged=(tf.reduce_max(x, axis), index))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         largest, indices = gathered
         slices = tf.stack(tf.unstack(indices), -1)

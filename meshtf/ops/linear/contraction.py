@@ -18,7 +18,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import At
+from meshtf.graph import LocalContext
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.linear.matmul_kernels import product
 
@@ -26,11 +26,16 @@ Names = tuple[str, ...]
 
 
 def contract(
-    x: Any, x_names: Names, y: Any, y_names: Names, out: Names, at: At | None = None
+    x: Any,
+    x_names: Names,
+    y: Any,
+    y_names: Names,
+    out: Names,
+    context: LocalContext | None = None,
 ) -> Any:
     """Returns the product of x and y, summed over the names that `out` lacks.
 
-    A name of only one input must be in `out`; `at` says which kernel will compute it.
+    A name of only one input must be in `out`; `context` says which kernel will compute it.
     """
     sizes = dict(zip(x_names, x.shape)) | dict(zip(y_names, y.shape))
     summed = [n for n in x_names if n in y_names and n not in out]
@@ -53,7 +58,7 @@ def contract(
     a, flip_a = _matrix(x, x_names, batch, x_free, summed, sizes)
     b, flip_b = _matrix(y, y_names, batch, summed, y_free, sizes)
     made = (*batch, *x_free, *y_free)
-    z = reshape(product(a, b, flip_a, flip_b, at), [sizes[n] for n in made])
+    z = reshape(product(a, b, flip_a, flip_b, context), [sizes[n] for n in made])
     return z if made == out else transpose(z, [made.index(n) for n in out])
 
 

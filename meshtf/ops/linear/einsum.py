@@ -66,14 +66,14 @@ class Einsum(Op):
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self.names else Role.SUM
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
-        names = [s.names for s in at.inputs]
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+        names = [s.names for s in context.inputs]
         if len(xs) == 2 and all(
             n in self.names or (n in names[0] and n in names[1])
             for x in names
             for n in x
         ):
-            return (contract(xs[0], names[0], xs[1], names[1], self.names, at),)
+            return (contract(xs[0], names[0], xs[1], names[1], self.names, context),)
         letters: dict[str, str] = {}
         terms = [
             "".join(letters.setdefault(n, chr(97 + len(letters))) for n in x)

@@ -22,7 +22,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Source, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Role, Sample, Source, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Names, Shape, complex_dtype, is_complex, names_of, real_dtype
 from meshtf.ops.common.checks import require_dim
@@ -48,9 +48,11 @@ class _Transform(Op):
         )
         return round(5 * n * math.log2(n)) * xs[0].shape.without(self.dim).size
 
-    def _along(self, at: At, kernel: Callable[[Any], Any], x: Any) -> tuple[Any, ...]:
+    def _along(
+        self, context: LocalContext, kernel: Callable[[Any], Any], x: Any
+    ) -> tuple[Any, ...]:
         order = list(range(len(x.shape)))
-        order.append(order.pop(at.axis(0, self.dim)))
+        order.append(order.pop(context.axis(0, self.dim)))
         y = kernel(transpose(x, order))
         return (transpose(y, [order.index(i) for i in range(len(order))]),)
 
@@ -83,8 +85,10 @@ class FFT(_Transform):
             )
         return (x,)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return self._along(at, tf.signal.ifft if self.inverse else tf.signal.fft, x)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return self._along(
+            context, tf.signal.ifft if self.inverse else tf.signal.fft, x
+        )
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         n = x.shape[self.dim]
@@ -120,8 +124,8 @@ class RFFT(_Transform):
             ),
         )
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return self._along(at, tf.signal.rfft, x)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return self._along(context, tf.signal.rfft, x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         n = x.shape[self.dim]
@@ -160,8 +164,8 @@ class IRFFT(_Transform):
             )
         return (Spec(x.shape.resize(self.dim, self.size), real_dtype(x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return self._along(at, lambda v: tf.signal.irfft(v, [self.size]), x)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return self._along(context, lambda v: tf.signal.irfft(v, [self.size]), x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [

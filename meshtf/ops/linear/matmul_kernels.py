@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import At
+from meshtf.graph import LocalContext
 
 _APART = 1024  # columns of float32 whose rows lie a multiple of 4 KiB apart
 _MORE = 16  # columns: a line of the cache
@@ -46,7 +46,9 @@ _MANY = 512  # rows: see `_suits_onednn`; from there on a transpose of b is a sm
 _EVERY_OTHER = 512  # columns of float32 whose rows lie a multiple of 2 KiB apart
 
 
-def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) -> Any:
+def product(
+    a: Any, b: Any, flip_a: bool, flip_b: bool, context: LocalContext | None = None
+) -> Any:
     """Returns the product of two (batches of) matrices, each transposed first where
     flipped.
 
@@ -55,14 +57,18 @@ def product(a: Any, b: Any, flip_a: bool, flip_b: bool, at: At | None = None) ->
       b: `[..., k, n]`, or `[..., n, k]` if flipped.
       flip_a: whether a is stored transposed.
       flip_b: whether b is.
-      at: says which kernel will compute it.
+      context: says which kernel will compute it.
     """
     if a.dtype == tf.bfloat16 and not _rounds():
         wide = product(
-            tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, at
+            tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, context
         )
         return tf.cast(wide, a.dtype)
-    kernels = at.matmul_kernels if at is not None and a.dtype == tf.float32 else None
+    kernels = (
+        context.matmul_kernels
+        if context is not None and a.dtype == tf.float32
+        else None
+    )
     if kernels and not tf.executing_eagerly():
         form = _form(a, b, flip_a, flip_b)
         if kernels.all_onednn and _turns(form):

@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names.arguments import as_bool
 from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.unary import square
@@ -31,7 +31,7 @@ class LeakyRelu(Op):
         require_floating(x, "leaky_relu")
         return (x,)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.raw_ops.LeakyRelu(features=x, alpha=self.alpha),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
@@ -48,7 +48,7 @@ class LeakyReluGrad(Op):
     def output_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
-    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
         return (tf.raw_ops.LeakyReluGrad(gradients=dy, features=x, alpha=self.alpha),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:

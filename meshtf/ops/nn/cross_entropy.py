@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError, ShapeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     Op,
     OpWithStatistics,
     Sample,
@@ -88,39 +88,47 @@ class CrossEntropy(OpWithStatistics):
     def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         return _workspace(logits, self.dim)
 
-    def local(self, at: At, logits: Any, labels: Any) -> tuple[Any, ...]:
-        statistics = self.statistics(at, logits, labels)
-        return self._from(at, *statistics, labels)
+    def local(self, context: LocalContext, logits: Any, labels: Any) -> tuple[Any, ...]:
+        statistics = self.statistics(context, logits, labels)
+        return self._from(context, *statistics, labels)
 
-    def statistics(self, at: At, logits: Any, labels: Any) -> Statistics:
-        axis, logits = at.axis(0, self.dim), widen(logits)
-        labels = _labels(labels, at.inputs[1], at.inputs[0].without(self.dim))
+    def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
+        axis, logits = context.axis(0, self.dim), widen(logits)
+        labels = _labels(labels, context.inputs[1], context.inputs[0].without(self.dim))
         powers, top = powers_below_top(logits, [axis])
         lse = tf.math.log(tf.reduce_sum(powers, axis)) + top
-        picked = _picked(logits, _own(labels, at, self.dim), axis)
+        picked = _picked(logits, _own(labels, context, self.dim), axis)
         if self.smoothing:
-            mean = tf.reduce_sum(logits, axis) * (1 / at.whole(self.dim))
+            mean = tf.reduce_sum(logits, axis) * (1 / context.global_size(self.dim))
             picked = picked * (1 - self.smoothing) + mean * self.smoothing
         return Statistics(exchanged=(lse, picked), residuals=(powers, top))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, logits: Any, labels: Any
+        self,
+        context: LocalContext,
+        gathered: Any,
+        residuals: Any,
+        logits: Any,
+        labels: Any,
     ) -> tuple[Any, ...]:
         whole = log_sum_exp(gathered[0], [0]), tf.reduce_sum(gathered[1], 0)
-        return self._from(at, whole, residuals, labels)
+        return self._from(context, whole, residuals, labels)
 
     def _from(
-        self, at: At, statistics: Any, residuals: Any, labels: Any
+        self, context: LocalContext, statistics: Any, residuals: Any, labels: Any
     ) -> tuple[Any, ...]:
         lse, picked = statistics
         powers, top = residuals
-        lse = after(refusals(at, self.dim, labels, "negative"), lse)
+        lse = after(refusals(context, self.dim, labels, "negative"), lse)
         loss = lse - picked
         loss = loss + self.z_loss * tf.square(lse) if self.z_loss else loss
         loss = _counted(
-            loss, _labels(labels, at.inputs[1], at.outputs[0]), at, self.dim
+            loss,
+            _labels(labels, context.inputs[1], context.outputs[0]),
+            context,
+            self.dim,
         )
-        return loss, lse, powers * expand(tf.exp(top - lse), at.axis(0, self.dim))
+        return loss, lse, powers * expand(tf.exp(top - lse), context.axis(0, self.dim))
 
     def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
         (dloss, dlse, dp), (_, lse, p), dxs = dys, ys, []
@@ -162,22 +170,22 @@ class CrossEntropyGrad(Op):
         return _workspace(p, self.dim)
 
     def local(
-        self, at: At, dloss: Any, p: Any, labels: Any, lse: Any
+        self, context: LocalContext, dloss: Any, p: Any, labels: Any, lse: Any
     ) -> tuple[Any, ...]:
-        axis = at.axis(1, self.dim)
-        labels = _labels(labels, at.inputs[2], at.inputs[0])
-        dloss = _counted(dloss, labels, at, self.dim)
+        axis = context.axis(1, self.dim)
+        labels = _labels(labels, context.inputs[2], context.inputs[0])
+        dloss = _counted(dloss, labels, context, self.dim)
         scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
         dx = p * expand(scale, axis)
         if self.smoothing:
             dx = dx - tf.expand_dims(
-                dloss * (self.smoothing / at.whole(self.dim)), axis
+                dloss * (self.smoothing / context.global_size(self.dim)), axis
             )
             dloss = dloss * (1 - self.smoothing)
-        own = _own(labels, at, self.dim)
+        own = _own(labels, context, self.dim)
         if axis == len(p.shape) - 1:
-            return (_subtract_at(dx, own, dloss, at),)
-        hot = tf.one_hot(own, at.size(self.dim), axis=axis, dtype=dx.dtype)
+            return (_subtract_at(dx, own, dloss, context),)
+        hot = tf.one_hot(own, context.local_size(self.dim), axis=axis, dtype=dx.dtype)
         return (dx - hot * tf.expand_dims(dloss, axis),)
 
     def gradient(
@@ -231,9 +239,9 @@ def _labels(labels: Any, have: Shape, want: Shape) -> Any:
     return arrange(tf.cast(labels, tf.int32), have.names, want.names)
 
 
-def _own(labels: Any, at: At, dim: str) -> Any:
+def _own(labels: Any, context: LocalContext, dim: str) -> Any:
     """Returns labels counted from the first row of a device."""
-    return labels - at.offset(dim) if at.parts(dim) > 1 else labels
+    return labels - context.shard_offset(dim) if context.num_shards(dim) > 1 else labels
 
 
 def _picked(logits: Any, own: Any, axis: int) -> Any:
@@ -251,16 +259,18 @@ def _picked(logits: Any, own: Any, axis: int) -> Any:
     )
 
 
-def _counted(loss: Any, labels: Any, at: At, dim: str) -> Any:
+def _counted(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
     """Returns the loss, or its cotangent, 0 where the label is negative; under XLA,
     which does not refuse labels, NaN where there is no such class."""
     loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
-    if not at.compiled:
+    if not context.compiled:
         return loss
-    return tf.where(labels < at.whole(dim), loss, tf.constant(math.nan, loss.dtype))
+    return tf.where(
+        labels < context.global_size(dim), loss, tf.constant(math.nan, loss.dtype)
+    )
 
 
-def _subtract_at(x: Any, own: Any, amount: Any, at: At) -> Any:
+def _subtract_at(x: Any, own: Any, amount: Any, context: LocalContext) -> Any:
     """Subtracts amount[rows] from x[rows, size] at own[rows], where that is one of the
     columns.
     """
@@ -273,7 +283,7 @@ def _subtract_at(x: Any, own: Any, amount: Any, at: At) -> Any:
         tf.stack([tf.range(rows, dtype=column.dtype), column], 1),
         reshape(x, [rows, size]),
     )
-    if at.compiled:  # XLA does not know the other
+    if context.compiled:  # XLA does not know the other
         y = tf.tensor_scatter_nd_sub(x, place, amount)
     else:  # in place where nobody else holds x, which the other copies
         y = tf.raw_ops.ScatterNdNonAliasingAdd(input=x, indices=place, updates=-amount)

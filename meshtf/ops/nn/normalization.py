@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import (
-    At,
+    LocalContext,
     OpWithStatistics,
     Sample,
     Spec,
@@ -76,12 +76,14 @@ class Normalize(_Along):
         require_floating(x, "normalize_layer" if self.center else "normalize_rms")
         return (x, Spec(x.shape.without(self.dim), wide(x.dtype)))
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        statistics = self.statistics(at, x)
-        return self._scaled(at, statistics.residuals[0], statistics.exchanged[-1], x)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        statistics = self.statistics(context, x)
+        return self._scaled(
+            context, statistics.residuals[0], statistics.exchanged[-1], x
+        )
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        x, axis = widen(x), at.axis(0, self.dim)
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        x, axis = widen(x), context.axis(0, self.dim)
         if not self.center:
             return Statistics(exchanged=(_mean(tf.square(x), axis),), residuals=(x,))
         mean = _mean(x, axis)
@@ -90,20 +92,26 @@ class Normalize(_Along):
         return Statistics(exchanged=(mean, variance), residuals=(x, mean))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         if not self.center:
-            return self._scaled(at, residuals[0], tf.reduce_mean(gathered[0], 0), x)
+            return self._scaled(
+                context, residuals[0], tf.reduce_mean(gathered[0], 0), x
+            )
         y, mean = residuals
         means, variances = gathered
         whole = tf.reduce_mean(means, 0)
         y = y + (mean - whole)
         variance = tf.reduce_mean(variances + tf.square(means - whole), 0)
-        return self._scaled(at, y, variance, x)
+        return self._scaled(context, y, variance, x)
 
-    def _scaled(self, at: At, y: Any, variance: Any, x: Any) -> tuple[Any, ...]:
+    def _scaled(
+        self, context: LocalContext, y: Any, variance: Any, x: Any
+    ) -> tuple[Any, ...]:
         inverse = tf.math.rsqrt(variance + self.epsilon)
-        return tf.cast(y * inverse, x.dtype), squeeze(inverse, at.axis(0, self.dim))
+        return tf.cast(y * inverse, x.dtype), squeeze(
+            inverse, context.axis(0, self.dim)
+        )
 
     def gradient(self, dys: Any, ys: Any, x: Any) -> list[Any]:
         (dy, dinverse), (y, inverse) = dys, ys
@@ -137,29 +145,39 @@ class NormalizeGrad(_Along):
     def output_specs(self, dy: Spec, y: Spec, inverse: Spec) -> tuple[Spec, ...]:
         return (dy,)
 
-    def local(self, at: At, dy: Any, y: Any, inverse: Any) -> tuple[Any, ...]:
-        statistics = self.statistics(at, dy, y, inverse)
-        return self._from(at, *statistics, inverse, dy)
+    def local(
+        self, context: LocalContext, dy: Any, y: Any, inverse: Any
+    ) -> tuple[Any, ...]:
+        statistics = self.statistics(context, dy, y, inverse)
+        return self._from(context, *statistics, inverse, dy)
 
-    def statistics(self, at: At, dy: Any, y: Any, inverse: Any) -> Statistics:
-        dy, y, axis = widen(dy), widen(y), at.axis(0, self.dim)
+    def statistics(
+        self, context: LocalContext, dy: Any, y: Any, inverse: Any
+    ) -> Statistics:
+        dy, y, axis = widen(dy), widen(y), context.axis(0, self.dim)
         along = _mean(dy * y, axis)
         exchanged = (_mean(dy, axis), along) if self.center else (along,)
         return Statistics(exchanged, residuals=(dy, y))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, dy: Any, y: Any, inverse: Any
+        self,
+        context: LocalContext,
+        gathered: Any,
+        residuals: Any,
+        dy: Any,
+        y: Any,
+        inverse: Any,
     ) -> tuple[Any, ...]:
         means = tuple(tf.reduce_mean(t, 0) for t in gathered)
-        return self._from(at, means, residuals, inverse, dy)
+        return self._from(context, means, residuals, inverse, dy)
 
     def _from(
-        self, at: At, means: Any, residuals: Any, inverse: Any, like: Any
+        self, context: LocalContext, means: Any, residuals: Any, inverse: Any, like: Any
     ) -> tuple[Any, ...]:
         dy, y = residuals
         away = y * means[-1]
         away = away + means[0] if self.center else away
-        inverse = expand(inverse, at.axis(0, self.dim))
+        inverse = expand(inverse, context.axis(0, self.dim))
         return (tf.cast((dy - away) * inverse, like.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> list[Any]:

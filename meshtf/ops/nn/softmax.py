@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import tensorflow as tf
 
 from meshtf.graph import (
-    At,
+    LocalContext,
     OpWithStatistics,
     Sample,
     Spec,
@@ -82,18 +82,18 @@ class Softmax(_Along):
     samples = _SAMPLES
     numbers = 2
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (tf.cast(_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (tf.cast(_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        axis = at.axis(0, self.dim)
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        axis = context.axis(0, self.dim)
         below, top = _below(widen(x), axis)
         exponentials = tf.exp(below)
         total = tf.reduce_sum(exponentials, axis, keepdims=True)
         return Statistics(exchanged=(top, total), residuals=(exponentials, top))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         exponentials, top = residuals
         highest, total = _over_shards(*gathered)
@@ -111,19 +111,21 @@ class SoftmaxGrad(_Along):
 
     samples = _GRAD_SAMPLES
 
-    def local(self, at: At, dy: Any, y: Any) -> tuple[Any, ...]:
-        return self._from(self._total(at, dy, y), dy, y)
+    def local(self, context: LocalContext, dy: Any, y: Any) -> tuple[Any, ...]:
+        return self._from(self._total(context, dy, y), dy, y)
 
-    def statistics(self, at: At, dy: Any, y: Any) -> Statistics:
-        return Statistics(exchanged=(self._total(at, dy, y),))
+    def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
+        return Statistics(exchanged=(self._total(context, dy, y),))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, dy: Any, y: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> tuple[Any, ...]:
         return self._from(tf.reduce_sum(gathered[0], 0), dy, y)
 
-    def _total(self, at: At, dy: Any, y: Any) -> Any:
-        return tf.reduce_sum(widen(dy) * widen(y), at.axis(0, self.dim), keepdims=True)
+    def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
+        return tf.reduce_sum(
+            widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
+        )
 
     def _from(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
         return (tf.cast((widen(dy) - total) * widen(y), dy.dtype),)
@@ -144,17 +146,17 @@ class LogSoftmax(_Along):
     samples = _SAMPLES
     numbers = 2
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (tf.cast(_log_softmax(widen(x), at.axis(0, self.dim)), x.dtype),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (tf.cast(_log_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        axis = at.axis(0, self.dim)
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        axis = context.axis(0, self.dim)
         below, top = _below(widen(x), axis)
         total = tf.reduce_sum(tf.exp(below), axis, keepdims=True)
         return Statistics(exchanged=(top, total), residuals=(below, top))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         below, top = residuals
         highest, total = _over_shards(*gathered)
@@ -171,19 +173,19 @@ class LogSoftmaxGrad(_Along):
 
     samples = _GRAD_SAMPLES
 
-    def local(self, at: At, dy: Any, y: Any) -> tuple[Any, ...]:
-        return self._from(self._total(at, dy), dy, y)
+    def local(self, context: LocalContext, dy: Any, y: Any) -> tuple[Any, ...]:
+        return self._from(self._total(context, dy), dy, y)
 
-    def statistics(self, at: At, dy: Any, y: Any) -> Statistics:
-        return Statistics(exchanged=(self._total(at, dy),))
+    def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
+        return Statistics(exchanged=(self._total(context, dy),))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, dy: Any, y: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> tuple[Any, ...]:
         return self._from(tf.reduce_sum(gathered[0], 0), dy, y)
 
-    def _total(self, at: At, dy: Any) -> Any:
-        return tf.reduce_sum(widen(dy), at.axis(0, self.dim), keepdims=True)
+    def _total(self, context: LocalContext, dy: Any) -> Any:
+        return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
     def _from(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
         return (tf.cast(widen(dy) - tf.exp(widen(y)) * total, dy.dtype),)

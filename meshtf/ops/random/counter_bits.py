@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from meshtf.graph import At
+from meshtf.graph import LocalContext
 
 _PACKET = 16  # floats in the widest vector register
 _EMPTY: Mapping[str, tuple[int, int, Any]] = {}
@@ -40,7 +40,7 @@ def random_key(seeds: Sequence[Any]) -> Any:
 
 
 def index_words(
-    at: At,
+    context: LocalContext,
     names: Sequence[str],
     key: Any,
     places: Mapping[str, tuple[int, int, Any]] = _EMPTY,
@@ -49,14 +49,16 @@ def index_words(
     or, for a key that is a NumPy array, of arrays.
 
     Args:
-      at: where it runs.
+      context: where it runs.
       names: of the dimensions.
       key: see `random_key`.
       places: (count, inner, number) of dimensions that have but some of the indices of
         the whole: of each `count` blocks of `inner` of them one, the block `number`.
     """
-    sizes = [at.size(n) for n in names] or [1]
-    rows = [_rows(at, n, d, places.get(n)) for d, n in enumerate(names)] or [_one_row()]
+    sizes = [context.local_size(n) for n in names] or [1]
+    rows = [_rows(context, n, d, places.get(n)) for d, n in enumerate(names)] or [
+        _one_row()
+    ]
     salt = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
     if isinstance(key, np.ndarray):
         words = _avalanche(_avalanche(np.concatenate(rows) + key) + key[::-1] + salt)
@@ -140,14 +142,20 @@ def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
     return tf.reshape(y[:size], shape)
 
 
-def _rows(at: At, name: str, d: int, place: tuple[int, int, Any] | None) -> Any:
+def _rows(
+    context: LocalContext, name: str, d: int, place: tuple[int, int, Any] | None
+) -> Any:
     """Returns the global indices of one dimension, far from those of the others."""
     eager = tf.executing_eagerly()
     rows = (
-        np.arange(at.size(name), dtype=np.int32) if eager else tf.range(at.size(name))
+        np.arange(context.local_size(name), dtype=np.int32)
+        if eager
+        else tf.range(context.local_size(name))
     )
-    if at.parts(name) > 1:
-        rows = rows + (at.offset(name).numpy() if eager else at.offset(name))
+    if context.num_shards(name) > 1:
+        rows = rows + (
+            context.shard_offset(name).numpy() if eager else context.shard_offset(name)
+        )
     if place is not None:
         count, inner, number = place
         number = number.numpy() if eager else number

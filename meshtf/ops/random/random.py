@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, PlanError
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.mesh import Mesh
 from meshtf.names import (
@@ -110,11 +110,11 @@ class Random(Op):
     def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
         return (Spec(self.shape, self.dtype),)
 
-    def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
         y = of_elements(
             DISTRIBUTIONS[self.kind](self.dtype, self.scale, self.shift),
-            _words(at, self.shape, self.places, seeds),
-            at.outputs[0].sizes,
+            _words(context, self.shape, self.places, seeds),
+            context.outputs[0].sizes,
         )
         return (tf.cast(y, self.dtype),)
 
@@ -126,14 +126,17 @@ class Random(Op):
 
 
 def _words(
-    at: At, shape: Shape, places: Sequence[Strided], inputs: Sequence[Any]
+    context: LocalContext,
+    shape: Shape,
+    places: Sequence[Strided],
+    inputs: Sequence[Any],
 ) -> Any:
     number = len(inputs) - len(places)
     given = {
         p.dim: (p.microbatches, p.inner, first)
         for p, first in zip(places, inputs[number:])
     }
-    return index_words(at, shape.names, random_key(inputs[:number]), given)
+    return index_words(context, shape.names, random_key(inputs[:number]), given)
 
 
 class DropoutMask(Op):
@@ -165,12 +168,12 @@ class DropoutMask(Op):
     def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
         return (Spec(self.shape, "bool"),)
 
-    def local(self, at: At, *seeds: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
         dropped = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
         kept = of_elements(
             lambda a, b: mix_high(a, b) >= dropped,
-            _words(at, self.shape, self.places, seeds),
-            at.outputs[0].sizes,
+            _words(context, self.shape, self.places, seeds),
+            context.outputs[0].sizes,
         )
         return (kept,)
 
@@ -197,8 +200,8 @@ class Dropout(Op):
     def output_specs(self, x: Spec, mask: Spec) -> tuple[Spec, ...]:
         return (x,)
 
-    def local(self, at: At, x: Any, mask: Any) -> tuple[Any, ...]:
-        kept = align(mask, at.inputs[1], at.inputs[0])
+    def local(self, context: LocalContext, x: Any, mask: Any) -> tuple[Any, ...]:
+        kept = align(mask, context.inputs[1], context.inputs[0])
         return (
             tf.where(kept, x * tf.constant(self.scale, x.dtype), tf.zeros([], x.dtype)),
         )

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import At, Op, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Shape,
@@ -43,9 +43,12 @@ class Broadcast(Op):
                 )
         return (Spec(self.shape, x.dtype),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (
-            tf.broadcast_to(align(x, at.inputs[0], at.outputs[0]), at.outputs[0].sizes),
+            tf.broadcast_to(
+                align(x, context.inputs[0], context.outputs[0]),
+                context.outputs[0].sizes,
+            ),
         )
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:

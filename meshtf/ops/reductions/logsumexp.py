@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     OpWithStatistics,
     Role,
     Sample,
@@ -67,19 +67,19 @@ class LogSumExp(OpWithStatistics):
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(*self.dims), wide(x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (tf.cast(self._of(at, x), x.dtype),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (tf.cast(self._of(context, x), x.dtype),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        return Statistics(exchanged=(self._of(at, x),))
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        return Statistics(exchanged=(self._of(context, x),))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         return (tf.cast(log_sum_exp(gathered[0], [0]), x.dtype),)
 
-    def _of(self, at: At, x: Any) -> Any:
-        return log_sum_exp(widen(x), [at.axis(0, d) for d in self.dims])
+    def _of(self, context: LocalContext, x: Any) -> Any:
+        return log_sum_exp(widen(x), [context.axis(0, d) for d in self.dims])
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         finite = maximum(

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     OpWithStatistics,
     Role,
     Sample,
@@ -68,15 +68,17 @@ class Prod(OpWithStatistics):
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        y = tf.reduce_prod(widen(x), at.axis(0, self.dim))
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        y = tf.reduce_prod(widen(x), context.axis(0, self.dim))
         return (tf.cast(y, x.dtype),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        return Statistics(exchanged=(tf.reduce_prod(widen(x), at.axis(0, self.dim)),))
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        return Statistics(
+            exchanged=(tf.reduce_prod(widen(x), context.axis(0, self.dim)),)
+        )
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         return (tf.cast(tf.reduce_prod(gathered[0], 0), x.dtype),)
 
@@ -108,22 +110,26 @@ class ProdGrad(OpWithStatistics):
     def statistics_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
-        return self._from(at, _others(widen(x), at.axis(1, self.dim)), dy, x)
+    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+        return self._from(context, _others(widen(x), context.axis(1, self.dim)), dy, x)
 
-    def statistics(self, at: At, dy: Any, x: Any) -> Statistics:
-        return Statistics(exchanged=(tf.reduce_prod(widen(x), at.axis(1, self.dim)),))
+    def statistics(self, context: LocalContext, dy: Any, x: Any) -> Statistics:
+        return Statistics(
+            exchanged=(tf.reduce_prod(widen(x), context.axis(1, self.dim)),)
+        )
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, dy: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, x: Any
     ) -> tuple[Any, ...]:
-        axis = at.axis(1, self.dim)
-        elsewhere = tf.gather(_others(gathered[0], 0), at.index(self.dim))
+        axis = context.axis(1, self.dim)
+        elsewhere = tf.gather(_others(gathered[0], 0), context.shard_index(self.dim))
         others = _others(widen(x), axis) * tf.expand_dims(elsewhere, axis)
-        return self._from(at, others, dy, x)
+        return self._from(context, others, dy, x)
 
-    def _from(self, at: At, others: Any, dy: Any, x: Any) -> tuple[Any, ...]:
-        dy = align(widen(dy), at.inputs[0], at.outputs[0])
+    def _from(
+        self, context: LocalContext, others: Any, dy: Any, x: Any
+    ) -> tuple[Any, ...]:
+        dy = align(widen(dy), context.inputs[0], context.outputs[0])
         return (tf.cast(others * dy, x.dtype),)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import OPERATORS, LocalContext, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Names,
@@ -111,16 +111,16 @@ class Reduce(Op):
     def role(self, factor: str) -> Role:
         return _ROLES[self.kind] if factor in self.dims else Role.MAP
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        axes = [at.axis(0, d) for d in self.dims]
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        axes = [context.axis(0, d) for d in self.dims]
         y = (
-            sum_over(x, axes, at)
+            sum_over(x, axes, context)
             if self.kind == "sum"
             else _KERNELS[self.kind](x, axes)
         )
         if y.dtype == tf.bool:
             y = tf.cast(y, tf.int32)
-        parts = math.prod(at.parts(d) for d in self.dims)
+        parts = math.prod(context.num_shards(d) for d in self.dims)
         return (y * (1 / parts) if self.kind == "mean" and parts > 1 else y,)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:

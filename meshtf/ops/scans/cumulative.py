@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     OpWithStatistics,
     Sample,
     Spec,
@@ -81,26 +81,26 @@ class Cumsum(OpWithStatistics):
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (tf.cast(self._running(at, widen(x)), x.dtype),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (tf.cast(self._running(context, widen(x)), x.dtype),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        axis, x = at.axis(0, self.dim), widen(x)
-        y = self._running(at, x)
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        axis, x = context.axis(0, self.dim), widen(x)
+        y = self._running(context, x)
         last = [slice(None)] * axis + [slice(0, 1) if self.reverse else slice(-1, None)]
         total = y[last] + x[last] if self.exclusive else y[last]
         return Statistics(exchanged=(total,), residuals=(y,))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
-        y = residuals[0] + tf.gather(before, at.index(self.dim))
+        y = residuals[0] + tf.gather(before, context.shard_index(self.dim))
         return (tf.cast(y, x.dtype),)
 
-    def _running(self, at: At, x: Any) -> Any:
+    def _running(self, context: LocalContext, x: Any) -> Any:
         return tf.cumsum(
-            x, at.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse
+            x, context.axis(0, self.dim), exclusive=self.exclusive, reverse=self.reverse
         )
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
@@ -142,21 +142,23 @@ class Scan(OpWithStatistics):
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
         return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        y = running(self.kind, widen(x), at.axis(0, self.dim), self.reverse)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        y = running(self.kind, widen(x), context.axis(0, self.dim), self.reverse)
         return (tf.cast(y, x.dtype),)
 
-    def statistics(self, at: At, x: Any) -> Statistics:
-        axis = at.axis(0, self.dim)
+    def statistics(self, context: LocalContext, x: Any) -> Statistics:
+        axis = context.axis(0, self.dim)
         y = running(self.kind, widen(x), axis, self.reverse)
         return Statistics(exchanged=(_last(y, axis, self.reverse),), residuals=(y,))
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, x: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         reduce, totals = _REDUCE[self.kind], gathered[0]
         neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
-        totals = tf.where(_earlier(at, self.dim, self.reverse, totals), totals, neutral)
+        totals = tf.where(
+            _earlier(context, self.dim, self.reverse, totals), totals, neutral
+        )
         y = tf.broadcast_to(reduce(totals, [0]), x.shape)
         return (tf.cast(reduce(tf.stack([y, residuals[0]]), [0]), x.dtype),)
 
@@ -200,18 +202,18 @@ class LinearRecurrence(OpWithStatistics):
     def statistics_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
         return (Spec(a.shape.without(self.dim), wide(a.dtype)),) * 2
 
-    def local(self, at: At, a: Any, b: Any) -> tuple[Any, ...]:
-        axis = at.axis(0, self.dim)
+    def local(self, context: LocalContext, a: Any, b: Any) -> tuple[Any, ...]:
+        axis = context.axis(0, self.dim)
         _, h = running_linear(widen(a), widen(b), axis, self.reverse)
         return (tf.cast(h, b.dtype),)
 
-    def statistics(self, at: At, a: Any, b: Any) -> Statistics:
-        axis = at.axis(0, self.dim)
+    def statistics(self, context: LocalContext, a: Any, b: Any) -> Statistics:
+        axis = context.axis(0, self.dim)
         ys = running_linear(widen(a), widen(b), axis, self.reverse)
         return Statistics(tuple(_last(y, axis, self.reverse) for y in ys), ys)
 
     def local_sharded(
-        self, at: At, gathered: Any, residuals: Any, a: Any, b: Any
+        self, context: LocalContext, gathered: Any, residuals: Any, a: Any, b: Any
     ) -> tuple[Any, ...]:
         factor, h = residuals
         factors, lasts = gathered
@@ -220,9 +222,11 @@ class LinearRecurrence(OpWithStatistics):
         _, ends = running_linear(factors, lasts, 0, self.reverse)
         before = tf.roll(ends, -1 if self.reverse else 1, 0)
         first = tf.logical_not(
-            tf.reduce_any(_earlier(at, self.dim, self.reverse, ends))
+            tf.reduce_any(_earlier(context, self.dim, self.reverse, ends))
         )
-        h = tf.where(first, h, h + factor * tf.gather(before, at.index(self.dim)))
+        h = tf.where(
+            first, h, h + factor * tf.gather(before, context.shard_index(self.dim))
+        )
         return (tf.cast(h, b.dtype),)
 
     def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> list[Any]:
@@ -238,11 +242,11 @@ def _last(y: Any, axis: int, reverse: bool) -> Any:
     return y[(slice(None),) * axis + (slice(0, 1) if reverse else slice(-1, None),)]
 
 
-def _earlier(at: At, dim: str, reverse: bool, gathered: Any) -> Any:
+def _earlier(context: LocalContext, dim: str, reverse: bool, gathered: Any) -> Any:
     """Returns which of the statistics of shards come from those before this one, for
     broadcasting: [shards, 1, ...].
     """
-    number, here = tf.range(gathered.shape[0]), at.index(dim)
+    number, here = tf.range(gathered.shape[0]), context.shard_index(dim)
     found = number > here if reverse else number < here
     return tf.reshape(found, [-1] + [1] * (len(gathered.shape) - 1))
 

@@ -25,7 +25,7 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
     OPERATORS,
-    At,
+    LocalContext,
     Op,
     RenamingOp,
     Role,
@@ -70,7 +70,7 @@ class Rename(RenamingOp):
     def factor(self, dim: str) -> str:
         return dict(self.pairs).get(dim, dim)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (x,)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
@@ -124,8 +124,8 @@ class Reshape(RenamingOp):
     def role(self, factor: str) -> Role:
         return Role.MAP if factor in self._leading().values() else Role.WHOLE
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (tf.reshape(x, at.outputs[0].sizes),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (tf.reshape(x, context.outputs[0].sizes),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [apply(Reshape(self.new, self.old), transpose(dy, self.new))]
@@ -165,8 +165,8 @@ class Transpose(Op):
             )
         return (Spec(Shape(x.shape.dim(n) for n in self.names), x.dtype),)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (arrange(x, at.inputs[0].names, self.names),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (arrange(x, context.inputs[0].names, self.names),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [transpose(dy, x.shape)]
@@ -218,11 +218,13 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
     if len(names) < 2:
         return rename(x, names, (new,))
     rest = [n for n in x.shape.names if n not in names]
-    at = sum(n in rest for n in x.shape.names[: x.shape.index(names[0])])
-    x = transpose(x, (*rest[:at], *names, *rest[at:]))
-    every, end = list(x.shape), at + len(names)
+    start = sum(n in rest for n in x.shape.names[: x.shape.index(names[0])])
+    x = transpose(x, (*rest[:start], *names, *rest[start:]))
+    every, end = list(x.shape), start + len(names)
     merged = Dimension(new, x.shape.only(names).size)
-    return _reshape(x, [*every[:at], merged, *every[end:]], every[at:end], [merged])
+    return _reshape(
+        x, [*every[:start], merged, *every[end:]], every[start:end], [merged]
+    )
 
 
 def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
@@ -241,10 +243,10 @@ def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
                 tensor=repr(x.shape),
             )
         )
-    at = x.shape.index(dim)
+    place = x.shape.index(dim)
     return _reshape(
         x,
-        [*list(x.shape)[:at], *parts, *list(x.shape)[at + 1 :]],
+        [*list(x.shape)[:place], *parts, *list(x.shape)[place + 1 :]],
         [x.shape.dim(dim)],
         list(parts),
     )

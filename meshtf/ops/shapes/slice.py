@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import (
-    At,
+    LocalContext,
     Op,
     Role,
     Sample,
@@ -67,8 +67,8 @@ class Slice(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         return _shifted(self.begin) if dim == self.dim else None
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (at.window(0, self.dim, x),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [
@@ -112,8 +112,8 @@ class Pad(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         return _shifted(-self.before, self.value) if dim == self.dim else None
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (at.window(0, self.dim, x),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [slice(dy, self.dim, self.before, x.shape[self.dim])]
@@ -145,19 +145,21 @@ class Concat(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         return _shifted(-self._begins()[input_index]) if dim == self.dim else None
 
-    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
-        names = at.outputs[0].names
+    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+        names = context.outputs[0].names
         axis = names.index(self.dim)
-        whole = at.parts(self.dim) == 1
+        whole = context.num_shards(self.dim) == 1
         if (
             not whole
         ):  # each input over all rows of this slice, of which it has some or none
-            xs = tuple(at.window(i, self.dim, x) for i, x in enumerate(xs))
-        xs = tuple(arrange(x, shape.names, names) for x, shape in zip(xs, at.inputs))
+            xs = tuple(context.window(i, self.dim, x) for i, x in enumerate(xs))
+        xs = tuple(
+            arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
+        )
         if whole:
             return (tf.concat(xs, axis),)
         row = tf.reshape(
-            tf.range(at.size(self.dim)) + at.offset(self.dim),
+            tf.range(context.local_size(self.dim)) + context.shard_offset(self.dim),
             [-1 if i == axis else 1 for i in range(len(names))],
         )
         y = xs[-1]
@@ -198,8 +200,8 @@ class Chunk(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.dim else Role.MAP
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return tuple(tf.split(x, self.sizes, at.axis(0, self.dim)))
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return tuple(tf.split(x, self.sizes, context.axis(0, self.dim)))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
         return [transpose(concat(fill_gaps(dy, y), self.dim), x.shape)]

@@ -15,7 +15,17 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import OPERATORS, At, Op, Role, Sample, Spec, Tensor, apply, apply_all
+from meshtf.graph import (
+    OPERATORS,
+    LocalContext,
+    Op,
+    Role,
+    Sample,
+    Spec,
+    Tensor,
+    apply,
+    apply_all,
+)
 from meshtf.graph.arguments import as_tensors
 from meshtf.names import Dimension, Shape, name_of
 from meshtf.names.arguments import as_dim, as_int
@@ -45,11 +55,12 @@ class Stack(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.dim else Role.MAP
 
-    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
-        names = at.inputs[0].names
+    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+        names = context.inputs[0].names
         return (
             tf.stack(
-                [arrange(x, s.names, names) for x, s in zip(xs, at.inputs)], self.axis
+                [arrange(x, s.names, names) for x, s in zip(xs, context.inputs)],
+                self.axis,
             ),
         )
 
@@ -75,8 +86,8 @@ class Unstack(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.dim else Role.MAP
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return tuple(tf.unstack(x, axis=at.axis(0, self.dim)))
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return tuple(tf.unstack(x, axis=context.axis(0, self.dim)))
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
         many = isinstance(y, tuple)

@@ -18,7 +18,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import (
-    At,
+    LocalContext,
     Op,
     Role,
     Sample,
@@ -72,12 +72,12 @@ class MergeSplit(WindowedOp):
             lambda a: a - (a + self.odd) % 2, lambda b: b + (b + self.odd) % 2
         )
 
-    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
-        rest = [n for n in at.inputs[0].names if n not in (self.blocks, self.rows)]
+    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
+        rest = [n for n in context.inputs[0].names if n not in (self.blocks, self.rows)]
         order = [*rest, self.blocks, self.rows]
         xs = tuple(
-            arrange(at.window(i, self.blocks, x), s.names, order)
-            for i, (x, s) in enumerate(zip(xs, at.inputs))
+            arrange(context.window(i, self.blocks, x), s.names, order)
+            for i, (x, s) in enumerate(zip(xs, context.inputs))
         )
         pairs = [
             tf.reshape(x, [*x.shape[:-2], x.shape[-2] // 2, 2 * x.shape[-1]])
@@ -88,17 +88,22 @@ class MergeSplit(WindowedOp):
             keys,
             *(tf.gather(p, places, batch_dims=len(order) - 1) for p in pairs[1:]),
         ]
-        number = at.offset(self.blocks) + tf.range(at.size(self.blocks))
+        number = context.shard_offset(self.blocks) + tf.range(
+            context.local_size(self.blocks)
+        )
         partner = number + 1 - 2 * ((number + self.odd) % 2)
-        alone = ((partner < 0) | (partner >= at.whole(self.blocks)))[:, None]
-        first, size = (at.offset(self.blocks) + self.odd) % 2, at.size(self.blocks)
+        alone = ((partner < 0) | (partner >= context.global_size(self.blocks)))[:, None]
+        first, size = (
+            (context.shard_offset(self.blocks) + self.odd) % 2,
+            context.local_size(self.blocks),
+        )
         ys = [
             tf.where(
                 alone, _own(x, first, size), _own(tf.reshape(m, x.shape), first, size)
             )
             for x, m in zip(xs, merged)
         ]
-        return tuple(arrange(y, order, s.names) for y, s in zip(ys, at.outputs))
+        return tuple(arrange(y, order, s.names) for y, s in zip(ys, context.outputs))
 
     def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> list[Tensor | None]:
         return [None] * len(xs)
@@ -126,7 +131,9 @@ class Carried(Op):
     def output_specs(self, x: Spec, y: Spec, order: Spec) -> tuple[Spec, ...]:
         return (y,)
 
-    def local(self, at: At, x: Any, y: Any, order: Any) -> tuple[Any, ...]:
+    def local(
+        self, context: LocalContext, x: Any, y: Any, order: Any
+    ) -> tuple[Any, ...]:
         return (y,)
 
     def gradient(

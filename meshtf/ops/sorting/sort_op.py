@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, explain_error
-from meshtf.graph import At, Op, Role, Sample, Spec, Tensor, apply
+from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.names import is_floating, is_integer
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.shapes.reshape import arrange
@@ -48,8 +48,8 @@ class Sort(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.dim else Role.MAP
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        names = at.inputs[0].names
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        names = context.inputs[0].names
         order = _last(names, self.dim)
         return tuple(
             arrange(y, order, names)
@@ -82,11 +82,11 @@ class Reorder(Op):
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.dim else Role.MAP
 
-    def local(self, at: At, x: Any, order: Any) -> tuple[Any, ...]:
-        names = at.inputs[0].names
+    def local(self, context: LocalContext, x: Any, order: Any) -> tuple[Any, ...]:
+        names = context.inputs[0].names
         last = _last(names, self.dim)
         x = arrange(x, names, last)
-        order = arrange(order, at.inputs[1].names, last)
+        order = arrange(order, context.inputs[1].names, last)
         if not self.back:
             y = tf.gather(x, order, batch_dims=len(last) - 1)
         else:

@@ -41,8 +41,10 @@ class Fill(ConstantOp):
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (Spec(self.shape, self.dtype),)
 
-    def local(self, at: Any, *xs: Any) -> tuple[Any, ...]:
-        return (tf.constant(self.value, tf.as_dtype(self.dtype), at.outputs[0].sizes),)
+    def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
+        return (
+            tf.constant(self.value, tf.as_dtype(self.dtype), context.outputs[0].sizes),
+        )
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         return []

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
-from meshtf.graph import At, Op, Sample, Spec, Store, WriteOp
+from meshtf.graph import LocalContext, Op, Sample, Spec, Store, WriteOp
 from meshtf.names import wide
 
 
@@ -39,7 +39,7 @@ class Finish(Op):
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return xs
 
-    def local(self, at: At, *xs: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:

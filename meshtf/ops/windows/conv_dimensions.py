@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
-from meshtf.graph import At, Spec
+from meshtf.graph import LocalContext, Spec
 from meshtf.names import Dimension, Names, Shape, names_of, parse_pairs
 from meshtf.names.arguments import as_mapping
 from meshtf.ops.common.checks import require_dim, require_floating
@@ -92,12 +92,15 @@ class Geometry:
             [batch, *dims, groups, self.new],
         )
 
-    def kernels(self, at: At, rows: Sequence[int], channels: Sequence[int]) -> Kernels:
+    def kernels(
+        self, context: LocalContext, rows: Sequence[int], channels: Sequence[int]
+    ) -> Kernels:
         """Returns the TensorFlow ops for `rows` of x on this device; what is cut is
         padded already.
         """
         pads = [
-            (s.before, s.after) if at.parts(s.dim) == 1 else (0, 0) for s in self.slides
+            (s.before, s.after) if context.num_shards(s.dim) == 1 else (0, 0)
+            for s in self.slides
         ]
         return Kernels(
             tuple(rows),

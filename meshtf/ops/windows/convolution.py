@@ -21,7 +21,7 @@ from typing import Any
 
 from meshtf.errors import ShapeError
 from meshtf.graph import (
-    At,
+    LocalContext,
     Role,
     Sample,
     Spec,
@@ -154,14 +154,14 @@ class Conv(_Product):
         _sample("d:4;h:2;w:3", "i:3;j:2;k:1", "d:i;h:j;w:k", dilation={"d": 2}),
     )
 
-    def local(self, at: At, x: Any, kernel: Any) -> tuple[Any, ...]:
-        names = [shape.names for shape in at.inputs]
+    def local(self, context: LocalContext, x: Any, kernel: Any) -> tuple[Any, ...]:
+        names = [shape.names for shape in context.inputs]
         parts = self.geometry.parts(*names)
         x, kernel = pack(x, names[0], parts[0]), pack(kernel, names[1], parts[1])
-        y = self.geometry.kernels(at, x.shape[1:-2], kernel.shape[-3:]).forward(
+        y = self.geometry.kernels(context, x.shape[1:-2], kernel.shape[-3:]).forward(
             x, kernel
         )
-        return (unpack(y, at.outputs[0], parts[2]),)
+        return (unpack(y, context.outputs[0], parts[2]),)
 
     def gradient(
         self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor
@@ -194,18 +194,24 @@ class ConvTranspose(_Product):
         slide = self.geometry.slide(dim)
         return slide.backward if slide is not None and input_index == 0 else None
 
-    def local(self, at: At, y: Any, kernel: Any) -> tuple[Any, ...]:
-        names, slides = [shape.names for shape in at.inputs], self.geometry.slides
+    def local(self, context: LocalContext, y: Any, kernel: Any) -> tuple[Any, ...]:
+        names, slides = [shape.names for shape in context.inputs], self.geometry.slides
         parts = self.geometry.parts(self.names, names[1])
         y, kernel = pack(y, names[0], parts[2]), pack(kernel, names[1], parts[1])
         rows = [
-            s.rows if at.parts(s.dim) == 1 else s.reach(n)
+            s.rows if context.num_shards(s.dim) == 1 else s.reach(n)
             for n, s in zip(y.shape[1:-2], slides)
         ]
-        x = self.geometry.kernels(at, rows, kernel.shape[-3:]).input_gradient(y, kernel)
+        x = self.geometry.kernels(context, rows, kernel.shape[-3:]).input_gradient(
+            y, kernel
+        )
         for axis, slide in enumerate(slides, start=1):
-            x = x if at.parts(slide.dim) == 1 else own_rows(at, x, axis, slide)
-        return (unpack(x, at.outputs[0], parts[0]),)
+            x = (
+                x
+                if context.num_shards(slide.dim) == 1
+                else own_rows(context, x, axis, slide)
+            )
+        return (unpack(x, context.outputs[0], parts[0]),)
 
     def gradient(
         self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor
@@ -236,12 +242,14 @@ class ConvKernelGrad(_Product):
         slide = self.geometry.slide(dim)
         return slide.forward if slide is not None and input_index == 1 else None
 
-    def local(self, at: At, y: Any, x: Any) -> tuple[Any, ...]:
-        names = [shape.names for shape in at.inputs]
+    def local(self, context: LocalContext, y: Any, x: Any) -> tuple[Any, ...]:
+        names = [shape.names for shape in context.inputs]
         parts = self.geometry.parts(names[1], self.names)
         y, x = pack(y, names[0], parts[2]), pack(x, names[1], parts[0])
-        kernels = self.geometry.kernels(at, x.shape[1:-2], (*x.shape[-2:], y.shape[-1]))
-        return (unpack(kernels.kernel_gradient(x, y), at.outputs[0], parts[1]),)
+        kernels = self.geometry.kernels(
+            context, x.shape[1:-2], (*x.shape[-2:], y.shape[-1])
+        )
+        return (unpack(kernels.kernel_gradient(x, y), context.outputs[0], parts[1]),)
 
     def gradient(
         self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor

@@ -16,7 +16,7 @@ from typing import Any
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     Sample,
     Spec,
     Tensor,
@@ -83,25 +83,25 @@ class _Pool(WindowedOp):
             tuple(names[last + 1 :]),
         ]
 
-    def _packed(self, at: At, i: int, x: Any) -> Any:
+    def _packed(self, context: LocalContext, i: int, x: Any) -> Any:
         # Two tensors may have their names in two orders: the order of the output is
         # that of all.
-        return pack(x, at.inputs[i].names, self._parts(at.outputs[0].names))
+        return pack(x, context.inputs[i].names, self._parts(context.outputs[0].names))
 
-    def _padded(self, at: At, i: int, x: Any, fill: float) -> Any:
+    def _padded(self, context: LocalContext, i: int, x: Any, fill: float) -> Any:
         """Returns input i with all rows that the windows here read."""
-        x = self._packed(at, i, x)
+        x = self._packed(context, i, x)
         for axis, slide in enumerate(self.slides, start=1):
-            x = padded(at, x, axis, slide, fill)
+            x = padded(context, x, axis, slide, fill)
         return x
 
-    def _unpacked(self, at: At, y: Any) -> tuple[Any, ...]:
-        return (unpack(y, at.outputs[0], self._parts(at.outputs[0].names)),)
+    def _unpacked(self, context: LocalContext, y: Any) -> tuple[Any, ...]:
+        return (unpack(y, context.outputs[0], self._parts(context.outputs[0].names)),)
 
-    def _own(self, at: At, x: Any) -> tuple[Any, ...]:
+    def _own(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         for axis, slide in enumerate(self.slides, start=1):
-            x = own_rows(at, x, axis, slide)
-        return self._unpacked(at, x)
+            x = own_rows(context, x, axis, slide)
+        return self._unpacked(context, x)
 
     def flops(self, *xs: Spec) -> int:
         windows = {s.dim: s.windows for s in self.slides}
@@ -166,9 +166,9 @@ class MaxPool(_Pool):
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim, fill=-math.inf)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return self._unpacked(
-            at, largest(self.slides, self._padded(at, 0, x, -math.inf))
+            context, largest(self.slides, self._padded(context, 0, x, -math.inf))
         )
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
@@ -192,9 +192,9 @@ class MaxPoolGrad(_Pool):
             return self._window("backward", dim)
         return self._window("around", dim, fill=-math.inf)
 
-    def local(self, at: At, dy: Any, x: Any) -> tuple[Any, ...]:
-        dy, x = self._packed(at, 0, dy), self._padded(at, 1, x, -math.inf)
-        return self._own(at, largest_gradient(self.slides, dy, x))
+    def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
+        dy, x = self._packed(context, 0, dy), self._padded(context, 1, x, -math.inf)
+        return self._own(context, largest_gradient(self.slides, dy, x))
 
     def gradient(
         self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor
@@ -217,9 +217,9 @@ class MaxPoolPick(_Pool):
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim, fill=-math.inf if input_index else 0.0)
 
-    def local(self, at: At, z: Any, x: Any) -> tuple[Any, ...]:
-        z, x = self._padded(at, 0, z, 0.0), self._padded(at, 1, x, -math.inf)
-        return self._unpacked(at, largest_picks(self.slides, z, x))
+    def local(self, context: LocalContext, z: Any, x: Any) -> tuple[Any, ...]:
+        z, x = self._padded(context, 0, z, 0.0), self._padded(context, 1, x, -math.inf)
+        return self._unpacked(context, largest_picks(self.slides, z, x))
 
     def gradient(
         self, dp: Tensor, p: Tensor, z: Tensor, x: Tensor
@@ -245,8 +245,10 @@ class AvgPool(_Pool):
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("forward", dim)
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return self._unpacked(at, average(self.slides, self._padded(at, 0, x, 0.0)))
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return self._unpacked(
+            context, average(self.slides, self._padded(context, 0, x, 0.0))
+        )
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [apply(AvgPoolGrad(self.slides), dy)]
@@ -265,8 +267,10 @@ class AvgPoolGrad(_Pool):
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("backward", dim)
 
-    def local(self, at: At, dy: Any) -> tuple[Any, ...]:
-        return self._own(at, average_gradient(self.slides, self._packed(at, 0, dy)))
+    def local(self, context: LocalContext, dy: Any) -> tuple[Any, ...]:
+        return self._own(
+            context, average_gradient(self.slides, self._packed(context, 0, dy))
+        )
 
     def gradient(self, dx: Tensor, x: Tensor, dy: Tensor) -> list[Tensor | None]:
         return [apply(AvgPool(self.slides), dx)]

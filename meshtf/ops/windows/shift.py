@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import (
-    At,
+    LocalContext,
     Sample,
     Spec,
     Tensor,
@@ -61,8 +61,8 @@ class Shift(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         return _before(self.by, fill=self.value) if dim == self.dim else None
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        return (at.window(0, self.dim, x),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        return (context.window(0, self.dim, x),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [apply(Shift(self.dim, -self.by), dy)]
@@ -89,10 +89,12 @@ class Roll(WindowedOp):
     def window(self, input_index: int, dim: str) -> Window | None:
         return _before(self.by, wrap=True) if dim == self.dim else None
 
-    def local(self, at: At, x: Any) -> tuple[Any, ...]:
-        if at.parts(self.dim) > 1 or x.shape.num_elements() < _LARGE:
-            return (at.window(0, self.dim, x),)
-        return (tf.raw_ops.Roll(input=x, shift=[self.by], axis=[at.axis(0, self.dim)]),)
+    def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+        if context.num_shards(self.dim) > 1 or x.shape.num_elements() < _LARGE:
+            return (context.window(0, self.dim, x),)
+        return (
+            tf.raw_ops.Roll(input=x, shift=[self.by], axis=[context.axis(0, self.dim)]),
+        )
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [apply(Roll(self.dim, -self.by), dy)]

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import tensorflow as tf
 
 from meshtf.errors import ShapeError, explain_error
-from meshtf.graph import At, Window
+from meshtf.graph import LocalContext, Window
 from meshtf.names import Shape
 from meshtf.names.arguments import as_int, refuse
 from meshtf.ops.common.checks import require_dim
@@ -165,11 +165,13 @@ def transposed_rows(
             )
 
 
-def padded(at: At, x: Any, axis: int, slide: Slide, fill: float = 0.0) -> Any:
+def padded(
+    context: LocalContext, x: Any, axis: int, slide: Slide, fill: float = 0.0
+) -> Any:
     """Returns the rows that the windows here read; where rows are cut, they have been
     exchanged.
     """
-    if at.parts(slide.dim) > 1:
+    if context.num_shards(slide.dim) > 1:
         return x
     pads = [
         [slide.before, slide.after] if k == axis else [0, 0]
@@ -180,11 +182,11 @@ def padded(at: At, x: Any, axis: int, slide: Slide, fill: float = 0.0) -> Any:
     return x[(slice(None),) * axis + (slice(slide.reach(slide.windows)),)]
 
 
-def own_rows(at: At, x: Any, axis: int, slide: Slide) -> Any:
+def own_rows(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any:
     """Returns a slice's own rows of all that the windows here read, zeros where none
     reads them.
     """
-    rows, parts = at.size(slide.dim), at.parts(slide.dim)
+    rows, parts = context.local_size(slide.dim), context.num_shards(slide.dim)
     leads = slide.leads(rows, parts) if parts > 1 else [slide.before]
     front, back = max(0, -min(leads)), max(0, max(leads) + rows - x.shape[axis])
     if front or back:
@@ -193,7 +195,7 @@ def own_rows(at: At, x: Any, axis: int, slide: Slide) -> Any:
         )
     begin: Any = leads[0] + front
     if len(set(leads)) > 1:
-        begin = tf.gather(tf.constant(leads) + front, at.index(slide.dim))
+        begin = tf.gather(tf.constant(leads) + front, context.shard_index(slide.dim))
     sizes = x.shape.as_list()
     sizes[axis] = rows
     return tf.slice(x, [begin if k == axis else 0 for k in range(len(sizes))], sizes)

@@ -11,7 +11,7 @@ from meshtf.errors import PlanError, explain_error
 from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.partition import Compute, Segment, Value
-from meshtf.runtime.lowering.local_context import Coordinates, Here
+from meshtf.runtime.lowering.local_context import Coordinates, DeviceContext
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 Flat = list[Any]
@@ -51,13 +51,15 @@ def run_compute(
         xs = optimization_barrier([*xs, *after])[:-1]
     with tf.control_dependencies(after):
         xs = [tf.identity(x) for x in xs] if after else xs
-        at = Here(compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere)
-        env.update(zip(compute.outs, _one(compute, at, xs, env, outline)))
+        context = DeviceContext(
+            compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere
+        )
+        env.update(zip(compute.outs, _one(compute, context, xs, env, outline)))
 
 
 def _one(
     compute: Compute,
-    at: Here,
+    context: DeviceContext,
     xs: Flat,
     env: Mapping[Value, Any],
     outline: Outline | None,
@@ -65,29 +67,31 @@ def _one(
     """Runs one op on one device, or one half of it where shards exchange statistics."""
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
-        statistics = op.statistics(at, *xs)
-        _check_statistics(compute, op, at, statistics.exchanged)
+        statistics = op.statistics(context, *xs)
+        _check_statistics(compute, op, context, statistics.exchanged)
         return tuple(statistics.exchanged), tuple(statistics.residuals)
     if isinstance(op, OpWithStatistics) and compute.gathered is not None:
         assert compute.residuals is not None
         gathered, residuals = env[compute.gathered], env[compute.residuals]
-        ys = op.local_sharded(at, gathered, residuals, *xs)
+        ys = op.local_sharded(context, gathered, residuals, *xs)
     elif op.share_trace and outline is not None:
-        return _outlined(compute, at, xs, outline)
+        return _outlined(compute, context, xs, outline)
     else:
-        ys = op.local(at, *xs)
-    _check(compute, at, ys)
+        ys = op.local(context, *xs)
+    _check(compute, context, ys)
     return ys
 
 
-def _outlined(compute: Compute, at: Here, xs: Flat, outline: Outline) -> Sequence[Any]:
+def _outlined(
+    compute: Compute, context: DeviceContext, xs: Flat, outline: Outline
+) -> Sequence[Any]:
     """Calls an op's `local` as a function that all equal nodes share."""
     axes = [axis for axis, _ in compute.plan.cut]
-    coords = [at.coordinates[axis] for axis in axes]
-    key = (compute.node.op, compute.plan, at.inputs, tuple(x.dtype for x in xs))
+    coords = [context.coordinates[axis] for axis in axes]
+    key = (compute.node.op, compute.plan, context.inputs, tuple(x.dtype for x in xs))
 
     def body(*args: Any) -> list[Any]:
-        inside = at.inside(dict(zip(axes, args[len(xs) :])))
+        inside = context.inside(dict(zip(axes, args[len(xs) :])))
         ys = compute.node.op.local(inside, *args[: len(xs)])
         _check(compute, inside, ys)
         return list(ys)
@@ -96,10 +100,10 @@ def _outlined(compute: Compute, at: Here, xs: Flat, outline: Outline) -> Sequenc
     return outline(key, body, specs)([*xs, *coords])
 
 
-def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
+def _check(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
     """Holds `local` to what `output_specs` announced."""
     for y, spec, want in zip(
-        ys, (o.spec for o in compute.node.outputs), at.outputs, strict=True
+        ys, (o.spec for o in compute.node.outputs), context.outputs, strict=True
     ):
         if tuple(y.shape) != want.sizes or y.dtype.name != spec.dtype:
             raise PlanError(
@@ -108,21 +112,27 @@ def _check(compute: Compute, at: Here, ys: Sequence[Any]) -> None:
                     f"{tuple(y.shape)} where its `output_specs` announces {spec.dtype} "
                     f"{want!r}.",
                     **{"from": compute.node.source},
-                    inputs=" ".join(map(repr, at.inputs)),
+                    inputs=" ".join(map(repr, context.inputs)),
                     way_out="Mend the op: `local` and `output_specs` must agree.",
                 )
             )
 
 
 def _check_statistics(
-    compute: Compute, op: OpWithStatistics, at: Here, exchanged: Sequence[Any]
+    compute: Compute,
+    op: OpWithStatistics,
+    context: DeviceContext,
+    exchanged: Sequence[Any],
 ) -> None:
     """Holds `statistics` to what `statistics_specs` announced: a forecast counts bytes
     by that.
     """
     ins = compute.node.inputs
     want = op.statistics_specs(
-        *(Spec(shape, x.spec.dtype) for shape, x in zip(at.inputs, ins, strict=True))
+        *(
+            Spec(shape, x.spec.dtype)
+            for shape, x in zip(context.inputs, ins, strict=True)
+        )
     )
     if [(t.dtype.name, t.shape.num_elements()) for t in exchanged] != [
         (w.dtype, w.shape.size) for w in want
@@ -134,7 +144,7 @@ def _check_statistics(
                 f"{op.display_name}.statistics exchanges {gave or 'nothing'} where its "
                 f"`statistics_specs` announces {announced}.",
                 **{"from": compute.node.source},
-                inputs=" ".join(map(repr, at.inputs)),
+                inputs=" ".join(map(repr, context.inputs)),
                 way_out="Mend the op: `statistics` and `statistics_specs` must agree, "
                 "but for dimensions of 1.",
             )

@@ -1,4 +1,5 @@
-"""What `local` sees of its place: the `At` of the op contract, inside a segment.
+"""What `local` sees of its place: the `LocalContext` of the op contract, inside a
+segment.
 
 Coordinates come in as scalar tensors, so that one trace serves every device;
 `Coordinates` remembers which were asked for, since a segment that asked for none gives
@@ -45,8 +46,8 @@ class Coordinates:
         return self.tensors[axis]
 
 
-class Here:
-    """The slice of one node on one device (see `meshtf.graph.At`).
+class DeviceContext:
+    """The shards of one node on one device (see `meshtf.graph.LocalContext`).
 
     Args:
       node: the node.
@@ -99,38 +100,39 @@ class Here:
             and only_cpus(devices_of(self._mesh))
         )
 
-    def inside(self, coords: Mapping[str, Any]) -> Here:
+    def inside(self, coords: Mapping[str, Any]) -> DeviceContext:
         """Returns the same place with other tensors for its coordinates."""
-        here = copy.copy(self)
-        here.coordinates = Coordinates(coords)
-        return here
+        context = copy.copy(self)
+        context.coordinates = Coordinates(coords)
+        return context
 
-    def whole(self, factor: str) -> int:
-        """Returns the rows of all slices together."""
+    def global_size(self, factor: str) -> int:
+        """Returns the elements of all shards together."""
         return self._sizes[factor]
 
-    def parts(self, factor: str) -> int:
-        """Returns the number of slices."""
+    def num_shards(self, factor: str) -> int:
+        """Returns the number of shards."""
         return math.prod(self._mesh.axes[a] for a in self._plan.axes_of(factor))
 
-    def size(self, factor: str) -> int:
-        """Returns the rows of this slice."""
-        return self.whole(factor) // self.parts(factor)
+    def local_size(self, factor: str) -> int:
+        """Returns the elements of this shard."""
+        return self.global_size(factor) // self.num_shards(factor)
 
-    def index(self, factor: str) -> Any:
-        """Returns the number of this slice; 0 where the factor is not cut."""
-        index: Any = 0
+    def shard_index(self, factor: str) -> Any:
+        """Returns which shard this is; 0 where the factor is not sharded."""
+        index: Any = None
         for axis in self._plan.axes_of(factor):
-            here = self.coordinates[axis]
-            index = (
-                here if isinstance(index, int) else index * self._mesh.axes[axis] + here
-            )
-        return index
+            coordinate = self.coordinates[axis]
+            if index is None:
+                index = coordinate
+            else:
+                index = index * self._mesh.axes[axis] + coordinate
+        return 0 if index is None else index
 
-    def offset(self, factor: str) -> Any:
-        """Returns the first row of this slice; 0 where the factor is not cut."""
-        index = self.index(factor)
-        return index if isinstance(index, int) else index * self.size(factor)
+    def shard_offset(self, factor: str) -> Any:
+        """Returns its first element's index; 0 where the factor is not sharded."""
+        index = self.shard_index(factor)
+        return index if isinstance(index, int) else index * self.local_size(factor)
 
     def axis(self, i: int, dim: str) -> int:
         """Returns the position of a name among the dimensions of input i."""
@@ -142,7 +144,7 @@ class Here:
         """
         factor = factor_of(self._node.op, dim)
         window = window_of(self._node.op, i, dim)
-        if window is None or self.parts(factor) > 1:
+        if window is None or self.num_shards(factor) > 1:
             return x
         start, stop, axis = (
             window.low(0),

@@ -100,7 +100,7 @@ def test_an_op_without_a_gradient(mesh):
         def output_specs(self, x):
             return (x,)
 
-        def local(self, at, x):
+        def local(self, context, x):
             return (x * 2,)
 
     x = vector(mesh, 1, 2)

@@ -34,12 +34,14 @@ def local_ops(op, *shapes, dtype="float32"):
     left out.
     """
 
-    class At:
+    class Context:
         inputs = tuple(mtf.Shape(s) for s in shapes)
         outputs = (op.output_specs(*(mtf.Spec(s, dtype) for s in inputs))[0].shape,)
 
     with tf.Graph().as_default() as graph:
-        op.local(At, *(tf.compat.v1.placeholder(dtype, s.sizes) for s in At.inputs))
+        op.local(
+            Context, *(tf.compat.v1.placeholder(dtype, s.sizes) for s in Context.inputs)
+        )
     return [
         o.type for o in graph.get_operations() if o.type not in ("Placeholder", "Const")
     ]
@@ -209,13 +211,15 @@ def test_second_derivatives_of_the_greater_of_two(mesh):
 
 
 def test_unfinished_sums_are_scaled_but_not_shifted():
-    assert Scalar("multiply", 2.0).linear == Scalar("divide", 2.0).linear == "joint"
-    assert Scalar("divide", 2.0, swapped=True).linear is None
-    assert Scalar("add", 2.0).linear is None
-    assert (Binary("add").linear, Binary("multiply").linear) == ("joint", "each")
-    assert Binary("divide").linear is None
-    assert Unary("negative").linear == "joint"
-    assert Unary("relu").linear is None
+    assert (
+        Scalar("multiply", 2.0).linearity == Scalar("divide", 2.0).linearity == "joint"
+    )
+    assert Scalar("divide", 2.0, swapped=True).linearity is None
+    assert Scalar("add", 2.0).linearity is None
+    assert (Binary("add").linearity, Binary("multiply").linearity) == ("joint", "each")
+    assert Binary("divide").linearity is None
+    assert Unary("negative").linearity == "joint"
+    assert Unary("relu").linearity is None
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,9 @@ def test_where_rows_get_wider_the_product_is_the_same(
     rng, m, k, n, flips, threads, wider
 ):
     a, b = matrices(rng, m, k, n, flips)
-    at = place(threads)
+    context = place(threads)
     program = tf.function(
-        lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
+        lambda a, b: product(a, b, "a" in flips, "b" in flips, context)
     ).get_concrete_function(a, b)
     padded = [op for op in program.graph.get_operations() if op.type == "Pad"]
     assert len(padded) == len(wider)
@@ -134,9 +134,9 @@ def test_where_onednn_is_asked_the_product_is_the_same(
 @pytest.mark.parametrize(("m", "k", "n", "flips", "turned"), TURNED)
 def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, turned):
     a, b = matrices(rng, m, k, n, flips)
-    at = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
+    context = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
     program = tf.function(
-        lambda a, b: product(a, b, "a" in flips, "b" in flips, at)
+        lambda a, b: product(a, b, "a" in flips, "b" in flips, context)
     ).get_concrete_function(a, b)
     made = {op.type: op for op in program.graph.get_operations()}
     assert ("Transpose" in made) is turned and not made.keys() & {

@@ -17,26 +17,28 @@ ROWS, COLUMNS = 1024, 1024
 
 
 class Slice:
-    """An `At` for rows [offset, offset + size) of each dimension."""
+    """A context for rows [offset, offset + size) of each dimension."""
 
     def __init__(self, **rows):
         self.rows = rows
         self.outputs = self.inputs = (Shape([(n, r[1]) for n, r in rows.items()]),)
 
-    def size(self, name):
+    def local_size(self, name):
         return self.rows[name][1]
 
-    def offset(self, name):
+    def shard_offset(self, name):
         return tf.constant(self.rows[name][0])
 
-    def parts(self, name):
+    def num_shards(self, name):
         return 2 if self.rows[name][0] else 1
 
 
-def hash_of(at, *seeds, salt=7):
+def hash_of(context, *seeds, salt=7):
     key = counter_bits.random_key([tf.constant(s) for s in (salt, *seeds)])
-    sums = counter_bits.element_sums(counter_bits.index_words(at, list(at.rows), key))
-    return tf.reshape(counter_bits.mix(*sums), at.outputs[0].sizes).numpy()
+    sums = counter_bits.element_sums(
+        counter_bits.index_words(context, list(context.rows), key)
+    )
+    return tf.reshape(counter_bits.mix(*sums), context.outputs[0].sizes).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -90,16 +92,16 @@ def test_slices_of_every_kind_are_equal_in_every_bit(kind):
 def test_numbers_made_in_blocks_are_those_of_a_function(kind, monkeypatch):
     monkeypatch.setattr(counter_bits, "_BLOCK", 24)
     op = random.Random(kind, Shape("a:7;b:3;c:5"), "float32", 5.0, 0.5)
-    at = Slice(a=(0, 7), b=(0, 3), c=(0, 5))
-    blocks = op.local(at, tf.constant(3))[0]
+    context = Slice(a=(0, 7), b=(0, 3), c=(0, 5))
+    blocks = op.local(context, tf.constant(3))[0]
     np.testing.assert_allclose(
         blocks,
-        tf.function(lambda s: op.local(at, s))(tf.constant(3))[0],
+        tf.function(lambda s: op.local(context, s))(tf.constant(3))[0],
         rtol=2e-6,
         atol=2e-6,
     )  # whose graph optimiser moves factors
     monkeypatch.undo()
-    np.testing.assert_array_equal(blocks, op.local(at, tf.constant(3))[0])
+    np.testing.assert_array_equal(blocks, op.local(context, tf.constant(3))[0])
 
 
 def mix_of(a, b):
@@ -201,12 +203,12 @@ def test_no_two_rows_of_a_large_table_are_alike():
 
 
 def test_seeds_salts_and_their_order_matter(whole, centred):
-    at = Slice(a=(0, ROWS), b=(0, COLUMNS))
+    context = Slice(a=(0, ROWS), b=(0, COLUMNS))
     others = [
-        hash_of(at, 1, 3),
-        hash_of(at, 2, 1),
-        hash_of(at, 1),
-        hash_of(at, 1, 2, salt=8),
+        hash_of(context, 1, 3),
+        hash_of(context, 2, 1),
+        hash_of(context, 1),
+        hash_of(context, 1, 2, salt=8),
     ]
     for other in others:
         assert (other == whole).mean() < 1e-5
@@ -304,12 +306,12 @@ def test_dropout_keeps_the_mean_and_its_gradient_the_mask():
 
 def test_the_same_bits_op_by_op_and_under_xla():
     op = random.Random("uniform", Shape("a:64;b:33"), "float32")
-    at = Slice(a=(0, 64), b=(0, 33))
-    compiled = tf.function(lambda s: op.local(at, s)[0], jit_compile=True)(
+    context = Slice(a=(0, 64), b=(0, 33))
+    compiled = tf.function(lambda s: op.local(context, s)[0], jit_compile=True)(
         tf.constant(3)
     )
     np.testing.assert_array_equal(
-        compiled.numpy(), op.local(at, tf.constant(3))[0].numpy()
+        compiled.numpy(), op.local(context, tf.constant(3))[0].numpy()
     )
 
 

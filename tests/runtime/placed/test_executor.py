@@ -181,9 +181,9 @@ class Around(mtf.WindowedOp):
             return None
         return mtf.Window(lambda a: a - self.before, lambda b: b + self.after)
 
-    def local(self, at, x):
-        axis, rows = at.axis(0, self.dim), at.size(self.dim)
-        x = at.window(0, self.dim, x)
+    def local(self, context, x):
+        axis, rows = context.axis(0, self.dim), context.local_size(self.dim)
+        x = context.window(0, self.dim, x)
         windows = [
             tf.gather(x, tf.range(k, k + rows), axis=axis)
             for k in range(self.before + self.after + 1)

@@ -58,7 +58,7 @@ def test_an_error_that_does_not_come_again_stays_as_it_is():
         def output_specs(self, x):
             return (x,)
 
-        def local(self, at, x):
+        def local(self, context, x):
             def look(x):
                 if fails.pop() if fails else False:
                     raise ValueError("out of luck")
