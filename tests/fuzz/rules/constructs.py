@@ -61,6 +61,8 @@ def custom(w: Writer) -> str | None:
     name, h, g = w.name("own"), w.name("h"), w.name("h")
     parameters = {h: dims, **({g: w.dims(other)} if other else {})}
     with w.alone(parameters, closed=True) as body:
+        if other and w.maybe():
+            del w.scope[g]  # the rule alone uses it
         w.statements(3)
         y = w.brought(h)
         results = [y, w.emit(f"mtf.sin({y}) * {h}", dims)] if w.maybe() else [y]
