@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.errors import explain_error
 from meshtf.graph import Node
 from meshtf.mesh import Mesh
-from meshtf.partition import Put, Segment, Step, Value
+from meshtf.partition import Compute, Put, Segment, Step, Value
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.local_compute import Flat, run_compute
@@ -28,6 +28,7 @@ from meshtf.runtime.placed.segment_functions import Caller
 
 # What bad values lead to; others, such as lost workers or a full memory, would come
 # again.
+_NO_KERNEL = "Detected unsupported operations"  # as XLA says it
 _OF_VALUES = (tf.errors.InvalidArgumentError, tf.errors.CancelledError)
 
 
@@ -70,8 +71,9 @@ def explained(
         or len(set(map(host_of, devices_of(mesh)))) > 1
     ):
         return error
+    caller = _one_by_one_compiled if _NO_KERNEL in error.message else _one_by_one
     try:
-        _Again(mesh, segments, _one_by_one).run(results)
+        _Again(mesh, segments, caller).run(results)
     except _Failed as failed:
         if failed.node is not None and failed.problem is not None:
             return with_line(failed.node, failed.problem)
@@ -94,16 +96,52 @@ def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
     return call
 
 
+def _one_by_one_compiled(segment: Segment, mesh: Mesh) -> Caller:
+    """Returns what compiles each op by itself before it runs, to find one for which XLA
+    has no kernel.
+    """
+    run = _one_by_one(segment, mesh)
+
+    def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+        env: dict[Value, Any] = dict(zip(segment.ins, values))
+        for compute in segment.computes:
+            arguments = [env[v] for v in compute.inputs]
+            outputs = _compiled(compute, mesh, coords)
+            try:
+                env.update(zip(compute.outs, outputs(arguments)))
+            except tf.errors.OpError as problem:
+                raise _Failed(compute.node, problem) from problem
+        return run(coords, values)
+
+    return call
+
+
+def _compiled(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
+    def body(arguments: list[Any]) -> list[Any]:
+        env: dict[Value, Any] = dict(zip(compute.inputs, arguments))
+        run_compute(compute, mesh, Coordinates(coords), env)
+        return [env[v] for v in compute.outs]
+
+    return tf.function(body, autograph=False, jit_compile=True)
+
+
 def with_line(node: Node, problem: tf.errors.OpError) -> tf.errors.OpError:
     """Returns an error of TensorFlow with the op that failed, and the line that called
     it.
     """
     what = re.sub(
-        r"\{\{.*?\}\} ?| \[Op:.*", "", problem.message, flags=re.DOTALL
+        r"\{\{.*?\}\} ?| \[Op:.*|\s*The op is created at:.*",
+        "",
+        problem.message,
+        flags=re.DOTALL,
     ).strip()
+    way_out = {}
+    if _NO_KERNEL in what:
+        way_out["way_out"] = "Leave out jit=True: TensorFlow has a kernel of its own."
     text = explain_error(
         f"{node.op.display_name} failed: {what}",
         inputs="\n".join(f"{x.spec.dtype} {x.shape!r}" for x in node.inputs),
         **{"from": node.source},
+        **way_out,
     )
     return type(problem)(None, None, text)

@@ -92,3 +92,22 @@ def test_the_line_of_an_op_that_fails_in_a_loop(shape):
     ) as error:
         total(np.array([1, 2], "int32"))
     assert "mtf.gather(table, carry" in line_of(str(error.value), __file__)
+
+
+def test_an_op_for_which_xla_has_no_kernel_is_named():
+    mesh = mtf.Mesh("")
+
+    def second_gradient(x):
+        pooled = mtf.max_pool(x, "d:2", stride=2)
+        (first,) = mtf.gradients([pooled * pooled], [x])
+        return mtf.gradients([first], [x])
+
+    x = mtf.import_tensor(mesh, np.arange(4.0), "d:4")
+    with refuses(
+        tf.errors.InvalidArgumentError,
+        "maxpoolpick failed",
+        "MaxPoolGradGrad",
+        r"test_failure_report\.py:\d+",
+        "Leave out jit=True",
+    ):
+        mtf.function(second_gradient, mesh=mesh, jit=True)(x)
