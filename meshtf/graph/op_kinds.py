@@ -177,8 +177,8 @@ class Window(NamedTuple):
 class WindowedOp(Op):
     """An op whose shards read elements of inputs that other shards hold.
 
-    `local` gets them by `context.window(input_index, dim, x)`. The size of a factor is that
-    of the output's dimension, or, where no output has it, of the first input's.
+    `local` gets them by `context.window(input_index, dim, x)`. The size of a factor is
+    that of the output's dimension, or, where no output has it, of the first input's.
     """
 
     def window(self, input_index: int, dim: str) -> Window | None:
@@ -214,8 +214,8 @@ class OpWithStatistics(Op):
     Else `statistics` runs on each shard, one all_gather follows, and then
     `local_sharded`:
 
-        maximum, total = op.statistics(context, x).exchanged       # of this shard
-        op.local_sharded(context, gathered, residuals, x)       # gathered: [shards, ...]
+        exchanged, residuals = op.statistics(context, x)      # of one shard
+        op.local_sharded(context, gathered, residuals, x)     # gathered: [shards, ...]
     """
 
     def statistics_dims(self) -> tuple[str, ...]:

@@ -37,8 +37,8 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 class _Along(OpWithStatistics):
-    """What the two ops have in common: means along `dim`, of two things if `center`, else of
-    one.
+    """What the two ops have in common: means along `dim`, of two things if `center`,
+    else of one.
     """
 
     dim: str
