@@ -137,7 +137,11 @@ class Call:
         return lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
 
     def arguments(self) -> dict[str, Any]:
-        """Returns what the function is traced with."""
+        """Returns what the function is traced with. Raises LayoutError."""
+        for store in self.stores:
+            if store.mesh is None and self.mesh is not None:  # a later argument told it
+                store.mesh = self.mesh
+                _ = store.placement  # refuses what the layout cannot hold
         return {name: make() for name, make in self._makers.items()}
 
     def _leaf(self, name: str, leaf: Any, own: str) -> Callable[[], Any]:

@@ -163,6 +163,15 @@ def test_a_named_argument_may_be_a_tensor_or_a_number_or_none(mesh):
     assert f(np.ones(2, "float32"), None).numpy().tolist() == [1, 1]
 
 
+def test_a_later_argument_may_tell_the_mesh(mesh):
+    add = mtf.function(lambda x, bias: x + bias, x="batch;d")
+    bias = mtf.import_tensor(mesh, array(2), "d")
+    assert add(array(4, 2), bias).numpy().tolist() == [[0, 2], [2, 4], [4, 6], [6, 8]]
+    if mesh.size > 1:
+        with pytest.raises(mtf.LayoutError, match="argument 'x'"):
+            add(array(3, 2), bias)
+
+
 def test_functions_without_arguments_or_without_tensors(mesh):
     assert mtf.function(lambda: (3, None), mesh=mesh)() == (3, None)
     assert mtf.function(lambda: mtf.ones(mesh, "batch:2"))().numpy().tolist() == [1, 1]
