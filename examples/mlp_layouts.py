@@ -43,7 +43,7 @@ def train(mesh: mtf.Mesh, title: str) -> None:
     slices = [
         f"{size} of {name}" for name, size in zip(w1.shape.names, w1.slots()[0].shape)
     ]
-    moves = Counter(move.split()[0] for move in step.lower(x).moves)
+    moves = Counter(move.split()[0] for move in step.lower(x).collectives)
     print(
         f"{title:<13} losses {' '.join(f'{loss:.3f}' for loss in losses)}   "
         f"w1: {', '.join(slices)}   {dict(moves)}"

@@ -56,9 +56,9 @@ def plan(case: Case) -> dict[str, float]:
     ids = tf.TensorSpec([case.config.batch, case.config.length], tf.int32)
     arguments = {"tokens": ids, "targets": ids}, np.int32(0)
     marks = [time.process_time()]
-    recorded = step.record_on(own.mesh, arguments, {})
+    recorded = step.record_on(own.mesh, arguments, {}).recorded
     marks.append(time.process_time())
-    program = build(recorded.nodes, [y for _, y in recorded.results], own.mesh)
+    program = build(recorded.nodes, recorded.results, own.mesh)
     segments = schedule(program)
     marks.append(time.process_time())
     forecast = mtf.explain(step, *arguments)

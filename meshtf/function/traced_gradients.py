@@ -13,12 +13,13 @@ a call hold its arguments.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Graph,
+    Held,
     HostOp,
     Node,
     ReadOp,
@@ -32,6 +33,7 @@ from meshtf.graph import (
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import Context, current, nothing_in_force
 from meshtf.graph.control_flow.body import uses
+from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
@@ -39,7 +41,7 @@ from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.read_write import PathNumber, Read
 from meshtf.partition import Load
 from meshtf.runtime.eager import EAGER, bring
-from meshtf.runtime.placed.program_function import Compiled
+from meshtf.runtime.runtimes import Executable
 from meshtf.runtime.storage.argument_storage import SlicesStore
 from meshtf.runtime.storage.sharding import distinct
 from meshtf.runtime.storage.write_times import Writes, changed_since, now
@@ -47,16 +49,16 @@ from meshtf.runtime.storage.write_times import Writes, changed_since, now
 _NOTHING = ()
 
 
-class Trace(Compiled):
+class Trace:
     """A compiled function that remembers what it was made of.
 
     Args:
       name: of the function.
       graph: where it was recorded.
-      nodes: what was recorded.
-      results: the tensors to return.
+      recorded: what was recorded there.
       stores: the arguments, in order.
-      jit: whether XLA compiles the segments.
+      compile_recorded: makes an executable of what was recorded, with these stores; its
+        gradients are compiled by it, too.
       stand_ins: by reads of variables: what stands for them outside of the function.
 
     Its `path` is that under which random ops drew their numbers; None: there are none.
@@ -66,26 +68,26 @@ class Trace(Compiled):
         self,
         name: str,
         graph: Graph,
-        nodes: Sequence[Node],
-        results: Sequence[Tensor],
+        recorded: Recorded,
         stores: Sequence[Any],
-        jit: bool,
+        compile_recorded: Callable[[Recorded, Sequence[Any]], Executable],
         stand_ins: dict[Tensor, Tensor] | None = None,
     ) -> None:
-        assert graph.mesh is not None
-        super().__init__(nodes, results, stores, graph.mesh, jit)
-        self.name, self.graph, self.nodes, self.results = (
-            name,
-            graph,
-            list(nodes),
-            list(results),
-        )
+        self.name = name
+        self.graph = graph
+        self.stores = stores
+        self.compile_recorded = compile_recorded
+        self.executable = compile_recorded(recorded, stores)
+        nodes, results, self.mesh = recorded
+        self.nodes = list(nodes)
+        self.results = list(results)
+        self.specs = [result.spec for result in results]
         self.stand_ins = {} if stand_ins is None else stand_ins
         self.writes = _writes(nodes)
         self.path = current().path if any(map(_draws, nodes)) else None
         self.variables = [
             step.store
-            for step in self.program.steps
+            for step in self.executable.program.steps
             if isinstance(step, Load) and _is_variable(step.store)
         ]
         reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
@@ -109,15 +111,16 @@ class Trace(Compiled):
         """
         if self.writes is not None:
             self.writes.happen()
-        results = self(flat)
-        if self.linked:
-            called = (
-                Called(self, flat, tensors)
-                if self.writes is None
-                else CalledWriter(self, tensors)
-            )
-            return [_result_of(called, k, y) for k, y in enumerate(results)]
-        return results
+        values = self.executable(flat)
+        called: Called | None = None
+        if self.linked and self.writes is None:
+            called = Called(self, flat, tensors)
+        elif self.linked:
+            called = CalledWriter(self, tensors)
+        return [
+            _result(self.mesh, spec, held, called, k)
+            for k, (spec, held) in enumerate(zip(self.specs, values, strict=True))
+        ]
 
     def sources(self) -> list[Tensor]:
         """Returns what the function uses besides arguments: eager tensors, and reads of
@@ -166,10 +169,9 @@ class Trace(Compiled):
         trace = Trace(
             f"the gradient of {self.name}",
             graph,
-            nodes,
-            [dx for dx in made if dx is not None],
+            Recorded(nodes, [dx for dx in made if dx is not None], self.mesh),
             [*self.stores, *dys],
-            self.jit,
+            self.compile_recorded,
             self.stand_ins,
         )
         return trace, [dx is not None for dx in made]
@@ -210,7 +212,7 @@ class Called:
             if dy is not None:
                 spec = self.trace.results[k].spec
                 given.append(transpose(dy, spec.shape.names))
-                placement = self.trace.program.results[k].placement
+                placement = self.trace.executable.program.results[k].placement
                 passed.append(_passed(given[-1], spec, self.trace.mesh, placement))
         trace, reached = self.trace.backward(there, [store for store, _ in passed])
         for store in trace.variables:
@@ -331,12 +333,13 @@ def _stand_in(x: Tensor) -> Tensor:
     return node.outputs[0]
 
 
-def _result_of(called: Called, index: int, y: Tensor) -> Tensor:
-    """Returns y as a result of a call, by which its gradient is."""
-    if not has_gradient(y.dtype):
-        return y
-    assert y.held is not None and y.mesh is not None
-    return tensor_of_value(y.spec, y.held, y.mesh, (called, index), EAGER)
+def _result(
+    mesh: Mesh, spec: Spec, held: Held, called: Called | None, index: int
+) -> Tensor:
+    """Returns a result of a call, by which its gradient is."""
+    if called is None or not has_gradient(spec.dtype):
+        return tensor_of_value(spec, held, mesh)
+    return tensor_of_value(spec, held, mesh, (called, index), EAGER)
 
 
 def _passed(

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshtf.graph.layout_check import check_layout
 from meshtf.graph.op import Op, Spec
@@ -55,6 +55,20 @@ def latest(node: Node) -> Node:
     while replacements and node in replacements:
         node = replacements[node]
     return node
+
+
+class Recorded(NamedTuple):
+    """What a function made while it was recorded: the form that every runtime compiles.
+
+    Args:
+      nodes: in the order in which they were made.
+      results: the tensors that it returns.
+      mesh: where it runs.
+    """
+
+    nodes: Sequence[Node]
+    results: Sequence[Tensor]
+    mesh: Mesh
 
 
 class Graph:

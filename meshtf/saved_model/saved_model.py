@@ -129,16 +129,17 @@ class SavedModel:
         as_text("signature", signature)
         function, args = as_function(fn, args)
         mesh = Mesh("")
-        recorded = function.record_on(mesh, args, kwargs)
+        recording = function.record_on(mesh, args, kwargs)
+        recorded, results = recording.recorded, recording.named_results
         _refuse_writes(recorded.nodes)
-        names = _plain_names(name for name, _ in recorded.results)
-        program = build(recorded.nodes, [y for _, y in recorded.results], mesh)
+        names = _plain_names(name for name, _ in results)
+        program = build(recorded.nodes, recorded.results, mesh)
         refuse_effects(program)
-        inputs = _plain_names(store.name for store in recorded.arguments)
+        inputs = _plain_names(store.name for store in recording.arguments)
         self._signatures[signature] = _Signature(
             program,
-            dict(zip(inputs, recorded.arguments)),
-            {name: y.spec for name, (_, y) in zip(names, recorded.results)},
+            dict(zip(inputs, recording.arguments)),
+            {name: y.spec for name, (_, y) in zip(names, results)},
         )
         return self
 

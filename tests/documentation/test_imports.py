@@ -113,6 +113,45 @@ def test_folders_import_one_way(top):
     assert not wrong, "\n".join(wrong)
 
 
+def test_one_file_knows_all_runtimes():
+    """Nobody but the table takes a runtime by its class; the front end of functions
+    knows of the folders only what exports."""
+    both = {
+        here(path)
+        for path in files("meshtf")
+        if {"meshtf.runtime.placed.runtime", "meshtf.runtime.spmd.runtime"}
+        & {name for _, name in imports(path)}
+    }
+    assert both == {"meshtf/runtime/runtimes.py"}
+    wrong = [
+        f"{here(path, node)}: {name}"
+        for path in files("meshtf/function", "meshtf/checkpoints", "meshtf/ops")
+        for node, name in imports(path)
+        if re.match(r"meshtf\.runtime\.(placed|spmd\.|lowering)", name)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_lowering_knows_no_runtime():
+    wrong = [
+        f"{here(path, node)}: {name}"
+        for path in files("meshtf/runtime/lowering")
+        for node, name in imports(path)
+        if name.startswith(("meshtf.runtime.placed", "meshtf.runtime.spmd"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_ops_import_no_runtime():
+    wrong = [
+        f"{here(path, node)}: {name}"
+        for path in files("meshtf/ops")
+        for node, name in imports(path)
+        if name.startswith("meshtf.runtime")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_no_files_import_each_other():
     """Late imports and those for types count as well."""
     arrows = {

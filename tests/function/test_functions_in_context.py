@@ -74,7 +74,7 @@ def test_a_trace_of_before_is_not_taken_in_a_repeat_nor_the_other_way_round(mesh
     each = []
 
     def turn(layer, h, _):
-        each.append(f.lower(h).moves)
+        each.append(f.lower(h).collectives)
         return f(layer(h)), None
 
     np.testing.assert_allclose(net.each(turn, x)[0].numpy(), 7 * np.ones((4, 4)))

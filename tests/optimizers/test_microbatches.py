@@ -39,7 +39,7 @@ def gradients(layout, variable_layout, microbatches, seed, eager=False):
     args = [mtf.import_tensor(mesh, a, "batch;d") for a in (x, y)]
     program = mtf.function(step)
     found = (step if eager else program)(*args)
-    return [g.numpy() for g in found], program.lower(*args).moves
+    return [g.numpy() for g in found], program.lower(*args).collectives
 
 
 @pytest.mark.parametrize("layout, variable_layout", LAYOUTS)

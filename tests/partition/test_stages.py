@@ -128,7 +128,7 @@ def test_what_is_sent(seed):
         return loss
 
     x = np.ones((2, 4), "float32")
-    assert [m for m in step.lower(x).moves if not m.startswith("drop")] == [
+    assert [m for m in step.lower(x).collectives if not m.startswith("drop")] == [
         "send over stage of [batch:2 e:4]",
         "send over stage of [batch:2 e:4]",
     ]

@@ -242,7 +242,7 @@ def test_microbatches_send_and_reduce_no_more_of_the_table(layout, variables, se
         )
         return sorted(
             m
-            for m in step.lower(tokens, targets).moves
+            for m in step.lower(tokens, targets).collectives
             if f"[vocab:{VOCAB} d:{D}]" in m and not m.startswith("drop")
         )
 

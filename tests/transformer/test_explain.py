@@ -74,7 +74,7 @@ def test_it_is_the_forecast_of_what_is_trained(call, tmp_path):
     assert [op["title"] for op in saved["ops"]] == [op.title for op in real.ops]
     moves = [
         move.partition(" of ")[0]
-        for move in run.trainer._step.lower(batch, np.int32(0)).moves
+        for move in run.trainer._step.lower(batch, np.int32(0)).collectives
     ]
     assert sorted(moves) == sorted(f"{m.kind} over {m.axis}" for m in real.moves)
 

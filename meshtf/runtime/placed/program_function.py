@@ -15,13 +15,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Held, Node, Tensor
+from meshtf.graph import Held
 from meshtf.graph.context import current
-from meshtf.graph.tensor import tensor_of_value
-from meshtf.mesh import Mesh
-from meshtf.partition import MoveStep, build, walk
+from meshtf.graph.recorder import Recorded
+from meshtf.partition import build
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.lowering.program_summary import (
+    ProgramMemory,
+    collectives_of,
+    memory_of,
+)
 from meshtf.runtime.placed.executor import Placed, arrange
 from meshtf.runtime.placed.failure_report import explained
 from meshtf.runtime.placed.function_calls import CPU_CONFIG, PLAIN_CONFIG
@@ -36,40 +40,30 @@ _PROGRAMS = itertools.count()
 
 
 class Compiled:
-    """A recorded function for one combination of argument specs, ready to run.
+    """A recorded function for one combination of argument specs, ready to run: the
+    placed runtime's `Executable`.
 
     Args:
-      nodes: what was recorded.
-      results: the tensors to return.
+      recorded: the function.
       stores: the arguments, in order; they are filled from the flat list of tensors at
         each call.
-      mesh: where it runs.
       jit: whether XLA compiles the segments.
     """
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        results: Sequence[Tensor],
-        stores: Sequence[Any],
-        mesh: Mesh,
-        jit: bool,
-    ) -> None:
-        self.mesh, self.stores, self.jit = mesh, stores, jit
-        self.program = build(nodes, results, mesh)
+    def __init__(self, recorded: Recorded, stores: Sequence[Any], jit: bool) -> None:
+        self.mesh, self.stores, self.jit = recorded.mesh, stores, jit
+        self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self.segments = arrange(self.program)
-        self.specs = [r.spec for r in results]
         self.patterns: list[tuple[int, ...]] = []
         self.function: Any = None
         self.config = PLAIN_CONFIG
 
-    def __call__(self, flat: Sequence[Any]) -> list[Tensor]:
-        """Runs the program on the arguments' tensors and returns the results."""
+    def __call__(self, flat: Sequence[Any]) -> list[Held]:
+        """Runs the program on the arguments' tensors and returns the results' shards."""
         if current().checked:
             self._fill(flat)
-            return self._held(
-                Checked(self.mesh, self.segments).run(self.program.results)
-            )
+            values = Checked(self.mesh, self.segments).run(self.program.results)
+            return [Held(v.placement, x) for v, x in zip(self.program.results, values)]
         if self.function is None:
             with _passing_over():
                 self.function = self._traced(
@@ -85,16 +79,16 @@ class Compiled:
             raise problem from error
 
     @property
-    def moves(self) -> list[str]:
-        """All communication of one call, such as "all_reduce over model of [batch:64
+    def collectives(self) -> list[str]:
+        """All collectives of one call, such as "all_reduce over model of [batch:64
         d_model:16]".
         """
-        return [
-            f"{s.move.kind} over {s.move.axis} of {s.src.spec.shape!r}"
-            for s, times in walk(self.program)
-            for _ in range(times)
-            if isinstance(s, MoveStep) and s.move.kind != "slice" and s.src.spec
-        ]
+        return collectives_of(self.program)
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """What variables, arguments and results take on one device."""
+        return memory_of(self.program, self.stores)
 
     def _traced(self, specs: Sequence[tf.TensorSpec]) -> Any:
         """Returns the concrete function of a program."""
@@ -127,21 +121,13 @@ class Compiled:
         for store in self.stores:
             store.fill(left)
 
-    def _wrap(self, ys: list[Any]) -> list[Tensor]:
+    def _wrap(self, ys: list[Any]) -> list[Held]:
         values = []
-        for pattern in self.patterns:
-            values.append([None if k < 0 else ys[k] for k in pattern])
+        for result, pattern in zip(self.program.results, self.patterns, strict=True):
+            slices = [None if k < 0 else ys[k] for k in pattern]
+            values.append(Held(result.placement, slices))
             del ys[: max(pattern) + 1]
-        return self._held(values)
-
-    def _held(self, values: Sequence[list[Any]]) -> list[Tensor]:
-        """Returns tensors that hold these slices."""
-        return [
-            tensor_of_value(spec, Held(value.placement, slices), self.mesh)
-            for spec, value, slices in zip(
-                self.specs, self.program.results, values, strict=True
-            )
-        ]
+        return values
 
 
 @contextlib.contextmanager
@@ -161,10 +147,3 @@ def _passing_over() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
-
-
-def on_another_mesh(x: Any, mesh: Mesh) -> Any:
-    """Returns what stands for an argument, a tensor or anything, on another mesh."""
-    if not isinstance(x, Tensor):
-        return x
-    return tensor_of_value(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)

@@ -5,7 +5,7 @@ The module is of one replica. It takes the replica's slices of all `inputs` in o
 variables first, and gives `results` and then the new slices of the variables that the
 program writes.
 
-    exported = export(nodes, results, stores, mesh)
+    exported = export(recorded, arguments)
     exported.module                          # bytes: serialised StableHLO
     [i.name for i in exported.inputs]        # ["w1", "w2", "x"]
     exported.save("step")                    # a folder
@@ -20,7 +20,8 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
-from meshtf.graph import Node, Store, Tensor
+from meshtf.graph import Node, Store
+from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Pending
 from meshtf.partition import Load, Program, Put, build, walk
 from meshtf.partition.cost import local_shape
@@ -32,24 +33,18 @@ from meshtf.runtime.storage.argument_storage import names_of
 from meshtf.runtime.tf_internals.xla_ops import xla_knows
 
 
-def export(
-    nodes: Sequence[Node],
-    results: Sequence[Tensor],
-    arguments: Sequence[Store],
-    mesh: Mesh,
-) -> Export:
+def export(recorded: Recorded, arguments: Sequence[Store]) -> Export:
     """Returns a recorded function as a StableHLO module.
 
     Args:
-      nodes: what was recorded.
-      results: the tensors that it returns.
+      recorded: the function.
       arguments: the stores of its arguments, in order.
-      mesh: where it is to run.
 
     Raises:
       PlanError: XLA cannot compile one of its ops, it prints, or it takes an unfinished
         sum from outside.
     """
+    nodes, results, mesh = recorded
     _check_one_stage(nodes, mesh)
     program = build(nodes, results, mesh)
     refuse_effects(program)

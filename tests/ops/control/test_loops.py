@@ -229,7 +229,7 @@ def test_what_no_turn_changes_is_done_once():
         return mtf.gradients([mtf.reduce_sum(h)], [w])[0]
 
     x = np.ones((64, 8), "float32")
-    moves = recur.lower(x).moves
+    moves = recur.lower(x).collectives
     assert [m for m in moves if m.startswith("all_gather")] == [
         "all_gather over x of [d:8 e:8]"
     ] * 2
@@ -264,7 +264,7 @@ def test_sums_are_reduced_once(seed):
     moves = (
         mtf.function(lambda *args: totals(*args)[1:2])
         .lower(*tensors("batch:x", seed))
-        .moves
+        .collectives
     )
     assert moves == ["all_reduce over x of [d:8]"]
 

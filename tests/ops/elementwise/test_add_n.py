@@ -31,7 +31,7 @@ def test_unfinished_sums_are_added_before_they_are_finished(rng):
         parts = [mtf.reduce_sum(x * float(n), "k") for n in (1, 2, 3)]
         return mtf.add_n(parts)
 
-    assert total.lower(x).moves == ["all_reduce over x of [a:4]"]
+    assert total.lower(x).collectives == ["all_reduce over x of [a:4]"]
 
 
 def test_what_is_refused():

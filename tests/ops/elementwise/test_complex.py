@@ -140,7 +140,7 @@ def test_sums_over_devices(devices, rng):
         return mtf.replicate(mtf.einsum([a, b], "b;d"))
 
     close(product(a, b), a @ b)
-    assert product.lower(a, b).moves == ["all_reduce over x of [b:4 d:4]"]
+    assert product.lower(a, b).collectives == ["all_reduce over x of [b:4 d:4]"]
 
 
 def test_a_variable_of_complex_numbers(mesh, rng):

@@ -134,7 +134,9 @@ def test_no_logit_is_exponentiated_twice_nor_copied_for_its_label():
 
     gradient(numbers(), LABELS)
     ((compiled, _),) = gradient._compiled.values()
-    library = compiled.function.graph.as_graph_def(add_shapes=True).library.function
+    library = compiled.executable.function.graph.as_graph_def(
+        add_shapes=True
+    ).library.function
     nodes = [node for function in library for node in function.node_def]
     sizes = [
         [

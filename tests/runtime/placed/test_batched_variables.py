@@ -47,7 +47,7 @@ def ran(mesh):
     x = np.random.default_rng(0).standard_normal((8, 8), "float32")
     losses = [float(train(x, np.int32(step)).numpy()) for step in range(3)]
     ((compiled, _),) = train._compiled.values()
-    ops = Counter(op.type for op in compiled.function.graph.get_operations())
+    ops = Counter(op.type for op in compiled.executable.function.graph.get_operations())
     return losses, [w.numpy() for w in ws], ops
 
 
@@ -168,7 +168,7 @@ def test_constants_of_a_segment_are_made_once():
 
     softened(np.ones((4, 6), "float32"))
     ((compiled, _),) = softened._compiled.values()
-    graph = compiled.function.graph
+    graph = compiled.executable.function.graph
     name = next(filter(None, (called(op.node_def) for op in graph.get_operations())))
     inside = graph._get_function(name).cached_definition.node_def
     values = [
@@ -194,10 +194,12 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
     ((compiled, _),) = f._compiled.values()
     made = [
         (op.device, op.get_attr("value").SerializeToString())
-        for op in compiled.function.graph.get_operations()
+        for op in compiled.executable.function.graph.get_operations()
         if op.type == "Const"
     ]
-    captured = sum(x.op.type == "Const" for x in compiled.function.graph.inputs)
+    captured = sum(
+        x.op.type == "Const" for x in compiled.executable.function.graph.inputs
+    )
     assert made and len(made) - captured <= len(set(made))
 
 
@@ -210,7 +212,7 @@ def test_no_callee_is_searched_for_reference_variables(monkeypatch, called_or_al
     train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
     train(np.ones((8, 8), "float32"), np.int32(0))
     ((compiled, _),) = train._compiled.values()
-    ops = compiled.function.graph.get_operations()
+    ops = compiled.executable.function.graph.get_operations()
     marks = [op for op in ops if op.type == "NoOp" and "_meshtf" in op.node_def.attr]
     function_calls = {op for op in ops if called(op.node_def)}
     assert function_calls and len({op.device for op in marks}) == DEVICES
@@ -224,7 +226,7 @@ def test_what_writes_runs_whoever_takes_its_results():
     train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
     train(np.ones((8, 8), "float32"), np.int32(0))
     ((compiled, _),) = train._compiled.values()
-    graph = compiled.function.graph
+    graph = compiled.executable.function.graph
     writes = [
         op for op in graph.get_operations() if called(op.node_def) and not op.outputs
     ]

@@ -255,7 +255,7 @@ def test_what_groups_of_one_memory_hold_alike_is_added_once_and_no_slice_is_brou
     x = np.arange(32, dtype="float32").reshape(8, 4)
     assert float(total(x).numpy()) == (x * x).sum()
     ((compiled, _),) = total._compiled.values()
-    ops = compiled.function.graph.get_operations()
+    ops = compiled.executable.function.graph.get_operations()
     assert Counter(op.type for op in ops)["AddN"] == 2 + 1
     assert not [
         op for op in ops if op.type == "Identity" and op.name.startswith("load/")

@@ -120,7 +120,7 @@ def test_a_step_learns_the_same(devices, monkeypatch):
 
         found = [float(train(X, np.int32(step)).numpy()) for step in range(3)]
         ((compiled, _),) = train._compiled.values()
-        return found, str(compiled.function.graph.as_graph_def())
+        return found, str(compiled.executable.function.graph.as_graph_def())
 
     (want, own), (got, named) = losses(False), losses(True)
     np.testing.assert_allclose(got, want, rtol=1e-5)

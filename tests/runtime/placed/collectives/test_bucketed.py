@@ -35,7 +35,7 @@ def graph_of(monkeypatch, bucket_bytes, **mesh):
     )
     trainer.step(BATCH)
     ((compiled, _),) = trainer._step._compiled.values()
-    return compiled.function.graph, len(calls)
+    return compiled.executable.function.graph, len(calls)
 
 
 def before(op):

@@ -1,0 +1,34 @@
+"""The placed runtime: one TensorFlow program drives all devices of a mesh.
+
+Example:
+
+    executable = PlacedRuntime().compile(recorded, arguments, jit=False)
+    executable(arrays)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshtf.graph import Store
+from meshtf.graph.recorder import Recorded
+from meshtf.runtime.placed.program_function import Compiled
+from meshtf.runtime.storage.slot import TensorFlowSlot
+from meshtf.runtime.storage.variable_slots import tensorflow_slots
+
+
+class PlacedRuntime:
+    """Runs whatever can be recorded, on all devices that TensorFlow knows; see
+    `runtimes.Runtime`.
+    """
+
+    def compile(
+        self, recorded: Recorded, arguments: Sequence[Store], jit: bool
+    ) -> Compiled:
+        """Returns a program, which TensorFlow traces at its first call."""
+        return Compiled(recorded, arguments, jit)
+
+    def slots(self, variable: Any) -> Sequence[TensorFlowSlot | None]:
+        """Returns each position's slot, on its TensorFlow device."""
+        return tensorflow_slots(variable)

@@ -1,0 +1,89 @@
+"""Runtimes by name: what compiles a recorded function, and what then runs it.
+
+    runtime = runtime_named("placed")
+    executable = runtime.compile(recorded, arguments, jit=False)
+    executable(arrays)                       # a `Held` of each result
+    executable.collectives, executable.memory
+
+This is the only place that knows all runtimes. They share the planner, the steps of
+programs and `lowering/`, and know nothing of each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
+
+from meshtf.graph import Held, Store
+from meshtf.graph.recorder import Recorded
+from meshtf.names.arguments import as_choice
+from meshtf.partition import Program
+from meshtf.runtime.lowering.program_summary import ProgramMemory
+from meshtf.runtime.placed.runtime import PlacedRuntime
+from meshtf.runtime.spmd.runtime import SpmdRuntime
+from meshtf.runtime.storage.slot import Slot
+from meshtf.runtime.variable import Variable
+
+RuntimeName: TypeAlias = Literal["placed", "spmd"]
+
+
+class Executable(Protocol):
+    """A program for arguments of fixed shapes, ready to run."""
+
+    @property
+    def program(self) -> Program:
+        """What the planner made of the recorded function."""
+
+    def __call__(self, arrays: Sequence[Any], /) -> list[Held]:
+        """Runs the program and returns the shards of its results.
+
+        Args:
+          arrays: of all arguments in order: a whole array of each `ArrayStore`, the
+            distinct shards of each `SlicesStore`.
+        """
+
+    @property
+    def collectives(self) -> list[str]:
+        """All collectives of one call, such as "all_reduce over model of [batch:64
+        d_model:16]".
+        """
+
+    @property
+    def memory(self) -> ProgramMemory:
+        """What variables, arguments and results take on one device."""
+
+
+class Runtime(Protocol):
+    """A way to run recorded functions on the devices of a mesh."""
+
+    def compile(
+        self, recorded: Recorded, arguments: Sequence[Store], jit: bool
+    ) -> Executable:
+        """Returns what runs a recorded function.
+
+        Args:
+          recorded: the function.
+          arguments: what it reads its arguments from, in order.
+          jit: whether XLA compiles local work, where the runtime leaves a choice.
+
+        Raises:
+          PlanError: the runtime cannot run it on these devices.
+        """
+
+    def slots(self, variable: Variable) -> Sequence[Slot | None]:
+        """Returns each mesh position's slot of a variable in this runtime's form.
+
+        Shards that lie in slots of another form are brought into such ones, which hold
+        the variable from then on.
+        """
+
+
+_RUNTIMES: Mapping[str, Runtime] = {
+    "placed": PlacedRuntime(),
+    "spmd": SpmdRuntime(),
+}
+
+
+def runtime_named(name: Any) -> Runtime:
+    """Returns a runtime by its name. Raises ArgumentError."""
+    return _RUNTIMES[as_choice("runtime", name, _RUNTIMES)]
