@@ -17,7 +17,7 @@ import dataclasses
 import itertools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Runner(worker.Runner):
         """Takes the first step; returns seconds, and counts of ops."""
         del number
         marks = [_now()]
-        graph = (self._meshed if self.case.meshed else self._by_hand)(marks)
+        parts_of = (self._meshed if self.case.meshed else self._by_hand)(marks)
         parts = zip(
             ("build_cpu", "plan_cpu", "run_cpu"), itertools.pairwise(marks), strict=True
         )
@@ -85,7 +85,7 @@ class Runner(worker.Runner):
             "first": marks[-1][0] - marks[0][0],
             "first_cpu": marks[-1][1] - marks[0][1],
             **{part: after[1] - before[1] for part, (before, after) in parts},
-            **sizes_of(graph().as_graph_def()),
+            **sizes_of(*parts_of()),
             **({"memory": self._forecast()} if self.case.forecast else {}),
         }
 
@@ -110,7 +110,7 @@ class Runner(worker.Runner):
         self.step = lambda batch: train(batch, _STEP)
         self.one()
         marks.append(_now())
-        return lambda: program.function.graph
+        return lambda: (program.definition.node_def, program.called_definitions)
 
     def _by_hand(self, marks: Marks) -> Callable[[], Any]:
         own = (PlainMoE if self.config.model == "moe" else PlainLM)(self.config)
@@ -119,24 +119,28 @@ class Runner(worker.Runner):
         marks.append(_now())
         self.one()
         marks.append(_now())
-        return lambda: train.get_concrete_function(self.batches[0]).graph
+
+        def parts_of() -> tuple[Any, Any]:
+            graph = train.get_concrete_function(self.batches[0]).graph.as_graph_def()
+            return graph.node, graph.library.function
+
+        return parts_of
 
 
 def _now() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-def sizes_of(graph: Any) -> dict[str, int]:
+def sizes_of(nodes: Sequence[Any], functions: Sequence[Any]) -> dict[str, int]:
     """Returns how many ops a program has outside of segments and in all, and its
     segments.
     """
-    calls = [name for name in map(called, graph.node) if name]
+    calls = [name for name in map(called, nodes) if name]
     return {
-        "outer": len(graph.node),
+        "outer": len(nodes),
         "calls": len(calls),
         "segments": len(set(calls)),
-        "traced": len(graph.node)
-        + sum(len(f.node_def) for f in graph.library.function),
+        "traced": len(nodes) + sum(len(f.node_def) for f in functions),
     }
 
 

@@ -27,10 +27,9 @@ from meshtf.names.arguments import as_callable, as_mapping
 from meshtf.runtime.dataset_options import untuned
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.placed.function_calls import PLAIN_CONFIG
 from meshtf.runtime.storage.import_tensor import named_shape
 from meshtf.runtime.storage.sharding import distinct, region, slice_keys
-from meshtf.runtime.tf_internals.call_options import call_with
+from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, call_with
 
 
 class _Part(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshtf.errors import CheckpointError, MeshtfError, PlanError, explain_error
 from meshtf.graph import Source
-from meshtf.runtime.tf_internals.xla_ops import Trackable
+from meshtf.runtime.tf_internals.tracking import Trackable
 
 
 class Untracked(Trackable):

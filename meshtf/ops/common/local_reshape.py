@@ -1,4 +1,4 @@
-"""Reshapes and transposes of a tensor, each made once in a graph.
+"""Reshapes and transposes of a tensor, each made once in a trace.
 
 Several products of one tensor want it in the same order, and ops are what tracing
 costs. What is computed again is not found here: its inputs are other tensors.
@@ -10,37 +10,17 @@ TensorShape([6])
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import tensorflow as tf
 
-
-def _made(x: Any, key: Any, make: Callable[[], Any]) -> Any:
-    """Returns what is made of x, in a graph once."""
-    if tf.executing_eagerly():
-        return make()
-    known = _known()
-    key = (x.ref(), *key)
-    if key not in known:
-        known[key] = make()
-        known[known[key].ref()] = x
-    return known[key]
+from meshtf.ops.common.traced_once import constant, once
 
 
-def _known() -> dict[Any, Any]:
-    """Returns what was made in this graph, and of what.
-
-    The graph keeps them: whoever else did would keep the graph alive, to which they
-    belong.
-    """
-    graph = tf.compat.v1.get_default_graph()
-    kept = graph.get_collection_ref(
-        f"{__name__}/{id(graph)}"
-    )  # inner graphs copy collections
-    if not kept:
-        kept.append({})
-    return kept[0]
+def _of(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+    """Returns what is made of x, in a trace once."""
+    return make() if tf.executing_eagerly() else once((x.ref(), key), make)
 
 
 def reshape(x: Any, sizes: Sequence[int]) -> Any:
@@ -49,10 +29,14 @@ def reshape(x: Any, sizes: Sequence[int]) -> Any:
     """
     if x.shape == sizes:
         return x
-    if not tf.executing_eagerly() and x.op.type == "Reshape" and x.ref() in _known():
-        return reshape(_known()[x.ref()], sizes)
-    return _made(
-        x, ("reshape", *sizes), lambda: tf.raw_ops.Reshape(tensor=x, shape=list(sizes))
+    if not tf.executing_eagerly() and x.op.type == "Reshape":
+        origin = x.op.inputs[0]
+        if origin.shape.is_fully_defined():
+            return reshape(origin, sizes)
+    return _of(
+        x,
+        ("reshape", *sizes),
+        lambda: tf.raw_ops.Reshape(tensor=x, shape=constant(list(sizes))),
     )
 
 
@@ -60,8 +44,10 @@ def transpose(x: Any, order: Sequence[int]) -> Any:
     """Returns x with its axes in another order; x itself if that is the same."""
     if list(order) == sorted(order):
         return x
-    return _made(
-        x, ("transpose", *order), lambda: tf.raw_ops.Transpose(x=x, perm=list(order))
+    return _of(
+        x,
+        ("transpose", *order),
+        lambda: tf.raw_ops.Transpose(x=x, perm=constant(list(order))),
     )
 
 

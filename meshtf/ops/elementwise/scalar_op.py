@@ -19,6 +19,7 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_complex, is_integer
 from meshtf.ops.common.broadcasting import check_scalar, is_scalar, plain, that_meet
+from meshtf.ops.common.traced_once import constant
 from meshtf.ops.elementwise.binary_op import (
     COMPARE,
     FUNCTIONS,
@@ -132,7 +133,7 @@ class Scalar(Op):
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:
             return (_POWERS[self.value](x),)
-        value = tf.constant(self.value, x.dtype)
+        value = constant(self.value, x.dtype)
         return (FUNCTIONS[self.fn](*((value, x) if self.swapped else (x, value))),)
 
     def gradient(self, dz: Any, z: Any, x: Any) -> list[Any]:

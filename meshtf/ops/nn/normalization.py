@@ -30,6 +30,7 @@ from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, squeeze
+from meshtf.ops.common.traced_once import constant
 from meshtf.ops.elementwise.arithmetic import add, divide, multiply
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -196,7 +197,7 @@ class NormalizeGrad(_Along):
 
 
 def _mean(x: Any, axis: int) -> Any:
-    return tf.reduce_mean(x, axis, keepdims=True)
+    return tf.reduce_mean(x, constant(axis), keepdims=True)
 
 
 def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:

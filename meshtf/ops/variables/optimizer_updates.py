@@ -25,6 +25,7 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import LocalContext, Op, Sample, Spec, Store, WriteOp
 from meshtf.names import wide
+from meshtf.ops.common.traced_once import constant
 
 
 class Finish(Op):
@@ -130,7 +131,7 @@ class AdamUpdate(OptimizerUpdate):
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
         variable, m, v = handles
         none, beta_1, beta_2, epsilon = (
-            tf.constant(x, gradient.dtype)
+            constant(x, gradient.dtype)
             for x in (0.0, self.beta_1, self.beta_2, self.epsilon)
         )
         tf.raw_ops.ResourceApplyAdam(

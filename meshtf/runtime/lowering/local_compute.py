@@ -10,6 +10,7 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh
+from meshtf.ops.common.traced_once import traced_once
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.local_context import Coordinates, DeviceContext
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
@@ -30,8 +31,9 @@ def _run(
     outline: Outline | None = None,
 ) -> Flat:
     env: dict[Value, Any] = dict(zip(segment.ins, values))
-    for compute in segment.computes:
-        run_compute(compute, mesh, coords, env, jit, outline)
+    with traced_once():
+        for compute in segment.computes:
+            run_compute(compute, mesh, coords, env, jit, outline)
     return [env[v] for v in segment.outs]
 
 

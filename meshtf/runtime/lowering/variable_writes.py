@@ -15,6 +15,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import WriteOp
+from meshtf.runtime.tf_internals.switches import private
 from meshtf.runtime.tf_internals.variable_handles import temporary_handle
 
 
@@ -36,6 +37,7 @@ def write(
         op to write: XLA has none.
     """
     handles = [variable.handle for variable in variables]
+    temporaries = temporaries and private("bare_handles")
     if outputs and (tf.executing_eagerly() or not temporaries):
         # An eager temporary takes longer to make than a fused op saves.
         return _write_new_values(op, variables, inputs, outputs)

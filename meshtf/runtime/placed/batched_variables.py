@@ -23,6 +23,7 @@ import tensorflow as tf
 
 from meshtf.graph import Store, WriteOp
 from meshtf.mesh import Mesh, Split
+from meshtf.ops.common.traced_once import traced_once
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
@@ -34,6 +35,7 @@ from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
 from meshtf.runtime.placed.variable_call_order import Order
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
+from meshtf.runtime.tf_internals.switches import private
 from meshtf.runtime.tf_internals.variable_handles import variable_of
 
 Slices = list[Any]
@@ -62,7 +64,10 @@ class Together:
     ) -> None:
         self.mesh, self.devices, self.segments = mesh, devices, segments
         self._functions: dict[Any, Callee] = {}
-        self._order = Order()
+
+    def callees(self) -> list[Callee]:
+        """Returns all functions that were traced for it to call."""
+        return list(self._functions.values())
 
     def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
         """Returns what variables hold, on each position."""
@@ -184,26 +189,30 @@ class Together:
         or none.
         """
         stores = _by_calls_alone(self.segments, self.mesh)
+        if not private("packed_handles") or not private("bare_handles"):
+            return None
         if len(stores) < 2 or not share_memory(self.devices):
             return None
         handles = Handles(self.devices, stores)
         return handles if handles.spread() else None
 
     @functools.cached_property
-    def keeps_order(self) -> bool:
-        """Whether a program needs no other order than that of these calls, which they
-        have.
+    def order(self) -> Order | None:
+        """The order of these calls, where a program needs no other; else TensorFlow
+        finds one.
         """
         others = (
             step for s in self.segments for step in s.before if isinstance(step, Put)
         )
-        return self._handles is not None and all(step.variables for step in others)
+        if not private("call_options") or self._handles is None:
+            return None
+        return Order() if all(step.variables for step in others) else None
 
     def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
         """Whether to trace a function for some variables of some positions; never in
         eager mode.
         """
-        if tf.executing_eagerly():
+        if tf.executing_eagerly() or not private("bare_handles"):
             return False
         return self._handles is not None or len(which) > 1 and len(positions) > 1
 
@@ -228,19 +237,19 @@ class Together:
 
         def with_handles(*args: Any) -> list[Any]:
             found = [h for arg in args[: len(handles)] for h in opened(arg)]
-            return body(
-                [variable_of(found[k], cell.kind) for k, cell in zip(numbers, cells)],
-                args[len(handles) :],
-            )
+            kinds = [cell.kind for cell in cells]
+            variables = [variable_of(found[k], c) for k, c in zip(numbers, kinds)]
+            with traced_once():
+                return body(variables, args[len(handles) :])
 
         key = (*key, *numbers, *(tuple(h.shape) for h in handles))
         writes = bool(inputs)
         function = self._traced(key, with_handles, [*handles, *inputs], True, writes)
-        if not self.keeps_order:
+        if self.order is None:
             return function([*handles, *inputs])
-        with tf.control_dependencies(self._order.before(handles, writes)):
+        with tf.control_dependencies(self.order.before(handles, writes)):
             op = function.op([*handles, *inputs])
-        self._order.add(op, handles, writes)
+        self.order.add(op, handles, writes)
         return list(op.outputs)
 
     def _traced(
@@ -273,11 +282,12 @@ def _reading(cells: Sequence[TensorFlowSlot]) -> tuple[Any, ...]:
 
 
 def _carry_out(writings: Sequence[Writing]) -> list[Any]:
-    return [
-        y
-        for op, cells, xs, outputs in writings
-        for y in write(op, [c.variable for c in cells], xs, outputs)
-    ]
+    with traced_once():
+        return [
+            y
+            for op, cells, xs, outputs in writings
+            for y in write(op, [c.variable for c in cells], xs, outputs)
+        ]
 
 
 def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:

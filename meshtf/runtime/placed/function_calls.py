@@ -3,15 +3,15 @@
     double = trace(lambda x: [x + x], [tf.TensorSpec([4])])
     (y,) = double([x])                     # while another graph is traced
 
-Programs have hundreds of calls with dozens of arguments each, so that a call is one op
-made with attributes that are known. `tf.raw_ops.PartitionedCall` finds them out from
-every argument.
+Programs have hundreds of calls with dozens of arguments each, so that the attributes of
+a call are worked out once, not from every argument as `tf.raw_ops.PartitionedCall`
+does.
 
     >>> import tensorflow as tf
-    >>> add = tf.function(lambda x: x + 1).get_concrete_function(tf.TensorSpec([4]))
-    >>> call = tf.function(lambda x: Callee(add, False, True)([x]))
+    >>> add = trace(lambda x: [x + 1], [tf.TensorSpec([4])])
+    >>> call = tf.function(lambda x: add([x]))
     >>> graph = call.get_concrete_function(tf.TensorSpec([4])).graph
-    >>> [name == add.name.decode() for name in map(called, graph.as_graph_def().node) if name]
+    >>> [name == add.name for name in map(called, graph.as_graph_def().node) if name]
     [True]
 """
 
@@ -22,36 +22,16 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.tf_internals.fast_tracing import add_op, quick_ops, whole_number
-from meshtf.runtime.tf_internals.graph_node_maker import known
+from meshtf.runtime.placed.program_proto import definition_of
+from meshtf.runtime.tf_internals.call_options import (
+    IN_ANY_ORDER,
+    NOT_INLINED,
+    PLAIN_CONFIG,
+    SHAPES_KNOWN,
+)
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.onednn_ops import by_onednn, left_to_tensorflow
-
-
-def _config(cpus: bool) -> bytes:
-    """Returns a session configuration without the graph optimiser: it costs start-up
-    and gains nothing on segments, and turning it off here leaves the user's other
-    functions alone.
-
-    Args:
-      cpus: for programs of CPUs alone, of which TensorFlow then does not search all
-        that they call for work of TPUs, nor each device's part for constants to be
-        folded, which segments have.
-    """
-    config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    if cpus:
-        config.experimental.mlir_bridge_rollout = (
-            config.experimental.MLIR_BRIDGE_ROLLOUT_DISABLED
-        )
-        config.graph_options.optimizer_options.opt_level = (
-            tf.compat.v1.OptimizerOptions.L0
-        )
-    return config.SerializeToString()
-
-
-PLAIN_CONFIG, CPU_CONFIG = _config(False), _config(True)
-
+from meshtf.runtime.tf_internals.register_function import Registered
 
 ALONE, CALLED = (
     ("StatelessCase", "Case"),
@@ -64,28 +44,45 @@ class Callee:
     for a list.
 
     Args:
-      function: the concrete function.
+      definition: its FunctionDef.
+      function: the concrete function that was traced; it is not kept.
       stateful: whether it reads or writes variables.
       alone: whether its device runs it alone: see `trace`.
     """
 
-    def __init__(self, function: Any, stateful: bool, alone: bool) -> None:
-        self.function, self.alone = function, alone
+    def __init__(
+        self, definition: Any, function: Any, stateful: bool, alone: bool
+    ) -> None:
+        self.alone = alone
+        self.registered = Registered(definition)
         self.kind = (ALONE if alone else CALLED)[stateful]
-        self.known = known(self.kind, _attrs(function, alone))
-        self.shapes = [] if alone else [y.shape for y in function.outputs]
+        self.attributes = _attributes(self.name, function, alone)
+        self.dtypes = [y.dtype for y in function.outputs]
+        self.shapes = [y.shape for y in function.outputs]
+
+    @property
+    def name(self) -> str:
+        """What ops call it by."""
+        return self.registered.name
+
+    @property
+    def definition(self) -> Any:
+        """Its FunctionDef."""
+        return self.registered.definition
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         return list(self.op(args).outputs)
 
     def op(self, args: Sequence[Any]) -> Any:
         """Returns the op of a call."""
-        self.function.add_to_graph(tf.compat.v1.get_default_graph())
-        op = add_op(
-            self.kind, [*([whole_number(0)] if self.alone else []), *args], self.known
+        branch = [tf.constant(0)] if self.alone else []
+        graph = tf.compat.v1.get_default_graph()
+        op = graph.create_op(
+            self.kind, [*branch, *args], self.dtypes, attrs=self.attributes
         )
-        for y, shape in zip(op.outputs, self.shapes):
-            y.set_shape(shape)
+        if not self.alone:
+            for y, shape in zip(op.outputs, self.shapes):
+                y.set_shape(shape)
         return op
 
 
@@ -122,24 +119,20 @@ def trace(
         made.
       alone: whether the device can run it alone.
     """
-    onednn = alone and onednn_rewrites()
-
-    def traced(*args: Any) -> list[Any]:
-        with quick_ops(by_onednn if onednn else None):
-            return body(*args)
-
-    attributes = {"_noinline": True} | ({} if ordered else {"_disable_acd": True})
+    attributes = NOT_INLINED | ({} if ordered else IN_ANY_ORDER)
     function = tf.function(
-        traced, autograph=False, experimental_attributes=attributes
+        body, autograph=False, experimental_attributes=attributes
     ).get_concrete_function(*specs)
-    return Callee(
-        function,
-        stateful,
-        alone and not (onednn and left_to_tensorflow(function.graph)),
-    )
+    definition = definition_of(function)
+    if alone and onednn_rewrites():
+        named = type(definition).FromString(definition.SerializeToString())
+        by_onednn(named)
+        alone = not left_to_tensorflow(named)
+        definition = named if alone else definition
+    return Callee(definition, function, stateful, alone)
 
 
-def _attrs(function: Any, alone: bool) -> dict[str, Any]:
+def _attributes(name: str, function: Any, alone: bool) -> dict[str, Any]:
     """Returns the attributes of a call."""
     proto = tf.compat.v1.AttrValue
 
@@ -148,18 +141,18 @@ def _attrs(function: Any, alone: bool) -> dict[str, Any]:
             list=proto.ListValue(type=[t.dtype.as_datatype_enum for t in tensors])
         )
 
-    called = tf.compat.v1.NameAttrList(name=function.name)
-    attrs = {"Tin": types(function.inputs), "Tout": types(function.outputs)}
+    called = tf.compat.v1.NameAttrList(name=name)
+    attributes = {"Tin": types(function.inputs), "Tout": types(function.outputs)}
     if alone:
         shapes = [y.shape.as_proto() for y in function.outputs]
-        return attrs | {
+        return attributes | {
             "branches": proto(list=proto.ListValue(func=[called])),
             "output_shapes": proto(list=proto.ListValue(shape=shapes)),
         }
-    return attrs | {
+    return attributes | {
         "f": proto(func=called),
         "config": proto(s=b""),
         "config_proto": proto(s=PLAIN_CONFIG),
         "executor_type": proto(s=b""),
-        "_disable_call_shape_inference": proto(b=True),
+        SHAPES_KNOWN: proto(b=True),
     }

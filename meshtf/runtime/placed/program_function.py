@@ -7,10 +7,7 @@ segments.
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,15 +25,18 @@ from meshtf.runtime.lowering.program_summary import (
 )
 from meshtf.runtime.placed.executor import Placed, arrange
 from meshtf.runtime.placed.failure_report import explained
-from meshtf.runtime.placed.function_calls import CPU_CONFIG, PLAIN_CONFIG
+from meshtf.runtime.placed.function_calls import Callee
 from meshtf.runtime.placed.numerics_check import Checked
+from meshtf.runtime.placed.program_proto import definition_of
 from meshtf.runtime.placed.segment_functions import Tracer
 from meshtf.runtime.storage.sharding import distinct
-from meshtf.runtime.tf_internals.call_options import call_with
-from meshtf.runtime.tf_internals.callee_search import spare_callees
-from meshtf.runtime.tf_internals.fast_tracing import quick_ops
-
-_PROGRAMS = itertools.count()
+from meshtf.runtime.tf_internals.call_options import (
+    CPU_CONFIG,
+    IN_ANY_ORDER,
+    PLAIN_CONFIG,
+    call_with,
+)
+from meshtf.runtime.tf_internals.register_function import Registered
 
 
 class Compiled:
@@ -55,7 +55,9 @@ class Compiled:
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self.segments = arrange(self.program)
         self.patterns: list[tuple[int, ...]] = []
-        self.function: Any = None
+        self.function: Any = None  # as TensorFlow traced it
+        self.registered: Any = None  # what runs in its place
+        self.callees: list[Callee] = []  # what it calls; they are kept for it
         self.config = PLAIN_CONFIG
 
     def __call__(self, flat: Sequence[Any]) -> list[Held]:
@@ -65,12 +67,10 @@ class Compiled:
             values = Checked(self.mesh, self.segments).run(self.program.results)
             return [Held(v.placement, x) for v, x in zip(self.program.results, values)]
         if self.function is None:
-            with _passing_over():
-                self.function = self._traced(
-                    [tf.TensorSpec(x.shape, x.dtype) for x in flat]
-                )
+            self._trace([tf.TensorSpec(x.shape, x.dtype) for x in flat])
         try:
-            return self._wrap(call_with(self.config, self.function, flat))
+            ys = call_with(self.config, self.function, flat, self.registered.name)
+            return self._wrap(ys)
         except tf.errors.OpError as error:
             self._fill(flat)
             problem = explained(error, self.mesh, self.segments, self.program.results)
@@ -90,27 +90,36 @@ class Compiled:
         """What variables, arguments and results take on one device."""
         return memory_of(self.program, self.stores)
 
-    def _traced(self, specs: Sequence[tf.TensorSpec]) -> Any:
-        """Returns the concrete function of a program."""
+    @property
+    def definition(self) -> Any:
+        """The FunctionDef that runs, once the program was called."""
+        return self.registered.definition
+
+    @property
+    def called_definitions(self) -> list[Any]:
+        """The FunctionDefs that it calls, but for those that XLA compiles."""
+        return [callee.definition for callee in self.callees]
+
+    def _trace(self, specs: Sequence[tf.TensorSpec]) -> None:
+        """Traces the program."""
         cpus = only_cpus(devices_of(self.mesh))
         self.config = CPU_CONFIG if cpus and not self.jit else PLAIN_CONFIG
-        placed = Placed(self.mesh, self.segments, Tracer(self.jit, cpus))
-        attributes = {"_disable_acd": True} if placed.together.keeps_order else {}
-        function = tf.function(
+        tracer = Tracer(self.jit, cpus)
+        placed = Placed(self.mesh, self.segments, tracer)
+        order = placed.together.order
+        self.function = tf.function(
             lambda *flat: self._body(placed, flat),
             autograph=False,
-            experimental_attributes=attributes,
-        )
-        return function.get_concrete_function(*specs)
+            experimental_attributes=IN_ANY_ORDER if order else {},
+        ).get_concrete_function(*specs)
+        self.callees = [*tracer.callees(), *placed.together.callees()]
+        must_run = [op.name for op in order.writes] if order else []
+        self.registered = Registered(definition_of(self.function, must_run))
 
     def _body(self, placed: Placed, flat: Sequence[Any]) -> list[Any]:
         self._fill(flat)
         out = []
-        with quick_ops():
-            values = placed.run(self.program.results)
-            if not self.jit:
-                spare_callees()
-        for slices in values:
+        for slices in placed.run(self.program.results):
             different, pattern = distinct(slices)
             out.extend(different)
             self.patterns.append(pattern)
@@ -128,22 +137,3 @@ class Compiled:
             values.append(Held(result.placement, slices))
             del ys[: max(pattern) + 1]
         return values
-
-
-@contextlib.contextmanager
-def _passing_over() -> Iterator[None]:
-    """Lets garbage collections pass over what was there before, while a first program
-    is traced.
-
-    A trace makes so many objects that Python looks through all that there are: 0.2 s
-    for the million of TensorFlow, none of them garbage. Before later programs there is
-    garbage among them.
-    """
-    if next(_PROGRAMS) or gc.get_freeze_count():  # what the user froze stays so
-        yield
-        return
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

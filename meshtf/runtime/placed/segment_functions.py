@@ -18,6 +18,7 @@ from meshtf.partition import Segment
 from meshtf.runtime.lowering.local_compute import Flat, _run
 from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.placed.function_calls import Callee, trace
+from meshtf.runtime.tf_internals.call_options import NOT_INLINED
 
 # fn(coordinates, values) -> values: one device's work, and the mesh axes whose
 # coordinates it used
@@ -80,6 +81,10 @@ class Traced:
             else trace(body, specs, alone=tracer.alone)
         )
 
+    def callees(self) -> list[Callee]:
+        """Returns the function that it calls, none where XLA compiles it."""
+        return [self.function] if isinstance(self.function, Callee) else []
+
 
 def _compiled(
     body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
@@ -89,7 +94,7 @@ def _compiled(
         body,
         autograph=False,
         jit_compile=True,
-        experimental_attributes={"_noinline": True},
+        experimental_attributes=NOT_INLINED,
     ).get_concrete_function(*specs)
     return lambda args: list(function(*args))
 
@@ -110,6 +115,11 @@ class Tracer:
         self._found: dict[
             Segment, Traced
         ] = {}  # so that what runs often is compared once
+
+    def callees(self) -> list[Callee]:
+        """Returns all functions that were traced for it to call."""
+        segments = self._traced.values()
+        return [*self._outlined.values(), *(f for s in segments for f in s.callees())]
 
     def outline(
         self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]

@@ -9,9 +9,13 @@ from typing import Any
 class Order:
     """The order of calls that read and write variables; TensorFlow would look through
     all ops.
+
+    Attributes:
+      writes: ops that a program is to run, whoever takes what they return.
     """
 
     def __init__(self) -> None:
+        self.writes: list[Any] = []
         self._written: dict[int, Any] = {}  # by tensor of handles, the last op
         self._read: dict[int, list[Any]] = {}  # and those that read since
 
@@ -24,11 +28,9 @@ class Order:
         ]
 
     def add(self, op: Any, handles: Sequence[Any], writes: bool) -> None:
-        """Adds a call, which a program is to run if it writes, whoever takes what it
-        returns.
-        """
+        """Adds a call."""
         if writes:
-            op.graph.control_outputs.append(op)
+            self.writes.append(op)
         for handle in map(id, handles):
             if writes:
                 self._written[handle], self._read[handle] = op, []

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from meshtf.errors import ShapeError
 from meshtf.runtime.devices.names import host_cpu
+from meshtf.runtime.tf_internals.switches import private
 from meshtf.runtime.tf_internals.variable_handles import make_handles, variable_of
 
 
@@ -160,6 +161,11 @@ def make_slots(
     """Returns slots with these first values, one on each device; outside of
     functions.
     """
+    if not private("bare_handles"):
+        return [
+            _public_slot(value, device, trainable)
+            for value, device in zip(values, devices, strict=True)
+        ]
     handles = make_handles(values, devices)
     return [
         TensorFlowSlot(handle, VariableKind(x.shape, x.dtype, trainable), device)
@@ -170,3 +176,13 @@ def make_slots(
 def _on(value: Any, device: str) -> Any:
     with tf.device(device):
         return tf.identity(value)
+
+
+def _public_slot(value: Any, device: str, trainable: bool) -> TensorFlowSlot:
+    """Returns a slot with a tf.Variable from the start."""
+    with tf.device(device):
+        variable = tf.Variable(value, trainable=trainable)
+    kind = VariableKind(value.shape, value.dtype, trainable)
+    slot = TensorFlowSlot(variable.handle, kind, device)
+    slot.variable = variable
+    return slot

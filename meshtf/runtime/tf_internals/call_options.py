@@ -1,32 +1,65 @@
-"""Calls of functions with a session configuration of their own."""
+"""How functions are called: attributes by name, and configurations of one call."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.trackable.base import Trackable as Trackable
+from tensorflow.python.eager import context, execute
+
+from meshtf.runtime.tf_internals.switches import private
+
+NOT_INLINED = {"_noinline": True}
+IN_ANY_ORDER = {"_disable_acd": True}  # but that of inputs and control dependencies
+SHAPES_KNOWN = "_disable_call_shape_inference"  # an attribute of calls
 
 
-@functools.cache
-def _options(config: bytes) -> Any:
-    return context.FunctionCallOptions(
-        config_proto=tf.compat.v1.ConfigProto.FromString(config)
-    )
+def _config(cpus: bool) -> bytes:
+    """Returns a session configuration without the graph optimizer: it costs start-up
+    and gains nothing on segments, and turning it off here leaves the user's other
+    functions alone.
+
+    Args:
+      cpus: for programs of CPUs alone, of which TensorFlow then does not search all
+        that they call for work of TPUs, nor each device's share for constants to be
+        folded, which segments have.
+    """
+    config = tf.compat.v1.ConfigProto()
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    if cpus:
+        config.experimental.mlir_bridge_rollout = (
+            config.experimental.MLIR_BRIDGE_ROLLOUT_DISABLED
+        )
+        config.graph_options.optimizer_options.opt_level = (
+            tf.compat.v1.OptimizerOptions.L0
+        )
+    return config.SerializeToString()
 
 
-def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
+PLAIN_CONFIG, CPU_CONFIG = _config(False), _config(True)
+
+
+def call_with(
+    config: bytes, function: Any, args: Sequence[Any], name: str | None = None
+) -> list[Any]:
     """Returns the outputs of a concrete function, each on the device that made it.
 
     Called by the raw op, a function brings all of them home to the first CPU.
+
+    Args:
+      config: a serialized ConfigProto.
+      function: the concrete function.
+      args: a list of tensors.
+      name: of a registered function with the same inputs and outputs, to be run in
+        its place.
     """
-    eager = context.context()
-    before = eager.function_call_options
-    eager.function_call_options = _options(config)
-    try:
+    if not private("call_options"):
         return list(function(*args))
-    finally:
-        eager.function_call_options = before
+    return execute.execute(
+        name or function.name.decode(),
+        len(function.outputs),
+        [*args, *function.captured_inputs],
+        ("executor_type", "", "config_proto", config),
+        context.context(),
+    )

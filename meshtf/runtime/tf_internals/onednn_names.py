@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import kernels
-from tensorflow.python.trackable.base import Trackable as Trackable
 from tensorflow.python.util import _pywrap_util_port
+
+from meshtf.runtime.tf_internals.switches import private
 
 ONEDNN_MATMULS = (
     "_MklMatMul",
@@ -26,14 +27,18 @@ def onednn_rewrites() -> bool:
     It does on processors on which that is faster, and where TF_ENABLE_ONEDNN_OPTS=1
     says so.
     """
-    return bool(_pywrap_util_port.IsMklEnabled())
+    return private("onednn") and bool(_pywrap_util_port.IsMklEnabled())
 
 
-@functools.cache
 def onednn_kernel(op: str) -> bool:
     """Whether TensorFlow was built with an op of oneDNN, by which it would replace one
     of its own.
     """
+    return private("onednn") and _has_kernel(op)
+
+
+@functools.cache
+def _has_kernel(op: str) -> bool:
     return any(
         kernel.label.encode() == ONEDNN_KERNEL.s and kernel.device_type == "CPU"
         for kernel in kernels.get_registered_kernels_for_op(op).kernel

@@ -1,12 +1,12 @@
 """Ops of oneDNN, made by name in functions that devices run as they are.
 
 Where TensorFlow has oneDNN compute products and the like, it replaces its own ops in
-each function that it optimises. One that its device runs alone (`calls.trace`) it does
-not optimise, so there oneDNN's ops are made in place of TensorFlow's.
+each function that it optimises. One that its device runs alone
+(`function_calls.trace`) it does not optimise, so there oneDNN's ops are put in place of
+TensorFlow's, in the definition of the function.
 
-    with quick_ops(by_onednn):
-      y = tf.matmul(a, b)                    # oneDNN's
-    left_to_tensorflow(graph)                # False: the function can run alone
+    by_onednn(definition)                  # its products are oneDNN's
+    left_to_tensorflow(definition)         # False: the function can run alone
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.framework import op_def_registry
 
-from meshtf.runtime.tf_internals.graph_node_maker import Known
 from meshtf.runtime.tf_internals.onednn_names import ONEDNN_KERNEL
 
 # Of these oneDNN's ops have the same attributes, and the same name with another
@@ -28,28 +27,25 @@ _FLOAT = (
 )  # of others, processors at hand may have no instructions
 
 
-def by_onednn(kind: str, same: Known) -> tuple[str, Known]:
-    """Returns the op of oneDNN for one of TensorFlow, or the latter where there is
-    none.
+def by_onednn(definition: Any) -> None:
+    """Puts ops of oneDNN in place of TensorFlow's in a FunctionDef, where there are
+    some.
     """
-    if kind not in _ALIKE or same.attrs["T"].type != _FLOAT:
-        return kind, same
-    return f"_Mkl{kind}", Known(
-        same.attrs | {"_kernel": ONEDNN_KERNEL},
-        [*same.serialized, ("_kernel", ONEDNN_KERNEL.SerializeToString())],
-        same.counts,
-    )
+    for node in definition.node_def:
+        if node.op in _ALIKE and node.attr["T"].type == _FLOAT:
+            node.op = f"_Mkl{node.op}"
+            node.attr["_kernel"].CopyFrom(ONEDNN_KERNEL)
 
 
-def left_to_tensorflow(graph: Any) -> bool:
+def left_to_tensorflow(definition: Any) -> bool:
     """Whether a function has ops that TensorFlow would replace by those of oneDNN, or
     may call some.
 
     What it runs as the one branch of a `Case` was asked before.
     """
     return any(
-        _replaced(op.type) or _takes_functions(op.type) and not _one_branch(op)
-        for op in graph.get_operations()
+        _replaced(node.op) or _takes_functions(node.op) and not _one_branch(node)
+        for node in definition.node_def
     )
 
 
@@ -72,5 +68,6 @@ def _takes_functions(kind: str) -> bool:
     )
 
 
-def _one_branch(op: Any) -> bool:
-    return op.type in ("Case", "StatelessCase") and len(op.get_attr("branches")) == 1
+def _one_branch(node: Any) -> bool:
+    branches = node.attr["branches"].list.func
+    return node.op in ("Case", "StatelessCase") and len(branches) == 1

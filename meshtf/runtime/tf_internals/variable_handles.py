@@ -12,7 +12,6 @@ from tensorflow.python import _pywrap_tfe
 from tensorflow.python.eager import context, core
 from tensorflow.python.ops import handle_data_util
 from tensorflow.python.ops.resource_variable_ops import ResourceVariable
-from tensorflow.python.trackable.base import Trackable as Trackable
 
 
 def make_handles(values: Sequence[Any], devices: Sequence[str]) -> list[Any]:

@@ -6,7 +6,6 @@ Contents:
     replica_id             which of the replicas that run one program this is
     call_stablehlo         a StableHLO module as an op
     xla_knows              whether XLA can compile an op
-    Trackable              what tf.train.Checkpoint and tf.saved_model.save walk through
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import tensorflow as tf
 from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 from tensorflow.compiler.tf2xla.python import xla
 from tensorflow.python.framework import kernels
-from tensorflow.python.trackable.base import Trackable as Trackable
 
 
 def optimization_barrier(xs: list[Any]) -> list[Any]:

@@ -168,11 +168,11 @@ def test_constants_of_a_segment_are_made_once():
 
     softened(np.ones((4, 6), "float32"))
     ((compiled, _),) = softened._compiled.values()
-    graph = compiled.executable.function.graph
-    name = next(filter(None, (called(op.node_def) for op in graph.get_operations())))
-    inside = graph._get_function(name).cached_definition.node_def
+    (callee,) = compiled.executable.callees
     values = [
-        node.attr["value"].SerializeToString() for node in inside if node.op == "Const"
+        node.attr["value"].SerializeToString()
+        for node in callee.definition.node_def
+        if node.op == "Const"
     ]
     assert values and len(values) == len(set(values))
 
@@ -193,33 +193,11 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
     assert float(f(x).numpy()) == want
     ((compiled, _),) = f._compiled.values()
     made = [
-        (op.device, op.get_attr("value").SerializeToString())
-        for op in compiled.executable.function.graph.get_operations()
-        if op.type == "Const"
+        (node.device, node.attr["value"].SerializeToString())
+        for node in compiled.executable.definition.node_def
+        if node.op == "Const"
     ]
-    captured = sum(
-        x.op.type == "Const" for x in compiled.executable.function.graph.inputs
-    )
-    assert made and len(made) - captured <= len(set(made))
-
-
-@pytest.mark.parametrize("called_or_alone", [True, False])
-def test_no_callee_is_searched_for_reference_variables(monkeypatch, called_or_alone):
-    """TensorFlow ends its search at nodes of unknown functions: one before, one after
-    all calls.
-    """
-    onednn(monkeypatch, called_or_alone, left=True)
-    train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
-    train(np.ones((8, 8), "float32"), np.int32(0))
-    ((compiled, _),) = train._compiled.values()
-    ops = compiled.executable.function.graph.get_operations()
-    marks = [op for op in ops if op.type == "NoOp" and "_meshtf" in op.node_def.attr]
-    function_calls = {op for op in ops if called(op.node_def)}
-    assert function_calls and len({op.device for op in marks}) == DEVICES
-    assert function_calls == {
-        op for m in marks for op in m._control_outputs if op in function_calls
-    }
-    assert function_calls == {op for m in marks for op in m.control_inputs}
+    assert made and len(made) == len(set(made))
 
 
 def test_what_writes_runs_whoever_takes_its_results():
@@ -227,7 +205,11 @@ def test_what_writes_runs_whoever_takes_its_results():
     train(np.ones((8, 8), "float32"), np.int32(0))
     ((compiled, _),) = train._compiled.values()
     graph = compiled.executable.function.graph
-    writes = [
-        op for op in graph.get_operations() if called(op.node_def) and not op.outputs
-    ]
-    assert len(writes) >= DEVICES and set(writes) <= set(graph.control_outputs)
+    writes = {
+        op.name
+        for op in graph.get_operations()
+        if called(op.node_def) and not op.outputs
+    }
+    definition = compiled.executable.definition
+    assert len(writes) >= DEVICES and writes <= set(definition.control_ret.values())
+    assert set(definition.control_ret) == set(definition.signature.control_output)
