@@ -18,7 +18,7 @@ VARIABLE = "MESHTF_PUBLIC_TENSORFLOW"
 class Private(NamedTuple):
     """One private use of TensorFlow."""
 
-    file: str  # of this folder
+    files: tuple[str, ...]  # of this folder
     uses: str
     why: str
     gains: str
@@ -27,7 +27,7 @@ class Private(NamedTuple):
 
 PRIVATE = {
     "register_function": Private(
-        "register_function.py",
+        ("register_function.py",),
         "context.add_function_def and remove_function",
         "a function is a protocol buffer that no graph of Python's stands behind",
         "8 us a function, and definitions that go when nobody needs them",
@@ -35,7 +35,7 @@ PRIVATE = {
         "process ends",
     ),
     "call_options": Private(
-        "call_options.py",
+        ("call_options.py",),
         "eager.execute with a configuration of the call's own",
         "a program is called without the graph optimizer, and its results stay on "
         "their devices",
@@ -43,7 +43,7 @@ PRIVATE = {
         "the traced tf.function is called with the options of the process",
     ),
     "function_attributes": Private(
-        "call_options.py",
+        ("call_options.py",),
         "_noinline, _disable_acd and _disable_call_shape_inference by name; "
         "a Case of one branch as a call; fields of ConfigProto.experimental",
         "devices run segments as they are, and nothing looks for order where "
@@ -52,7 +52,7 @@ PRIVATE = {
         None,
     ),
     "bare_handles": Private(
-        "variable_handles.py",
+        ("variable_handles.py",),
         "TFE_Py_Execute, its switch of eager ops as functions, "
         "context.anonymous_name, handle_data_util, ResourceVariable(handle=)",
         "a shard of a variable is a handle until somebody asks for its tf.Variable",
@@ -60,14 +60,14 @@ PRIVATE = {
         "a tf.Variable for each shard, read and written by ops of its own",
     ),
     "packed_handles": Private(
-        "variable_handles.py",
+        ("variable_handles.py",),
         "Pack of handles by TFE_Py_Execute",
         "all variables of a device are one input of a program",
         "first steps on many devices, up to twice; needs bare_handles",
         "each handle is an input",
     ),
     "onednn": Private(
-        "onednn_ops.py",
+        ("onednn_names.py", "onednn_ops.py"),
         "ops _Mkl* by name, the kernel registry, IsMklEnabled",
         "TensorFlow puts these ops in place in functions that it optimizes, which "
         "segments are not",
@@ -75,14 +75,14 @@ PRIVATE = {
         "tf.linalg.matmul and the other public ops",
     ),
     "tracking": Private(
-        "tracking.py",
+        ("tracking.py",),
         "the class Trackable",
         "TensorFlow would save a checkpoint or a model without our weights",
         "an error that says what to call instead",
         None,
     ),
     "xla": Private(
-        "xla_ops.py",
+        ("xla_ops.py",),
         "XLA's optimization barrier, replica id and StableHLO call, and which ops "
         "it can compile",
         "nothing public makes these ops",
