@@ -31,10 +31,10 @@ def by_onednn(definition: Any) -> None:
     """Puts ops of oneDNN in place of TensorFlow's in a FunctionDef, where there are
     some.
     """
-    for node in definition.node_def:
-        if node.op in _ALIKE and node.attr["T"].type == _FLOAT:
-            node.op = f"_Mkl{node.op}"
-            node.attr["_kernel"].CopyFrom(ONEDNN_KERNEL)
+    for node_def in definition.node_def:
+        if node_def.op in _ALIKE and node_def.attr["T"].type == _FLOAT:
+            node_def.op = f"_Mkl{node_def.op}"
+            node_def.attr["_kernel"].CopyFrom(ONEDNN_KERNEL)
 
 
 def left_to_tensorflow(definition: Any) -> bool:

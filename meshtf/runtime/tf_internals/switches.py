@@ -81,6 +81,14 @@ PRIVATE = {
         "an error that says what to call instead",
         None,
     ),
+    "run_records": Private(
+        ("run_records.py",),
+        "enable_run_metadata, export_run_metadata and disable_run_metadata of the "
+        "eager context",
+        "TensorFlow tells nowhere else which graphs ran on which device",
+        "benchmarks and tests that count what crosses devices; the library never asks",
+        None,
+    ),
     "xla": Private(
         ("xla_ops.py",),
         "XLA's optimization barrier, replica id and StableHLO call, and which ops "

@@ -4,11 +4,12 @@ them.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tensorflow.python.framework import func_graph, op_def_library, ops
+import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
@@ -19,12 +20,11 @@ from meshtf.runtime.tf_internals.switches import PRIVATE, VARIABLE, private
 
 FOLDER = Path(tf_internals.__file__).parent
 WITHOUT_PRIVATE_USE = {"__init__.py", "switches.py"}
-PROCESS = {"freed_memory.py", "process_start.py"}  # environment of the process alone
 SWITCHES = [name for name, row in PRIVATE.items() if row.public is not None]
 
 
 def test_each_file_is_in_the_table():
-    files = {path.name for path in FOLDER.glob("*.py")} - WITHOUT_PRIVATE_USE - PROCESS
+    files = {path.name for path in FOLDER.glob("*.py")} - WITHOUT_PRIVATE_USE
     assert files == {file for row in PRIVATE.values() for file in row.files}
 
 
@@ -77,7 +77,10 @@ def test_steps_are_the_same_without_private_uses(devices, off, monkeypatch):
 
 
 def test_nothing_of_tensorflow_is_replaced_while_a_program_is_traced(monkeypatch):
-    watched = op_def_library, ops, ops.Graph, func_graph.FuncGraph
+    func_graph = type(tf.function(lambda: 1).get_concrete_function().graph)
+    ops = sys.modules[tf.Graph.__module__]
+    op_def_library = sys.modules[f"{ops.__name__.rpartition('.')[0]}.op_def_library"]
+    watched = op_def_library, ops, tf.Graph, func_graph
     before = [dict(vars(x)) for x in watched]
     changed: set[str] = set()
     graphs = 0
@@ -90,7 +93,7 @@ def test_nothing_of_tensorflow_is_replaced_while_a_program_is_traced(monkeypatch
             changed.update(k for k, v in vars(x).items() if attributes.get(k) is not v)
         for name in ("_create_op_internal", "capture", "create_op"):
             method = getattr(function.graph, name).__func__
-            if method is not getattr(func_graph.FuncGraph, name):
+            if method is not getattr(func_graph, name):
                 changed.add(name)
         return definition_of(function, *names)
 
