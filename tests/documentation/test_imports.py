@@ -58,6 +58,7 @@ FOLDERS = {
         "storage",
         "lowering",
         "placed/collectives",
+        "placed/variables",
         "placed",
         "spmd",
         "",

@@ -30,9 +30,12 @@ from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.placed.collectives.primitives import piece
 from meshtf.runtime.placed.function_calls import Callee, trace
-from meshtf.runtime.placed.packed_handles import Handles, opened
-from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
-from meshtf.runtime.placed.variable_call_order import Order
+from meshtf.runtime.placed.variables.call_order import Order
+from meshtf.runtime.placed.variables.packed_handles import Handles, opened
+from meshtf.runtime.placed.variables.read_write_phases import (
+    sort_out,
+    touches_variables,
+)
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.switches import private

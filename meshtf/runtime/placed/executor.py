@@ -39,9 +39,9 @@ from meshtf.partition import (
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.placed.batched_variables import Together
-from meshtf.runtime.placed.read_write_phases import sort_out
 from meshtf.runtime.placed.resharding import Mover, Slices
 from meshtf.runtime.placed.segment_functions import Caller, in_line
+from meshtf.runtime.placed.variables.read_write_phases import sort_out
 
 
 def arrange(program: Program) -> list[Segment]:

@@ -22,9 +22,9 @@ from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.local_compute import Flat, run_compute
 from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.placed.executor import Placed
-from meshtf.runtime.placed.read_write_phases import sort_out
 from meshtf.runtime.placed.resharding import Slices
 from meshtf.runtime.placed.segment_functions import Caller
+from meshtf.runtime.placed.variables.read_write_phases import sort_out
 
 # What bad values lead to; others, such as lost workers or a full memory, would come
 # again.

@@ -23,9 +23,12 @@ from meshtf.mesh import Mesh, Pending
 from meshtf.names import has_gradient
 from meshtf.partition import Bucket, Load, MoveStep, Put, Segment, Step, Value
 from meshtf.runtime.placed.executor import Placed
-from meshtf.runtime.placed.read_write_phases import sort_out, touches_variables
 from meshtf.runtime.placed.resharding import Slices
 from meshtf.runtime.placed.segment_functions import run_directly
+from meshtf.runtime.placed.variables.read_write_phases import (
+    sort_out,
+    touches_variables,
+)
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.partition import Load, MoveStep, Put
 from meshtf.partition.steps import makes, needs
-from meshtf.runtime.placed.read_write_phases import sort_out
+from meshtf.runtime.placed.variables.read_write_phases import sort_out
 
 MESH = mtf.Mesh("data:2;model:2", "batch:data;e:model", optimizer_layout="d:data")
 

@@ -1,0 +1,1 @@
+"""Phases, order and handles of the variables that a program reads and writes."""
