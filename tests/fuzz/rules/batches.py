@@ -18,7 +18,7 @@ def renamed_noise(w: Writer) -> str | None:
     x = w.value(lambda x: "batch" in w.dims(x)) if w.seeded else None
     if not x:
         return None
-    w.sizes["rows"] = w.sizes["batch"]
+    _new(w, "rows", w.sizes["batch"])
     dims = ["rows" if d == "batch" else d for d in w.dims(x)]
     y = _noisy(w, _hidden(w, f"mtf.rename({x}, 'batch', 'rows')", dims), dims)
     return w.emit(f"mtf.rename({y}, 'rows', 'batch')", w.dims(x))
