@@ -219,6 +219,8 @@ class Variable(Operators, Untracked):
     def use_slots(self, slots: Sequence[Slot | None]) -> None:
         """Lets other slots hold its shards from now on; these have the values already.
 
+        Functions that the placed runtime compiled before go on with the earlier slots.
+
         Args:
           slots: of each position, one object where positions share it; None: it has no
             shard.

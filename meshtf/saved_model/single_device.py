@@ -19,12 +19,12 @@ from meshtf.partition import Program
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.eager import export
 from meshtf.runtime.lowering.local_context import Coordinates
-from meshtf.runtime.lowering.step_executor import Single
+from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.storage.argument_storage import ArrayStore
 from meshtf.runtime.variable import Variable
 
 
-class Alone(Single):
+class Alone(SingleReplica):
     """Carries out a program for one position, on whatever device TensorFlow chooses.
 
     Args:

@@ -5,8 +5,7 @@
 
     carrier.carry_out(step)                 # carrier.values[step.out] is there
 
-`Single` is the base of those that hold one slice of everything, so that a value is a
-tensor.
+See `single_replica` for those that hold one shard of everything.
 """
 
 from __future__ import annotations
@@ -14,15 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.partition import (
     BranchStep,
     Bucket,
     CallStep,
-    Compute,
     Load,
     LoopStep,
     MoveStep,
@@ -32,12 +28,8 @@ from meshtf.partition import (
     Tell,
     Value,
     WindowStep,
-    schedule,
-    walked_only,
 )
 from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
-from meshtf.runtime.lowering.local_compute import run_compute
-from meshtf.runtime.lowering.local_context import Coordinates
 
 
 class Carrier:
@@ -121,64 +113,3 @@ class Carrier:
 
     def _bucket(self, step: Bucket) -> list[Any]:
         return [self._move(move) for move in step.moves]
-
-
-class Single(Carrier):
-    """A carrier with one slice of each value: a replica, or a device alone.
-
-    Args:
-      program: what to run.
-      coordinates: where its slices lie, for ops that ask.
-      jit: whether XLA compiles it.
-    """
-
-    def __init__(self, program: Program, coordinates: Coordinates, jit: bool) -> None:
-        super().__init__(program.mesh)
-        self.program, self.coordinates, self.jit = program, coordinates, jit
-
-    def run(self) -> list[Any]:
-        """Runs all steps and returns the results."""
-        return self.run_body(self.program, {})
-
-    def run_body(
-        self, program: Program, given: dict[Value, Any], once: bool = False
-    ) -> list[Any]:
-        """Returns the results of a program within this one."""
-        around = self.values, self.lists
-        self.values = dict(given)
-        self.lists = walked_only(program.steps, program.results)
-        for segment in schedule(program):
-            for step in (*segment.before, *segment.computes):
-                with tf.name_scope(scope(step)):
-                    self._step(step)
-        results = [self.values[v] for v in program.results]
-        self.values, self.lists = around
-        return results
-
-    def homes(self, value: Value) -> list[str | None]:
-        """Returns the one device, which needs no name."""
-        return [None]
-
-    def different(self, value: Value, slices: Any) -> list[Any]:
-        """Returns the one slice."""
-        return [slices]
-
-    def spread(self, value: Value, slices: list[Any]) -> Any:
-        """Returns the one slice."""
-        return slices[0]
-
-    def _step(self, step: Step) -> None:
-        if isinstance(step, Compute):
-            run_compute(
-                step, self.mesh, self.coordinates, self.values, self.jit, anywhere=True
-            )
-        else:
-            self.carry_out(step)
-
-
-def scope(step: Step) -> str:
-    """Returns the name under which a step's TensorFlow ops stand: its op's title and
-    number.
-    """
-    node = None if isinstance(step, Load) else step.node
-    return "load" if node is None else f"{node.op.display_name}.{node.serial}"

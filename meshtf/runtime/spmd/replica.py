@@ -19,14 +19,14 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh, Pending, Split
 from meshtf.partition import MoveStep, Program, Put, Tell, WindowStep
 from meshtf.runtime.lowering.local_context import Coordinates
-from meshtf.runtime.lowering.step_executor import Single
+from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd import stablehlo_collectives
 from meshtf.runtime.spmd.window_exchange import exchange
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 
-class Replica(Single):
+class Replica(SingleReplica):
     """Carries out a program on one replica, while it is traced.
 
     Args:

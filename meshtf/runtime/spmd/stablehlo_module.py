@@ -25,7 +25,7 @@ from meshtf.graph.recorder import Recorded
 from meshtf.mesh import Mesh, Pending
 from meshtf.partition import Load, Program, Put, build, walk
 from meshtf.partition.cost import local_shape
-from meshtf.runtime.lowering.step_executor import scope
+from meshtf.runtime.lowering.single_replica import scope
 from meshtf.runtime.spmd.exported_program import Export, Port
 from meshtf.runtime.spmd.replica import Replica
 from meshtf.runtime.spmd.unsupported import refuse_effects

@@ -1,0 +1,83 @@
+"""A program on one shard of everything, so that a value is one tensor: one replica, or
+one device alone.
+
+    class Mine(SingleReplica):
+      def _load(self, store): ...           # and _put, _tell, _window, _move
+
+    results = Mine(program, coordinates, jit=True).run()
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from meshtf.partition import Compute, Load, Program, Step, Value, schedule, walked_only
+from meshtf.runtime.lowering.local_compute import run_compute
+from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.step_executor import Carrier
+
+
+class SingleReplica(Carrier):
+    """Carries out a program on one shard of each value: a replica, or one device alone.
+
+    Args:
+      program: what to run.
+      coordinates: where its slices lie, for ops that ask.
+      jit: whether XLA compiles it.
+    """
+
+    def __init__(self, program: Program, coordinates: Coordinates, jit: bool) -> None:
+        super().__init__(program.mesh)
+        self.program = program
+        self.coordinates = coordinates
+        self.jit = jit
+
+    def run(self) -> list[Any]:
+        """Runs all steps and returns the results."""
+        return self.run_body(self.program, {})
+
+    def run_body(
+        self, program: Program, given: dict[Value, Any], once: bool = False
+    ) -> list[Any]:
+        """Returns the results of a program within this one."""
+        outer_values, outer_lists = self.values, self.lists
+        self.values = dict(given)
+        self.lists = walked_only(program.steps, program.results)
+        for segment in schedule(program):
+            for step in (*segment.before, *segment.computes):
+                with tf.name_scope(scope(step)):
+                    self._step(step)
+        results = [self.values[v] for v in program.results]
+        self.values = outer_values
+        self.lists = outer_lists
+        return results
+
+    def homes(self, value: Value) -> list[str | None]:
+        """Returns the one device, which needs no name."""
+        return [None]
+
+    def different(self, value: Value, slices: Any) -> list[Any]:
+        """Returns the one slice."""
+        return [slices]
+
+    def spread(self, value: Value, slices: list[Any]) -> Any:
+        """Returns the one slice."""
+        return slices[0]
+
+    def _step(self, step: Step) -> None:
+        if isinstance(step, Compute):
+            run_compute(
+                step, self.mesh, self.coordinates, self.values, self.jit, anywhere=True
+            )
+        else:
+            self.carry_out(step)
+
+
+def scope(step: Step) -> str:
+    """Returns the name under which a step's TensorFlow ops stand: its op's title and
+    number.
+    """
+    node = None if isinstance(step, Load) else step.node
+    return "load" if node is None else f"{node.op.display_name}.{node.serial}"
