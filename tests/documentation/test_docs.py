@@ -34,7 +34,14 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
 # Pages whose programs print what stands below them.
-RUN = ["README.md", "checkpoints.md", "moe.md", "pipeline.md", "transformer.md"]
+RUN = [
+    "README.md",
+    "checkpoints.md",
+    "design.md",
+    "moe.md",
+    "pipeline.md",
+    "transformer.md",
+]
 EXAMPLES = sorted(path.stem for path in (ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
