@@ -95,9 +95,11 @@ def speeds(form: Form, rounds: int) -> list[float]:
     return [form.operations * _CALLS / seconds / 1e9 for seconds in best]
 
 
-def _program(form: Form, at: Any) -> Any:
+def _program(form: Form, context: Any) -> Any:
     """Returns a function that computes a product several times, one after the other."""
-    multiply = functools.partial(product, flip_a=form.flip_a, flip_b=form.flip_b, at=at)
+    multiply = functools.partial(
+        product, flip_a=form.flip_a, flip_b=form.flip_b, context=context
+    )
 
     @tf.function(autograph=False)
     def several(a: Any, b: Any) -> Any:

@@ -12,7 +12,7 @@ long. For TensorFlow's own such a matrix gets a few more columns, which cost a c
 add nothing to the product. For oneDNN's, which loses where it reads the second matrix
 by its columns, that one is transposed first (`python -m benchmarks.ops.matmuls`).
 
-    product(a, b, flip_a=True, flip_b=False, at=at)        # transpose(a) b
+    product(a, b, flip_a=True, flip_b=False, context=context)   # transpose(a) b
 """
 
 from __future__ import annotations
