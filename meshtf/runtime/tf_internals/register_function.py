@@ -5,7 +5,7 @@ function = Registered(definition)      # callable by its name while this object 
 
 from __future__ import annotations
 
-import weakref
+import sys
 from typing import Any
 
 import tensorflow as tf
@@ -24,15 +24,16 @@ class Registered:
     def __init__(self, definition: Any) -> None:
         self.definition = definition
         self.name = str(definition.signature.name)
-        if private("register_function"):
+        self._is_ours = private("register_function")
+        if self._is_ours:
             context.context().add_function_def(definition)
-            weakref.finalize(self, _remove, self.name).atexit = False
         else:
             self._imported = _import(definition)
 
-
-def _remove(name: str) -> None:
-    context.context().remove_function(name)
+    def __del__(self) -> None:
+        # Not by weakref.finalize, which would have Python call it at exit.
+        if self._is_ours and not sys.is_finalizing():
+            context.context().remove_function(self.name)
 
 
 def _import(definition: Any) -> Any:
