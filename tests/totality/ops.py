@@ -187,6 +187,9 @@ def around(t: SimpleNamespace) -> dict[str, Call]:
     return {
         "connect": call("no port", runs=False),
         "connected": call(),
+        "configure_process": call(
+            keep_freed_memory=True, threads="shared", log_level="ERROR", runs=False
+        ),
         "lost_workers": call(),
         "logical_devices": call(1),
         "latest_checkpoint": call(wild),
