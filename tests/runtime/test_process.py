@@ -4,6 +4,7 @@ for by `configure_process` does.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -157,6 +158,7 @@ def fresh(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(process, "tensorflow_has_started", lambda: False)
     monkeypatch.setattr(device_threads, "_sharing", False)
+    monkeypatch.setattr(gc, "freeze", lambda: None)
     monkeypatch.setattr(
         tf.config.threading, "get_intra_op_parallelism_threads", lambda: 0
     )
@@ -167,7 +169,7 @@ def test_one_line_says_what_was_set(fresh):
     line = mtf.configure_process()
     assert line == (
         "process: CPUs keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=1); positions of a "
-        "mesh share the cores"
+        "mesh share the cores; imports are not collected"
     )
     assert device_threads.sharing()
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -178,7 +180,9 @@ def test_one_line_says_what_was_set(fresh):
 
 def test_nothing_is_set_that_was_not_asked_for(fresh):
     before = dict(os.environ)
-    line = mtf.configure_process(keep_freed_memory=False, threads=None)
+    line = mtf.configure_process(
+        keep_freed_memory=False, threads=None, freeze_imports=False
+    )
     assert line == "process: nothing set"
     assert dict(os.environ) == before and not device_threads.sharing()
 
@@ -189,7 +193,7 @@ def test_what_the_user_said_stays(fresh):
         fresh.setenv(name, value)
     assert mtf.configure_process() == (
         "process: CPUs do not keep freed memory (TF_CPU_ALLOCATOR_USE_BFC=0); threads of "
-        "an op as TF_NUM_INTRAOP_THREADS=3 says"
+        "an op as TF_NUM_INTRAOP_THREADS=3 says; imports are not collected"
     )
     assert {name: os.environ[name] for name in told} == told
     assert not device_threads.sharing()
@@ -211,6 +215,17 @@ def test_what_comes_too_late_is_refused(fresh, setting, way_out):
     assert process.ALLOCATOR not in os.environ and not device_threads.sharing()
 
 
+def test_imports_are_frozen_once():
+    code = (
+        "import gc, meshtf as mtf\n"
+        "mtf.configure_process()\n"
+        "frozen = gc.get_freeze_count()\n"
+        "mtf.configure_process()\n"
+        "print(frozen > 100_000, gc.get_freeze_count() <= frozen)"
+    )
+    assert printed(code) == "True True"
+
+
 def test_a_start_of_tensorflow_is_noticed():
     code = (
         "import tensorflow as tf\n"
@@ -225,7 +240,10 @@ def test_log_levels(fresh):
     levels = absl_logging.get_verbosity(), tf.get_logger().level
     try:
         line = mtf.configure_process(
-            keep_freed_memory=False, threads=None, log_level="ERROR"
+            keep_freed_memory=False,
+            threads=None,
+            freeze_imports=False,
+            log_level="ERROR",
         )
         assert line == "process: log level ERROR"
         assert absl_logging.get_verbosity() == absl_logging.ERROR

@@ -188,7 +188,11 @@ def around(t: SimpleNamespace) -> dict[str, Call]:
         "connect": call("no port", runs=False),
         "connected": call(),
         "configure_process": call(
-            keep_freed_memory=True, threads="shared", log_level="ERROR", runs=False
+            keep_freed_memory=True,
+            threads="shared",
+            freeze_imports=True,
+            log_level="ERROR",
+            runs=False,
         ),
         "lost_workers": call(),
         "logical_devices": call(1),
