@@ -35,6 +35,7 @@ def gradient(function, mesh, variable, recorded):
     return run(mtf.import_tensor(mesh, np.ones((2, 4), "float32"), "batch;d")).numpy()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("recorded", [False, True], ids=["eager", "recorded"])
 @pytest.mark.parametrize("mesh", MESHES[::2], ids=IDS[::2])
 @pytest.mark.parametrize("once", [False, True], ids=["reads", "read once"])
@@ -62,6 +63,7 @@ def test_of_few_terms(count):
         np.testing.assert_array_equal(got, 2.0 * count)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recorded", [False, True], ids=["eager", "recorded"])
 @pytest.mark.parametrize("mesh", MESHES, ids=IDS)
 def test_of_what_a_scan_uses_in_each_iteration(mesh, recorded):
@@ -133,6 +135,7 @@ def test_of_a_variable_that_all_layers_of_a_repeat_use():
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("recorded", [False, True], ids=["eager", "recorded"])
 @pytest.mark.parametrize("axes, variables", [("", ""), ("stage:2;data:2", "d:data")])
 def test_of_microbatches_of_a_pipeline(axes, variables, recorded):
