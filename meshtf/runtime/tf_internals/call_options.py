@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -37,7 +38,24 @@ def _config(cpus: bool) -> bytes:
     return config.SerializeToString()
 
 
+_OPTIMIZER_OFF = "disable_meta_optimizer"
 PLAIN_CONFIG, CPU_CONFIG = _config(False), _config(True)
+
+
+@contextlib.contextmanager
+def _without_graph_optimizer() -> Iterator[None]:
+    """Has functions that are called in the block run as they are.
+
+    The graph optimizer would not only cost start-up: of a loop within a loop whose
+    backward pass computes it again, it left results empty (TensorFlow 2.21).
+    """
+    options = tf.config.optimizer
+    before = options.get_experimental_options().get(_OPTIMIZER_OFF, False)
+    options.set_experimental_options({_OPTIMIZER_OFF: True})
+    try:
+        yield
+    finally:
+        options.set_experimental_options({_OPTIMIZER_OFF: before})
 
 
 def call_with(
@@ -55,7 +73,8 @@ def call_with(
         its place.
     """
     if not private("call_options"):
-        return list(function(*args))
+        with _without_graph_optimizer():
+            return list(function(*args))
     return execute.execute(
         name or function.name.decode(),
         len(function.outputs),

@@ -40,7 +40,8 @@ PRIVATE = {
         "a program is called without the graph optimizer, and its results stay on "
         "their devices",
         "a fifth to a half of a first step",
-        "the traced tf.function is called with the options of the process",
+        "the traced tf.function is called, with the graph optimizer off in the options "
+        "of the process during the call",
     ),
     "function_attributes": Private(
         ("call_options.py",),
