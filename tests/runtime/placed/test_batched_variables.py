@@ -15,6 +15,12 @@ from meshtf.layers import initializers
 from meshtf.runtime.placed import function_calls
 from meshtf.runtime.placed.function_calls import ALONE, CALLED, called
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
+from meshtf.runtime.tf_internals.switches import private
+
+by_handles = pytest.mark.skipif(
+    not (private("bare_handles") and private("packed_handles")),
+    reason="calls by packed handles are switched off: MESHTF_PUBLIC_TENSORFLOW",
+)
 
 DEVICES = 4
 
@@ -61,6 +67,7 @@ def onednn(monkeypatch, rewrites, left):
         monkeypatch.setattr(function_calls, "by_onednn", lambda *asked: asked)
 
 
+@by_handles
 @pytest.mark.parametrize("layout", ["batch:data", "e:data"])
 def test_devices_that_do_the_same_make_one_call_each(layout):
     devices = [f"CPU:{k}" for k in range(DEVICES)]
@@ -80,6 +87,7 @@ def test_devices_that_do_the_same_make_one_call_each(layout):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
 def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(
     devices, monkeypatch
@@ -99,6 +107,7 @@ def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(
         np.testing.assert_array_equal(a, b)
 
 
+@by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
 def test_variables_that_are_cut_and_whole_side_by_side(devices):
     """w0 and w1 are cut four times; w2, and slots of it, are held by all, on one device
@@ -115,6 +124,7 @@ def test_variables_that_are_cut_and_whole_side_by_side(devices):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
 
 
+@by_handles
 @pytest.mark.parametrize("devices", [None, "logical:4"])
 def test_slots_cut_otherwise_are_updated_by_few_calls(devices):
     one = ran(mtf.Mesh(""))
@@ -200,6 +210,7 @@ def test_constants_between_segments_are_made_once_but_captured_ones_stay_apart()
     assert made and len(made) == len(set(made))
 
 
+@by_handles
 def test_what_writes_runs_whoever_takes_its_results():
     train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
     train(np.ones((8, 8), "float32"), np.int32(0))
