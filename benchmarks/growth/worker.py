@@ -31,7 +31,7 @@ from benchmarks.step.cases.feeds import batches
 from benchmarks.step.cases.meshtf_model import MeshModel, build
 from benchmarks.step.plain_tf.language_model import PlainLM
 from benchmarks.step.plain_tf.moe import PlainMoE
-from meshtf.runtime.placed.function_calls import called
+from meshtf.runtime.placed.program.function_calls import called
 from transformer.models.base import Model
 from transformer.models.language_model import LanguageModel
 

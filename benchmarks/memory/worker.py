@@ -30,7 +30,7 @@ from meshtf.runtime.placed.batched_variables import Together
 from meshtf.runtime.placed.collectives import bucketed
 from meshtf.runtime.placed.collectives.primitives import combine
 from meshtf.runtime.placed.executor import Placed
-from meshtf.runtime.placed.resharding import once_there
+from meshtf.runtime.placed.program.tensor_ops import identity
 from meshtf.runtime.variable import Variable
 
 
@@ -61,7 +61,7 @@ class Alone(Placed):
         assert step.src.spec is not None
         (x,), number = self.values[step.src], self.mesh.axes[step.move.axis]
         if step.after is not None:
-            x = once_there(x, self.values[step.after][0], self.devices[0])
+            x = identity(x, self.devices[0], self.values[step.after][0])
         cut, join = _axis(step, step.move.after), _axis(step, step.move.before)
         with tf.device(self.devices[0]):
             return [_stand_in(step.move.kind, x, number, cut, join)]
@@ -111,7 +111,7 @@ def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
         return tf.concat(tf.split(x, number, cut), join)
     if kind == "reduce_scatter":
         first, second, *_ = tf.split(x, number, cut)
-        return combine("sum", first, second)
+        return combine("sum", first, second, "/device:CPU:0")
     size = x.shape.num_elements()
     parts = [size * (j + 1) // number - size * j // number for j in range(number)]
     pieces = [p + p for p in tf.split(tf.reshape(x, [-1]), parts)]

@@ -25,7 +25,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
 from benchmarks.harness.case_server import serve
-from meshtf.runtime.placed.function_calls import ALONE, CALLED
+from meshtf.runtime.placed.program.function_calls import ALONE, CALLED
 
 BLOCKS, ROWS, D_MODEL, D_FF = 8, 128, 256, 1024
 _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")

@@ -14,7 +14,7 @@ import meshtf as mtf
 from meshtf.partition import CallStep
 from meshtf.partition.steps import needs
 from meshtf.pipeline import Task
-from meshtf.runtime.placed.function_calls import called
+from meshtf.runtime.placed.program.function_calls import called
 
 CASES = [  # stages, microbatches, schedule, chunks, recompute
     (2, 4, "gpipe", 1, False),

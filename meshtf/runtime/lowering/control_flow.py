@@ -43,6 +43,9 @@ class BodyRunner(Protocol):
     ) -> list[Any]:
         """Returns the results of a body; `once`: it runs nowhere else."""
 
+    def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Has what is made within wait until tensors are there."""
+
     def homes(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard of a value."""
 
@@ -90,7 +93,7 @@ def run_branch(carrier: BodyRunner, step: BranchStep) -> None:
 def run_call(carrier: BodyRunner, step: CallStep) -> None:
     """Carries out a call, and keeps what it makes."""
     waits = [x for v in step.follows for x in carrier.different(v, carrier.values[v])]
-    with tf.control_dependencies(waits):
+    with carrier.after(waits):
         given = {v: carrier.values[x] for v, x in zip(step.given, step.passed)}
         results = carrier.run_body(step.body, given | _taken(carrier, step))
     carrier.values.update(zip(step.outs, results))

@@ -10,8 +10,11 @@ See `single_replica` for those that hold one shard of everything.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from meshtf.graph import Store
 from meshtf.mesh import Mesh
@@ -79,6 +82,10 @@ class Carrier:
           once: whether it stands here and nowhere else, as the body of a loop does.
         """
         raise NotImplementedError
+
+    def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Has what is made within wait until tensors are there."""
+        return tf.control_dependencies(tensors)
 
     def homes(self, value: Value) -> list[str | None]:
         """Returns the device of each slice of a value that can differ from

@@ -1,7 +1,7 @@
 """Ops that write variables, on one device: fused and in place where an op can, else by
 the values that it returns.
 
-    outputs = write(op, [cell.variable for cell in cells], inputs)
+    outputs = write(op, [slot.variable for slot in slots], inputs)
 
 An op sees resource handles and tensors, never a tf.Variable.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -19,9 +19,28 @@ from meshtf.runtime.tf_internals.switches import private
 from meshtf.runtime.tf_internals.variable_handles import temporary_handle
 
 
+class ShardVariable(NamedTuple):
+    """A shard of a variable within a function: all that is asked of a tf.Variable."""
+
+    handle: Any
+    shape: tf.TensorShape
+    dtype: tf.DType
+
+    def value(self) -> Any:
+        """Returns the present value."""
+        value = tf.raw_ops.ReadVariableOp(resource=self.handle, dtype=self.dtype)
+        value.set_shape(self.shape)  # a handle that is an argument knows none
+        return value
+
+    def assign(self, value: Any, read_value: bool = False) -> None:
+        """Gives it a new value."""
+        assert not read_value
+        tf.raw_ops.AssignVariableOp(resource=self.handle, value=value)
+
+
 def write(
     op: WriteOp,
-    variables: Sequence[tf.Variable],
+    variables: Sequence[Any],
     inputs: Sequence[Any],
     outputs: int,
     temporaries: bool = True,
@@ -30,7 +49,7 @@ def write(
 
     Args:
       op: the op.
-      variables: what holds the shards.
+      variables: what holds the shards: tf.Variables or `ShardVariable`s.
       inputs: shards of its inputs.
       outputs: how many outputs it has; the last inputs hold what these start from.
       temporaries: whether outputs may be computed in temporary resources, for a fused
@@ -53,12 +72,9 @@ def write(
 
 
 def _write_new_values(
-    op: WriteOp, variables: Sequence[tf.Variable], inputs: Sequence[Any], outputs: int
+    op: WriteOp, variables: Sequence[Any], inputs: Sequence[Any], outputs: int
 ) -> Sequence[Any]:
-    present = [
-        tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
-        for variable in variables
-    ]
+    present = [variable.value() for variable in variables]
     values = op.new_values(*inputs, *present)
     for variable, value in zip(variables, values[outputs:], strict=True):
         variable.assign(value, read_value=False)

@@ -27,10 +27,13 @@ from meshtf.ops.common.traced_once import traced_once
 from meshtf.partition import Load, MoveStep, Put, Segment, Value
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
-from meshtf.runtime.lowering.variable_writes import write
-from meshtf.runtime.placed.collectives.primitives import piece
-from meshtf.runtime.placed.function_calls import Callee, trace
-from meshtf.runtime.placed.variables.call_order import Order
+from meshtf.runtime.lowering.variable_writes import ShardVariable, write
+from meshtf.runtime.placed.program.function_calls import Callee, trace
+from meshtf.runtime.placed.program.program_writer import (
+    ProgramWriter,
+    call_on,
+    in_section,
+)
 from meshtf.runtime.placed.variables.packed_handles import Handles, opened
 from meshtf.runtime.placed.variables.read_write_phases import (
     sort_out,
@@ -39,7 +42,6 @@ from meshtf.runtime.placed.variables.read_write_phases import (
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.switches import private
-from meshtf.runtime.tf_internals.variable_handles import variable_of
 
 Slices = list[Any]
 
@@ -60,12 +62,18 @@ class Together:
       mesh: of the variables.
       devices: of each position.
       segments: all of the program.
+      program: what the program is written to; None: it runs, or TensorFlow traces it.
     """
 
     def __init__(
-        self, mesh: Mesh, devices: Sequence[str], segments: Sequence[Segment]
+        self,
+        mesh: Mesh,
+        devices: Sequence[str],
+        segments: Sequence[Segment],
+        program: ProgramWriter | None = None,
     ) -> None:
         self.mesh, self.devices, self.segments = mesh, devices, segments
+        self.program = program
         self._functions: dict[Any, Callee] = {}
 
     def callees(self) -> list[Callee]:
@@ -79,12 +87,10 @@ class Together:
         for which, positions in self._alike(held):
             for p in positions:
                 cells = [held[k][p] for k in which]
-                with tf.device(self.devices[p]):
-                    ys = (
-                        self._call(*_reading(cells))
-                        if self._pays(which, positions)
-                        else _values([cell.variable for cell in cells])
-                    )
+                if self._pays(which, positions):
+                    ys = self._call(self.devices[p], *_reading(cells))
+                else:
+                    ys = [self._read_one(cell, self.devices[p]) for cell in cells]
                 read.update(zip(cells, ys))
         return {
             load.out: [read.get(cell) for cell in cells]
@@ -101,7 +107,7 @@ class Together:
         """
         if (
             len(moves) < 2
-            or tf.executing_eagerly()
+            or self._runs_now()
             or len(set(self.devices)) < len(self.devices)
             or any(x is None for move in moves for x in values[move.src])
         ):
@@ -112,14 +118,10 @@ class Together:
             self.devices, self.mesh.coords, *(values[m.src] for m in moves)
         ):
             coords = dict(zip(self.mesh.axes, coord))
-            with tf.device(device):
-                here = [tf.constant(coords[axis], tf.int32) for axis in axes]
-                key = tuple((id(m), tuple(x.shape)) for m, x in zip(moves, xs))
-                made.append(
-                    self._traced(key, _cutting(moves, axes, self.mesh), [*here, *xs])(
-                        [*here, *xs]
-                    )
-                )
+            args = [*(self._constant(coords[axis], device) for axis in axes), *xs]
+            key = tuple((id(m), tuple(x.shape)) for m, x in zip(moves, xs))
+            function = self._traced(key, _cutting(moves, axes, self.mesh), args)
+            made.append(call_on(function, args, device, self.program))
         return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
 
     def write(
@@ -143,12 +145,10 @@ class Together:
                     )
                     for k in which
                 ]
-                with tf.device(self.devices[p]):
-                    ys = iter(
-                        self._call(*_writing(writings))
-                        if self._pays(which, positions)
-                        else _carry_out(writings)
-                    )
+                if self._pays(which, positions):
+                    ys = iter(self._call(self.devices[p], *_writing(writings)))
+                else:
+                    ys = iter(self._carry_out(writings, self.devices[p]))
                 made.update(
                     ((k, held[k][0][p]), [next(ys) for _ in puts[k].outs])
                     for k in which
@@ -192,35 +192,27 @@ class Together:
         or none.
         """
         stores = _by_calls_alone(self.segments, self.mesh)
-        if not private("packed_handles") or not private("bare_handles"):
+        if not private("packed_handles"):
             return None
         if len(stores) < 2 or not share_memory(self.devices):
             return None
         handles = Handles(self.devices, stores)
         return handles if handles.spread() else None
 
-    @functools.cached_property
-    def order(self) -> Order | None:
-        """The order of these calls, where a program needs no other; else TensorFlow
-        finds one.
-        """
-        others = (
-            step for s in self.segments for step in s.before if isinstance(step, Put)
-        )
-        if not private("call_options") or self._handles is None:
-            return None
-        return Order() if all(step.variables for step in others) else None
+    def _runs_now(self) -> bool:
+        return self.program is None and tf.executing_eagerly()
 
     def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
         """Whether to trace a function for some variables of some positions; never in
         eager mode.
         """
-        if tf.executing_eagerly() or not private("bare_handles"):
+        if self._runs_now():
             return False
         return self._handles is not None or len(which) > 1 and len(positions) > 1
 
     def _call(
         self,
+        device: str,
         key: Any,
         body: Callable[..., Any],
         cells: Sequence[TensorFlowSlot],
@@ -233,27 +225,22 @@ class Together:
         if self._handles is not None:
             handles, numbers = self._handles.of(cells)
         else:
-            handles, numbers = (
-                [cell.variable.handle for cell in cells],
-                list(range(len(cells))),
-            )
+            handles = [cell.variable.handle for cell in cells]
+            numbers = list(range(len(cells)))
 
         def with_handles(*args: Any) -> list[Any]:
-            found = [h for arg in args[: len(handles)] for h in opened(arg)]
-            kinds = [cell.kind for cell in cells]
-            variables = [variable_of(found[k], c) for k, c in zip(numbers, kinds)]
+            unpacked = [h for arg in args[: len(handles)] for h in opened(arg)]
+            shards = [
+                ShardVariable(unpacked[k], cell.kind.shape, cell.kind.dtype)
+                for k, cell in zip(numbers, cells)
+            ]
             with traced_once():
-                return body(variables, args[len(handles) :])
+                return body(shards, args[len(handles) :])
 
         key = (*key, *numbers, *(tuple(h.shape) for h in handles))
-        writes = bool(inputs)
-        function = self._traced(key, with_handles, [*handles, *inputs], True, writes)
-        if self.order is None:
-            return function([*handles, *inputs])
-        with tf.control_dependencies(self.order.before(handles, writes)):
-            op = function.op([*handles, *inputs])
-        self.order.add(op, handles, writes)
-        return list(op.outputs)
+        args = [*handles, *inputs]
+        function = self._traced(key, with_handles, args, True, bool(inputs))
+        return call_on(function, args, device, self.program)
 
     def _traced(
         self,
@@ -261,19 +248,46 @@ class Together:
         body: Callable[..., list[Any]],
         args: Sequence[Any],
         stateful: bool = False,
-        ordered: bool = False,
+        writes: bool = False,
     ) -> Callee:
         if key not in self._functions:
             specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
             alone = only_cpus(self.devices)
-            self._functions[key] = trace(body, specs, stateful, ordered, alone)
+            self._functions[key] = trace(body, specs, stateful, writes, alone)
         return self._functions[key]
 
+    def _constant(self, number: int, device: str) -> Any:
+        if self.program is not None:
+            return self.program.constant(number, device=device)
+        with tf.device(device):
+            return tf.constant(number, tf.int32)
 
-def _values(variables: Sequence[tf.Variable]) -> list[Any]:
-    return [
-        tf.raw_ops.ReadVariableOp(resource=v.handle, dtype=v.dtype) for v in variables
-    ]
+    def _read_one(self, slot: TensorFlowSlot, device: str) -> Any:
+        handle, kind = slot.variable.handle, slot.kind
+        if self.program is not None:
+            return self.program.read_variable(handle, kind.shape, kind.dtype, device)
+        with tf.device(device):
+            return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind.dtype)
+
+    def _carry_out(self, writings: Sequence[Writing], device: str) -> list[Any]:
+        """Returns the outputs of ops that write, each an op of its own."""
+
+        def run(inputs: list[Any]) -> list[Any]:
+            rest = iter(inputs)
+            outputs: list[Any] = []
+            with tf.device(device), traced_once():
+                for op, cells, xs, number in writings:
+                    variables = [cell.variable for cell in cells]
+                    values = [next(rest) for _ in xs]
+                    outputs += write(op, variables, values, number)
+            return outputs
+
+        inputs = [x for writing in writings for x in writing.inputs]
+        return (
+            run(inputs)
+            if self.program is None
+            else in_section(self.program, run, inputs)
+        )
 
 
 def _reading(cells: Sequence[TensorFlowSlot]) -> tuple[Any, ...]:
@@ -281,16 +295,7 @@ def _reading(cells: Sequence[TensorFlowSlot]) -> tuple[Any, ...]:
     arguments.
     """
     key = tuple((cell.shape, cell.dtype) for cell in cells)
-    return key, lambda inside, _: _values(inside), cells, ()
-
-
-def _carry_out(writings: Sequence[Writing]) -> list[Any]:
-    with traced_once():
-        return [
-            y
-            for op, cells, xs, outputs in writings
-            for y in write(op, [c.variable for c in cells], xs, outputs)
-        ]
+    return key, lambda shards, _: [shard.value() for shard in shards], cells, ()
 
 
 def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
@@ -305,7 +310,7 @@ def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
     }
     which = [[number[cell] for cell in writing.cells] for writing in writings]
 
-    def body(variables: Sequence[tf.Variable], inputs: Sequence[Any]) -> list[Any]:
+    def body(variables: Sequence[ShardVariable], inputs: Sequence[Any]) -> list[Any]:
         rest = iter(inputs)
         return [
             y
@@ -333,7 +338,14 @@ def _cutting(
         for step, x in zip(moves, args[len(axes) :]):
             assert isinstance(step.move.after, Split) and step.src.spec is not None
             along, axis = step.src.spec.shape.index(step.move.after.dim), step.move.axis
-            pieces.append(piece(x, along, coords[axis], mesh.axes[axis], starts[axis]))
+            size, number = x.shape[along] // mesh.axes[axis], len(x.shape)
+            key = along, size, number
+            if key not in starts[axis]:
+                starts[axis][key] = tf.stack(
+                    [coords[axis] * size if a == along else 0 for a in range(number)]
+                )
+            sizes = [size if a == along else n for a, n in enumerate(x.shape)]
+            pieces.append(tf.slice(x, starts[axis][key], sizes))
         return pieces
 
     return cut

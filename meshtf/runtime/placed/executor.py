@@ -2,15 +2,16 @@
 
 Values are lists with one tensor for each position. Moves are plain TensorFlow ops
 between devices, and TensorFlow inserts the sends and receives. The same list of calls
-runs eagerly and inside a tf.function. Work that is equal on positions of one device
-(equal inputs, coordinates not asked for) is done once: of a replicated update on eight
-positions of one CPU, one runs.
+runs eagerly, inside a tf.function, and is written as a program. Work that is equal on
+positions of one device (equal inputs, coordinates not asked for) is done once: of a
+replicated update on eight positions of one CPU, one runs.
 
     results = Placed(mesh, schedule(program), run_directly).run(program.results)
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -36,12 +37,15 @@ from meshtf.partition import (
     schedule,
     walked_only,
 )
+from meshtf.partition.steps import needs
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.placed.batched_variables import Together
+from meshtf.runtime.placed.program.program_writer import ProgramWriter, in_section
 from meshtf.runtime.placed.resharding import Mover, Slices
-from meshtf.runtime.placed.segment_functions import Caller, in_line
+from meshtf.runtime.placed.segment_functions import Caller, Tracer, in_line
 from meshtf.runtime.placed.variables.read_write_phases import sort_out
+from meshtf.runtime.storage.argument_storage import ArrayStore
 
 
 def arrange(program: Program) -> list[Segment]:
@@ -55,8 +59,13 @@ def arrange(program: Program) -> list[Segment]:
 
 
 class Placed(Mover):
-    """Carries out segments and moves; `make_caller(segment, mesh)` says how a segment
-    is called.
+    """Carries out segments and moves.
+
+    Args:
+      mesh: of the program.
+      segments: the program, as `arrange` returns it.
+      make_caller: of a segment and the mesh, returns what calls it.
+      program: what is written; None: all runs at once, or TensorFlow traces it.
     """
 
     def __init__(
@@ -64,10 +73,12 @@ class Placed(Mover):
         mesh: Mesh,
         segments: Sequence[Segment],
         make_caller: Callable[[Segment, Mesh], Caller],
+        program: ProgramWriter | None = None,
     ) -> None:
         super().__init__(mesh)
         self.segments, self.make_caller = segments, make_caller
-        self.together = Together(mesh, self.devices, segments)
+        self.program = program
+        self.together = Together(mesh, self.devices, segments, program)
         # What bodies share, so that a call of one that ran before costs little:
         self._schedules: dict[Program, Sequence[Segment]] = {}
         self._constants: dict[
@@ -97,6 +108,49 @@ class Placed(Mover):
             inner.make_caller = in_line(self.make_caller)
         return inner.run(program.results)
 
+    def carry_out(self, step: Step) -> None:
+        """Carries out a step; loops and branches of a program that is written are
+        traced by TensorFlow.
+        """
+        if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
+            super().carry_out(step)
+            return
+
+        inputs = list(dict.fromkeys(needs(step)))
+
+        def run(given: list[Any]) -> list[Any]:
+            traced = self._in_tensorflow()
+            traced.values = dict(zip(inputs, given))
+            traced.carry_out(step)
+            return [traced.values[v] for v in step.outs]
+
+        results = self._section(run, [self.values[v] for v in inputs])
+        self.values.update(zip(step.outs, results))
+
+    def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+        """Has what is made within wait until tensors are there."""
+        return (
+            super().after(tensors)
+            if self.program is None
+            else self.program.after(tensors)
+        )
+
+    def _in_tensorflow(self) -> Placed:
+        """Returns what carries out steps within what TensorFlow traces."""
+        traced = copy.copy(self)
+        traced.program = None
+        traced.together = copy.copy(self.together)
+        traced.together.program = None
+        if isinstance(self.make_caller, Tracer):
+            traced.make_caller = self.make_caller.in_tensorflow()
+        return traced
+
+    def _section(self, run: Callable[[Any], Any], given: Any) -> Any:
+        """Returns what a function of a structure of tensors makes of it."""
+        return (
+            run(given) if self.program is None else in_section(self.program, run, given)
+        )
+
     def homes(self, value: Value) -> list[str | None]:
         """Returns the device of each slice that can differ."""
         return [key[0] for key in dict.fromkeys(self._keys(value)) if key is not None]
@@ -119,21 +173,40 @@ class Placed(Mover):
 
     def _all_between(self, steps: Sequence[Step]) -> None:
         for reads, cuts, others, writes in sort_out(steps, self.mesh):
-            with tf.name_scope("load/"):
+            with self._scope("load/"):
                 self.values.update(self.together.read(reads))
             cut = self.together.cut(cuts, self.values)
             self.values.update(cut or {})
             for step in others if cut else (*cuts, *others):
                 self._between(step)
-            with tf.name_scope("put/"):
+            with self._scope("put/"):
                 self.values.update(self.together.write(writes, self.values))
 
     def _between(self, step: Any) -> None:
-        with tf.name_scope(_scope(step)):
+        with self._scope(_scope(step)):
             self.carry_out(step)
 
+    def _scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
+        return tf.name_scope(name) if self.program is None else self.program.scope(name)
+
     def _load(self, store: Store) -> Slices:
-        return store.read()
+        if self.program is None:
+            return store.read()
+        if store.kind in ("parameter", "state"):  # it has another value at each call
+            return list(self._section(lambda _: store.read(), []))
+        if isinstance(store, ArrayStore):
+
+            def read(array: Any) -> Slices:
+                store.array = array
+                return store.read()
+
+            return list(self._section(read, store.array))
+        if store.kind == "number":
+            return [
+                self.program.constant(x.numpy(), x.dtype, device)
+                for x, device in zip(store.read(), self.devices)
+            ]
+        return [None if x is None else self.program.capture(x) for x in store.read()]
 
     def _put(self, step: Put) -> list[Slices]:
         """Writes each slice once, on the device that holds it; what tells the world
@@ -141,8 +214,13 @@ class Placed(Mover):
         """
         if step.variables:
             return list(self.together.write([step], self.values).values())
-        with tf.device("/device:CPU:0"):
-            step.host_op.run_on_host(*(self.values[v][0] for v in step.values))
+
+        def run(values: list[Any]) -> list[Any]:
+            with tf.device("/device:CPU:0"):
+                step.host_op.run_on_host(*values)
+            return []
+
+        self._section(run, [self.values[v][0] for v in step.values])
         return []
 
     def _call(self, segment: Segment) -> None:
@@ -160,11 +238,12 @@ class Placed(Mover):
             inputs = (self.devices[position], *map(id, tf.nest.flatten(xs)))
             key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
             if not done or key not in done:
-                with tf.device(self.devices[position]):
-                    home = host_cpu(self.devices[position])
-                    ys, used = caller(
-                        {a: self._constant(c, home) for a, c in coords.items()}, xs
-                    )
+                home = host_cpu(self.devices[position])
+                ys, used = caller(
+                    self.devices[position],
+                    {a: self._constant(c, home) for a, c in coords.items()},
+                    xs,
+                )
                 key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
                 done[key] = tuple(ys)
             made.append(done[key])
@@ -205,6 +284,8 @@ class Placed(Mover):
         return self._known_keys[placement]
 
     def _constant(self, number: int, home: str) -> Any:
+        if self.program is not None:
+            return self.program.constant(number, device=home)
         key = number, home, tf.compat.v1.get_default_graph()
         if key not in self._constants:
             with tf.device(home), tf.control_dependencies(None):

@@ -83,7 +83,13 @@ def explained(
 
 
 def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
-    def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+    def call(
+        device: str, coords: dict[str, Any], values: Flat
+    ) -> tuple[Flat, set[str]]:
+        with tf.device(device):
+            return run(coords, values)
+
+    def run(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
         coordinates = Coordinates(coords)
         env: dict[Value, Any] = dict(zip(segment.ins, values))
         for compute in segment.computes:
@@ -102,16 +108,19 @@ def _one_by_one_compiled(segment: Segment, mesh: Mesh) -> Caller:
     """
     run = _one_by_one(segment, mesh)
 
-    def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+    def call(
+        device: str, coords: dict[str, Any], values: Flat
+    ) -> tuple[Flat, set[str]]:
         env: dict[Value, Any] = dict(zip(segment.ins, values))
         for compute in segment.computes:
             arguments = [env[v] for v in compute.inputs]
             outputs = _compiled(compute, mesh, coords)
             try:
-                env.update(zip(compute.outs, outputs(arguments)))
+                with tf.device(device):
+                    env.update(zip(compute.outs, outputs(arguments)))
             except tf.errors.OpError as problem:
                 raise _Failed(compute.node, problem) from problem
-        return run(coords, values)
+        return run(device, coords, values)
 
     return call
 

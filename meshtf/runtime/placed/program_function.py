@@ -1,8 +1,8 @@
 """A whole program as one TensorFlow function.
 
-The outer function is a list of calls of segments and of moves between them. It runs
-without the graph optimiser, which costs start-up and finds nothing to do between
-segments.
+It is a list of calls of segments and of moves between them, and is written node by
+node. It runs without the graph optimiser, which costs start-up and finds nothing to do
+between segments.
 """
 
 from __future__ import annotations
@@ -25,18 +25,16 @@ from meshtf.runtime.lowering.program_summary import (
 )
 from meshtf.runtime.placed.executor import Placed, arrange
 from meshtf.runtime.placed.failure_report import explained
-from meshtf.runtime.placed.function_calls import Callee
 from meshtf.runtime.placed.numerics_check import Checked
-from meshtf.runtime.placed.program_proto import definition_of
+from meshtf.runtime.placed.program.function_calls import Callee
+from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.segment_functions import Tracer
 from meshtf.runtime.storage.sharding import distinct
 from meshtf.runtime.tf_internals.call_options import (
     CPU_CONFIG,
-    IN_ANY_ORDER,
     PLAIN_CONFIG,
-    call_with,
+    ProgramFunction,
 )
-from meshtf.runtime.tf_internals.register_function import Registered
 
 
 class Compiled:
@@ -55,8 +53,7 @@ class Compiled:
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self.segments = arrange(self.program)
         self.patterns: list[tuple[int, ...]] = []
-        self.function: Any = None  # as TensorFlow traced it
-        self.registered: Any = None  # what runs in its place
+        self.function: ProgramFunction | None = None  # from the first call on
         self.callees: list[Callee] = []  # what it calls; they are kept for it
         self.config = PLAIN_CONFIG
 
@@ -67,10 +64,9 @@ class Compiled:
             values = Checked(self.mesh, self.segments).run(self.program.results)
             return [Held(v.placement, x) for v, x in zip(self.program.results, values)]
         if self.function is None:
-            self._trace([tf.TensorSpec(x.shape, x.dtype) for x in flat])
+            self.function = self._written(flat)
         try:
-            ys = call_with(self.config, self.function, flat, self.registered.name)
-            return self._wrap(ys)
+            return self._wrap(self.function(flat))
         except tf.errors.OpError as error:
             self._fill(flat)
             problem = explained(error, self.mesh, self.segments, self.program.results)
@@ -93,37 +89,38 @@ class Compiled:
     @property
     def definition(self) -> Any:
         """The FunctionDef that runs, once the program was called."""
-        return self.registered.definition
+        assert self.function is not None
+        return self.function.definition
 
     @property
     def called_definitions(self) -> list[Any]:
         """The FunctionDefs that it calls, but for those that XLA compiles."""
-        return [callee.definition for callee in self.callees]
+        return [callee.definition for callee in self.callees if not callee.jit]
 
-    def _trace(self, specs: Sequence[tf.TensorSpec]) -> None:
-        """Traces the program."""
+    def _written(self, flat: Sequence[Any]) -> ProgramFunction:
+        """Returns the program, for arguments like these."""
         cpus = only_cpus(devices_of(self.mesh))
-        self.config = CPU_CONFIG if cpus and not self.jit else PLAIN_CONFIG
-        tracer = Tracer(self.jit, cpus)
-        placed = Placed(self.mesh, self.segments, tracer)
-        order = placed.together.order
-        self.function = tf.function(
-            lambda *flat: self._body(placed, flat),
-            autograph=False,
-            experimental_attributes=IN_ANY_ORDER if order else {},
-        ).get_concrete_function(*specs)
-        self.callees = [*tracer.callees(), *placed.together.callees()]
-        must_run = [op.name for op in order.writes] if order else []
-        self.registered = Registered(definition_of(self.function, must_run))
-
-    def _body(self, placed: Placed, flat: Sequence[Any]) -> list[Any]:
-        self._fill(flat)
-        out = []
+        program = ProgramWriter()
+        tracer = Tracer(self.jit, cpus, program)
+        placed = Placed(self.mesh, self.segments, tracer, program)
+        self._fill([program.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat])
+        results: list[Any] = []
+        devices: list[str] = []
         for slices in placed.run(self.program.results):
             different, pattern = distinct(slices)
-            out.extend(different)
             self.patterns.append(pattern)
-        return out
+            results.extend(different)
+            devices.extend(
+                placed.devices[pattern.index(k)] for k in range(len(different))
+            )
+        self.callees = [*tracer.callees(), *placed.together.callees()]
+        return ProgramFunction(
+            program.finish(results, devices),
+            program.captured,
+            devices,
+            CPU_CONFIG if cpus and not self.jit else PLAIN_CONFIG,
+            kept=program.functions,
+        )
 
     def _fill(self, flat: Sequence[Any]) -> None:
         left = list(flat)

@@ -21,6 +21,8 @@ from meshtf.runtime.lowering.step_executor import Carrier
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
 from meshtf.runtime.placed.collectives.primitives import piece, send
 from meshtf.runtime.placed.collectives.window_exchange import rows_of_slices
+from meshtf.runtime.placed.program.symbolic_tensor import runs_now
+from meshtf.runtime.placed.program.tensor_ops import identity, split
 
 Slices = list[Any]
 
@@ -95,9 +97,7 @@ class Mover(Carrier):
                 if x is None or after is None:
                     continue
                 if (id(x), id(after)) not in done:
-                    done[id(x), id(after)] = once_there(
-                        x, after, self.devices[position]
-                    )
+                    done[id(x), id(after)] = identity(x, self.devices[position], after)
                 xs[position] = done[id(x), id(after)]
         return xs
 
@@ -143,12 +143,11 @@ class Mover(Carrier):
         for coord, device, x in zip(self.mesh.coords, self.devices, xs):
             key = (id(x), device)
             if x is not None and key not in done:
-                with tf.device(device):
-                    done[key] = (
-                        tf.split(x, parts, cut)
-                        if len(kept[key]) > 1
-                        else {coord[i]: piece(x, cut, coord[i], parts)}
-                    )
+                done[key] = (
+                    split(x, parts, cut, device)
+                    if len(kept[key]) > 1
+                    else {coord[i]: piece(x, cut, coord[i], parts, device)}
+                )
             out.append(None if x is None else done[key][coord[i]])
         return out
 
@@ -169,14 +168,11 @@ class Mover(Carrier):
             if any(xs[p] is None for p in group):  # it lies at another stage
                 continue
             devices = tuple(self.devices[p] for p in group)
-            aliased = (
-                collectives_for(devices, self.separate) is shared_memory
-                and not tf.executing_eagerly()
-            )
-            key = (
-                *(id(y) for p in group for y in tf.nest.flatten(xs[p])),
-                *(() if aliased else devices),
-            )
+            held = [y for p in group for y in tf.nest.flatten(xs[p])]
+            aliased = collectives_for(
+                devices, self.separate
+            ) is shared_memory and not any(map(runs_now, held))
+            key = (*map(id, held), *(() if aliased else devices))
             if key not in done:
                 done[key] = collective([xs[p] for p in group], devices)
             for position, y in zip(group, done[key]):
@@ -209,12 +205,6 @@ class Mover(Carrier):
             ]
 
         return self._grouped(self.values[step.src], (step.axis,), exchange)
-
-
-def once_there(x: Any, after: Any, device: str) -> Any:
-    """Returns x on a device, but not before another tensor is there."""
-    with tf.device(device), tf.control_dependencies([after]):
-        return tf.identity(x)
 
 
 def _axes(step: MoveStep) -> tuple[int, int]:

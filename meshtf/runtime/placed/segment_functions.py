@@ -8,6 +8,8 @@ on one device are made once and their results are shared.
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,26 +19,29 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Segment
 from meshtf.runtime.lowering.local_compute import Flat, _run
 from meshtf.runtime.lowering.local_context import Coordinates
-from meshtf.runtime.placed.function_calls import Callee, trace
-from meshtf.runtime.tf_internals.call_options import NOT_INLINED
+from meshtf.runtime.placed.program.function_calls import Callee, trace
+from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
-# fn(coordinates, values) -> values: one device's work, and the mesh axes whose
+# fn(device, coordinates, values) -> values: one device's work, and the mesh axes whose
 # coordinates it used
-Caller = Callable[[dict[str, Any], Flat], tuple[Flat, set[str]]]
+Caller = Callable[[str, dict[str, Any], Flat], tuple[Flat, set[str]]]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs the ops one by one, for eager mode."""
 
-    def call(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+    def call(
+        device: str, coords: dict[str, Any], values: Flat
+    ) -> tuple[Flat, set[str]]:
         coordinates = Coordinates(coords)
-        return _run(segment, mesh, coordinates, values), coordinates.used
+        with tf.device(device):
+            return _run(segment, mesh, coordinates, values), coordinates.used
 
     return call
 
 
 class Traced:
-    """A caller that traces a segment at its first call, as a TensorFlow function."""
+    """A segment that is traced at its first call, as a TensorFlow function."""
 
     def __init__(self, segment: Segment, mesh: Mesh, tracer: Tracer) -> None:
         self.segment, self.mesh, self.tracer = segment, mesh, tracer
@@ -44,11 +49,19 @@ class Traced:
         self.used: set[str] = set()
         self.structure: Any = None  # of the outputs, with 0 for each tensor
 
-    def __call__(self, coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
+    def call(
+        self,
+        program: ProgramWriter | None,
+        device: str,
+        coords: dict[str, Any],
+        values: Flat,
+    ) -> tuple[Flat, set[str]]:
+        """Calls it on a device, in a program that is written or TensorFlow traces."""
         flat = tf.nest.flatten(values)
         if self.function is None:
             self._trace(values, flat)
-        ys = self.function([*flat, *(coords[a] for a in sorted(self.mesh.axes))])
+        args = [*flat, *(coords[a] for a in sorted(self.mesh.axes))]
+        ys = call_on(self.function, args, device, program)
         nested = any(part != 0 for part in self.structure)
         return tf.nest.pack_sequence_as(self.structure, ys) if nested else ys, self.used
 
@@ -75,28 +88,7 @@ class Traced:
             )
             return tf.nest.flatten(ys)
 
-        self.function = (
-            _compiled(body, specs)
-            if tracer.jit
-            else trace(body, specs, alone=tracer.alone)
-        )
-
-    def callees(self) -> list[Callee]:
-        """Returns the function that it calls, none where XLA compiles it."""
-        return [self.function] if isinstance(self.function, Callee) else []
-
-
-def _compiled(
-    body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
-) -> Callable[[Flat], Flat]:
-    """Returns a function that XLA compiles, which takes a list of tensors."""
-    function = tf.function(
-        body,
-        autograph=False,
-        jit_compile=True,
-        experimental_attributes=NOT_INLINED,
-    ).get_concrete_function(*specs)
-    return lambda args: list(function(*args))
+        self.function = trace(body, specs, alone=tracer.alone, jit=tracer.jit)
 
 
 class Tracer:
@@ -105,11 +97,14 @@ class Tracer:
 
     Args:
       jit: whether XLA compiles segments.
-      alone: whether devices run what is traced alone: see `calls.trace`.
+      alone: whether devices run what is traced alone: see `trace`.
+      program: the program that calls; None: TensorFlow traces it.
     """
 
-    def __init__(self, jit: bool, alone: bool) -> None:
-        self.jit, self.alone = jit, alone and not jit
+    def __init__(
+        self, jit: bool, alone: bool, program: ProgramWriter | None = None
+    ) -> None:
+        self.jit, self.alone, self.program = jit, alone and not jit, program
         self._outlined: dict[Any, Callee] = {}
         self._traced: dict[Any, Traced] = {}
         self._found: dict[
@@ -118,8 +113,14 @@ class Tracer:
 
     def callees(self) -> list[Callee]:
         """Returns all functions that were traced for it to call."""
-        segments = self._traced.values()
-        return [*self._outlined.values(), *(f for s in segments for f in s.callees())]
+        segments = [traced.function for traced in self._traced.values()]
+        return [*self._outlined.values(), *filter(None, segments)]
+
+    def in_tensorflow(self) -> Tracer:
+        """Returns one whose calls TensorFlow traces, with the same functions."""
+        tracer = copy.copy(self)
+        tracer.program = None
+        return tracer
 
     def outline(
         self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
@@ -132,7 +133,7 @@ class Tracer:
     def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
         if segment not in self._found:
             self._found[segment] = self._find(segment, mesh)
-        return self._found[segment]
+        return functools.partial(self._found[segment].call, self.program)
 
     def _find(self, segment: Segment, mesh: Mesh) -> Traced:
         key = segment.key()

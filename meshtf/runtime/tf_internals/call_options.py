@@ -9,10 +9,12 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context, execute
 
+from meshtf.runtime.tf_internals.register_function import Registered
 from meshtf.runtime.tf_internals.switches import private
 
 NOT_INLINED = {"_noinline": True}
 IN_ANY_ORDER = {"_disable_acd": True}  # but that of inputs and control dependencies
+COMPILED = "_XlaMustCompile"  # an attribute of functions and of calls
 SHAPES_KNOWN = "_disable_call_shape_inference"  # an attribute of calls
 
 
@@ -58,9 +60,7 @@ def _without_graph_optimizer() -> Iterator[None]:
         options.set_experimental_options({_OPTIMIZER_OFF: before})
 
 
-def call_with(
-    config: bytes, function: Any, args: Sequence[Any], name: str | None = None
-) -> list[Any]:
+def call_with(config: bytes, function: Any, args: Sequence[Any]) -> list[Any]:
     """Returns the outputs of a concrete function, each on the device that made it.
 
     Called by the raw op, a function brings all of them home to the first CPU.
@@ -69,16 +69,82 @@ def call_with(
       config: a serialized ConfigProto.
       function: the concrete function.
       args: a list of tensors.
-      name: of a registered function with the same inputs and outputs, to be run in
-        its place.
     """
     if not private("call_options"):
         with _without_graph_optimizer():
             return list(function(*args))
-    return execute.execute(
-        name or function.name.decode(),
-        len(function.outputs),
+    return _execute(
+        function.name.decode(),
         [*args, *function.captured_inputs],
-        ("executor_type", "", "config_proto", config),
-        context.context(),
+        len(function.outputs),
+        config,
     )
+
+
+def _execute(name: str, args: list[Any], outputs: int, config: bytes) -> list[Any]:
+    attributes = "executor_type", "", "config_proto", config
+    return list(execute.execute(name, outputs, args, attributes, context.context()))
+
+
+class ProgramFunction:
+    """A program that can be called, from its FunctionDef.
+
+    Args:
+      definition: the FunctionDef.
+      captured: tensors from outside, its last arguments.
+      devices: of each result.
+      config: a serialized ConfigProto that it runs with.
+      kept: what its nodes refer to, and what goes with it.
+    """
+
+    def __init__(
+        self,
+        definition: Any,
+        captured: Sequence[Any],
+        devices: Sequence[str],
+        config: bytes,
+        kept: Any = None,
+    ) -> None:
+        self.captured, self.devices, self.config = captured, devices, config
+        self.kept = kept
+        self.registered = Registered(definition)
+        self.traced: Any = None
+
+    @property
+    def definition(self) -> Any:
+        """Its FunctionDef."""
+        return self.registered.definition
+
+    def __call__(self, args: Sequence[Any]) -> list[Any]:
+        """Returns the results, each on the device that made it."""
+        if not private("call_options"):
+            if self.traced is None:
+                self.traced = self._traced(args)
+            with _without_graph_optimizer():
+                return list(self.traced(*args))
+        arguments = [*args, *self.captured]
+        name, outputs = self.registered.name, len(self.devices)
+        return _execute(name, arguments, outputs, self.config)
+
+    def _traced(self, args: Sequence[Any]) -> Any:
+        """Returns a function of TensorFlow that calls it.
+
+        A function that is called by the op brings its results to the first CPU.
+        """
+        outputs = self.definition.signature.output_arg
+
+        def call(*args: Any) -> list[Any]:
+            results = tf.raw_ops.StatefulPartitionedCall(
+                args=[*args, *self.captured],
+                Tout=[tf.as_dtype(x.type) for x in outputs],
+                f=tf.compat.v1.NameAttrList(name=self.registered.name),
+            )
+            return [_on(y, device) for y, device in zip(results, self.devices)]
+
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in args]
+        return tf.function(call, autograph=False).get_concrete_function(*specs)
+
+
+def _on(x: Any, device: str) -> Any:
+    with tf.device(device):
+        return tf.identity(x)

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.ops.nn.cross_entropy import cross_entropy
-from meshtf.runtime.placed import function_calls
-from meshtf.runtime.placed.program_proto import definition_of
+from meshtf.runtime.placed.program import function_calls
+from meshtf.runtime.placed.program.program_proto import definition_of
 
 LABELS = np.array([3, 0, 2, 1], "int32")
 

@@ -12,8 +12,8 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from meshtf.runtime.placed import function_calls
-from meshtf.runtime.placed.function_calls import ALONE, CALLED, called
+from meshtf.runtime.placed.program import function_calls
+from meshtf.runtime.placed.program.function_calls import ALONE, CALLED, called
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.switches import private
 

@@ -15,7 +15,7 @@ from meshtf import layers, optimizers
 from meshtf.mesh import Split, Whole
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memory
-from meshtf.runtime.placed.function_calls import called
+from meshtf.runtime.placed.program.function_calls import called
 
 
 class Model(mtf.Module):

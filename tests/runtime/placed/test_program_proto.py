@@ -1,10 +1,10 @@
-"""meshtf.runtime.placed.program_proto: constants once, and what they wait for kept."""
+"""meshtf.runtime.placed.program.program_proto: constants once, and what they wait for kept."""
 
 from __future__ import annotations
 
 import tensorflow as tf
 
-from meshtf.runtime.placed.program_proto import definition_of
+from meshtf.runtime.placed.program.program_proto import definition_of
 
 
 def traced(body):

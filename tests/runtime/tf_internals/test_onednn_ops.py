@@ -11,7 +11,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from meshtf.runtime.placed import function_calls
+from meshtf.runtime.placed.program import function_calls
 from meshtf.runtime.tf_internals.onednn_names import (
     ONEDNN_MATMULS,
     onednn_kernel,

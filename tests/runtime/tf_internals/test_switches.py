@@ -15,7 +15,8 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.runtime import tf_internals
-from meshtf.runtime.placed import function_calls, program_function
+from meshtf.runtime.placed import program_function
+from meshtf.runtime.placed.program import function_calls
 from meshtf.runtime.tf_internals.switches import PRIVATE, VARIABLE, private
 
 FOLDER = Path(tf_internals.__file__).parent

@@ -15,17 +15,17 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
-import tensorflow as tf
+from meshtf.runtime.placed.program.tensor_ops import concat, reshape, split, stack
 
 
 def all_reduce(
     how: ModuleType, xs: Sequence[Sequence[Any]], devices: Sequence[str], kind: str
 ) -> list[tuple[Any, ...]]:
     """Returns the reduced tensors on each device."""
-    flat = []
-    for tensors, device in zip(xs, devices):
-        with tf.device(device):
-            flat.append(tf.concat([tf.reshape(x, [-1]) for x in tensors], 0))
+    flat = [
+        concat([reshape(x, [-1], device) for x in tensors], 0, device)
+        for tensors, device in zip(xs, devices)
+    ]
     shapes = [x.shape for x in xs[0]]
     return [
         _unpacked(y, shapes, device)
@@ -46,10 +46,8 @@ def reduce_scatter(
     number = len(devices)
     rows = []
     for tensors, device in zip(xs, devices):
-        with tf.device(device):
-            rows.append(
-                tf.concat([_rows(x, axis, number) for x, axis in zip(tensors, axes)], 1)
-            )
+        own = [_rows(x, axis, number, device) for x, axis in zip(tensors, axes)]
+        rows.append(concat(own, 1, device))
     shapes = [
         [n // (number if i == axis else 1) for i, n in enumerate(x.shape)]
         for x, axis in zip(xs[0], axes)
@@ -60,13 +58,13 @@ def reduce_scatter(
     ]
 
 
-def _rows(x: Any, axis: int, number: int) -> Any:
+def _rows(x: Any, axis: int, number: int, device: str) -> Any:
     """Returns [number, elements]: row j is piece j of x along an axis."""
-    pieces = x if axis == 0 else tf.stack(tf.split(x, number, axis))
-    return tf.reshape(pieces, [number, -1])
+    pieces = x if axis == 0 else stack(split(x, number, axis, device), device)
+    return reshape(pieces, [number, -1], device)
 
 
 def _unpacked(flat: Any, shapes: Sequence[Any], device: str) -> tuple[Any, ...]:
-    with tf.device(device):
-        parts = tf.split(tf.reshape(flat, [-1]), [math.prod(shape) for shape in shapes])
-        return tuple(tf.reshape(part, shape) for part, shape in zip(parts, shapes))
+    sizes = [math.prod(shape) for shape in shapes]
+    parts = split(reshape(flat, [-1], device), sizes, 0, device)
+    return tuple(reshape(part, shape, device) for part, shape in zip(parts, shapes))

@@ -12,14 +12,14 @@ but one place to go to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import tensorflow as tf
 
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.placed.collectives import ring
 from meshtf.runtime.placed.collectives.primitives import combine_all, send
+from meshtf.runtime.placed.program.tensor_ops import concat, split
+from meshtf.runtime.placed.program.tensor_ops import stack as stacked
 
 all_to_all = ring.all_to_all
 
@@ -43,17 +43,15 @@ def reduce_scatter(
     bundles = []
     for members, speaker in zip(hosts, speakers):
         total = _combined(xs, devices, members, kind)
-        with tf.device(speaker):
-            pieces = tf.split(total, len(devices), axis)
-            bundles.append(
-                [_joined([pieces[p] for p in others], axis) for others in hosts]
-            )
+        pieces = split(total, len(devices), axis, speaker)
+        bundles.append(
+            [_joined([pieces[p] for p in others], axis, speaker) for others in hosts]
+        )
     out: list[Any] = [None] * len(devices)
     for members, speaker, bundle in zip(
         hosts, speakers, ring.reduce_pieces(bundles, speakers, kind)
     ):
-        with tf.device(speaker):
-            pieces = tf.split(bundle, len(members), axis)
+        pieces = split(bundle, len(members), axis, speaker)
         for p, x in zip(members, pieces):
             out[p] = send(x, speaker, devices[p])
     return out
@@ -61,50 +59,32 @@ def reduce_scatter(
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors joined along an axis on each device."""
-    return _gathered(
-        xs,
-        devices,
-        lambda some: _joined(some, axis),
-        lambda x, number: tf.split(x, number, axis),
-    )
-
-
-def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
-    """Returns all tensors as rows of one, on each device."""
-    rows = []
-    for x, device in zip(xs, devices):
-        with tf.device(device):
-            rows.append(x[None])
-    return all_gather(rows, devices, 0)
-
-
-def _gathered(
-    xs: Sequence[Any],
-    devices: Sequence[str],
-    join: Callable[[list[Any]], Any],
-    part: Callable[[Any, int], list[Any]],
-) -> list[Any]:
     hosts = _hosts(devices)
     speakers = [devices[members[0]] for members in hosts]
     bundles = []
     for members, speaker in zip(hosts, speakers):
         came = [send(xs[p], devices[p], speaker) for p in members]
-        with tf.device(speaker):
-            bundles.append(join(came))
+        bundles.append(_joined(came, axis, speaker))
     order = [p for members in hosts for p in members]
     spoken = []
     for some, speaker in zip(ring.share_pieces(bundles, speakers), speakers):
-        with tf.device(speaker):
-            if order == sorted(order):
-                spoken.append(join(some))
-                continue
-            pieces = [
-                x
-                for members, bundle in zip(hosts, some)
-                for x in part(bundle, len(members))
-            ]
-            spoken.append(join([pieces[order.index(p)] for p in range(len(devices))]))
+        if order == sorted(order):
+            spoken.append(_joined(some, axis, speaker))
+            continue
+        pieces = [
+            x
+            for members, bundle in zip(hosts, some)
+            for x in split(bundle, len(members), axis, speaker)
+        ]
+        in_order = [pieces[order.index(p)] for p in range(len(devices))]
+        spoken.append(_joined(in_order, axis, speaker))
     return _handed_out(spoken, hosts, devices)
+
+
+def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
+    """Returns all tensors as rows of one, on each device."""
+    rows = [stacked([x], device) for x, device in zip(xs, devices)]
+    return all_gather(rows, devices, 0)
 
 
 def _hosts(devices: Sequence[str]) -> list[list[int]]:
@@ -121,8 +101,7 @@ def _combined(
     """Returns what a host holds of a reduction, on the device that speaks for it."""
     speaker = devices[members[0]]
     came = [send(xs[p], devices[p], speaker) for p in members]
-    with tf.device(speaker):
-        return combine_all(kind, came)
+    return combine_all(kind, came, speaker)
 
 
 def _handed_out(
@@ -136,5 +115,5 @@ def _handed_out(
     return out
 
 
-def _joined(xs: Sequence[Any], axis: int) -> Any:
-    return xs[0] if len(xs) == 1 else tf.concat(list(xs), axis)
+def _joined(xs: Sequence[Any], axis: int, device: str) -> Any:
+    return xs[0] if len(xs) == 1 else concat(xs, axis, device)

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.runtime.placed.collectives.primitives import combine, send
+from meshtf.runtime.placed.program.tensor_ops import concat, reshape, split
+from meshtf.runtime.placed.program.tensor_ops import stack as stacked
 
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
@@ -31,19 +31,16 @@ def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any
     count = min(number, shape.num_elements())
     ends = [shape.num_elements() * j // count for j in range(count + 1)]
     sizes = [stop - start for start, stop in zip(ends, ends[1:])]
-    flat = []
-    for x, device in zip(xs, devices):
-        with tf.device(device):
-            flat.append(
-                tf.split(tf.reshape(x, [-1]), sizes if len(set(sizes)) > 1 else count)
-            )
-    out = []
-    for pieces, device in zip(
-        share_pieces(reduce_pieces(flat, devices, kind), devices), devices
-    ):
-        with tf.device(device):
-            out.append(tf.reshape(tf.concat(pieces, 0), shape))
-    return out
+    parts = sizes if len(set(sizes)) > 1 else count
+    flat = [
+        split(reshape(x, [-1], device), parts, 0, device)
+        for x, device in zip(xs, devices)
+    ]
+    totals = share_pieces(reduce_pieces(flat, devices, kind), devices)
+    return [
+        reshape(concat(pieces, 0, device), shape, device)
+        for pieces, device in zip(totals, devices)
+    ]
 
 
 def reduce_scatter(
@@ -55,20 +52,14 @@ def reduce_scatter(
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors joined along an axis on each device."""
-    out = []
-    for pieces, device in zip(share_pieces(xs, devices), devices):
-        with tf.device(device):
-            out.append(tf.concat(pieces, axis))
-    return out
+    shared = share_pieces(xs, devices)
+    return [concat(pieces, axis, device) for pieces, device in zip(shared, devices)]
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors as rows of one, on each device."""
-    out = []
-    for rows, device in zip(share_pieces(xs, devices), devices):
-        with tf.device(device):
-            out.append(tf.stack(rows))
-    return out
+    shared = share_pieces(xs, devices)
+    return [stacked(rows, device) for rows, device in zip(shared, devices)]
 
 
 def all_to_all(
@@ -79,18 +70,13 @@ def all_to_all(
     out = []
     for j, target in enumerate(devices):
         came = [send(p[j], source, target) for p, source in zip(pieces, devices)]
-        with tf.device(target):
-            out.append(tf.concat(came, join))
+        out.append(concat(came, join, target))
     return out
 
 
 def _pieces(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[list[Any]]:
     """Returns for each device the pieces of its tensor, one for every device."""
-    pieces = []
-    for x, device in zip(xs, devices):
-        with tf.device(device):
-            pieces.append(tf.split(x, len(xs), axis))
-    return pieces
+    return [split(x, len(xs), axis, device) for x, device in zip(xs, devices)]
 
 
 def reduce_pieces(
@@ -107,8 +93,8 @@ def reduce_pieces(
                 devices[(j + step + 1) % number],
             )
             came = send(total, source, target)
-            with tf.device(target):
-                total = combine(kind, came, pieces[(j + step + 1) % number][j])
+            own = pieces[(j + step + 1) % number][j]
+            total = combine(kind, came, own, target)
         totals.append(total)
     return totals
 

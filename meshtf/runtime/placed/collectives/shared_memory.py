@@ -12,15 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from meshtf.runtime.placed.collectives.primitives import combine_all, send
+from meshtf.runtime.placed.program import tensor_ops
+from meshtf.runtime.placed.program.symbolic_tensor import runs_now
 
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
     """Returns the reduced tensor, once for each device."""
-    with tf.device(devices[0]):
-        total = combine_all(kind, xs)
+    total = combine_all(kind, xs, devices[0])
     return [_given(total, devices[0], d) for d in devices]
 
 
@@ -28,22 +27,20 @@ def reduce_scatter(
     xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int
 ) -> list[Any]:
     """Returns piece j of the reduced tensor on device j: cut once, after the sum."""
-    with tf.device(devices[0]):
-        pieces = tf.split(combine_all(kind, xs), len(xs), axis)
+    total = combine_all(kind, xs, devices[0])
+    pieces = tensor_ops.split(total, len(xs), axis, devices[0])
     return [_given(p, devices[0], d) for p, d in zip(pieces, devices)]
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors joined along an axis, once for each device."""
-    with tf.device(devices[0]):
-        whole = tf.concat(list(xs), axis)
+    whole = tensor_ops.concat(xs, axis, devices[0])
     return [_given(whole, devices[0], d) for d in devices]
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
     """Returns all tensors as rows of one, once for each device."""
-    with tf.device(devices[0]):
-        rows = tf.stack(list(xs))
+    rows = tensor_ops.stack(xs, devices[0])
     return [_given(rows, devices[0], d) for d in devices]
 
 
@@ -51,16 +48,14 @@ def all_to_all(
     xs: Sequence[Any], devices: Sequence[str], cut: int, join: int
 ) -> list[Any]:
     """Returns on device j piece j along `cut` of every tensor, joined along `join`."""
-    pieces = []
-    for x, device in zip(xs, devices):
-        with tf.device(device):
-            pieces.append(tf.split(x, len(xs), cut))
-    out = []
-    for came, device in zip(zip(*pieces), devices):
-        with tf.device(device):
-            out.append(tf.concat(list(came), join))
-    return out
+    pieces = [
+        tensor_ops.split(x, len(xs), cut, device) for x, device in zip(xs, devices)
+    ]
+    return [
+        tensor_ops.concat(came, join, device)
+        for came, device in zip(zip(*pieces), devices)
+    ]
 
 
 def _given(x: Any, source: str, target: str) -> Any:
-    return send(x, source, target) if tf.executing_eagerly() else x
+    return send(x, source, target) if runs_now(x) else x

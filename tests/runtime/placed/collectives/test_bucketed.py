@@ -9,7 +9,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.runtime.placed.collectives import ring
-from meshtf.runtime.placed.function_calls import ALONE, CALLED
+from meshtf.runtime.placed.program.function_calls import ALONE, CALLED
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer

@@ -22,8 +22,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.runtime.placed.program_proto import definition_of
+from meshtf.runtime.placed.program.program_proto import definition_of
 from meshtf.runtime.tf_internals.call_options import (
+    COMPILED,
     IN_ANY_ORDER,
     NOT_INLINED,
     PLAIN_CONFIG,
@@ -47,16 +48,27 @@ class Callee:
       definition: its FunctionDef.
       function: the concrete function that was traced; it is not kept.
       stateful: whether it reads or writes variables.
+      writes: whether it writes some.
       alone: whether its device runs it alone: see `trace`.
+      jit: whether XLA compiles it.
     """
 
     def __init__(
-        self, definition: Any, function: Any, stateful: bool, alone: bool
+        self,
+        definition: Any,
+        function: Any,
+        stateful: bool,
+        writes: bool,
+        alone: bool,
+        jit: bool,
     ) -> None:
-        self.alone = alone
+        self.stateful, self.writes, self.alone = stateful, writes, alone
+        self.jit = jit
         self.registered = Registered(definition)
         self.kind = (ALONE if alone else CALLED)[stateful]
         self.attributes = _attributes(self.name, function, alone)
+        if jit:
+            self.attributes[COMPILED] = tf.compat.v1.AttrValue(b=True)
         self.dtypes = [y.dtype for y in function.outputs]
         self.shapes = [y.shape for y in function.outputs]
 
@@ -71,10 +83,7 @@ class Callee:
         return self.registered.definition
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
-        return list(self.op(args).outputs)
-
-    def op(self, args: Sequence[Any]) -> Any:
-        """Returns the op of a call."""
+        """Returns the results of a call that TensorFlow traces."""
         branch = [tf.constant(0)] if self.alone else []
         graph = tf.compat.v1.get_default_graph()
         op = graph.create_op(
@@ -83,7 +92,7 @@ class Callee:
         if not self.alone:
             for y, shape in zip(op.outputs, self.shapes):
                 y.set_shape(shape)
-        return op
+        return list(op.outputs)
 
 
 def called(node: Any) -> str | None:
@@ -100,8 +109,9 @@ def trace(
     body: Callable[..., list[Any]],
     specs: Iterable[tf.TensorSpec],
     stateful: bool = False,
-    ordered: bool = False,
+    writes: bool = False,
     alone: bool = False,
+    jit: bool = False,
 ) -> Callee:
     """Traces a function.
 
@@ -115,13 +125,17 @@ def trace(
       body: of tensors, returns a list of them; takes nothing else from outside.
       specs: of the arguments.
       stateful: whether it reads or writes variables.
-      ordered: whether it writes, so that ops must run in the order in which they were
-        made.
+      writes: whether it writes some, so that ops must run in the order in which they
+        were made.
       alone: whether the device can run it alone.
+      jit: whether XLA compiles it.
     """
-    attributes = NOT_INLINED | ({} if ordered else IN_ANY_ORDER)
+    attributes = NOT_INLINED | ({} if writes or jit else IN_ANY_ORDER)
     function = tf.function(
-        body, autograph=False, experimental_attributes=attributes
+        body,
+        autograph=False,
+        jit_compile=jit or None,
+        experimental_attributes=attributes,
     ).get_concrete_function(*specs)
     definition = definition_of(function)
     if alone and onednn_rewrites():
@@ -129,7 +143,7 @@ def trace(
         by_onednn(named)
         alone = not left_to_tensorflow(named)
         definition = named if alone else definition
-    return Callee(definition, function, stateful, alone)
+    return Callee(definition, function, stateful, writes, alone, jit)
 
 
 def _attributes(name: str, function: Any, alone: bool) -> dict[str, Any]:
