@@ -81,7 +81,8 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         For a single argument it may return the cotangent itself. A rule that is not
         linear in cotangents, such as one that clips, belongs in first gradients: in a
         gradient of a gradient it may get a cotangent term by term where fn is called
-        within a mtf.function or mtf.recompute, which compute it once more.
+        within a mtf.function or mtf.recompute, which compute it once more. With
+        microbatches it gets the cotangent of each microbatch's own loss.
 
     Raises, when it is called or its gradient is asked:
       PlanError: fn returns no such pair, or the rule another number of cotangents; or
