@@ -3,8 +3,8 @@
 TensorFlow parts a program by device, and where a tensor crosses it puts a `_Send` on
 one side and a `_Recv` on the other. These are counted here, with the shapes that
 TensorFlow gave the tensors; the planner and its formulas are not asked. Moves are told
-from the feeding of arguments and the coming home of results by the names under which
-the runtime puts their ops ("move/all_reduce/data/").
+from the feeding of arguments by the names under which the runtime puts their ops
+("move/all_reduce/data/").
 
     python -m benchmarks.spmd.device_traffic        # a language model under eight
     layouts: forecast and count
@@ -22,17 +22,17 @@ import tensorflow as tf
 
 from benchmarks.step.layouts import LAYOUTS, SMALL
 from meshtf.forecast import Forecast
-from meshtf.runtime.tf_internals.run_records import recorded_graphs
+from meshtf.runtime.tf_internals.run_records import graph_of, recorded_graphs
 from transformer.cli.program import run_main
 
-_LOAD, _RESULT = ("load", ""), ("result", "")
+_LOAD = ("load", "")
 
 
 @dataclasses.dataclass(frozen=True)
 class Crossing:
     """A tensor that went from one device to another."""
 
-    kind: str  # of a move: "all_reduce", "tell", ...; else "load" (arguments), "result"
+    kind: str  # of a move: "all_reduce", "tell", ...; else "load", of arguments
     axis: str  # of a move: "data"; "data+model" where it goes along two; else ""
     source: str
     target: str
@@ -41,7 +41,7 @@ class Crossing:
     @property
     def moved(self) -> bool:
         """Whether it is part of a move of the program."""
-        return (self.kind, self.axis) not in (_LOAD, _RESULT)
+        return (self.kind, self.axis) != _LOAD
 
 
 def crossings(fn: Any, *args: Any) -> list[Crossing]:
@@ -65,7 +65,8 @@ def crossings(fn: Any, *args: Any) -> list[Crossing]:
     with recorded_graphs() as functions:
         fn(*args)
     programs = [parts for parts in functions if _is_program(parts)]
-    shapes = {op.name: op for op in compiled.function.graph.get_operations()}
+    graph = graph_of(compiled.definition)
+    shapes = {op.name: op for op in graph.get_operations()}
     found = []
     for parts in programs:
         sends = {
@@ -124,10 +125,8 @@ def _received(
             if "/ctrl/_" in sent:  # only says that something has run: no elements
                 continue
             size = _size(sent, readers[node.name], ops)
-            kinds = {
-                _sort(name) for name, _ in readers[node.name]
-            }  # a result may be moved as well
-            kind, axis = min(kinds - {_LOAD, _RESULT} or kinds)
+            kinds = {_sort(name) for name, _ in readers[node.name]} or {_LOAD}
+            kind, axis = min(kinds - {_LOAD} or kinds)
             yield Crossing(
                 kind, axis, _device(node, "send"), _device(node, "recv"), size
             )
@@ -155,7 +154,7 @@ def _sort(reader: str) -> tuple[str, str]:
     where = reader.split("/")
     if where[0] == "move":
         return where[1], where[2].replace(".", "+")
-    return _RESULT if where[0].startswith("Identity") else _LOAD
+    return _LOAD
 
 
 def main(argv: list[str]) -> None:
@@ -163,7 +162,7 @@ def main(argv: list[str]) -> None:
     del argv
     print(
         f"{'bytes that one of 8 positions receives':42}{'forecast':>12}{'counted':>12}"
-        f"{'arguments':>12}{'results':>10}"
+        f"{'arguments':>12}"
     )
     wrong = [
         name
@@ -180,13 +179,11 @@ def _compare(name: str, step: Any, args: tuple[Any, ...]) -> bool:
     """
     forecast = step.explain(*args)
     found = crossings(step, *args)
-    loads, results = (
-        sum(c.bytes for c in found if c.kind == kind) / 8 for kind in ("load", "result")
-    )
+    loads = sum(c.bytes for c in found if not c.moved) / 8
     expected, counted = announced(forecast), by_move(found)
     print(
         f"{name:42}{forecast.bytes_moved():12.1f}{sum(counted.values()) / 8:12.1f}"
-        f"{loads:12.1f}{results:10.1f}",
+        f"{loads:12.1f}",
         flush=True,
     )
     for move in sorted({**expected, **counted}):

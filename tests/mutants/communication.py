@@ -111,8 +111,8 @@ COMMUNICATION = (
         "minima instead of maxima",
         "meshtf.runtime.placed.collectives.primitives",
         "combine",
-        "tf.maximum(x, y) if kind == 'max' else tf.minimum(x, y)",
-        "tf.minimum(x, y)",
+        "binary('Maximum' if kind == 'max' else 'Minimum', x, y, device)",
+        "binary('Minimum', x, y, device)",
         TEST_COLLECTIVES,
     ),
     Mutant(
@@ -143,8 +143,8 @@ COMMUNICATION = (
         "a slice for the next position",
         "meshtf.runtime.placed.resharding",
         "Mover._slice",
-        "piece(x, cut, coord[i], parts)",
-        "piece(x, cut, (coord[i] + 1) % parts, parts)",
+        "piece(x, cut, coord[i], parts, device)",
+        "piece(x, cut, (coord[i] + 1) % parts, parts, device)",
         (
             "tests/runtime/placed/test_executor.py::test_each_position_slices_its_own_piece",
         ),

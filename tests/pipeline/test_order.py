@@ -15,6 +15,7 @@ from meshtf.partition import CallStep
 from meshtf.partition.steps import needs
 from meshtf.pipeline import Task
 from meshtf.runtime.placed.program.function_calls import called
+from meshtf.runtime.tf_internals.run_records import graph_of
 
 CASES = [  # stages, microbatches, schedule, chunks, recompute
     (2, 4, "gpipe", 1, False),
@@ -112,7 +113,7 @@ def order_in(graph, stages):
 @pytest.mark.parametrize("case", CASES, ids=lambda c: "-".join(map(str, c)))
 def test_graph_runs_each_stage_in_the_order_of_the_schedule(case):
     pipe, program = compiled(*case)
-    assert order_in(program.function.graph, case[0]) == pipe.schedule.tasks
+    assert order_in(graph_of(program.definition), case[0]) == pipe.schedule.tasks
 
 
 def test_bodies_are_traced_once_and_a_microbatch_adds_calls_alone():

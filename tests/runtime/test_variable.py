@@ -21,7 +21,7 @@ def nodes(compiled, kind):
     """Returns the nodes of a kind in a program's own graph, without those
     in segments.
     """
-    return [n for n in compiled.function.graph.as_graph_def().node if n.op == kind]
+    return [n for n in compiled.definition.node_def if n.op == kind]
 
 
 @pytest.mark.parametrize(

@@ -54,8 +54,9 @@ class Compiled:
         self.segments = arrange(self.program)
         self.patterns: list[tuple[int, ...]] = []
         self.function: ProgramFunction | None = None  # from the first call on
+        self.cpus = only_cpus(devices_of(self.mesh))
+        self.config = CPU_CONFIG if self.cpus and not jit else PLAIN_CONFIG
         self.callees: list[Callee] = []  # what it calls; they are kept for it
-        self.config = PLAIN_CONFIG
 
     def __call__(self, flat: Sequence[Any]) -> list[Held]:
         """Runs the program on the arguments' tensors and returns the results' shards."""
@@ -99,9 +100,8 @@ class Compiled:
 
     def _written(self, flat: Sequence[Any]) -> ProgramFunction:
         """Returns the program, for arguments like these."""
-        cpus = only_cpus(devices_of(self.mesh))
         program = ProgramWriter()
-        tracer = Tracer(self.jit, cpus, program)
+        tracer = Tracer(self.jit, self.cpus, program)
         placed = Placed(self.mesh, self.segments, tracer, program)
         self._fill([program.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat])
         results: list[Any] = []
@@ -118,7 +118,7 @@ class Compiled:
             program.finish(results, devices),
             program.captured,
             devices,
-            CPU_CONFIG if cpus and not self.jit else PLAIN_CONFIG,
+            self.config,
             kept=program.functions,
         )
 

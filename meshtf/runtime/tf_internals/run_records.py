@@ -1,4 +1,4 @@
-"""What TensorFlow records of runs: the graphs of functions as they ran, by device.
+"""What benchmarks and tests ask TensorFlow about programs; the library never does.
 
 Example:
 
@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tensorflow.python.eager import context
+from tensorflow.python.framework.function_def_to_graph import function_def_to_graph
 
 
 @contextlib.contextmanager
@@ -34,3 +35,8 @@ def recorded_graphs() -> Iterator[list[list[Any]]]:
             graphs.append(list(function.partition_graphs))
     finally:
         eager.disable_run_metadata()
+
+
+def graph_of(definition: Any) -> Any:
+    """Returns a tf.Graph with the ops of a FunctionDef."""
+    return function_def_to_graph(definition)

@@ -85,7 +85,7 @@ PRIVATE = {
     "run_records": Private(
         ("run_records.py",),
         "enable_run_metadata, export_run_metadata and disable_run_metadata of the "
-        "eager context",
+        "eager context; function_def_to_graph",
         "TensorFlow tells nowhere else which graphs ran on which device",
         "benchmarks and tests that count what crosses devices; the library never asks",
         None,

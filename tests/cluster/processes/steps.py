@@ -18,6 +18,7 @@ import tensorflow as tf
 import meshtf as mtf
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
+from meshtf.runtime.tf_internals.run_records import graph_of
 from transformer.data import ByteText, Corpus
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -61,7 +62,7 @@ def crossed(fn: Any, *args: Any) -> dict[str, int]:
     compiled = fn.lower(*args)
     fn(*args)
     sent = set()
-    for op in compiled.function.graph.get_operations():
+    for op in graph_of(compiled.definition).get_operations():
         kind = op.name.split("/")[1] if op.name.startswith("move/") else "others"
         sent |= {
             (kind, x.name, op.device, x.shape.num_elements() * x.dtype.size)

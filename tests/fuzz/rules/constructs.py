@@ -68,7 +68,9 @@ def custom(w: Writer) -> str | None:
         results = [y, w.emit(f"mtf.sin({y}) * {h}", dims)] if w.maybe() else [y]
     dys = [w.name("dy") for _ in results]
     rules = ["{0} * 0.5", "{0} * mtf.cos({1})", "{0} * mtf.sin({2})"]
-    if w.parts == 1 and not w.rough:  # else a batch's cotangent is not that of its parts
+    if (
+        w.parts == 1 and not w.rough
+    ):  # else a batch's cotangent is not that of its parts
         rules += ["mtf.tanh({0})", "{0} * {0}"]
     dx = " + ".join(w.pick(rules).format(dy, h, y) for dy in dys)
     dxs = [

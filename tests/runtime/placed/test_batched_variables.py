@@ -15,6 +15,7 @@ from meshtf.layers import initializers
 from meshtf.runtime.placed.program import function_calls
 from meshtf.runtime.placed.program.function_calls import ALONE, CALLED, called
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
+from meshtf.runtime.tf_internals.run_records import graph_of
 from meshtf.runtime.tf_internals.switches import private
 
 by_handles = pytest.mark.skipif(
@@ -53,7 +54,7 @@ def ran(mesh):
     x = np.random.default_rng(0).standard_normal((8, 8), "float32")
     losses = [float(train(x, np.int32(step)).numpy()) for step in range(3)]
     ((compiled, _),) = train._compiled.values()
-    ops = Counter(op.type for op in compiled.executable.function.graph.get_operations())
+    ops = Counter(node.op for node in compiled.executable.definition.node_def)
     return losses, [w.numpy() for w in ws], ops
 
 
@@ -215,7 +216,7 @@ def test_what_writes_runs_whoever_takes_its_results():
     train, _ = program(mtf.Mesh("data:4", "batch:data", devices="logical:4"))
     train(np.ones((8, 8), "float32"), np.int32(0))
     ((compiled, _),) = train._compiled.values()
-    graph = compiled.executable.function.graph
+    graph = graph_of(compiled.executable.definition)
     writes = {
         op.name
         for op in graph.get_operations()

@@ -16,6 +16,7 @@ from meshtf.mesh import Split, Whole
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memory
 from meshtf.runtime.placed.program.function_calls import called
+from meshtf.runtime.tf_internals.run_records import graph_of
 
 
 class Model(mtf.Module):
@@ -149,7 +150,7 @@ def test_work_lies_on_the_devices_of_the_mesh():
     assert [v.device[-6:] for v in y.held.values] == [":CPU:3", ":CPU:5"]
     f = mtf.function(mtf.exp)
     np.testing.assert_array_equal(f(x).numpy(), y.numpy())
-    calls = [n for n in f.lower(x).function.graph.as_graph_def().node if called(n)]
+    calls = [n for n in f.lower(x).definition.node_def if called(n)]
     assert [n.device[-6:] for n in calls] == [":CPU:3", ":CPU:5"]
 
 
@@ -255,7 +256,7 @@ def test_what_groups_of_one_memory_hold_alike_is_added_once_and_no_slice_is_brou
     x = np.arange(32, dtype="float32").reshape(8, 4)
     assert float(total(x).numpy()) == (x * x).sum()
     ((compiled, _),) = total._compiled.values()
-    ops = compiled.executable.function.graph.get_operations()
+    ops = graph_of(compiled.executable.definition).get_operations()
     assert Counter(op.type for op in ops)["AddN"] == 2 + 1
     assert not [
         op for op in ops if op.type == "Identity" and op.name.startswith("load/")

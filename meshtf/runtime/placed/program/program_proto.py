@@ -64,7 +64,8 @@ class SectionNodes:
                 names = [x.removeprefix(b"loc:@") for x in beside]
                 beside[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
         outputs = definition.signature.output_arg
-        self.results = [self._renamed(definition.ret[x.name]) for x in outputs]
+        results = [self._renamed(definition.ret[x.name]) for x in outputs]
+        self.results = self._without_identities(results)
         self.must_run = [self._prefix + x for x in definition.control_ret.values()]
         handles = [x.name for x in inputs if x.type == tf.resource.as_datatype_enum]
         self.resources = list(dict.fromkeys(self._arguments[x] for x in handles))
@@ -90,6 +91,23 @@ class SectionNodes:
         for node in self.nodes:
             if node.name in waiting:
                 node.input.extend(f"^{name}" for name in before)
+
+    def _without_identities(self, results: Sequence[str]) -> list[str]:
+        """Returns what results are before TensorFlow makes a node of each for its
+        return, and drops these nodes.
+        """
+        used = {
+            x.removeprefix("^").partition(":")[0] for n in self.nodes for x in n.input
+        }
+        returning = {
+            f"{node.name}:output:0": node
+            for node in self.nodes
+            if node.op == "Identity" and not node.device and len(node.input) == 1
+            if node.name not in used
+        }
+        dropped = {returning[x].name for x in results if x in returning}
+        self.nodes = [node for node in self.nodes if node.name not in dropped]
+        return [returning[x].input[0] if x in returning else x for x in results]
 
     def _renamed(self, x: str) -> str:
         """Returns what an input is called in the other function."""

@@ -34,7 +34,12 @@ from meshtf.runtime.placed.program.symbolic_tensor import (
 from meshtf.runtime.storage.sharding import distinct
 
 _NUMBERS = itertools.count()
-_SCALAR = tf.TensorShape([])
+_SHAPES = "_output_shapes"  # where TensorFlow finds what it cannot work out
+
+
+def _shapes(shape: tf.TensorShape) -> Any:
+    proto = tf.compat.v1.AttrValue
+    return proto(list=proto.ListValue(shape=[shape.as_proto()]))
 
 
 class _Waiting:
@@ -89,6 +94,8 @@ class ProgramWriter:
     def _input(
         self, name: str, shape: tf.TensorShape, dtype: tf.DType
     ) -> SymbolicTensor:
+        attributes = self.definition.arg_attr[len(self._inputs)]
+        attributes.attr[_SHAPES].CopyFrom(_shapes(shape))
         argument = self._inputs.add()
         argument.name, argument.type = name, dtype.as_datatype_enum
         return SymbolicTensor(self, name, shape, dtype)
@@ -207,7 +214,7 @@ class ProgramWriter:
         (value,) = self.node(
             "ReadVariableOp",
             [resource],
-            {"dtype": dtype},
+            {"dtype": dtype, _SHAPES: _shapes(shape)},
             [(shape, dtype)],
             device,
             "value",
@@ -216,33 +223,45 @@ class ProgramWriter:
         self._order.add([value.node], [resource.name], False)
         return value
 
-    def section(
-        self, body: Callable[[list[Any]], list[Any]], inputs: Sequence[SymbolicTensor]
-    ) -> list[SymbolicTensor]:
+    def section(self, body: Callable[[list[Any]], list[Any]], inputs: list[Any]) -> Any:
         """Adds what TensorFlow traces, and returns its results.
 
         Args:
-          body: of tensors in place of the inputs; returns distinct tensors.
-          inputs: distinct tensors of this program.
+          body: of tensors and tf.TensorArrays in place of the inputs; returns distinct
+            ones.
+          inputs: distinct tensors and lists of this program.
         """
         returned: list[int | None] = []  # of each result: which input it is
+        specs: list[Any] = []  # of each other result
 
-        def traced(*args: Any) -> list[Any]:
-            results = body(list(args))
+        def traced(*flows: Any) -> list[Any]:
+            # TensorFlow takes no list as an argument, but the tensor that it is.
+            args = [
+                tf.nest.pack_sequence_as(x.spec, [flow], expand_composites=True)
+                for x, flow in zip(inputs, flows)
+            ]
+            results = body(args)
             numbers = {id(x): k for k, x in enumerate(args)}
             returned.extend(numbers.get(id(y)) for y in results)
-            return [y for y in results if id(y) not in numbers]
+            made = [y for y in results if id(y) not in numbers]
+            specs.extend(map(tf.type_spec_from_value, made))
+            return made
 
-        specs = [tf.TensorSpec(x.shape, x.dtype) for x in inputs]
-        function = tf.function(traced, autograph=False).get_concrete_function(*specs)
+        tensors = [x.flow if isinstance(x, SymbolicList) else x for x in inputs]
+        function = tf.function(traced, autograph=False).get_concrete_function(
+            *(x.spec for x in tensors)
+        )
         self.functions.append(function)
         captured = [self.capture(x) for x in function.captured_inputs]
-        names = self._take_over(function.function_def, [*inputs, *captured])
-        made = (
-            SymbolicTensor(self, name, y.shape, y.dtype)
-            for name, y in zip(names, function.outputs)
-        )
+        names = self._take_over(function.function_def, [*tensors, *captured])
+        made = iter(map(self._result, names, function.outputs, specs))
         return [next(made) if k is None else inputs[k] for k in returned]
+
+    def _result(self, name: str, y: Any, spec: Any) -> SymbolicTensor | SymbolicList:
+        """Returns a result of a section."""
+        tensor = SymbolicTensor(self, name, y.shape, y.dtype)
+        is_list = isinstance(spec, tf.TensorArraySpec)
+        return SymbolicList(tensor, spec) if is_list else tensor
 
     def _take_over(
         self, definition: Any, arguments: Sequence[SymbolicTensor]
@@ -327,35 +346,15 @@ def in_section(program: ProgramWriter, run: Callable[[Any], Any], given: Any) ->
         several places of either.
       given: the structure, of the program's tensors, with None where there is none.
     """
-    flat = tf.nest.flatten(given)
-    inputs, places = distinct([_flow(x) for x in flat])
+    inputs, places = distinct(tf.nest.flatten(given))
     structure: list[Any] = []  # of what it makes, with the number of each tensor
-    arrays: dict[int, tf.TensorArray] = {}  # which of these are lists
 
     def body(tensors: list[Any]) -> list[Any]:
-        taken = [
-            x.array(tensors[k])
-            if isinstance(x, SymbolicList)
-            else tensors[k]
-            if k >= 0
-            else None
-            for x, k in zip(flat, places)
-        ]
+        taken = [None if k < 0 else tensors[k] for k in places]
         made = run(tf.nest.pack_sequence_as(given, taken))
-        leaves = tf.nest.flatten(made)
-        outputs, numbers = distinct([_flow(x) for x in leaves])
-        for k, x in zip(numbers, leaves):
-            if isinstance(x, tf.TensorArray):
-                arrays[k] = x
+        outputs, numbers = distinct(tf.nest.flatten(made))
         structure.append(tf.nest.pack_sequence_as(made, numbers))
         return outputs
 
-    outputs: list[Any] = program.section(body, inputs)
-    for k, x in arrays.items():
-        outputs[k] = SymbolicList(outputs[k], x.dtype, x.element_shape)
+    outputs = program.section(body, inputs)
     return tf.nest.map_structure(lambda k: None if k < 0 else outputs[k], structure[0])
-
-
-def _flow(x: Any) -> Any:
-    """Returns the tensor that a list is to TensorFlow; others as they are."""
-    return x.flow if isinstance(x, (SymbolicList, tf.TensorArray)) else x

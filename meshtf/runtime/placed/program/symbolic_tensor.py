@@ -32,6 +32,11 @@ class SymbolicTensor:
         self.dtype = dtype
 
     @property
+    def spec(self) -> tf.TensorSpec:
+        """Its shape and data type."""
+        return tf.TensorSpec(self.shape, self.dtype)
+
+    @property
     def node(self) -> str:
         """The name of the node, or of the argument."""
         return self.name.partition(":")[0]
@@ -47,20 +52,15 @@ class SymbolicTensor:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class SymbolicList:
-    """A tf.TensorArray of a program that is being written."""
+    """A tf.TensorArray of a program that is being written.
+
+    Attributes:
+      flow: the tensor that it is to TensorFlow.
+      spec: what is known of it.
+    """
 
     flow: SymbolicTensor
-    dtype: tf.DType
-    element_shape: tf.TensorShape
-
-    def array(self, flow: Any) -> tf.TensorArray:
-        """Returns the list within what TensorFlow traces."""
-        return tf.TensorArray(
-            self.dtype,
-            flow=flow,
-            element_shape=self.element_shape,
-            clear_after_read=False,
-        )
+    spec: tf.TensorArraySpec
 
 
 def runs_now(x: Any) -> bool:

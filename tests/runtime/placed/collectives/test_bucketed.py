@@ -10,6 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf.runtime.placed.collectives import ring
 from meshtf.runtime.placed.program.function_calls import ALONE, CALLED
+from meshtf.runtime.tf_internals.run_records import graph_of
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training.trainer import Trainer
@@ -17,7 +18,7 @@ from transformer.training.trainer import Trainer
 BATCH = {"tokens": np.ones([8, 8], np.int32), "targets": np.ones([8, 8], np.int32)}
 
 
-def graph_of(monkeypatch, bucket_bytes, **mesh):
+def step_graph(monkeypatch, bucket_bytes, **mesh):
     """Returns the graph of a step of a language model, and how many reductions
     it has.
     """
@@ -35,7 +36,7 @@ def graph_of(monkeypatch, bucket_bytes, **mesh):
     )
     trainer.step(BATCH)
     ((compiled, _),) = trainer._step._compiled.values()
-    return compiled.executable.function.graph, len(calls)
+    return graph_of(compiled.executable.definition), len(calls)
 
 
 def before(op):
@@ -70,10 +71,10 @@ def parts(graph, kind="all_reduce"):
 
 
 def test_one_collective_instead_of_one_for_each_gradient(monkeypatch):
-    _, alone = graph_of(monkeypatch, 0, axes="data:4", layout="batch:data")
+    _, alone = step_graph(monkeypatch, 0, axes="data:4", layout="batch:data")
     assert alone > 25
     monkeypatch.undo()
-    graph, together = graph_of(monkeypatch, 2**20, axes="data:4", layout="batch:data")
+    graph, together = step_graph(monkeypatch, 2**20, axes="data:4", layout="batch:data")
     assert together <= 2  # gradients, and what the loss is divided by
     assert len(parts(graph)[0]) <= 3
 
@@ -84,7 +85,7 @@ def test_one_collective_instead_of_one_for_each_gradient(monkeypatch):
 def test_sums_do_not_wait_for_the_rest_of_the_backward_pass(
     kind, variable_layout, monkeypatch
 ):
-    graph, _ = graph_of(
+    graph, _ = step_graph(
         monkeypatch,
         8 * 2**10,
         axes="data:4",

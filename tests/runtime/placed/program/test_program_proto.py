@@ -35,9 +35,6 @@ def test_who_takes_a_constant_waits_for_what_it_waited_for():
     assert later.input[-1] == "^first"
 
 
-def test_what_must_run_is_named():
-    function = traced(lambda x, y: [tf.raw_ops.AddV2(x=x, y=y, name="sum")])
-    definition = definition_of(function, ["sum"])
-    assert dict(definition.control_ret) == {"must_run_0": "sum"}
-    assert list(definition.signature.control_output) == ["must_run_0"]
-    assert definition.signature.name != function.name.decode()
+def test_the_name_is_not_the_one_that_tensorflow_gave():
+    function = traced(lambda x, y: [x + y])
+    assert definition_of(function).signature.name != function.name.decode()
