@@ -8,11 +8,13 @@
     step(array)        # traced, planned and run; run alone from the second call on
 
 It is traced again only when names, shapes, data types, mesh, layout or Python values
-change.
+change. It holds at most `MOST_PROGRAMS` programs: then the least recently used one is
+dropped, and traced anew should it be called again.
 """
 
 from __future__ import annotations
 
+import collections
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -45,6 +47,8 @@ from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.spmd import export as export_program
 
+MOST_PROGRAMS = 256  # of one function; those of methods of many objects count together
+
 set_eager_executor(EAGER)
 
 
@@ -73,7 +77,9 @@ def function(
     Returns:
       A callable that takes Tensors, the named arrays and Python values, in any nesting,
       and returns Tensors. Python values are part of the program: another value, another
-      trace. Results have gradients outside, unless the function writes variables.
+      trace. From 20 traces on a warning says what changes. At most 256 programs are
+      held: of more, the least recently used one is dropped, and traced anew at its next
+      call. Results have gradients outside, unless the function writes variables.
     """
     if fn is None:
         return lambda f: Function(f, mesh, jit, names, runtime)
@@ -134,7 +140,9 @@ def as_function(
 
 
 class Function:
-    """What `mtf.function` returns."""
+    """What `mtf.function` returns: it holds the `MOST_PROGRAMS` programs that were used
+    last.
+    """
 
     def __init__(
         self,
@@ -151,7 +159,10 @@ class Function:
         self._runtime = runtime_named(runtime)
         self.name = self._python.name
         self._warned = False  # of many traces
-        self._compiled: dict[Any, tuple[Trace, Any]] = {}
+        self._compiled: collections.OrderedDict[Any, tuple[Trace, Any]] = (
+            collections.OrderedDict()  # the least recently used one first
+        )
+        self._traces = 0
         functools.update_wrapper(self, fn)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
@@ -206,8 +217,8 @@ class Function:
 
     @property
     def traces(self) -> int:
-        """The number of programs made so far."""
-        return len(self._compiled)
+        """The number of programs made so far, with those that were dropped."""
+        return self._traces
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Makes the ops of the function where it is called."""
@@ -229,7 +240,13 @@ class Function:
             found = self._compiled.get(key)
         if found is None:
             found = self._compiled[key] = self._trace(call)
+            self._traces += 1
             self._warn_of_many_traces(key)
+            if len(self._compiled) > MOST_PROGRAMS:
+                _, (oldest, _) = self._compiled.popitem(last=False)
+                oldest.retire()
+        else:
+            self._compiled.move_to_end(key)
         return found
 
     def _warn_of_many_traces(self, key: tuple[Entry, ...]) -> None:

@@ -44,7 +44,7 @@ from meshtf.runtime.eager import EAGER, bring
 from meshtf.runtime.runtimes import Executable
 from meshtf.runtime.storage.argument_storage import SlicesStore
 from meshtf.runtime.storage.sharding import distinct
-from meshtf.runtime.storage.write_times import Writes, changed_since, now
+from meshtf.runtime.storage.write_times import Writes, changed_since, forget, now
 
 _NOTHING = ()
 
@@ -121,6 +121,14 @@ class Trace:
             _result(self.mesh, spec, held, called, k)
             for k, (spec, held) in enumerate(zip(self.specs, values, strict=True))
         ]
+
+    def retire(self) -> None:
+        """Says that nobody calls it again: its variables no longer need it to know when
+        they were written.
+        """
+        if self.writes is not None:
+            for store in _written_by(self.nodes):
+                forget(store, self.writes)
 
     def sources(self) -> list[Tensor]:
         """Returns what the function uses besides arguments: eager tensors, and reads of
@@ -281,14 +289,19 @@ def _writes(nodes: Iterable[Node]) -> Writes | None:
     """Returns what tells when the variables of a program were written; None: it writes
     none.
     """
-    ops = [n.op for n in nodes if isinstance(n.op, WriteOp)]
-    stores = [store for op in ops for store in op.variables]
+    stores = _written_by(nodes)
     if not stores:
         return None
     writes = Writes()
-    for store in dict.fromkeys(stores):
-        store.writers.append(writes)  # type: ignore[attr-defined]
+    for store in stores:
+        store.writers.append(writes)
     return writes
+
+
+def _written_by(nodes: Iterable[Node]) -> list[Any]:
+    """Returns the variables that a program writes."""
+    ops = [n.op for n in nodes if isinstance(n.op, WriteOp)]
+    return list(dict.fromkeys(store for op in ops for store in op.variables))
 
 
 def _draws(node: Node) -> bool:

@@ -1,15 +1,19 @@
-"""A function that is traced again and again says so, and names the argument that causes
-it.
+"""A function that is traced again and again says so, names the argument that causes it,
+and drops the programs that were not used for longest.
 """
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 
 import numpy as np
 import pytest
 
 import meshtf as mtf
+from meshtf.function import function
+from tests.support.refusals import ones, refuses
 
 
 def warned(run):
@@ -95,3 +99,75 @@ def test_few_traces_are_quiet():
     for _ in range(10):
         for k in range(10):
             f(np.ones(2, "float32"), k)
+
+
+def scaled(mesh):
+    """Returns a function of an array and a Python value, and the list of its traces."""
+    bodies = []
+
+    @mtf.function(mesh=mesh, x="batch")
+    def f(x, k):
+        bodies.append(k)
+        return x * k
+
+    return f, bodies
+
+
+@pytest.mark.filterwarnings("ignore::meshtf.TraceWarning")
+def test_a_function_holds_no_more_programs_than_it_says():
+    f, bodies = scaled(mtf.Mesh(""))
+    many = function.MOST_PROGRAMS + 3
+    for k in range(many):
+        f.lower(np.ones(2, "float32"), k)
+    assert len(f._compiled) == function.MOST_PROGRAMS
+    assert f"At most {function.MOST_PROGRAMS} programs" in mtf.function.__doc__
+    assert f.traces == len(bodies) == many
+
+
+def test_the_least_recently_used_program_is_dropped(monkeypatch):
+    monkeypatch.setattr(function, "MOST_PROGRAMS", 3)
+    f, bodies = scaled(mtf.Mesh("data:2", "batch:data"))
+    x = np.arange(4, dtype="float32")
+    f(x, 0)
+    oldest = weakref.ref(next(iter(f._compiled.values()))[0])
+    for k in (1, 2, 1, 2, 3):  # 0 goes
+        np.testing.assert_array_equal(f(x, k).numpy(), x * k)
+    gc.collect()
+    assert oldest() is None  # and what it holds
+    f(x, 1)
+    assert bodies == [0, 1, 2, 3]
+    np.testing.assert_array_equal(f(x, 0).numpy(), x * 0)  # 2 goes, 3 and 1 stay
+    np.testing.assert_array_equal(f(x, 1).numpy(), x)
+    np.testing.assert_array_equal(f(x, 3).numpy(), x * 3)
+    assert bodies == [0, 1, 2, 3, 0]
+    np.testing.assert_array_equal(f(x, 2).numpy(), x * 2)
+    assert bodies == [0, 1, 2, 3, 0, 2]
+    assert (f.traces, len(f._compiled)) == (6, 3)
+
+
+def test_results_of_a_dropped_program_have_gradients(monkeypatch):
+    monkeypatch.setattr(function, "MOST_PROGRAMS", 1)
+    mesh = mtf.Mesh("data:2", "batch:data")
+    f = mtf.function(lambda x, k: x * x * k)
+    x = mtf.import_tensor(mesh, np.arange(4, dtype="float32"), "batch")
+    y = f(x, 3.0)
+    f(x, 5.0)
+    (dx,) = mtf.gradients([y], [x])
+    np.testing.assert_array_equal(dx.numpy(), 6 * np.arange(4))
+
+
+def test_what_a_dropped_program_wrote_is_still_known(monkeypatch):
+    monkeypatch.setattr(function, "MOST_PROGRAMS", 1)
+    mesh = mtf.Mesh("")
+    v = mtf.Variable(mesh, "d:4", ones, "v")
+    square = mtf.function(lambda: v * v, mesh=mesh)
+    write = mtf.function(lambda k: v.assign(v + k), mesh=mesh)
+    for k in range(4):
+        write(float(k))
+    y = square()
+    write(4.0)
+    write.lower(5.0)  # drops what wrote, and does not run
+    assert len(v.writers) == 2  # by no function, and by the program that is held
+    with refuses(mtf.PlanError, "was written since"):
+        mtf.gradients([mtf.reduce_sum(y)], [v])
+    np.testing.assert_array_equal(v.numpy(), 1 + 0 + 1 + 2 + 3 + 4)

@@ -36,6 +36,13 @@ def written(store: Any) -> None:
     store.writers[0].happen()
 
 
+def forget(store: Any, writes: Writes) -> None:
+    """Says that a function writes a variable no more; when it last did is kept."""
+    by_nobody = store.writers[0]
+    by_nobody.time = max(by_nobody.time, writes.time)
+    store.writers.remove(writes)
+
+
 def changed_since(store: Any, time: int) -> bool:
     """Returns whether a variable was written after a time."""
     return any(writes.time > time for writes in getattr(store, "writers", ()))
