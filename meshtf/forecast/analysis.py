@@ -17,6 +17,7 @@ from typing import Literal
 from meshtf.errors import MeshtfError
 from meshtf.forecast.communication import Communication
 from meshtf.forecast.forecast import Forecast
+from meshtf.forecast.layout_notes import layout_notes
 from meshtf.forecast.peak_memory import Peaks, at_stages, peaks, stages
 from meshtf.forecast.report_data import Done, Held, Memory, Moved, Phase, Placed, Stage
 from meshtf.forecast.state_names import has_shape_of, state_name
@@ -73,17 +74,6 @@ def forecast(
     found = _Analysis(program, phases(nodes, results or []))
     for step in program.steps:
         found.add(step)
-    unmatched = (
-        f"layout rule {rule}: no dimension of this program is called so."
-        + (f" Did you mean {close}?" if close else "")
-        for rule, close in mesh.unmatched_rules().items()
-    )
-    idle = (
-        f"mesh axis {axis}: no rule of the layout names it."
-        + (f" Did you mean {close}?" if close else "")
-        for axis, close in mesh.unused_axes().items()
-        if close or mesh.lies_idle
-    )
     memory = found.memory(program)
     return Forecast(
         name,
@@ -95,7 +85,7 @@ def forecast(
         found.moves.take(None),
         tuple(found.variables()),
         memory,
-        (*mesh.notes, *found.notes, *unmatched, *idle),
+        (*program.notes, *found.notes, *layout_notes(nodes, mesh)),
         None if error is None else f"{type(error).__name__}: {error}",
         tuple(found.at_stage) if stages(mesh) > 1 else (),
     )

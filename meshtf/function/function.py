@@ -39,6 +39,7 @@ from meshtf.graph import (
 from meshtf.graph.apply import set_eager_executor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.context import OUT_OF_FORCE, is_traceable
+from meshtf.graph.used_layouts import earlier_use
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool
 from meshtf.runtime.eager import EAGER, InPlace
@@ -263,7 +264,6 @@ class Function:
         recorded, arguments, structure = self._python.record(graph, call)
         compile_recorded = functools.partial(self._runtime.compile, jit=self._jit)
         trace = Trace(self.name, graph, recorded, arguments, compile_recorded)
-        warn_of_unmatched(
-            recorded.mesh, any(isinstance(n.op, WriteOp) for n in graph.nodes)
-        )
+        writes = any(isinstance(n.op, WriteOp) for n in graph.nodes)
+        warn_of_unmatched(recorded.mesh, earlier_use(recorded.mesh), writes)
         return trace, structure

@@ -3,40 +3,44 @@ misspelt.
 
 Example:
 
-    warn_of_unmatched(mesh, writes=True)       # once a program is recorded
+    warn_of_unmatched(mesh, earlier_use(mesh), writes=True)    # once a program is recorded
 """
 
 from __future__ import annotations
 
-import warnings
+from meshtf.errors import LayoutError, explain_error
+from meshtf.mesh import LayoutUse, Mesh
+from meshtf.mesh.layout_use import idle_axis
+from meshtf.mesh.said_once import log_once, warn_once
 
-from meshtf.errors import LayoutError, LayoutWarning, explain_error
-from meshtf.mesh import Mesh
-from meshtf.mesh.axes import level_outside
 
-
-def warn_of_unmatched(mesh: Mesh, writes: bool) -> None:
+def warn_of_unmatched(mesh: Mesh, use: LayoutUse, writes: bool) -> None:
     """Warns of rules whose dimension no program had so far, and of axes that no rule
-    names.
+    names; once for each rule and axis of a mesh.
 
     A program that writes nothing is perhaps but a small part of what the layout is for:
     of such a one only what looks like a misspelling gets a warning. An axis may be idle
-    on purpose, so it gets a note, unless it looks like a misspelling or all are idle
+    on purpose, so it is logged, unless it looks like a misspelling or all are idle
     although there are rules.
+
+    Args:
+      mesh: the program's.
+      use: what this program and all before have to do with layouts.
+      writes: whether the program writes variables.
 
     Raises:
       LayoutError: a warning under `Mesh(strict=True)`.
     """
-    for name, close in mesh.unmatched_rules().items():
+    for name, close in use.unmatched_rules(mesh).items():
         if writes or close:
             _warn(
                 mesh,
-                name,
+                f"rule {name}",
                 explain_error(
                     f'the layout has a rule for dimension "{name}", which the program '
                     "never has.",
                     layout=mesh.layout,
-                    dimensions=", ".join(sorted(mesh.seen_dims)),
+                    dimensions=", ".join(sorted(use.dims)),
                     way_out=(
                         f"Did you mean {close}?"
                         if close
@@ -44,12 +48,9 @@ def warn_of_unmatched(mesh: Mesh, writes: bool) -> None:
                     ),
                 ),
             )
-    for axis, close in mesh.unused_axes().items():
-        headline = (
-            f"no rule of the layout names mesh axis {axis!r}: its {mesh.axes[axis]} "
-            "positions compute the same."
-        )
-        if close or writes and mesh.lies_idle:
+    for axis, close in use.unused_axes(mesh).items():
+        headline = idle_axis(mesh, axis)
+        if close or writes and use.lies_idle(mesh):
             _warn(
                 mesh,
                 f"axis {axis}",
@@ -66,13 +67,10 @@ def warn_of_unmatched(mesh: Mesh, writes: bool) -> None:
                 ),
             )
         elif writes:
-            mesh.note(headline)
+            log_once(mesh, headline)
 
 
 def _warn(mesh: Mesh, what: str, text: str) -> None:
-    if what in mesh.warned:
-        return
     if mesh.strict:
         raise LayoutError(text)
-    mesh.warned.add(what)
-    warnings.warn(text, LayoutWarning, stacklevel=level_outside())
+    warn_once(mesh, what, text)

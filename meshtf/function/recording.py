@@ -29,6 +29,7 @@ from meshtf.graph import (
 from meshtf.graph.context import OUT_OF_FORCE
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
+from meshtf.graph.used_layouts import layout_use, remember_use
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_callable
 from meshtf.ops.control.nested_values import flattened
@@ -152,6 +153,7 @@ class PythonFunction:
             ]
         if graph.mesh is None:
             raise self._no_mesh()
+        remember_use(graph.mesh, layout_use(graph.nodes))
         marks = [RESULT if hasattr(y, "spec") else y for y in flat]
         return Recording(
             Recorded(graph.nodes, results, graph.mesh),

@@ -2,7 +2,7 @@
 
 `check_inputs` refuses tensors of two meshes and names of two sizes, `check_layout`
 outputs that the layout cannot hold. Tensors that gradient rules make are never refused:
-the planner leaves their later dimension whole and notes it.
+the planner leaves their later dimension whole, and notes it in the program.
 """
 
 from __future__ import annotations
@@ -46,9 +46,6 @@ def check_layout(
     what: str = "tensor",
 ) -> None:
     """Refuses shapes that the layout cannot hold. Raises LayoutError."""
-    mesh.seen_dims.update(
-        name for spec in specs for name in spec.shape.names if not name.startswith(".")
-    )  # of loops: no rule can have it
     for spec in specs:
         for clash in mesh.place(spec.shape, layout)[1]:
             raise LayoutError(_message(clash, spec, mesh, layout, source, what))

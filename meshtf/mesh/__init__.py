@@ -7,6 +7,7 @@
 """
 
 from meshtf.mesh.layout import Layout, LayoutLike
+from meshtf.mesh.layout_use import LayoutUse
 from meshtf.mesh.mesh import EVERYWHERE, Mesh
 from meshtf.mesh.state import At, Pending, Placement, Split, State, Whole
 
@@ -15,6 +16,7 @@ __all__ = [
     "EVERYWHERE",
     "Layout",
     "LayoutLike",
+    "LayoutUse",
     "Mesh",
     "Pending",
     "Placement",

@@ -17,34 +17,31 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, TypeAlias, get_args
-
-from absl import logging
 
 from meshtf.errors import (
     LayoutError,
-    LayoutWarning,
     MeshError,
     explain_error,
     near_misses,
 )
 from meshtf.mesh.axes import (
     AxesLike,
-    level_outside,
     read_axes,
     read_devices,
     read_names,
     read_strings,
 )
 from meshtf.mesh.layout import Layout, LayoutLike
+from meshtf.mesh.said_once import log_once, warn_once
 from meshtf.mesh.state import At, Placement, Split, State, Whole
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
 EVERYWHERE = Layout()  # no changes: the rules of the mesh
+MOST_LAYOUTS = 1_000  # of regions that a mesh remembers
 
 
 class Clash(NamedTuple):
@@ -126,13 +123,6 @@ class Mesh:
         self.optional_axes = read_names(optional_axes)
         self.strict = as_bool("strict", strict)
         self.seed = as_int("seed", seed)
-        self.notes: list[
-            str
-        ] = []  # what is legal but worth knowing; explain prints them
-        self.seen_dims: set[str] = (
-            set()
-        )  # names met so far, to find rules that never matched
-        self.warned: set[str] = set()  # rules and axes of which a warning was given
         self._check()
 
     @property
@@ -186,9 +176,12 @@ class Mesh:
             layout = self.layout.override(region)
             if what != "tensor":
                 layout = layout.override(self._variable_rules)
-            self._layouts[key] = (
-                layout.override(self._optimizer_rules) if what == "slot" else layout
-            )
+            if what == "slot":
+                layout = layout.override(self._optimizer_rules)
+            if len(self._layouts) >= MOST_LAYOUTS:
+                self._layouts.clear()
+            self._layouts[key] = layout
+            return layout
         return self._layouts[key]
 
     @property
@@ -266,50 +259,30 @@ class Mesh:
             for coord in self.coords
         ]
 
-    def note(self, text: str) -> None:
-        """Keeps a remark about this mesh, once."""
-        if as_text("text", text) not in self.notes:
-            self.notes.append(text)
-            logging.info("%s", text)
+    @functools.cached_property
+    def notes(self) -> tuple[str, ...]:
+        """What is legal but worth knowing of its own rules: axes that it lacks."""
+        own = (self.layout, self._variable_rules, self._optimizer_rules)
+        notes = self.notes_of_rules(rule for rules in own for rule in rules.items())
+        if self.stages not in (*self.axes, "stage"):
+            notes.append(self._lacks(self.stages, f"stages={self.stages!r}"))
+        return tuple(dict.fromkeys(notes))
 
-    def unmatched_rules(self) -> dict[str, str]:
-        """Returns the rules whose dimension was never seen, each with names that
-        resemble it.
-        """
-        rules = dict.fromkeys(name for name, _ in self._rules())
-        return {
-            n: near_misses(n, self.seen_dims) for n in rules if n not in self.seen_dims
-        }
+    def notes_of_rules(self, rules: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
+        """Returns what is worth knowing of rules: axes that the mesh lacks."""
+        return [
+            self._lacks(axis, f"layout rule {name}:{axis}")
+            for name, axes in rules
+            for axis in axes
+            if axis not in self.axes
+        ]
 
-    def unused_axes(self) -> dict[str, str]:
-        """Returns the axes that no rule so far names, nor `stages`, each with names
-        that resemble it: those of rules, of `stages` and of `optional_axes` that this
-        mesh lacks."""
-        named = {self.stages, *(axis for _, axes in self._rules() for axis in axes)}
-        lacking = {*named, *self.optional_axes}.difference(self.axes)
-        return {
-            axis: near_misses(axis, lacking)
-            for axis, size in self.axes.items()
-            if size > 1 and axis not in named
-        }
-
-    @property
-    def lies_idle(self) -> bool:
-        """Whether there are rules, and none so far names an axis that the mesh has."""
-        several = {axis for axis, size in self.axes.items() if size > 1}
+    def _lacks(self, axis: str, what: str) -> str:
+        close = near_misses(axis, self.axes)
         return (
-            any(True for _ in self._rules())
-            and several == set(self.unused_axes()) != set()
+            f"{what}: the mesh {self!r} has no axis {axis!r}, which counts as size 1."
+            + (f" Did you mean {close}?" if close else "")
         )
-
-    def _rules(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        layouts = (
-            self.layout,
-            *self._layouts.values(),
-            self.variable_layout,
-            self.optimizer_layout,
-        )
-        return (rule for layout in layouts for rule in layout.items())
 
     def _check(self) -> None:
         for rules in (self.layout, self._variable_rules, self._optimizer_rules):
@@ -349,7 +322,7 @@ class Mesh:
             )
 
     def _check_rules(self, layout: Layout) -> None:
-        """Refuses a dimension over several axes, and notes axes that are not there."""
+        """Refuses a dimension over several axes, and answers axes that are not there."""
         layout.check_axes(mesh=self)
         for name, axes in layout.items():
             for axis in axes:
@@ -368,16 +341,12 @@ class Mesh:
                     self._answer_lacking(axis, f"layout rule {name}:{axis}")
 
     def _answer_lacking(self, axis: str, what: str) -> None:
-        """Notes an axis that is not there, and warns of it unless it may be absent."""
+        """Logs an axis that is not there, and warns of it unless it may be absent."""
+        log_once(self, self._lacks(axis, what))
+        if self.size == 1 or axis in self.optional_axes:
+            return
         close = near_misses(axis, self.axes)
         meant = f"Did you mean {close}?" if close else ""
-        self.note(
-            f"{what}: the mesh {self!r} has no axis {axis!r}, which counts as size 1. "
-            f"{meant}".rstrip()
-        )
-        if self.size == 1 or axis in (*self.optional_axes, *self.warned):
-            return
-        self.warned.add(axis)
         text = explain_error(
             f"{what}: the mesh has no axis {axis!r}, which counts as size 1.",
             mesh=repr(self),
@@ -386,7 +355,7 @@ class Mesh:
         )
         if self.strict:
             raise LayoutError(text)
-        warnings.warn(text, LayoutWarning, stacklevel=level_outside())
+        warn_once(self, f"lacking axis {axis}", text)
 
     def __repr__(self) -> str:
         return (

@@ -64,17 +64,24 @@ class Builder:
     Args:
       mesh: the program's.
       planners: what plans ops with bodies and writes their steps, by kind of op.
+      notes: those of the program around, for the builder of a body.
     """
 
-    def __init__(self, mesh: Mesh, planners: Mapping[type[Op], Planner]) -> None:
+    def __init__(
+        self,
+        mesh: Mesh,
+        planners: Mapping[type[Op], Planner],
+        notes: dict[str, None] | None = None,
+    ) -> None:
         self.mesh = mesh
         self.planners = planners
+        self.notes: dict[str, None] = {} if notes is None else notes
         self.gathered: dict[
             Tensor, dict[Placement, Value]
         ] = {}  # again, for the backward pass
         self.called: dict[Body, PlannedBody] = {}
         self.waiting = Waiting(self)
-        self.wanted = WantedPlacement(mesh, self)
+        self.wanted = WantedPlacement(mesh, self, self.notes)
         self.steps: list[Step] = []
         self.versions: dict[Tensor, dict[Placement, Value]] = {}
         self.states: dict[

@@ -157,7 +157,7 @@ def plan_body(
     cotangents as well: what iterations or calls add up stays there, and is sent on
     once, afterwards.
     """
-    inner = Builder(builder.mesh, builder.planners)
+    inner = Builder(builder.mesh, builder.planners, builder.notes)
     for tensor, value in zip(body.arguments, given):
         inner.given(tensor, {value.placement: value}, value.placement)
     for tensor, outside in zip(body.captures, captures):

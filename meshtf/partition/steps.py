@@ -175,11 +175,16 @@ class Compute:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """Steps, and the values that are the results."""
+    """Steps, and the values that are the results.
+
+    `notes` say what is legal but worth knowing about it; those of a body are with the
+    program around it.
+    """
 
     mesh: Mesh
     steps: tuple[Step, ...]
     results: tuple[Value, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

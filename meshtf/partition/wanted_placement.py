@@ -33,11 +33,15 @@ class WantedPlacement:
     Args:
       mesh: the program's.
       tensors: where tensors lie.
+      notes: what is legal but worth knowing is added to them, each once.
     """
 
-    def __init__(self, mesh: Mesh, tensors: PlacedTensors) -> None:
+    def __init__(
+        self, mesh: Mesh, tensors: PlacedTensors, notes: dict[str, None]
+    ) -> None:
         self.mesh = mesh
         self.tensors = tensors
+        self.notes = notes
 
     def placement(self, node: Node, y: Tensor) -> Placement:
         """The placement that an output should have: a cotangent's is its primal's."""
@@ -48,7 +52,7 @@ class WantedPlacement:
             return self._like((same or more)[0], y)
         placement, clashes = self.mesh.place(y.shape, node.layout, self.stage(node))
         for clash in clashes:
-            self.mesh.note(
+            note = (
                 f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: "
                 f"{clash.axis} "
                 + (
@@ -57,6 +61,7 @@ class WantedPlacement:
                     else "does not divide it."
                 )
             )
+            self.notes[note] = None
         return placement
 
     def stage(self, node: Node) -> int | None:

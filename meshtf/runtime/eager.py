@@ -23,6 +23,7 @@ from meshtf.graph import (
     WriteOp,
     current,
 )
+from meshtf.graph.used_layouts import layout_use, remember_use
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
@@ -63,6 +64,8 @@ class Eager:
                     way_out="Pass the mesh.",
                 )
             )
+        if not node.primals:
+            remember_use(node.mesh, layout_use([node]))
         program = build([node], node.outputs, node.mesh, finish=False)
         values = (
             [[]] * len(program.results)

@@ -29,7 +29,8 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.layout_check import check_layout
-from meshtf.mesh import Layout, Mesh, Placement
+from meshtf.graph.used_layouts import remember_use
+from meshtf.mesh import Layout, LayoutUse, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
 from meshtf.ops.variables.read_write import Read, Write, transpose_like
@@ -108,6 +109,7 @@ class Variable(Operators, Untracked):
             f"{self.path!r}, {Source.here()}",
             what="variable",
         )
+        remember_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(
             self.spec.shape, self.layout, self.stage
         )[0]

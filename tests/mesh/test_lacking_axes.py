@@ -5,6 +5,7 @@ quiet.
 from __future__ import annotations
 
 import re
+import warnings
 from pathlib import Path
 
 import gin
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.function.layout_warnings import warn_of_unmatched
 from meshtf.mesh import Mesh
 from tests.support.refusals import ones, refuses
 from transformer.cli import command_line, config_files
@@ -102,7 +102,7 @@ def test_one_tensor_along_an_axis_that_may_be_absent(lay, recwarn):
 
 
 def trained(region="", **mesh):
-    """Runs a program that writes a variable."""
+    """Runs a program that writes a variable, and returns it."""
     mesh = Mesh(**mesh)
     w = mtf.Variable(mesh, "d:4", ones, "w")
 
@@ -112,7 +112,7 @@ def trained(region="", **mesh):
             w.assign(w + mtf.reduce_sum(x * 1.0, "batch"))
 
     step(np.ones((4, 4), "float32"))
-    return mesh
+    return step
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,11 @@ def test_an_axis_that_no_rule_names(mesh, words):
     with pytest.warns(
         mtf.LayoutWarning, match=f"(?s)no rule of the layout names mesh axis {words}"
     ) as caught:
-        found = trained(**mesh)
+        step = trained(**mesh)
     assert [Path(w.filename) for w in caught] == [Path(__file__)]
-    warn_of_unmatched(found, True)  # once
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step(np.ones((8, 4), "float32"))  # once
     with refuses(mtf.LayoutError, "no rule of the layout names mesh axis"):
         trained(strict=True, **mesh)
 
@@ -169,7 +171,8 @@ def test_an_axis_that_no_rule_names(mesh, words):
     ],
 )
 def test_axes_that_are_used(mesh, recwarn):
-    assert not trained(strict=True, **mesh).notes
+    step = trained(strict=True, **mesh)
+    assert not step.explain(np.ones((4, 4), "float32")).notes
     assert not recwarn.list
 
 
@@ -177,7 +180,8 @@ def test_axes_that_are_used(mesh, recwarn):
     "mesh", [{"axes": "data:2;idle:2", "layout": "batch:data"}, {"axes": "idle:2"}]
 )
 def test_an_axis_that_is_idle_on_purpose_is_noted(mesh, recwarn):
-    (note,) = trained(strict=True, **mesh).notes
+    step = trained(strict=True, **mesh)
+    (note,) = step.explain(np.ones((4, 4), "float32")).notes
     assert (
         "no rule of the layout names mesh axis 'idle': its 2 positions compute the same"
         in note

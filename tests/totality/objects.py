@@ -40,10 +40,7 @@ def names(t: SimpleNamespace) -> dict[str, Call]:
         "Mesh.groups": call("data", on=mesh),
         "Mesh.has": call(mesh.whole, on=mesh),
         "Mesh.layout_in": call(layout, on=mesh),
-        "Mesh.note": call("a note", on=mesh),
         "Mesh.place": call(shape, on=mesh),
-        "Mesh.unmatched_rules": call(on=mesh),
-        "Mesh.unused_axes": call(on=mesh),
     }
 
 

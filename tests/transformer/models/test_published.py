@@ -172,7 +172,6 @@ def test_explain_has_nothing_to_say_against_it(name, grid):
     made = run(name, grid)
     forecast = made.explain()
     assert (forecast.error, forecast.notes) == (None, ())
-    assert not made.trainer.model.mesh.unmatched_rules()
     data, model = map(int, grid.split("x"))
     assert forecast.positions == data * model
     # Gathered layers and activations have room beside what lies there all the time.

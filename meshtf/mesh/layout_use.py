@@ -1,0 +1,92 @@
+"""What a program has to do with layouts, and what does not fit about it: rules of
+dimensions that it has not, axes of the mesh that no rule names.
+
+>>> from meshtf.mesh import LayoutUse, Mesh
+>>> mesh = Mesh("data:2;model:2", "batch:data;dff:data")
+>>> use = LayoutUse(frozenset({"batch", "d_ff"}))
+>>> use.unmatched_rules(mesh), use.unused_axes(mesh), use.lies_idle(mesh)
+({'dff': 'd_ff'}, {'model': ''}, False)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+from meshtf.errors import near_misses
+from meshtf.mesh.mesh import Mesh
+
+Rule: TypeAlias = tuple[str, tuple[str, ...]]  # the name of a dimension, axes
+
+
+@dataclasses.dataclass(frozen=True)
+class LayoutUse:
+    """What a program has to do with layouts.
+
+    Attributes:
+      dims: the names of its dimensions.
+      rules: those in force in it besides the mesh's own.
+    """
+
+    dims: frozenset[str] = frozenset()
+    rules: frozenset[Rule] = frozenset()
+
+    def __or__(self, other: LayoutUse) -> LayoutUse:
+        """Returns the use of two programs together."""
+        return LayoutUse(self.dims | other.dims, self.rules | other.rules)
+
+    def __le__(self, other: LayoutUse) -> bool:
+        """Whether another use has all that this one has."""
+        return self.dims <= other.dims and self.rules <= other.rules
+
+    def notes(self, mesh: Mesh) -> tuple[str, ...]:
+        """Returns what is legal but worth knowing of the rules: axes that a mesh
+        lacks.
+        """
+        return tuple(
+            dict.fromkeys((*mesh.notes, *mesh.notes_of_rules(sorted(self.rules))))
+        )
+
+    def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:
+        """Returns the rules whose dimension is not there, each with names that resemble
+        it.
+        """
+        return {
+            name: near_misses(name, self.dims)
+            for name, _ in self._all_rules(mesh)
+            if name not in self.dims
+        }
+
+    def unused_axes(self, mesh: Mesh) -> dict[str, str]:
+        """Returns the axes that no rule names, nor `stages`, each with names that
+        resemble it: those of rules, of `stages` and of `optional_axes` that the mesh
+        lacks.
+        """
+        rules = self._all_rules(mesh)
+        named = {mesh.stages, *(axis for _, axes in rules for axis in axes)}
+        lacking = {*named, *mesh.optional_axes}.difference(mesh.axes)
+        return {
+            axis: near_misses(axis, lacking)
+            for axis, size in mesh.axes.items()
+            if size > 1 and axis not in named
+        }
+
+    def lies_idle(self, mesh: Mesh) -> bool:
+        """Whether there are rules, and none names an axis that the mesh has."""
+        several = {axis for axis, size in mesh.axes.items() if size > 1}
+        return bool(self._all_rules(mesh)) and (
+            several == set(self.unused_axes(mesh)) != set()
+        )
+
+    def _all_rules(self, mesh: Mesh) -> list[Rule]:
+        layouts = (mesh.layout, mesh.variable_layout, mesh.optimizer_layout)
+        own = (rule for layout in layouts for rule in layout.items())
+        return list(dict.fromkeys((*own, *sorted(self.rules))))
+
+
+def idle_axis(mesh: Mesh, axis: str) -> str:
+    """Returns what there is to say of an axis that no rule names."""
+    return (
+        f"no rule of the layout names mesh axis {axis!r}: its {mesh.axes[axis]} "
+        "positions compute the same."
+    )
