@@ -14,7 +14,7 @@ import dataclasses
 from typing import TypeAlias
 
 from meshtf.errors import near_misses
-from meshtf.mesh.mesh import Mesh
+from meshtf.mesh.mesh import Mesh, notes_of_rules
 
 Rule: TypeAlias = tuple[str, tuple[str, ...]]  # the name of a dimension, axes
 
@@ -43,9 +43,8 @@ class LayoutUse:
         """Returns what is legal but worth knowing of the rules: axes that a mesh
         lacks.
         """
-        return tuple(
-            dict.fromkeys((*mesh.notes, *mesh.notes_of_rules(sorted(self.rules))))
-        )
+        further = notes_of_rules(mesh, sorted(self.rules))
+        return tuple(dict.fromkeys((*mesh.notes, *further)))
 
     def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:
         """Returns the rules whose dimension is not there, each with names that resemble

@@ -263,26 +263,10 @@ class Mesh:
     def notes(self) -> tuple[str, ...]:
         """What is legal but worth knowing of its own rules: axes that it lacks."""
         own = (self.layout, self._variable_rules, self._optimizer_rules)
-        notes = self.notes_of_rules(rule for rules in own for rule in rules.items())
+        notes = notes_of_rules(self, [rule for rules in own for rule in rules.items()])
         if self.stages not in (*self.axes, "stage"):
-            notes.append(self._lacks(self.stages, f"stages={self.stages!r}"))
+            notes.append(_lacks(self, self.stages, f"stages={self.stages!r}"))
         return tuple(dict.fromkeys(notes))
-
-    def notes_of_rules(self, rules: Iterable[tuple[str, tuple[str, ...]]]) -> list[str]:
-        """Returns what is worth knowing of rules: axes that the mesh lacks."""
-        return [
-            self._lacks(axis, f"layout rule {name}:{axis}")
-            for name, axes in rules
-            for axis in axes
-            if axis not in self.axes
-        ]
-
-    def _lacks(self, axis: str, what: str) -> str:
-        close = near_misses(axis, self.axes)
-        return (
-            f"{what}: the mesh {self!r} has no axis {axis!r}, which counts as size 1."
-            + (f" Did you mean {close}?" if close else "")
-        )
 
     def _check(self) -> None:
         for rules in (self.layout, self._variable_rules, self._optimizer_rules):
@@ -342,7 +326,7 @@ class Mesh:
 
     def _answer_lacking(self, axis: str, what: str) -> None:
         """Logs an axis that is not there, and warns of it unless it may be absent."""
-        log_once(self, self._lacks(axis, what))
+        log_once(self, _lacks(self, axis, what))
         if self.size == 1 or axis in self.optional_axes:
             return
         close = near_misses(axis, self.axes)
@@ -362,3 +346,23 @@ class Mesh:
             ";".join(f"{name}:{size}" for name, size in self.axes.items())
             or "(one position)"
         )
+
+
+def notes_of_rules(
+    mesh: Mesh, rules: Iterable[tuple[str, tuple[str, ...]]]
+) -> list[str]:
+    """Returns what is legal but worth knowing of rules: axes that a mesh lacks."""
+    return [
+        _lacks(mesh, axis, f"layout rule {name}:{axis}")
+        for name, axes in rules
+        for axis in axes
+        if axis not in mesh.axes
+    ]
+
+
+def _lacks(mesh: Mesh, axis: str, what: str) -> str:
+    close = near_misses(axis, mesh.axes)
+    return (
+        f"{what}: the mesh {mesh!r} has no axis {axis!r}, which counts as size 1."
+        + (f" Did you mean {close}?" if close else "")
+    )
