@@ -196,11 +196,16 @@ class Placed(Mover):
             return list(self._section(lambda _: store.read(), []))
         if isinstance(store, ArrayStore):
 
+            outside = store.array
+
             def read(array: Any) -> Slices:
                 store.array = array
-                return store.read()
+                try:
+                    return store.read()
+                finally:
+                    store.array = outside
 
-            return list(self._section(read, store.array))
+            return list(self._section(read, outside))
         if store.kind == "number":
             return [
                 self.program.constant(x.numpy(), x.dtype, device)

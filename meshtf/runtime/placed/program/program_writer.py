@@ -229,8 +229,9 @@ class ProgramWriter:
         Args:
           body: of tensors and tf.TensorArrays in place of the inputs; returns distinct
             ones.
-          inputs: distinct tensors and lists of this program.
+          inputs: distinct tensors and lists of this program, or from outside.
         """
+        inputs = [x if isinstance(x, SymbolicList) else self.capture(x) for x in inputs]
         returned: list[int | None] = []  # of each result: which input it is
         specs: list[Any] = []  # of each other result
 
