@@ -57,6 +57,7 @@ FOLDERS = {
         "devices",
         "storage",
         "lowering",
+        "placed/program",
         "placed/collectives",
         "placed/variables",
         "placed",

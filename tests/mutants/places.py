@@ -16,6 +16,7 @@ TEST_HALF_SUMS = ("tests/graph/autodiff/test_cotangents.py",)
 TEST_RANDOM = ("tests/ops/random/test_random.py",)
 TEST_COLLECTIVES = ("tests/runtime/placed/collectives/test_collectives.py",)
 TEST_HIERARCHY = ("tests/runtime/placed/collectives/test_hierarchical.py",)
+TEST_WRITER = ("tests/runtime/placed/program/test_program_writer.py",)
 TEST_PLACED = ("tests/runtime/placed/test_executor.py",)
 TEST_WINDOWS = (
     "tests/runtime/placed/test_executor.py::test_windows_may_be_longer_than_slices",

@@ -59,7 +59,7 @@ def product(
       flip_b: whether b is.
       context: says which kernel will compute it.
     """
-    if a.dtype == tf.bfloat16 and not _rounds():
+    if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
         wide = product(
             tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, context
         )
@@ -155,13 +155,39 @@ def _batch(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
     return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=flip_a, adj_y=flip_b)
 
 
+def _kernel_rounds(context: LocalContext | None) -> bool:
+    """Whether products of bfloat16 are rounded; TensorFlow's own kernel on CPUs cuts
+    digits off, so that all of them are too small.
+    """
+    if context is None or tf.executing_eagerly() or _on_gpus():
+        return _rounds(as_it_is=False)
+    kernels = context.matmul_kernels
+    return _rounds(as_it_is=kernels is None or not kernels.all_onednn)
+
+
 @functools.cache
-def _rounds() -> bool:
-    """Whether TensorFlow rounds products of bfloat16. On processors without
-    instructions for them it cuts digits off, so that all products are too small."""
+def _on_gpus() -> bool:
+    return bool(tf.config.list_logical_devices("GPU"))
+
+
+@functools.cache
+def _rounds(as_it_is: bool) -> bool:
+    """Whether a sum of products is rounded to bfloat16.
+
+    Args:
+      as_it_is: in a branch, which a device runs as it is; else TensorFlow may put an op
+        of oneDNN in place.
+    """
     with tf.init_scope():
         a, b = (tf.constant(x, tf.bfloat16) for x in ([[1.0, 2.0**-8]], [[1.0], [1.5]]))
-        return float(tf.matmul(a, b)[0, 0]) > 1.0
+        if as_it_is:
+            branch = tf.function(tf.matmul).get_concrete_function(a, b)
+            (y,) = tf.raw_ops.StatelessCase(
+                branch_index=0, input=[a, b], Tout=[a.dtype], branches=[branch]
+            )
+        else:
+            y = tf.matmul(a, b)
+        return float(y[0, 0]) > 1.0
 
 
 def _spread(a: Any, b: Any, flip_a: bool, flip_b: bool, threads: int) -> Any:

@@ -195,7 +195,6 @@ class Placed(Mover):
         if store.kind in ("parameter", "state"):  # it has another value at each call
             return list(self._section(lambda _: store.read(), []))
         if isinstance(store, ArrayStore):
-
             outside = store.array
 
             def read(array: Any) -> Slices:

@@ -55,12 +55,12 @@ class SectionNodes:
         self._arguments = dict(zip((x.name for x in inputs), arguments, strict=True))
         self._prefix = prefix + "/"
         self.nodes = list(definition.node_def)
-        for node in self.nodes:
-            node.name = self._prefix + node.name
-            node.input[:] = [self._renamed(x) for x in node.input]
-            node.ClearField("experimental_debug_info")
-            if "_class" in node.attr:  # with which other nodes it is to be placed
-                beside = node.attr["_class"].list.s
+        for node_def in self.nodes:
+            node_def.name = self._prefix + node_def.name
+            node_def.input[:] = [self._renamed(x) for x in node_def.input]
+            node_def.ClearField("experimental_debug_info")
+            if "_class" in node_def.attr:  # with which other nodes it is to be placed
+                beside = node_def.attr["_class"].list.s
                 names = [x.removeprefix(b"loc:@") for x in beside]
                 beside[:] = [b"loc:@" + self._prefix.encode() + x for x in names]
         outputs = definition.signature.output_arg
