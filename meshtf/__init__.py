@@ -46,7 +46,7 @@ from meshtf.graph import (
     apply_all,
     gradients,
 )
-from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
+from meshtf.mesh import Layout, Mesh, Partial, Sharded, Replicated
 from meshtf.module import Module, scope
 from meshtf.names import Dimension, Shape
 from meshtf.ops.nn.activations import (

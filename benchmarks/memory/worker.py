@@ -23,8 +23,17 @@ import tensorflow as tf
 import meshtf as mtf
 from benchmarks.step.layouts import LAYOUTS, MEDIUM, ONE
 from meshtf.graph import Store
-from meshtf.mesh import Split, State
-from meshtf.partition import Bucket, Load, MoveStep, Program, Put, Segment, Step, Tell
+from meshtf.mesh import Sharded, State
+from meshtf.partition import (
+    Bucket,
+    GatherStatisticsStep,
+    MoveStep,
+    Program,
+    ReadStep,
+    Segment,
+    Step,
+    WriteStep,
+)
 from meshtf.runtime.placed import program_function
 from meshtf.runtime.placed.batched_variables import Together
 from meshtf.runtime.placed.collectives import bucketed
@@ -85,7 +94,7 @@ class Alone(Placed):
             made = bucketed.reduce_scatter(how, xs, devices, "sum", cuts)
         return [[y] for y in made[0]]
 
-    def _tell(self, step: Tell) -> list[Any]:
+    def _tell(self, step: GatherStatisticsStep) -> list[Any]:
         (told,), slices = self.values[step.src], step.slices(self.mesh)
         with tf.device(self.devices[0]):
             return [tuple(tf.stack([t] * slices) for t in told)]
@@ -94,7 +103,9 @@ class Alone(Placed):
 def _axis(step: MoveStep, state: State) -> int:
     """Returns along which axis of a tensor a state of it cuts."""
     assert step.src.spec is not None
-    return step.src.spec.shape.names.index(state.dim) if isinstance(state, Split) else 0
+    return (
+        step.src.spec.shape.names.index(state.dim) if isinstance(state, Sharded) else 0
+    )
 
 
 def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
@@ -120,9 +131,12 @@ def _stand_in(kind: str, x: Any, number: int, cut: int, join: int) -> Any:
 
 def held(program: Program) -> int:
     """Returns the bytes of the first position's slots that a program reads or writes."""
-    stores = {s.store for s in program.steps if isinstance(s, Load)}
+    stores = {s.store for s in program.steps if isinstance(s, ReadStep)}
     stores.update(
-        store for s in program.steps if isinstance(s, Put) for store in s.variables
+        store
+        for s in program.steps
+        if isinstance(s, WriteStep)
+        for store in s.variables
     )
     slots = (s.slots()[0] for s in stores if isinstance(s, Variable))
     return sum(math.prod(slot.shape) * tf.as_dtype(slot.dtype).size for slot in slots)

@@ -29,19 +29,19 @@ from meshtf.graph import (
     Store,
     Tensor,
 )
-from meshtf.mesh import At, Mesh, Placement, Whole
+from meshtf.mesh import Mesh, OnStage, Placement, Replicated
 from meshtf.partition import (
     BranchStep,
     CallStep,
     Compute,
-    Load,
+    GatherStatisticsStep,
     LoopStep,
     MoveStep,
     Program,
-    Put,
-    Tell,
+    ReadStep,
     Value,
     WindowStep,
+    WriteStep,
     build,
     walk,
 )
@@ -118,15 +118,15 @@ class _Analysis:
 
     def add(self, step: object) -> None:
         """Takes account of one step."""
-        if isinstance(step, Load):
+        if isinstance(step, ReadStep):
             self.stores[step.store] = None
         elif isinstance(step, MoveStep):
             self._move(step)
         elif isinstance(step, WindowStep):
             self._window(step)
-        elif isinstance(step, Tell):
+        elif isinstance(step, GatherStatisticsStep):
             self._tell(step)
-        elif isinstance(step, Put):
+        elif isinstance(step, WriteStep):
             self._put(step)
         elif isinstance(step, Compute) and not step.makes_statistics:
             self._compute(step)
@@ -273,7 +273,7 @@ class _Analysis:
         """Returns in how much of all stages something lies."""
         return (
             1.0
-            if not any(isinstance(s, At) for s in placement)
+            if not any(isinstance(s, OnStage) for s in placement)
             else 1 / stages(self.mesh)
         )
 
@@ -301,7 +301,7 @@ class _Analysis:
             self._times,
         )
 
-    def _tell(self, step: Tell) -> None:
+    def _tell(self, step: GatherStatisticsStep) -> None:
         told = step.specs(self.mesh)
         others = (step.slices(self.mesh) - 1) * (
             1.0 if step.plan.stage is None else 1 / stages(self.mesh)
@@ -315,7 +315,7 @@ class _Analysis:
             self._times,
         )
 
-    def _put(self, step: Put) -> None:
+    def _put(self, step: WriteStep) -> None:
         if not step.variables:
             self._done(step.node, tuple(map(self._value, step.values)), 0.0, 1)
             return
@@ -335,7 +335,7 @@ class _Analysis:
             axis
             for i, axis in enumerate(self.mesh.axes)
             if axis not in cut
-            and all(v.placement[i] == Whole for v in step.ins)
+            and all(v.placement[i] == Replicated for v in step.ins)
             and (stage is None or axis != self.mesh.stages)
         ]
         parts = math.prod(self.mesh.axes[a] for a in cut)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from meshtf.forecast.report_data import Moved, Phase, Placed
 from meshtf.graph import Node
-from meshtf.mesh import Pending
+from meshtf.mesh import Partial
 from meshtf.partition import Compute, MoveStep, Value
 
 
@@ -81,7 +81,7 @@ class Communication:
         maker = self._maker.get(step.src)
         self.add(
             step.node,
-            maker if isinstance(step.move.before, Pending) else step.node,
+            maker if isinstance(step.move.before, Partial) else step.node,
             (step.move.kind, step.move.axis, before, after, received),
             times,
         )
@@ -111,6 +111,6 @@ class Communication:
 
 def _stays_partial(before: Value, after: Value) -> bool:
     return any(
-        isinstance(b, Pending) and b == a
+        isinstance(b, Partial) and b == a
         for b, a in zip(before.placement, after.placement)
     )

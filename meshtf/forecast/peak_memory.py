@@ -21,17 +21,17 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from meshtf.graph import Spec, Store
-from meshtf.mesh import At, Mesh, Placement
+from meshtf.mesh import Mesh, OnStage, Placement
 from meshtf.partition import (
     BranchStep,
     Bucket,
     CallStep,
     Compute,
-    Load,
+    GatherStatisticsStep,
     LoopStep,
     Program,
+    ReadStep,
     Step,
-    Tell,
     Value,
     schedule,
 )
@@ -128,7 +128,9 @@ def at_stages(things: Iterable[T], mesh: Mesh) -> list[list[T]]:
 
 def _place(placement: Placement) -> slice:
     """Returns the stages that hold what has this placement."""
-    return _slice(next((s.coordinate for s in placement if isinstance(s, At)), None))
+    return _slice(
+        next((s.coordinate for s in placement if isinstance(s, OnStage)), None)
+    )
 
 
 def _slice(stage: int | None) -> slice:
@@ -188,8 +190,10 @@ def _sizes(program: Program) -> dict[Value, float]:
     sizes: dict[Value, float] = collections.defaultdict(float)
     for step in program.steps:
         for value in makes(step):
-            sizes[value] = 0.0 if isinstance(step, Load) else _size(value, program.mesh)
-        if isinstance(step, Tell):
+            sizes[value] = (
+                0.0 if isinstance(step, ReadStep) else _size(value, program.mesh)
+            )
+        if isinstance(step, GatherStatisticsStep):
             told = sum(
                 local_bytes(t, program.mesh.whole, program.mesh)
                 for t in step.specs(program.mesh)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshtf.graph import Spec
-from meshtf.mesh import At, Pending, Split, State
+from meshtf.mesh import OnStage, Partial, Sharded, State
 
 
 def has_shape_of(spec: Spec | None, other: Spec) -> bool:
@@ -13,8 +13,8 @@ def has_shape_of(spec: Spec | None, other: Spec) -> bool:
 
 def state_name(state: State) -> str:
     """Returns a dimension, "at N" of a stage, a kind of partial sum, or "whole"."""
-    if isinstance(state, Split):
+    if isinstance(state, Sharded):
         return state.dim
-    if isinstance(state, At):
+    if isinstance(state, OnStage):
         return f"at {state.coordinate}"
-    return state.kind if isinstance(state, Pending) else "whole"
+    return state.kind if isinstance(state, Partial) else "whole"

@@ -18,7 +18,7 @@ from meshtf.errors import MeshError, PlanError, explain_error
 from meshtf.function.arguments import Call, leaf_names, signature_of, traced_for
 from meshtf.graph import (
     Graph,
-    Held,
+    ShardedValue,
     Store,
     Tensor,
     context,
@@ -185,4 +185,4 @@ class PythonFunction:
 
 def _on_mesh(x: Tensor, mesh: Mesh) -> Tensor:
     """Returns what stands for a tensor on a mesh, without a value."""
-    return tensor_of_value(x.spec, Held(mesh.whole, [None] * mesh.size), mesh)
+    return tensor_of_value(x.spec, ShardedValue(mesh.whole, [None] * mesh.size), mesh)

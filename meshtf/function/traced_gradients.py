@@ -19,10 +19,10 @@ from typing import Any
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import (
     Graph,
-    Held,
     HostOp,
     Node,
     ReadOp,
+    ShardedValue,
     Source,
     Spec,
     Tensor,
@@ -39,7 +39,7 @@ from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
 from meshtf.ops.variables.read_write import PathNumber, Read
-from meshtf.partition import Load
+from meshtf.partition import ReadStep
 from meshtf.runtime.eager import EAGER, bring
 from meshtf.runtime.runtimes import Executable
 from meshtf.runtime.storage.argument_storage import SlicesStore
@@ -88,7 +88,7 @@ class Trace:
         self.variables = [
             step.store
             for step in self.executable.program.steps
-            if isinstance(step, Load) and _is_variable(step.store)
+            if isinstance(step, ReadStep) and _is_variable(step.store)
         ]
         reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
         self.arguments = [
@@ -347,7 +347,7 @@ def _stand_in(x: Tensor) -> Tensor:
 
 
 def _result(
-    mesh: Mesh, spec: Spec, held: Held, called: Called | None, index: int
+    mesh: Mesh, spec: Spec, held: ShardedValue, called: Called | None, index: int
 ) -> Tensor:
     """Returns a result of a call, by which its gradient is."""
     if called is None or not has_gradient(spec.dtype):

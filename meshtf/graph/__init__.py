@@ -35,7 +35,7 @@ from meshtf.graph.op_kinds import (
 )
 from meshtf.graph.operators import OPERATORS, Operators
 from meshtf.graph.recorder import Graph, Group, Rule
-from meshtf.graph.tensor import Held, Node, Source, Tensor, next_serial
+from meshtf.graph.tensor import Node, ShardedValue, Source, Tensor, next_serial
 
 __all__ = [
     "Body",
@@ -49,7 +49,7 @@ __all__ = [
     "GradientBarrier",
     "Graph",
     "Group",
-    "Held",
+    "ShardedValue",
     "HostOp",
     "LocalContext",
     "Loop",

@@ -161,7 +161,7 @@ class Node:
         return self.mesh.layout_in(self.region)
 
 
-class Held(NamedTuple):
+class ShardedValue(NamedTuple):
     """The value of an eager tensor: where it lies, and a TensorFlow tensor for each
     position.
     """
@@ -180,7 +180,7 @@ class Tensor(Operators):
         self.node = node
         self.index = index
         self.spec = spec
-        self.held: Held | None = None
+        self.held: ShardedValue | None = None
 
     @property
     def shape(self) -> Shape:
@@ -271,7 +271,7 @@ class Tensor(Operators):
 
 def tensor_of_value(
     spec: Spec,
-    held: Held,
+    held: ShardedValue,
     mesh: Mesh,
     rule: tuple[Any, int] | None = None,
     owner: object = None,

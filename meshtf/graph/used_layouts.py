@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshtf.graph.op_kinds import ControlFlowOp, ReadOp, Store, WriteOp
 from meshtf.graph.tensor import Node
-from meshtf.mesh import LayoutUse, Mesh, Split
+from meshtf.mesh import LayoutUse, Mesh, Sharded
 from meshtf.mesh.layout_use import Rule
 
 # Of each mesh; names alone, so it keeps no mesh alive, and is as large as a user's
@@ -75,5 +75,5 @@ def _rules_of(store: Store) -> Iterator[Rule]:
     """Yields the rules by which a variable lies as it does."""
     assert store.mesh is not None
     for axis, state in zip(store.mesh.axes, store.placement, strict=True):
-        if isinstance(state, Split):
+        if isinstance(state, Sharded):
             yield state.dim, (axis,)

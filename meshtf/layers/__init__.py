@@ -14,7 +14,7 @@ Statistics of norms, softmax and losses are computed in float32 inside.
 from meshtf.layers import initializers
 from meshtf.layers.attention.blockwise import BlockwiseAttention, blockwise_attention
 from meshtf.layers.attention.dot_product import compress_mean, dot_product_attention
-from meshtf.layers.attention.heads import Cache, Moment
+from meshtf.layers.attention.heads import Cache, DecodeStep
 from meshtf.layers.attention.local_attention import LocalAttention, local_attention
 from meshtf.layers.attention.masks import (
     causal_bias,
@@ -64,7 +64,7 @@ __all__ = [
     "GroupNorm",
     "LayerNorm",
     "LocalAttention",
-    "Moment",
+    "DecodeStep",
     "MultiHeadAttention",
     "RMSNorm",
     "RelativeBias",

@@ -9,18 +9,18 @@
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.layout_use import LayoutUse
 from meshtf.mesh.mesh import EVERYWHERE, Mesh
-from meshtf.mesh.state import At, Pending, Placement, Split, State, Whole
+from meshtf.mesh.state import OnStage, Partial, Placement, Replicated, Sharded, State
 
 __all__ = [
-    "At",
+    "OnStage",
     "EVERYWHERE",
     "Layout",
     "LayoutLike",
     "LayoutUse",
     "Mesh",
-    "Pending",
+    "Partial",
     "Placement",
-    "Split",
+    "Sharded",
     "State",
-    "Whole",
+    "Replicated",
 ]

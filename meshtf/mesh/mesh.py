@@ -4,7 +4,7 @@
 >>> from meshtf.names import Shape
 >>> mesh = Mesh("data:4;model:2", layout="batch:data;d_ff:model")
 >>> mesh.place(Shape("batch:8;d_model:16"))
-((Split(dim='batch'), Whole), ())
+((Sharded(dim='batch'), Replicated), ())
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
@@ -35,7 +35,7 @@ from meshtf.mesh.axes import (
 )
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.said_once import log_once, warn_once
-from meshtf.mesh.state import At, Placement, Split, State, Whole
+from meshtf.mesh.state import OnStage, Placement, Replicated, Sharded, State
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
@@ -215,7 +215,7 @@ class Mesh:
     @property
     def whole(self) -> Placement:
         """The placement of a tensor that every position holds."""
-        return (Whole,) * len(self.axes)
+        return (Replicated,) * len(self.axes)
 
     def place(
         self, shape: Shape, layout: Layout | None = None, stage: int | None = None
@@ -230,9 +230,9 @@ class Mesh:
             refuse("layout", layout, "a layout", 'Write mtf.Layout("batch:data").')
         if stage is not None:
             as_int("stage", stage)
-        states: dict[str, State] = dict.fromkeys(self.axes, Whole)
+        states: dict[str, State] = dict.fromkeys(self.axes, Replicated)
         if stage is not None and self.axes.get(self.stages, 1) > 1:
-            states[self.stages] = At(stage)
+            states[self.stages] = OnStage(stage)
         clashes: list[Clash] = []
         for dim in shape:
             axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
@@ -241,10 +241,10 @@ class Mesh:
                 taken = states[axis]
                 if dim.size % parts:
                     clashes.append(Clash("size", dim.name, axis))
-                elif isinstance(taken, Split):
+                elif isinstance(taken, Sharded):
                     clashes.append(Clash("axis", dim.name, axis, taken.dim))
                 else:
-                    states[axis] = Split(dim.name)
+                    states[axis] = Sharded(dim.name)
         return tuple(states.values()), tuple(clashes)
 
     def has(self, placement: Placement) -> list[bool]:
@@ -253,7 +253,7 @@ class Mesh:
             refuse("placement", placement, "a state for each axis of the mesh")
         return [
             all(
-                not isinstance(s, At) or s.coordinate == c
+                not isinstance(s, OnStage) or s.coordinate == c
                 for s, c in zip(placement, coord)
             )
             for coord in self.coords

@@ -1,19 +1,19 @@
 """The state of a tensor along one axis of a mesh.
 
-    Whole          every device along the axis holds all of it
-    Split(dim)     slice i holds rows [i*c, (i+1)*c) of dim, c = size / devices
-    Pending(kind)  each holds a partial result, still to be summed, maxed or minned
-    At(k)          the devices at coordinate k hold all of it, and no others (a stage)
+    Replicated          every device along the axis holds all of it
+    Sharded(dim)     slice i holds rows [i*c, (i+1)*c) of dim, c = size / devices
+    Partial(kind)  each holds a partial result, still to be summed, maxed or minned
+    OnStage(k)          the devices at coordinate k hold all of it, and no others (a stage)
 
 A `Placement` is one state for each axis of the mesh, in the order of the axes. A
 dimension over several axes is cut by the first of them in that order (the major one)
 first.
 
->>> from meshtf.mesh import Pending, Split, Whole
->>> (Split("batch"), Pending("sum")) == (Split("batch"), Pending("sum"))
+>>> from meshtf.mesh import Partial, Sharded, Replicated
+>>> (Sharded("batch"), Partial("sum")) == (Sharded("batch"), Partial("sum"))
 True
->>> Whole
-Whole
+>>> Replicated
+Replicated
 """
 
 from __future__ import annotations
@@ -25,39 +25,39 @@ Kind: TypeAlias = Literal["sum", "max", "min"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class Sharded:
     """Cut into equal slices along a dimension."""
 
     dim: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Pending:
+class Partial:
     """A partial result on each device, to be reduced over the axis."""
 
     kind: Kind
 
 
 @dataclasses.dataclass(frozen=True)
-class At:
+class OnStage:
     """All of it on the devices at one coordinate: a stage of a pipeline."""
 
     coordinate: int
 
 
 @dataclasses.dataclass(frozen=True)
-class _Whole:
+class _Replicated:
     """All of it on every device."""
 
     def __repr__(self) -> str:
-        return "Whole"
+        return "Replicated"
 
 
-Whole = _Whole()
-State: TypeAlias = Split | Pending | At | _Whole
+Replicated = _Replicated()
+State: TypeAlias = Sharded | Partial | OnStage | _Replicated
 Placement: TypeAlias = tuple[State, ...]
 
 
 def finished(placement: Placement) -> Placement:
-    """Returns the placement with partial results read as Whole."""
-    return tuple(Whole if isinstance(s, Pending) else s for s in placement)
+    """Returns the placement with partial results read as Replicated."""
+    return tuple(Replicated if isinstance(s, Partial) else s for s in placement)

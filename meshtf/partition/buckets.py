@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable
 from typing import TypeGuard
 
-from meshtf.mesh import At, Mesh, Pending
+from meshtf.mesh import Mesh, OnStage, Partial
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.steps import Bucket, MoveStep, Step, Value, needs
 
@@ -84,6 +84,6 @@ class Buckets:
 def _kind(step: MoveStep) -> Hashable:
     """Returns what reductions must have in common to be one collective."""
     move, src = step.move, step.src
-    assert src.spec is not None and isinstance(move.before, Pending)
-    stages = tuple(state for state in src.placement if isinstance(state, At))
+    assert src.spec is not None and isinstance(move.before, Partial)
+    stages = tuple(state for state in src.placement if isinstance(state, OnStage))
     return move.kind, move.axis, move.before.kind, src.spec.dtype, stages

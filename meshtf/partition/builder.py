@@ -30,7 +30,7 @@ from meshtf.graph import (
     factor_of,
     window_of,
 )
-from meshtf.mesh import At, Mesh, Pending, Placement, Split, Whole
+from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded
 from meshtf.mesh.state import finished
 from meshtf.partition.control_dependencies import Waiting
 from meshtf.partition.cost import bytes_received, local_size, reads_own
@@ -38,14 +38,14 @@ from meshtf.partition.planner import NodePlan, plan_node
 from meshtf.partition.reshard_table import moved, moves
 from meshtf.partition.steps import (
     Compute,
-    Load,
+    GatherStatisticsStep,
     MoveStep,
     Program,
-    Put,
+    ReadStep,
     Step,
-    Tell,
     Value,
     WindowStep,
+    WriteStep,
 )
 from meshtf.partition.wanted_placement import WantedPlacement
 
@@ -113,7 +113,7 @@ class Builder:
             self._write(node, op)
         elif isinstance(op, HostOp):
             self.steps.append(
-                Put(
+                WriteStep(
                     node,
                     tuple(self.bring(x, self.mesh.whole, node) for x in node.inputs),
                 )
@@ -147,7 +147,7 @@ class Builder:
                     )
                 value = versions[placement]
         if any(
-            isinstance(s, Pending) for s in self.states[tensor]
+            isinstance(s, Partial) for s in self.states[tensor]
         ) and target == finished(target):
             self.states[tensor] = (
                 target  # it was finished once: nobody need finish it again
@@ -167,14 +167,14 @@ class Builder:
         """Brings x to where a store's slices are."""
         target = tuple(
             s
-            if isinstance(s, At) or isinstance(s, Split) and s.dim in x.shape
-            else Whole
+            if isinstance(s, OnStage) or isinstance(s, Sharded) and s.dim in x.shape
+            else Replicated
             for s in store.placement
         )
         return self.bring(x, target, node)
 
     def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
-        if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
+        if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
             return float("inf")  # nothing becomes unfinished again
         path = moves(self.mesh.axes, old, new)
         return len(path) * 1e-3 + sum(
@@ -190,7 +190,7 @@ class Builder:
         """
         placement = store.placement if store.mesh is self.mesh else self.mesh.whole
         value = Value(tensor.spec, placement)
-        self.steps.append(Load(store, value))
+        self.steps.append(ReadStep(store, value))
         self.versions[tensor] = {placement: value}
         self.states[tensor] = placement
 
@@ -200,7 +200,7 @@ class Builder:
         for y, value in zip(node.outputs, outs):
             self.given(y, {value.placement: value}, value.placement)
         values = tuple(self._beside(store, x, node) for x in node.inputs)
-        self.steps.append(Put(node, values, outs))
+        self.steps.append(WriteStep(node, values, outs))
 
     def _compute(self, node: Node) -> None:
         ins = tuple(x.spec for x in node.inputs)
@@ -277,7 +277,7 @@ class Builder:
         self.steps.append(
             Compute(node, plan, values, outs, makes_statistics=True, after=after)
         )
-        self.steps.append(Tell(axes, exchanged, gathered, node, plan))
+        self.steps.append(GatherStatisticsStep(axes, exchanged, gathered, node, plan))
         return gathered, residuals
 
     def _windowed(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:

@@ -16,7 +16,7 @@ from meshtf.graph import (
     Node,
     Tensor,
 )
-from meshtf.mesh import At, Pending, Placement, Split
+from meshtf.mesh import OnStage, Partial, Placement, Sharded
 from meshtf.mesh.state import finished
 from meshtf.partition.builder import Builder, PlannedBody
 from meshtf.partition.control_dependencies import restaged
@@ -124,7 +124,7 @@ def _sums(
                 found[result] = (
                     total,
                     tuple(
-                        m if m == Pending("sum") or isinstance(m, Split) else w
+                        m if m == Partial("sum") or isinstance(m, Sharded) else w
                         for m, w in zip(made, finished(wish))
                     ),
                 )
@@ -150,7 +150,7 @@ def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Va
     """
     if not _is_zero(x) or placement == finished(placement):
         return builder.bring(x, placement, node)
-    stage = next((s.coordinate for s in placement if isinstance(s, At)), None)
+    stage = next((s.coordinate for s in placement if isinstance(s, OnStage)), None)
     plan = plan_node(
         x.node.op,
         builder.mesh,

@@ -12,7 +12,7 @@ import collections
 from typing import Protocol
 
 from meshtf.graph import Node, Tensor
-from meshtf.mesh import At, Mesh, Placement, State, Whole
+from meshtf.mesh import Mesh, OnStage, Placement, Replicated, State
 from meshtf.partition.steps import Value
 from meshtf.partition.wanted_placement import WantedPlacement
 
@@ -72,11 +72,13 @@ class Waiting:
 
 
 def stage_of(mesh: Mesh, placement: Placement) -> State:
-    """Returns the state along the mesh's axis for stages; Whole if there is no such
+    """Returns the state along the mesh's axis for stages; Replicated if there is no such
     axis.
     """
     return (
-        placement[mesh.axis_index[mesh.stages]] if mesh.stages in mesh.axes else Whole
+        placement[mesh.axis_index[mesh.stages]]
+        if mesh.stages in mesh.axes
+        else Replicated
     )
 
 
@@ -85,12 +87,12 @@ def is_at(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
     of them.
     """
     state = stage_of(mesh, placement)
-    return state == Whole or stage is not None and state == At(stage)
+    return state == Replicated or stage is not None and state == OnStage(stage)
 
 
 def restaged(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
     """Returns a placement at a stage; None: at all of them."""
-    state = Whole if stage is None else At(stage)
+    state = Replicated if stage is None else OnStage(stage)
     return tuple(
         state if axis == mesh.stages else s for axis, s in zip(mesh.axes, placement)
     )

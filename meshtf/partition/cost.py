@@ -6,10 +6,10 @@ all_to_all n(p-1)/p, all_gather n(p-1), slice and drop nothing; in a collective_
 one of p positions has what it needs. Of a send one of p stages receives n, of a
 broadcast all but one: here their mean.
 
->>> from meshtf.mesh import Mesh, Pending, Split, Whole
+>>> from meshtf.mesh import Mesh, Partial, Sharded, Replicated
 >>> from meshtf.names import Shape
 >>> mesh = Mesh("data:4")
->>> local_shape(Shape("batch:8;d:3"), (Split("batch"),), mesh)
+>>> local_shape(Shape("batch:8;d:3"), (Sharded("batch"),), mesh)
 [batch:2 d:3]
 >>> bytes_received("all_reduce", 400, 4)
 600.0
@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 
 from meshtf.graph import Spec, Window
-from meshtf.mesh import Mesh, Placement, Split
+from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import Dimension, Shape, dtype_bytes
 
 
@@ -28,7 +28,7 @@ def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
     """Returns the shape of one slice."""
     parts: dict[str, int] = {}
     for state, size in zip(placement, mesh.axes.values()):
-        if isinstance(state, Split):
+        if isinstance(state, Sharded):
             parts[state.dim] = parts.get(state.dim, 1) * size
     return (
         Shape(Dimension(d.name, d.size // parts.get(d.name, 1)) for d in shape)
@@ -40,7 +40,7 @@ def local_shape(shape: Shape, placement: Placement, mesh: Mesh) -> Shape:
 def local_size(shape: Shape, placement: Placement, mesh: Mesh) -> float:
     """Returns the number of elements of one slice."""
     cut = (
-        size for s, size in zip(placement, mesh.axes.values()) if isinstance(s, Split)
+        size for s, size in zip(placement, mesh.axes.values()) if isinstance(s, Sharded)
     )
     return shape.size / math.prod(cut)
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
-from meshtf.mesh import Pending, Placement, Split, Whole
+from meshtf.mesh import Partial, Placement, Replicated, Sharded
 from meshtf.mesh.state import finished
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder
@@ -23,9 +23,9 @@ from meshtf.partition.steps import (
     LoopStep,
     MoveStep,
     Program,
-    Put,
     Step,
     Value,
+    WriteStep,
     makes,
     needs,
     reads,
@@ -112,7 +112,7 @@ def _results(
     for i, x in enumerate(others):
         place = body.state(x)
         if i < op.sums and any(
-            isinstance(s, Pending) and s.kind != "sum" for s in place
+            isinstance(s, Partial) and s.kind != "sum" for s in place
         ):
             place = finished(place)
         found.append(body.bring(x, place, node))
@@ -180,7 +180,7 @@ def _without(placement: Placement, dim: Dimension | None) -> Placement:
     along, whole.
     """
     return tuple(
-        Whole if dim is not None and s == Split(dim.name) else s
+        Replicated if dim is not None and s == Sharded(dim.name) else s
         for s in finished(placement)
     )
 
@@ -197,7 +197,7 @@ def hoist_invariant_steps(
     invariant: list[Step] = []
     remaining: list[Step] = []
     for step in program.steps:
-        if isinstance(step, Put) or any(v in varies for v in reads(step)):
+        if isinstance(step, WriteStep) or any(v in varies for v in reads(step)):
             varies.update(makes(step))
             remaining.append(step)
         elif isinstance(step, MoveStep):  # it need not wait for its iteration

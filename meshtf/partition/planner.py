@@ -4,7 +4,7 @@ Axis by axis, in the order of the mesh:
 
     lazy    inputs are unfinished sums, the op is linear and does not grow: nothing is cut, and the
             output stays unfinished
-    free    else cut a factor by which every input that is not Whole here is cut already
+    free    else cut a factor by which every input that is not Replicated here is cut already
     bytes   else, of the factors that an input is cut by and the one wanted by the output, cut the
             one that moves the fewest bytes, the output's move included; at ties the
             wanted one; where what is cut must be whole, another factor that no axis
@@ -13,10 +13,10 @@ Axis by axis, in the order of the mesh:
 
 A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis
 cuts it (unless the layout says so). Outputs are then moved to the wanted placement; but
-where Whole is wanted they stay cut or unfinished until an op needs them whole: w * w of
+where Replicated is wanted they stay cut or unfinished until an op needs them whole: w * w of
 a cut variable is cut.
 
-    matmul x[batch, k] w[k, n], both cut by k along "model"  ->  free: k; output Pending("sum")
+    matmul x[batch, k] w[k, n], both cut by k along "model"  ->  free: k; output Partial("sum")
 """
 
 from __future__ import annotations
@@ -34,7 +34,16 @@ from meshtf.graph import (
     Spec,
     factor_of,
 )
-from meshtf.mesh import At, Layout, Mesh, Pending, Placement, Split, State, Whole
+from meshtf.mesh import (
+    Layout,
+    Mesh,
+    OnStage,
+    Partial,
+    Placement,
+    Replicated,
+    Sharded,
+    State,
+)
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.reshard_table import moves
 
@@ -109,7 +118,7 @@ class _Planner:
         wishes: tuple[Placement, ...],
         stage: int | None,
     ) -> None:
-        self.stage: State = Whole if stage is None else At(stage)
+        self.stage: State = Replicated if stage is None else OnStage(stage)
         self.op, self.mesh, self.layout = op, mesh, layout
         self.ins, self.states, self.outs, self.wishes = ins, states, outs, wishes
         self.axes = tuple(mesh.axes)
@@ -124,7 +133,7 @@ class _Planner:
             self.cut = {
                 a: s.dim
                 for a, s in zip(self.axes, self.wishes[0])
-                if isinstance(s, Split)
+                if isinstance(s, Sharded)
             }
         else:
             self._choose()
@@ -146,7 +155,7 @@ class _Planner:
             finals,
             tuple(self.cut.items()),
             tuple(self.sizes.items()),
-            self.stage.coordinate if isinstance(self.stage, At) else None,
+            self.stage.coordinate if isinstance(self.stage, OnStage) else None,
         )
 
     def _choose(self) -> None:
@@ -163,23 +172,23 @@ class _Planner:
 
     def _stays_pending(self, states: list[State]) -> bool:
         pending = [
-            x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Pending)
+            x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Partial)
         ]
         linear = self.op.linearity
-        sums = all(s.kind == "sum" for s in states if isinstance(s, Pending))
+        sums = all(s.kind == "sum" for s in states if isinstance(s, Partial))
         if not pending or linear is None or not sums:
             return False
         if sum(y.shape.size for y in self.outs) > max(pending) * max(1, len(self.outs)):
             return False
         if linear == "joint":
             return len(pending) == len(states)
-        return len(pending) == 1 and not any(isinstance(s, Split) for s in states)
+        return len(pending) == 1 and not any(isinstance(s, Sharded) for s in states)
 
     def _free(self, axis: str, states: list[State]) -> str | None:
         cuts = {
-            s if isinstance(s, Pending) else factor_of(self.op, s.dim)
+            s if isinstance(s, Partial) else factor_of(self.op, s.dim)
             for s in states
-            if isinstance(s, (Split, Pending))
+            if isinstance(s, (Sharded, Partial))
         }
         factor = cuts.pop() if len(cuts) == 1 else None
         return (
@@ -188,8 +197,8 @@ class _Planner:
 
     def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
         i = self.mesh.axis_index[axis]
-        wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Split)]
-        held = [factor_of(self.op, s.dim) for s in states if isinstance(s, Split)]
+        wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Sharded)]
+        held = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
         choices = [f for f in dict.fromkeys(wanted + held) if self._can_cut(f, axis)]
         if not choices and held:
             return self._instead(axis)
@@ -205,7 +214,7 @@ class _Planner:
             factor_of(self.op, s.dim)
             for placement in (*self.states, *self.wishes)
             for s in placement
-            if isinstance(s, Split)
+            if isinstance(s, Sharded)
         }
         free = [f for f in self.sizes if f not in taken and self._can_cut(f, axis)]
         return min([*free, None], key=lambda f: self._bytes(f, axis))
@@ -259,28 +268,28 @@ class _Planner:
         if axis in self.lazy or self.mesh.axes[axis] == 1:
             return state
         if factor is None:
-            return Whole
+            return Replicated
         dim = next((n for n in x.shape.names if factor_of(self.op, n) == factor), None)
-        return Split(dim) if dim is not None else Whole
+        return Sharded(dim) if dim is not None else Replicated
 
     def _result(self, y: Spec, axis: str, factor: str | None) -> State:
         """Returns how an output lies along an axis that shards a factor, or none."""
         if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
             return self.stage
         if axis in self.lazy:
-            return Pending("sum")
+            return Partial("sum")
         if factor is None:
-            return Whole
+            return Replicated
         role = self.op.role(factor)
         if role is Role.MAP:
-            return Split(factor) if factor in y.shape else Whole
-        return Whole if role is Role.SAME else Pending(role.value)
+            return Sharded(factor) if factor in y.shape else Replicated
+        return Replicated if role is Role.SAME else Partial(role.value)
 
 
 def final(result: Placement, wish: Placement) -> Placement:
-    """Returns where an output stays: what is cut or unfinished stays so where Whole is
+    """Returns where an output stays: what is cut or unfinished stays so where Replicated is
     wished, unless another axis is to cut it."""
     return tuple(
-        r if w == Whole and not (isinstance(r, Split) and r in wish) else w
+        r if w == Replicated and not (isinstance(r, Sharded) and r in wish) else w
         for r, w in zip(result, wish)
     )

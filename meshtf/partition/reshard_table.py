@@ -1,10 +1,10 @@
 """The table of moves: all communication between two placements of one tensor.
 
-    before \\ after   Whole          Split(d)               Pending   At(k)
-    Whole            -              slice (free)           never     drop (free)
-    Split(e)         all_gather     all_to_all, - if e=d   never     never
-    Pending          all_reduce     reduce_scatter         -         never
-    At(j)            broadcast      never                  never     send
+    before \\ after   Replicated          Sharded(d)               Partial   OnStage(k)
+    Replicated            -              slice (free)           never     drop (free)
+    Sharded(e)         all_gather     all_to_all, - if e=d   never     never
+    Partial          all_reduce     reduce_scatter         -         never
+    OnStage(j)            broadcast      never                  never     send
 
 Where two axes of one size do no more than exchange their states, so that only the order
 of devices changes, that is one collective_permute.
@@ -13,13 +13,13 @@ A dimension over several axes is joined minor axis first and cut major axis firs
 of dimensions that no join touches go before the joins, since they make what is joined
 smaller; only the trailing axes that differ are touched.
 
->>> from meshtf.mesh import At, Pending, Split, Whole
+>>> from meshtf.mesh import OnStage, Partial, Sharded, Replicated
 >>> mesh = {"data": 4, "model": 4}
->>> [m.kind for m in moves(mesh, (Split("batch"), Pending("sum")), (Split("batch"), Whole))]
+>>> [m.kind for m in moves(mesh, (Sharded("batch"), Partial("sum")), (Sharded("batch"), Replicated))]
 ['all_reduce']
->>> [m.kind for m in moves(mesh, (Split("batch"), Whole), (Split("length"), Whole))]
+>>> [m.kind for m in moves(mesh, (Sharded("batch"), Replicated), (Sharded("length"), Replicated))]
 ['all_to_all']
->>> [m.kind for m in moves(mesh, (Split("batch"), Whole), (Whole, Split("batch")))]
+>>> [m.kind for m in moves(mesh, (Sharded("batch"), Replicated), (Replicated, Sharded("batch")))]
 ['collective_permute']
 """
 
@@ -29,7 +29,7 @@ import itertools
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from meshtf.mesh import At, Pending, Placement, Split, State, Whole
+from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
 
 
 class Move(NamedTuple):
@@ -64,7 +64,7 @@ def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]
     """
     if old == new:
         return []
-    if any(isinstance(n, Pending) and n != o for o, n in zip(old, new)):
+    if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
     permute = _permute(axes, old, new)
     if permute is None:
@@ -86,9 +86,9 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Move | 
             axes[a] == axes[b]
             and before[a] != before[b]
             and (before[a], before[b]) == (after[b], after[a])
-            and not any(isinstance(s, Pending) for s in states)
+            and not any(isinstance(s, Partial) for s in states)
             and not any(
-                s in states and s != Whole
+                s in states and s != Replicated
                 for c in axes
                 if c not in (a, b)
                 for s in (before[c], after[c])
@@ -108,33 +108,38 @@ def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
     }  # for a join to be over
     early = [a for a in axes if a in enter and enter[a] not in waiting]
     late = [a for a in axes if a in enter and a not in swap and a not in early]
-    reduced = [a for a in axes if isinstance(before[a], Pending) and after[a] == Whole]
+    reduced = [
+        a for a in axes if isinstance(before[a], Partial) and after[a] == Replicated
+    ]
     steps = [
-        Move("drop", a, Whole, after[a])
+        Move("drop", a, Replicated, after[a])
         for a in axes
-        if isinstance(after[a], At) and before[a] == Whole
+        if isinstance(after[a], OnStage) and before[a] == Replicated
     ]
     steps += [_cut(a, before[a], after[a]) for a in early]
-    steps += [Move("all_reduce", a, before[a], Whole) for a in reduced]
+    steps += [Move("all_reduce", a, before[a], Replicated) for a in reduced]
     steps += [
         Move(
-            "send" if isinstance(after[a], At) else "broadcast", a, before[a], after[a]
+            "send" if isinstance(after[a], OnStage) else "broadcast",
+            a,
+            before[a],
+            after[a],
         )
         for a in axes
-        if isinstance(before[a], At) and before[a] != after[a]
+        if isinstance(before[a], OnStage) and before[a] != after[a]
     ]
     steps += [
-        Move("all_gather", a, before[a], Whole)
+        Move("all_gather", a, before[a], Replicated)
         for a in reversed(axes)
         if a in leave and a not in swap
     ]
     steps += [Move("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
-    steps += [_cut(a, Whole if a in leave else before[a], after[a]) for a in late]
+    steps += [_cut(a, Replicated if a in leave else before[a], after[a]) for a in late]
     return steps
 
 
 def _cut(axis: str, before: State, after: State) -> Move:
-    kind = "reduce_scatter" if isinstance(before, Pending) else "slice"
+    kind = "reduce_scatter" if isinstance(before, Partial) else "slice"
     return Move(kind, axis, before, after)
 
 
@@ -145,9 +150,9 @@ def _leaving(
     axis.
     """
     found: dict[str, str] = {}
-    for dim in {s.dim for s in before.values() if isinstance(s, Split)}:
-        old = [a for a in axes if before[a] == Split(dim)]
-        new = [a for a in axes if after[a] == Split(dim)]
+    for dim in {s.dim for s in before.values() if isinstance(s, Sharded)}:
+        old = [a for a in axes if before[a] == Sharded(dim)]
+        new = [a for a in axes if after[a] == Sharded(dim)]
         same = 0
         while same < min(len(old), len(new)) and old[same] == new[same]:
             same += 1

@@ -22,16 +22,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Hashable, Iterable, Sequence
 
-from meshtf.mesh import Mesh, Whole
+from meshtf.mesh import Mesh, Replicated
 from meshtf.partition.buckets import Buckets, is_reduction
 from meshtf.partition.cost import local_bytes
 from meshtf.partition.steps import (
     Compute,
-    Load,
     Program,
-    Put,
+    ReadStep,
     Step,
     Value,
+    WriteStep,
     makes,
     needs,
 )
@@ -159,12 +159,12 @@ class _Levels:
             self.made.update(dict.fromkeys(step.outs, level))
             return
         level = max([0, *(self._before_a_segment(v) for v in needs(step))])
-        if isinstance(step, Put):
+        if isinstance(step, WriteStep):
             # What tells the world keeps its order, too.
             written = step.variables or (None,)
             level = max([level, *(self.written.get(s, 0) for s in written)])
             self.written.update(dict.fromkeys(written, level))
-        elif isinstance(step, Load):
+        elif isinstance(step, ReadStep):
             level = self.written.get(step.store, 0)
         self.ready.update(dict.fromkeys(makes(step), level))
         self._grow_before(level)
@@ -203,7 +203,7 @@ class _Levels:
         return tuple(
             axis
             for i, axis in enumerate(self.mesh.axes)
-            if axis in cut or any(v.placement[i] != Whole for v in step.ins)
+            if axis in cut or any(v.placement[i] != Replicated for v in step.ins)
         )
 
     def _before_a_segment(self, value: Value) -> int:

@@ -2,7 +2,7 @@
 
     Load w          Load x
     Compute einsum  (w, x) -> h           every device on its slices
-    MoveStep        h: Pending -> Whole   all_reduce over "model"
+    MoveStep        h: Partial -> Replicated   all_reduce over "model"
     Compute relu    h -> y
     Put y
 
@@ -43,7 +43,7 @@ class Value:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Load:
+class ReadStep:
     """Read a store."""
 
     store: Store
@@ -51,7 +51,7 @@ class Load:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Put:
+class WriteStep:
     """Write the variables of a `WriteOp`, or run a `HostOp` once."""
 
     node: Node
@@ -123,7 +123,7 @@ class WindowStep:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Tell:
+class GatherStatisticsStep:
     """The small all_gather of statistics: stacks those of all shards along `axes`."""
 
     axes: tuple[str, ...]
@@ -267,12 +267,12 @@ class CallStep:
 
 
 Step = (
-    Load
-    | Put
+    ReadStep
+    | WriteStep
     | MoveStep
     | Bucket
     | WindowStep
-    | Tell
+    | GatherStatisticsStep
     | Compute
     | LoopStep
     | BranchStep
@@ -282,13 +282,13 @@ Step = (
 
 def reads(step: Step) -> Iterable[Value]:
     """Returns the values that a step works on."""
-    if isinstance(step, Load):
+    if isinstance(step, ReadStep):
         return ()
     if isinstance(step, Bucket):
         return [move.src for move in step.moves]
     if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
         return step.inputs
-    return step.values if isinstance(step, Put) else (step.src,)
+    return step.values if isinstance(step, WriteStep) else (step.src,)
 
 
 def needs(step: Step) -> Iterable[Value]:
@@ -302,7 +302,7 @@ def needs(step: Step) -> Iterable[Value]:
 
 def makes(step: Step) -> tuple[Value, ...]:
     """Returns the values that a step makes."""
-    if isinstance(step, (Put, Compute, LoopStep, BranchStep, CallStep)):
+    if isinstance(step, (WriteStep, Compute, LoopStep, BranchStep, CallStep)):
         return step.outs
     if isinstance(step, Bucket):
         return tuple(move.out for move in step.moves)

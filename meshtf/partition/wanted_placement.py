@@ -15,7 +15,7 @@ from meshtf.graph import (
     ReshardOp,
     Tensor,
 )
-from meshtf.mesh import At, Mesh, Placement, Split, Whole
+from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded
 
 
 class PlacedTensors(Protocol):
@@ -87,7 +87,7 @@ class WantedPlacement:
             (x.shape.size, state.coordinate)
             for x, placement in placed
             for state in placement
-            if isinstance(state, At)
+            if isinstance(state, OnStage)
         ]
 
     def _state_or_wish(self, primal: Tensor) -> Placement:
@@ -103,10 +103,10 @@ class WantedPlacement:
         states = self._state_or_wish(primal)
         return tuple(
             s
-            if isinstance(s, At)
-            or isinstance(s, Split)
+            if isinstance(s, OnStage)
+            or isinstance(s, Sharded)
             and s.dim in y.shape
             and y.shape[s.dim] % self.mesh.axes[axis] == 0
-            else Whole
+            else Replicated
             for axis, s in zip(self.mesh.axes, states)
         )

@@ -16,9 +16,9 @@ from meshtf.errors import MeshError, explain_error
 from meshtf.graph import (
     OPERATORS,
     GradientBarrier,
-    Held,
     Node,
     Op,
+    ShardedValue,
     Tensor,
     WriteOp,
     current,
@@ -78,7 +78,7 @@ class Eager:
         if node.group is None and _ends_gradients(node):
             node = node.without_inputs()  # no longer of use, and perhaps large
         for y, value, slices in zip(node.outputs, program.results, values):
-            y.held = Held(value.placement, slices)
+            y.held = ShardedValue(value.placement, slices)
         return node.outputs
 
 

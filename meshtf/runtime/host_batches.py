@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import LayoutError, explain_error
-from meshtf.graph import Held, Spec, Tensor
+from meshtf.graph import ShardedValue, Spec, Tensor
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Mesh, Placement
@@ -94,7 +94,9 @@ class HostReader:
         batch = {}
         for name, (spec, placement, pattern) in self._found.items():
             slices = [flat[k] for k in pattern]
-            batch[name] = tensor_of_value(spec, Held(placement, slices), self._mesh)
+            batch[name] = tensor_of_value(
+                spec, ShardedValue(placement, slices), self._mesh
+            )
         return batch
 
     def _read(self) -> list[Any]:

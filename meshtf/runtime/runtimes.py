@@ -2,7 +2,7 @@
 
     runtime = runtime_named("placed")
     executable = runtime.compile(recorded, arguments, jit=False)
-    executable(arrays)                       # a `Held` of each result
+    executable(arrays)                       # a `ShardedValue` of each result
     executable.collectives, executable.memory
 
 This is the only place that knows all runtimes. They share the planner, the steps of
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
-from meshtf.graph import Held, Store
+from meshtf.graph import ShardedValue, Store
 from meshtf.graph.recorder import Recorded
 from meshtf.names.arguments import as_choice
 from meshtf.partition import Program
@@ -34,7 +34,7 @@ class Executable(Protocol):
     def program(self) -> Program:
         """What the planner made of the recorded function."""
 
-    def __call__(self, arrays: Sequence[Any], /) -> list[Held]:
+    def __call__(self, arrays: Sequence[Any], /) -> list[ShardedValue]:
         """Runs the program and returns the shards of its results.
 
         Args:

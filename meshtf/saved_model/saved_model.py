@@ -30,7 +30,7 @@ from meshtf.graph import (
 )
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
-from meshtf.partition import Load, Program, build, walk
+from meshtf.partition import Program, ReadStep, build, walk
 from meshtf.runtime.spmd.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import told_apart
 from meshtf.runtime.storage.atomic_folder import written_whole
@@ -72,7 +72,7 @@ class _Signature(NamedTuple):
     def stores(self) -> Iterable[Store]:
         """Returns what it reads, but for inputs and numbers."""
         read = dict.fromkeys(
-            s.store for s, _ in walk(self.program) if isinstance(s, Load)
+            s.store for s, _ in walk(self.program) if isinstance(s, ReadStep)
         )
         return [s for s in read if s.kind != "number" and s not in self.inputs.values()]
 

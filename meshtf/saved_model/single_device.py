@@ -13,7 +13,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Held, Store
+from meshtf.graph import ShardedValue, Store
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.partition import Program
 from meshtf.runtime.devices.names import LOCAL_CPU
@@ -51,7 +51,7 @@ def whole_of(store: Store) -> Any:
     with tf.device(LOCAL_CPU):
         if not isinstance(store, Variable):
             assert store.mesh is not None
-            held = Held(store.placement, store.read())
+            held = ShardedValue(store.placement, store.read())
             return export(tensor_of_value(store.spec, held, store.mesh)).numpy()
         (_, first), *others = store.regions()
         whole = (

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from meshtf.graph import Sample, Window, WindowedOp
-from meshtf.mesh import Pending
+from meshtf.mesh import Partial
 from meshtf.ops.indexing.gather import OneHot
 from meshtf.ops.nn.softmax import Softmax
 from meshtf.partition import planner
@@ -162,6 +162,6 @@ def test_a_planner_that_keeps_partial_sums_too_long_is_found(seed, monkeypatch):
     monkeypatch.setattr(
         planner._Planner,
         "_stays_pending",
-        lambda self, states: any(isinstance(state, Pending) for state in states),
+        lambda self, states: any(isinstance(state, Partial) for state in states),
     )
     assert check_op(Softmax, seed, fail_fast=True).failures

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.mesh import At
+from meshtf.mesh import OnStage
 
 pytestmark = pytest.mark.filterwarnings("ignore::meshtf.errors.LayoutWarning")
 MESHES = [("", ""), ("data:2;model:2", "batch:data;d:model")]
@@ -89,7 +89,7 @@ def test_stages_have_traces_of_their_own():
     for number in (0, 1, 0, 1):
         with mtf.stage(number):
             places.append(f(x).held.placement)
-    assert places == [(At(0),), (At(1),)] * 2 and f.traces == 2
+    assert places == [(OnStage(0),), (OnStage(1),)] * 2 and f.traces == 2
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from meshtf.errors import LayoutWarning, MeshError, ParseError
-from meshtf.mesh import LayoutUse, Mesh, Pending, Split, Whole
+from meshtf.mesh import LayoutUse, Mesh, Partial, Replicated, Sharded
 from meshtf.mesh.state import finished
 from meshtf.names import Shape
 
@@ -47,12 +47,20 @@ def test_a_mesh_of_one_position():
 @pytest.mark.parametrize(
     "layout, shape, states",
     [
-        ("", "batch:8;d_ff:6", (Whole, Whole)),
-        ("batch:data", "batch:8;d_ff:6", (Split("batch"), Whole)),
-        ("batch:data;d_ff:model", "d_ff:6;batch:8", (Split("batch"), Split("d_ff"))),
-        ("batch:data;d_ff:model", "d_model:5", (Whole, Whole)),
-        ("batch:stage", "batch:8", (Whole, Whole)),  # an axis that the mesh lacks
-        ("batch:data;d_ff:data", "d_ff:6", (Split("d_ff"), Whole)),
+        ("", "batch:8;d_ff:6", (Replicated, Replicated)),
+        ("batch:data", "batch:8;d_ff:6", (Sharded("batch"), Replicated)),
+        (
+            "batch:data;d_ff:model",
+            "d_ff:6;batch:8",
+            (Sharded("batch"), Sharded("d_ff")),
+        ),
+        ("batch:data;d_ff:model", "d_model:5", (Replicated, Replicated)),
+        (
+            "batch:stage",
+            "batch:8",
+            (Replicated, Replicated),
+        ),  # an axis that the mesh lacks
+        ("batch:data;d_ff:data", "d_ff:6", (Sharded("d_ff"), Replicated)),
     ],
 )
 def test_where_a_layout_puts_a_shape(layout, shape, states):
@@ -61,7 +69,7 @@ def test_where_a_layout_puts_a_shape(layout, shape, states):
 
 def test_an_axis_of_size_one_cuts_nothing():
     assert Mesh("data:1;model:2", "batch:data").place(Shape("batch:7")) == (
-        (Whole, Whole),
+        (Replicated, Replicated),
         (),
     )
 
@@ -69,21 +77,21 @@ def test_an_axis_of_size_one_cuts_nothing():
 def test_clashes_are_told_not_hidden():
     mesh = Mesh("data:2;model:4", "batch:data;d_ff:model;heads:model")
     states, clashes = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
-    assert states == (Whole, Split("d_ff"))
+    assert states == (Replicated, Sharded("d_ff"))
     assert clashes == (
         ("size", "batch", "data", ""),
         ("axis", "heads", "model", "d_ff"),
     )
     states, clashes = mesh.place(Shape("heads:8;d_ff:8"))
-    assert (states, clashes[0].other) == ((Whole, Split("heads")), "heads")
+    assert (states, clashes[0].other) == ((Replicated, Sharded("heads")), "heads")
 
 
 def test_another_layout_for_one_shape():
     mesh = Mesh("data:2;model:2", "batch:data", variable_layout="d_model:data")
-    assert mesh.place(Shape("d_model:4"))[0] == (Whole, Whole)
+    assert mesh.place(Shape("d_model:4"))[0] == (Replicated, Replicated)
     assert mesh.place(Shape("d_model:4"), mesh.variable_layout)[0] == (
-        Split("d_model"),
-        Whole,
+        Sharded("d_model"),
+        Replicated,
     )
     assert mesh.variable_layout.axes("batch") == ("data",)  # further rules, not instead
 
@@ -93,10 +101,10 @@ def test_meshes_are_compared_by_identity():
 
 
 def test_unfinished_sums_read_as_whole():
-    assert finished((Split("batch"), Pending("sum"), Whole)) == (
-        Split("batch"),
-        Whole,
-        Whole,
+    assert finished((Sharded("batch"), Partial("sum"), Replicated)) == (
+        Sharded("batch"),
+        Replicated,
+        Replicated,
     )
 
 

@@ -30,7 +30,7 @@ RESHARDS = (
         "a permute though a third axis shards the dimension",
         MOVES,
         "_permute",
-        "not any(s in states and s != Whole for c in axes if c not in (a, b) for s in "
+        "not any(s in states and s != Replicated for c in axes if c not in (a, b) for s in "
         "(before[c], after[c]))",
         "True",
         TEST_MOVES,
@@ -71,7 +71,7 @@ RESHARDS = (
         "partial sums sliced",
         MOVES,
         "_cut",
-        "'reduce_scatter' if isinstance(before, Pending) else 'slice'",
+        "'reduce_scatter' if isinstance(before, Partial) else 'slice'",
         "'slice'",
         TEST_MOVES,
     ),

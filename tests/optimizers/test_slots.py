@@ -13,12 +13,12 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.graph import apply, apply_all
 from meshtf.layers import initializers
-from meshtf.mesh import Split, Whole
+from meshtf.mesh import Replicated, Sharded
 from meshtf.ops.variables.optimizer_updates import (
     AdamUpdate,
     MomentumUpdate,
 )
-from meshtf.partition import MoveStep, Put
+from meshtf.partition import MoveStep, WriteStep
 from meshtf.partition.cost import bytes_received, local_size
 
 OPTIMIZERS = {
@@ -306,9 +306,9 @@ def test_an_update_of_a_part_is_the_update(make, compiled, rng):
 def test_each_position_holds_its_part_of_the_slots():
     step = Step("adam", **ZERO_1)
     for variable in step.variables:
-        assert variable.placement == (Whole,)
+        assert variable.placement == (Replicated,)
         for slot in step.optimizer.slots[variable.name].values():
-            assert slot.placement == (Split("d_model"),)
+            assert slot.placement == (Sharded("d_model"),)
             assert (
                 sum(int(np.prod(part.shape)) for _, part in slot.regions())
                 == variable.shape.size
@@ -324,7 +324,7 @@ def test_slots_that_lie_as_their_variables_are_updated_in_place():
         return [
             type(s.op).__name__
             for s in Step("adam", **mesh).lower().program.steps
-            if isinstance(s, Put)
+            if isinstance(s, WriteStep)
         ]
 
     assert updates(axes="data:4", layout="batch:data") == ["AdamUpdate"] * 3
@@ -341,7 +341,7 @@ def test_slots_follow_the_region_of_their_variable():
     with mtf.layout("d_ff:"):
         variable = mtf.Variable(mesh, "d_model:8;d_ff:16", initializers.ones, "w")
     slots = optimizers.Adam([variable]).variables
-    assert [slot.placement for slot in slots] == [(Split("d_model"), Whole)] * 2
+    assert [slot.placement for slot in slots] == [(Sharded("d_model"), Replicated)] * 2
 
 
 def test_slots_that_cannot_be_cut_are_refused():

@@ -10,7 +10,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.graph import Spec
-from meshtf.mesh import Pending, Split, Whole
+from meshtf.mesh import Partial, Replicated, Sharded
 from meshtf.names import Shape
 from meshtf.partition import Bucket, Move, MoveStep, Value
 from meshtf.partition.buckets import Buckets
@@ -22,11 +22,11 @@ def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
     """Returns a reduction of `size` numbers."""
     axes = list(MESH.axes)
     spec = Spec(Shape(f"d:{size}"), dtype)
-    before = tuple(Pending("sum") if a == axis else Whole for a in axes)
-    after = Whole if kind == "all_reduce" else Split("d")
-    move = Move(kind, axis, Pending("sum"), after)
+    before = tuple(Partial("sum") if a == axis else Replicated for a in axes)
+    after = Replicated if kind == "all_reduce" else Sharded("d")
+    move = Move(kind, axis, Partial("sum"), after)
     src = src or Value(spec, before)
-    return MoveStep(move, src, Value(spec, (after, Whole)), None)
+    return MoveStep(move, src, Value(spec, (after, Replicated)), None)
 
 
 def groups(steps, limit):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
-from meshtf.partition import Compute, Load, MoveStep, Put, schedule
+from meshtf.partition import Compute, MoveStep, ReadStep, WriteStep, schedule
 
 
 def ones(mesh, shape, name):
@@ -251,7 +251,7 @@ def test_dead_nodes_are_dropped():
     compiled = f.lower(_zeros())
     assert sum(ops(compiled).values()) == 1
     assert not moved(compiled)
-    assert sum(isinstance(s, Load) for s in compiled.program.steps) == 1
+    assert sum(isinstance(s, ReadStep) for s in compiled.program.steps) == 1
 
 
 def test_effects_are_kept_and_stay_in_order():
@@ -267,7 +267,9 @@ def test_effects_are_kept_and_stay_in_order():
         return first, second, v.tensor()
 
     steps = f.lower().program.steps
-    assert [type(s) for s in steps if isinstance(s, (Load, Put))].count(Put) == 2
+    assert [type(s) for s in steps if isinstance(s, (ReadStep, WriteStep))].count(
+        WriteStep
+    ) == 2
     assert [float(y) for y in f()] == [1, 2, 20]
     assert float(v.numpy()) == 20
 
@@ -278,14 +280,14 @@ def test_a_variable_is_read_once_between_writes():
     compiled = mtf.function(
         lambda: mtf.reduce_sum(w) + mtf.reduce_max(w), mesh=mlp.mesh
     ).lower()
-    assert sum(isinstance(s, Load) for s in compiled.program.steps) == 1
+    assert sum(isinstance(s, ReadStep) for s in compiled.program.steps) == 1
 
 
 def test_a_data_parallel_step_is_one_segment_before_the_sums():
     segments = schedule(Mlp("data:4", "batch:data").train_step().program)
     assert len([s for s in segments if s.computes]) == 1
     assert len(segments) == 2
-    assert sum(isinstance(s, Put) for s in segments[1].before) == 2
+    assert sum(isinstance(s, WriteStep) for s in segments[1].before) == 2
 
 
 def test_tensor_parallel_layers_are_a_segment_between_sums():
@@ -324,7 +326,7 @@ def test_partition_needs_no_tensorflow():
       sys.modules["meshtf"], sys.modules["tensorflow"] = meshtf, None
       import dataclasses
       from meshtf.graph import Graph, Op, Role, Spec, apply, executing
-      from meshtf.mesh import Mesh, Pending, Split
+      from meshtf.mesh import Mesh, Partial, Sharded
       from meshtf.names import Shape
       from meshtf.partition import build, schedule
 

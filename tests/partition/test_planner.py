@@ -5,11 +5,11 @@ be cut.
 from __future__ import annotations
 
 from meshtf.graph import Op, Role, Spec
-from meshtf.mesh import Layout, Mesh, Pending, Split, Whole
+from meshtf.mesh import Layout, Mesh, Partial, Replicated, Sharded
 from meshtf.names import Shape
 from meshtf.partition import plan_node
 
-SUM = Pending("sum")
+SUM = Partial("sum")
 
 
 class Product(Op):
@@ -58,17 +58,22 @@ def test_free_a_factor_that_cuts_all_inputs_already():
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d:4"),
-        [(Split("batch"), Split("k")), (Whole, Split("k"))],
+        [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
     assert dict(found.cut) == {"data": "batch", "model": "k"}
-    assert found.targets == ((Split("batch"), Split("k")), (Whole, Split("k")))
-    assert found.results == ((Split("batch"), SUM),)
-    assert found.finals == ((Split("batch"), SUM),)  # Whole is wanted: the sum may wait
+    assert found.targets == (
+        (Sharded("batch"), Sharded("k")),
+        (Replicated, Sharded("k")),
+    )
+    assert found.results == ((Sharded("batch"), SUM),)
+    assert found.finals == (
+        (Sharded("batch"), SUM),
+    )  # Whole is wanted: the sum may wait
     large = plan(
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:256"),
-        [(Split("batch"), Split("k")), (Whole, Split("k"))],
+        [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
     assert dict(large.cut) == {
         "data": "batch",
@@ -81,105 +86,126 @@ def test_an_unfinished_sum_is_scattered_where_a_cut_is_wanted():
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:4"),
-        [(Split("batch"), Split("k")), (Whole, Split("k"))],
+        [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
-    assert found.results == ((Split("batch"), SUM),)
-    assert found.finals == ((Split("batch"), Split("d_ff")),)
+    assert found.results == ((Sharded("batch"), SUM),)
+    assert found.finals == ((Sharded("batch"), Sharded("d_ff")),)
 
 
 def test_lazy_sums_flow_through_linear_ops():
-    (state,) = states = [(Whole, SUM)]
+    (state,) = states = [(Replicated, SUM)]
     assert plan(Map("each"), MESH, ("k:4",), states).results == (state,)
-    assert plan(Map(None), MESH, ("k:4",), states).targets == ((Whole, Whole),)
-    two = [(Whole, SUM), (Whole, SUM)]
+    assert plan(Map(None), MESH, ("k:4",), states).targets == (
+        (Replicated, Replicated),
+    )
+    two = [(Replicated, SUM), (Replicated, SUM)]
     assert plan(Map("joint"), MESH, ("k:4", "k:4"), two).results == (state,)
-    assert plan(Map("each"), MESH, ("k:4", "k:4"), two).targets == ((Whole, Whole),) * 2
-    one_of_two = [(Whole, SUM), (Whole, Whole)]
+    assert (
+        plan(Map("each"), MESH, ("k:4", "k:4"), two).targets
+        == ((Replicated, Replicated),) * 2
+    )
+    one_of_two = [(Replicated, SUM), (Replicated, Replicated)]
     assert (
         plan(Map("joint"), MESH, ("k:4", "k:4"), one_of_two).targets
-        == ((Whole, Whole),) * 2
+        == ((Replicated, Replicated),) * 2
     )
 
 
 def test_a_sum_is_finished_before_it_grows():
-    states = [(Whole, SUM), (Whole, Whole)]
+    states = [(Replicated, SUM), (Replicated, Replicated)]
     grown = plan(Product(), MESH, ("k:4;m:2", "k:4;n:64"), states)
-    assert grown.targets[0] == (Whole, Whole)
+    assert grown.targets[0] == (Replicated, Replicated)
     shrunk = plan(Product(), MESH, ("k:64;m:2", "k:64;n:4"), states)
-    assert shrunk.results == ((Whole, SUM),)
+    assert shrunk.results == ((Replicated, SUM),)
 
 
 def test_only_sums_are_lazy():
-    states = [(Whole, Pending("max"))]
-    assert plan(Map("each"), MESH, ("k:4",), states).targets == ((Whole, Whole),)
+    states = [(Replicated, Partial("max"))]
+    assert plan(Map("each"), MESH, ("k:4",), states).targets == (
+        (Replicated, Replicated),
+    )
 
 
 def test_bytes_the_smaller_tensor_moves():
     mesh = Mesh("data:4", "batch:data")
-    states = [(Split("batch"),), (Split("k"),)]
+    states = [(Sharded("batch"),), (Sharded("k"),)]
     large_weight = plan(Product(), mesh, ("batch:4;k:64", "k:64;d:64"), states)
-    assert large_weight.targets == ((Split("k"),), (Split("k"),))
+    assert large_weight.targets == ((Sharded("k"),), (Sharded("k"),))
     large_batch = plan(Product(), mesh, ("batch:4096;k:64", "k:64;d:64"), states)
-    assert large_batch.targets == ((Split("batch"),), (Whole,))
+    assert large_batch.targets == ((Sharded("batch"),), (Replicated,))
 
 
 def test_work_is_cut_where_the_output_is_wanted_cut():
     found = plan(
-        Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), [(Whole, Whole), (Whole, Whole)]
+        Product(),
+        MESH,
+        ("batch:8;k:4", "k:4;d_ff:4"),
+        [(Replicated, Replicated), (Replicated, Replicated)],
     )
     assert dict(found.cut) == {"data": "batch", "model": "d_ff"}
 
 
 def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
     found = plan(
-        Map(), MESH, ("batch:8",), [(Split("batch"), Whole)], Layout("batch:model")
+        Map(),
+        MESH,
+        ("batch:8",),
+        [(Sharded("batch"), Replicated)],
+        Layout("batch:model"),
     )
-    assert found.results == ((Split("batch"), Whole),)
-    assert found.finals == ((Whole, Split("batch")),)
+    assert found.results == ((Sharded("batch"), Replicated),)
+    assert found.finals == ((Replicated, Sharded("batch")),)
 
 
 def test_what_cannot_be_cut_is_made_whole():
     whole = Map(roles=(("batch", Role.WHOLE),))
-    found = plan(whole, MESH, ("batch:8;d:3",), [(Split("batch"), Whole)])
-    assert found.targets == ((Whole, Whole),)
-    assert found.finals == ((Split("batch"), Whole),)
+    found = plan(whole, MESH, ("batch:8;d:3",), [(Sharded("batch"), Replicated)])
+    assert found.targets == ((Replicated, Replicated),)
+    assert found.finals == ((Sharded("batch"), Replicated),)
 
 
 def test_another_factor_is_cut_in_place_of_one_that_cannot_be():
     whole = Map(roles=(("batch", Role.WHOLE),))
-    found = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)])
-    assert found.targets == ((Split("d"), Whole),)  # all_to_all, and back
-    assert found.finals == ((Split("batch"), Whole),)
-    taken = plan(whole, MESH, ("batch:8;d_ff:4",), [(Split("batch"), Split("d_ff"))])
-    assert taken.targets == ((Whole, Split("d_ff")),)  # the other axis cuts d_ff
-    kept = plan(whole, MESH, ("batch:8;d:4",), [(Split("batch"), Whole)], Layout(""))
+    found = plan(whole, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)])
+    assert found.targets == ((Sharded("d"), Replicated),)  # all_to_all, and back
+    assert found.finals == ((Sharded("batch"), Replicated),)
+    taken = plan(
+        whole, MESH, ("batch:8;d_ff:4",), [(Sharded("batch"), Sharded("d_ff"))]
+    )
+    assert taken.targets == ((Replicated, Sharded("d_ff")),)  # the other axis cuts d_ff
+    kept = plan(
+        whole, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)], Layout("")
+    )
     assert kept.targets == (
-        (Whole, Whole),
+        (Replicated, Replicated),
     )  # all need the whole: to gather it is one move
 
 
 def test_results_by_role():
     for role, state in (
-        (Role.MAX, Pending("max")),
-        (Role.SAME, Whole),
-        (Role.MAP, Split("batch")),
+        (Role.MAX, Partial("max")),
+        (Role.SAME, Replicated),
+        (Role.MAP, Sharded("batch")),
     ):
         found = plan(
-            Map(roles=(("batch", role),)), MESH, ("batch:8",), [(Split("batch"), Whole)]
+            Map(roles=(("batch", role),)),
+            MESH,
+            ("batch:8",),
+            [(Sharded("batch"), Replicated)],
         )
-        assert found.results == ((state, Whole),)
+        assert found.results == ((state, Replicated),)
 
 
 def test_one_factor_is_not_cut_by_two_axes_unless_the_layout_says_so():
-    states = [(Split("batch"), Whole), (Whole, Split("batch"))]
+    states = [(Sharded("batch"), Replicated), (Replicated, Sharded("batch"))]
     found = plan(Map(), MESH, ("batch:8", "batch:8"), states)
     assert dict(found.cut) == {"data": "batch"}
-    assert found.targets == ((Split("batch"), Whole),) * 2
+    assert found.targets == ((Sharded("batch"), Replicated),) * 2
     both = plan(
         Map(),
         MESH,
         ("batch:8",),
-        [(Split("batch"), Split("batch"))],
+        [(Sharded("batch"), Sharded("batch"))],
         Layout("batch:data+model"),
     )
     assert both.axes_of("batch") == ("data", "model")
@@ -187,11 +213,13 @@ def test_one_factor_is_not_cut_by_two_axes_unless_the_layout_says_so():
 
 def test_an_axis_of_size_one_plans_nothing():
     mesh = Mesh("data:1;model:2", "batch:data;d_ff:model")
-    found = plan(Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Whole, Whole)] * 2)
+    found = plan(
+        Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Replicated, Replicated)] * 2
+    )
     assert dict(found.cut) == {"model": "d_ff"}
 
 
 def test_equal_nodes_are_planned_once():
-    states = [(Whole, Whole)] * 2
+    states = [(Replicated, Replicated)] * 2
     first = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
     assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is first

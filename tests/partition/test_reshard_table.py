@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from meshtf.graph import Window
-from meshtf.mesh import Mesh, Pending, Split, Whole
+from meshtf.mesh import Mesh, Partial, Replicated, Sharded
 from meshtf.names import Shape
 from meshtf.partition import moves
 from meshtf.partition.cost import (
@@ -22,7 +22,7 @@ from meshtf.partition.cost import (
 )
 from meshtf.partition.reshard_table import moved
 
-A, B, SUM = Split("a"), Split("b"), Pending("sum")
+A, B, SUM = Sharded("a"), Sharded("b"), Partial("sum")
 REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(xs, 0)}
 
 
@@ -34,7 +34,7 @@ def slices(x, mesh, placement):
     for coord in mesh.coords:
         y = x
         for state, c, parts in zip(placement, coord, mesh.axes.values(), strict=True):
-            if isinstance(state, Split):
+            if isinstance(state, Sharded):
                 y = np.split(y, parts, "ab".index(state.dim))[c]
         out.append(y)
     return out
@@ -44,7 +44,7 @@ def parts_of(x, mesh, placement, rng):
     """Returns slices whose reductions over the pending axes are the slices of x."""
     have = slices(x, mesh, placement)
     for i, state in enumerate(placement):
-        if not isinstance(state, Pending):
+        if not isinstance(state, Partial):
             continue
         for group in mesh.groups(list(mesh.axes)[i]):
             if state.kind == "sum":
@@ -67,8 +67,8 @@ def carry_out(move, xs, mesh):
             for source, target in zip(grid.T.flat, grid.flat, strict=True):
                 out[target] = xs[source]
         return out
-    join = "ab".index(move.before.dim) if isinstance(move.before, Split) else None
-    cut = "ab".index(move.after.dim) if isinstance(move.after, Split) else None
+    join = "ab".index(move.before.dim) if isinstance(move.before, Sharded) else None
+    cut = "ab".index(move.after.dim) if isinstance(move.after, Sharded) else None
     for group in mesh.groups(move.axis):
         held = [xs[p] for p in group]
         if move.kind in ("all_reduce", "reduce_scatter"):
@@ -85,23 +85,23 @@ def carry_out(move, xs, mesh):
 def legal(old, new):
     """Whether the table has an entry: nothing becomes an unfinished sum."""
     return all(
-        not isinstance(n, Pending) or n == o for o, n in zip(old, new, strict=True)
+        not isinstance(n, Partial) or n == o for o, n in zip(old, new, strict=True)
     )
 
 
 @pytest.mark.parametrize(
     "before, after, kinds",
     [
-        (Whole, Whole, []),
-        (Whole, A, ["slice"]),
-        (A, Whole, ["all_gather"]),
+        (Replicated, Replicated, []),
+        (Replicated, A, ["slice"]),
+        (A, Replicated, ["all_gather"]),
         (A, A, []),
         (A, B, ["all_to_all"]),
-        (SUM, Whole, ["all_reduce"]),
+        (SUM, Replicated, ["all_reduce"]),
         (SUM, A, ["reduce_scatter"]),
         (SUM, SUM, []),
-        (Pending("max"), Whole, ["all_reduce"]),
-        (Pending("min"), B, ["reduce_scatter"]),
+        (Partial("max"), Replicated, ["all_reduce"]),
+        (Partial("min"), B, ["reduce_scatter"]),
     ],
 )
 def test_the_table_along_one_axis(before, after, kinds):
@@ -116,12 +116,16 @@ def test_the_table_along_one_axis(before, after, kinds):
 def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
     mesh = Mesh(axes)
     x = rng.integers(-99, 99, (8, 8) if len(mesh.axes) > 2 else (36, 36))
-    states = (Whole, A, B) if len(mesh.axes) > 2 else (Whole, A, B, SUM, Pending("max"))
+    states = (
+        (Replicated, A, B)
+        if len(mesh.axes) > 2
+        else (Replicated, A, B, SUM, Partial("max"))
+    )
     pairs = 0
     for old in itertools.product(states, repeat=len(mesh.axes)):
         xs = parts_of(x, mesh, old, rng)
         for new in itertools.product(states, repeat=len(mesh.axes)):
-            kinds = {s.kind for s in old if isinstance(s, Pending)}
+            kinds = {s.kind for s in old if isinstance(s, Partial)}
             if not legal(old, new) or len(kinds) > 1:
                 continue  # sums of maxima have no order: no op makes them
             ys, placement = xs, old
@@ -130,7 +134,7 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
                 placement = moved(mesh.axes, placement, move)
                 ys = carry_out(move, ys, mesh)
             assert placement == new
-            if not any(isinstance(s, Pending) for s in new):
+            if not any(isinstance(s, Partial) for s in new):
                 for y, want in zip(ys, slices(x, mesh, new), strict=True):
                     np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
             pairs += 1
@@ -141,17 +145,17 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
     "old, new, want",
     [
         # only the axes that differ move
-        ((A, SUM), (A, Whole), ["all_reduce model"]),
-        ((A, Whole), (A, B), ["slice model"]),
+        ((A, SUM), (A, Replicated), ["all_reduce model"]),
+        ((A, Replicated), (A, B), ["slice model"]),
         # minor axis first when a dimension over two axes is joined, major first when it
         # is cut
-        ((A, A), (Whole, Whole), ["all_gather model", "all_gather data"]),
-        ((Whole, Whole), (A, A), ["slice data", "slice model"]),
-        ((A, A), (A, Whole), ["all_gather model"]),
+        ((A, A), (Replicated, Replicated), ["all_gather model", "all_gather data"]),
+        ((Replicated, Replicated), (A, A), ["slice data", "slice model"]),
+        ((A, A), (A, Replicated), ["all_gather model"]),
         ((SUM, SUM), (A, A), ["reduce_scatter data", "reduce_scatter model"]),
         # what is cut anyway is cut before the join, which has less to move then
-        ((A, Whole), (Whole, B), ["slice model", "all_gather data"]),
-        ((A, SUM), (Whole, B), ["reduce_scatter model", "all_gather data"]),
+        ((A, Replicated), (Replicated, B), ["slice model", "all_gather data"]),
+        ((A, SUM), (Replicated, B), ["reduce_scatter model", "all_gather data"]),
         ((A, B), (B, A), None),
     ],
 )
@@ -163,14 +167,30 @@ def test_the_order_of_moves(old, new, want):
 @pytest.mark.parametrize(
     "old, new, want",
     [
-        ((A, Whole, Whole), (Whole, A, Whole), ["collective_permute"]),
-        ((A, B, Whole), (B, A, Whole), ["collective_permute"]),
+        (
+            (A, Replicated, Replicated),
+            (Replicated, A, Replicated),
+            ["collective_permute"],
+        ),
+        ((A, B, Replicated), (B, A, Replicated), ["collective_permute"]),
         # what is cut besides is cut before, and what is joined is joined after
-        ((A, Whole, Whole), (Whole, A, B), ["slice", "collective_permute"]),
-        ((A, Whole, B), (Whole, A, Whole), ["collective_permute", "all_gather"]),
+        (
+            (A, Replicated, Replicated),
+            (Replicated, A, B),
+            ["slice", "collective_permute"],
+        ),
+        (
+            (A, Replicated, B),
+            (Replicated, A, Replicated),
+            ["collective_permute", "all_gather"],
+        ),
         # not between axes of two sizes, nor where a third axis cuts the same dimension
-        ((Whole, A, Whole), (Whole, Whole, A), ["all_gather", "slice"]),
-        ((A, Whole, A), (Whole, A, A), None),
+        (
+            (Replicated, A, Replicated),
+            (Replicated, Replicated, A),
+            ["all_gather", "slice"],
+        ),
+        ((A, Replicated, A), (Replicated, A, A), None),
     ],
 )
 def test_two_axes_of_one_size_exchange_their_states(old, new, want):
@@ -181,9 +201,9 @@ def test_two_axes_of_one_size_exchange_their_states(old, new, want):
 @pytest.mark.parametrize(
     "old, new",
     [
-        ((Whole, A), (SUM, A)),
+        ((Replicated, A), (SUM, A)),
         ((SUM, A), (A, SUM)),
-        ((SUM, Whole), (Pending("max"), Whole)),
+        ((SUM, Replicated), (Partial("max"), Replicated)),
     ],
 )
 def test_nothing_becomes_a_partial_sum(old, new):

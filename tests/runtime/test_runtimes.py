@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.graph import Held
+from meshtf.graph import ShardedValue
 from meshtf.partition import build
 from meshtf.runtime import runtimes
 from meshtf.runtime.lowering.program_summary import collectives_of, memory_of
@@ -36,7 +36,7 @@ class OneDevice:
                 given[store] = store.read()[0]
         results = Alone(self.program, given).run()
         return [
-            Held(value.placement, [y])
+            ShardedValue(value.placement, [y])
             for value, y in zip(self.program.results, results, strict=True)
         ]
 

@@ -97,7 +97,7 @@ def visible(
     )
 
 
-class Sight:
+class AttentionMask:
     """What all attentions of a stack are told alike.
 
     Args:
@@ -188,7 +188,7 @@ def make_attention(
 def attend(
     attention: Any,
     x: mtf.Tensor,
-    sight: Sight,
+    sight: AttentionMask,
     training: bool,
     memory: mtf.Tensor | mtf.layers.Cache | None = None,
 ) -> mtf.Tensor:

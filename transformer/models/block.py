@@ -18,7 +18,7 @@ from transformer.experts.moe_layer import MixtureOfExperts, Report
 from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import (
     LENGTH,
-    Sight,
+    AttentionMask,
     attend,
     into_stream,
     make_attention,
@@ -29,7 +29,7 @@ class Memory(NamedTuple):
     """What a decoder looks at besides itself."""
 
     x: mtf.Tensor  # [batch length d_model] of an encoder
-    sight: Sight  # who of the decoder sees what of it
+    sight: AttentionMask  # who of the decoder sees what of it
 
 
 class Caches(NamedTuple):
@@ -85,7 +85,7 @@ class Block(mtf.Module):
     def __call__(
         self,
         x: mtf.Tensor,
-        sight: Sight,
+        sight: AttentionMask,
         training: bool = False,
         memory: Memory | None = None,
     ) -> tuple[mtf.Tensor, Report | None]:
@@ -137,7 +137,7 @@ class Block(mtf.Module):
         self,
         x: mtf.Tensor,
         caches: Caches,
-        moment: mtf.layers.Moment,
+        moment: mtf.layers.DecodeStep,
         memory_bias: mtf.Tensor | None,
     ) -> tuple[mtf.Tensor, Caches]:
         """Returns the stream [batch d_model] of one more position, and what is kept
@@ -162,7 +162,7 @@ class Block(mtf.Module):
         caches: Caches,
         last: mtf.Tensor,
         column: int,
-        sight: Sight,
+        sight: AttentionMask,
         memory_bias: mtf.Tensor | None,
     ) -> tuple[mtf.Tensor, Caches]:
         """Returns the stream [batch length d_model], and what steps up to a position

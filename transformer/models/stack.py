@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, MEMORY, Places, Sight
+from transformer.models.attention_mask import LENGTH, MEMORY, AttentionMask, Places
 from transformer.models.block import Block, Caches, Memory
 
 Turn: TypeAlias = Callable[[Block, mtf.Tensor, Caches], tuple[mtf.Tensor, Caches]]
@@ -114,17 +114,17 @@ class Stack(mtf.Module):
         x, reports = self.through(x, sight, training, around)
         return self.finish(x), reports
 
-    def sight(self, places: Places) -> Sight:
+    def sight(self, places: Places) -> AttentionMask:
         """Returns who sees whom among tokens."""
-        return Sight(self.architecture, places, self.causal, self.relative)
+        return AttentionMask(self.architecture, places, self.causal, self.relative)
 
-    def memory_sight(self, places: Places, memory: Places | None) -> Sight:
+    def memory_sight(self, places: Places, memory: Places | None) -> AttentionMask:
         """Returns who sees what of a memory."""
         assert memory is not None, "a memory has places"
-        return Sight(self.architecture, places, causal=False, memory=memory)
+        return AttentionMask(self.architecture, places, causal=False, memory=memory)
 
     def through(
-        self, x: mtf.Tensor, sight: Sight, training: bool, memory: Memory | None
+        self, x: mtf.Tensor, sight: AttentionMask, training: bool, memory: Memory | None
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the stream after the last block, and reports by the names
         of blocks.
@@ -171,7 +171,7 @@ class Stack(mtf.Module):
           memory_places: of its tokens.
         """
         every = Places(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
-        angles = Sight(self.architecture, every, self.causal).angles
+        angles = AttentionMask(self.architecture, every, self.causal).angles
         rows = min(window or positions, positions)
         bias = None
         if memory is not None:
@@ -211,7 +211,7 @@ class Stack(mtf.Module):
             positions,
             prefix=mtf.outer(positions, lengths, mtf.less) if prefix else None,
         )
-        sight = Sight(
+        sight = AttentionMask(
             self.architecture,
             places,
             self.causal,
@@ -310,7 +310,7 @@ class Stack(mtf.Module):
         """
         age = (position - rows) % rows.shape.size
         memory = Places(mtf.rename(position - age, MEMORY, LENGTH))
-        sight = Sight(
+        sight = AttentionMask(
             self.architecture, Places(position), self.causal, self.relative, memory
         )
         return sight.distance(sight.looking)

@@ -46,7 +46,7 @@ class Cache(NamedTuple):
     values: Tensor
 
 
-class Moment(NamedTuple):
+class DecodeStep(NamedTuple):
     """What a step knows of its position."""
 
     row: Tensor  # of the cache, that is written: int32, a scalar or [batch]
@@ -196,7 +196,7 @@ class Heads(Module):
         angles: Angles | None = None,
         bias: Tensor | None = None,
         column: Tensor | None = None,
-    ) -> Moment:
+    ) -> DecodeStep:
         """Returns what `step` makes of a position, which is the same for all layers of
         a kind.
 
@@ -220,7 +220,7 @@ class Heads(Module):
         past = mask_bias(
             self.remembers(age, position), (cache.keys if bias is None else bias).dtype
         )
-        return Moment(
+        return DecodeStep(
             column % rows.size,
             past if bias is None else outer(past, bias, add),
             None
@@ -228,13 +228,15 @@ class Heads(Module):
             else Angles(*(gather(a, position, self.length_dims[-1]) for a in angles)),
         )
 
-    def step_at(self, x: Tensor, cache: Cache, moment: Moment) -> tuple[Tensor, Cache]:
+    def step_at(
+        self, x: Tensor, cache: Cache, moment: DecodeStep
+    ) -> tuple[Tensor, Cache]:
         """Returns what `step` does, from what one layer's `moment` made for all of
         them.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
-        check_record(Moment, moment=moment)
+        check_record(DecodeStep, moment=moment)
         q, k, v = self.project(x, moment.angles)
         cache = Cache(
             *(

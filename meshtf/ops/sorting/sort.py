@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 
 from meshtf.graph import Tensor, apply_all, current
-from meshtf.mesh import Split
+from meshtf.mesh import Sharded
 from meshtf.names.arguments import as_bool
 from meshtf.ops.common.checks import tensor_along
 from meshtf.ops.sorting.merge_sort import merge_sorted
@@ -78,7 +78,7 @@ def _slices_to_merge(x: Tensor, dim: str) -> int:
     slices = math.prod(
         size
         for state, size in zip(placement, x.mesh.axes.values())
-        if state == Split(dim)
+        if state == Sharded(dim)
     )
-    free = [d for d in x.shape if Split(d.name) not in placement]
+    free = [d for d in x.shape if Sharded(d.name) not in placement]
     return 1 if any(d.size % slices == 0 for d in free) else slices

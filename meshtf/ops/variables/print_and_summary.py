@@ -3,7 +3,7 @@
     loss = mtf.print(loss, "loss")                       # loss float32 [] 0.693147182
     mtf.scalar_summary("loss", loss, step)               # to the tf.summary writer in force
 
-Whole tensors are told, once for all devices, in the order of the code, also where
+Global tensors are printed, once for all devices, in the order of the code, also where
 nothing else needs them. In a mtf.function this happens in every run, not only when it
 is traced.
 """

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from meshtf.graph import Spec, Store
 from meshtf.mesh import Placement
-from meshtf.partition import Load, MoveStep, Program, Put, walk
+from meshtf.partition import MoveStep, Program, ReadStep, WriteStep, walk
 from meshtf.partition.cost import local_bytes
 
 
@@ -54,9 +54,9 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
     """
     variables: dict[Store, None] = {}
     for step, _ in walk(program):
-        if isinstance(step, Load) and step.store.kind in ("parameter", "state"):
+        if isinstance(step, ReadStep) and step.store.kind in ("parameter", "state"):
             variables[step.store] = None
-        elif isinstance(step, Put):
+        elif isinstance(step, WriteStep):
             variables.update(dict.fromkeys(step.variables))
     most = _most_bytes(program)
     return ProgramMemory(

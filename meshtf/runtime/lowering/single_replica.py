@@ -13,13 +13,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.partition import Compute, Load, Program, Step, Value, schedule, walked_only
+from meshtf.partition import (
+    Compute,
+    Program,
+    ReadStep,
+    Step,
+    Value,
+    schedule,
+    walked_only,
+)
 from meshtf.runtime.lowering.local_compute import run_compute
 from meshtf.runtime.lowering.local_context import Coordinates
-from meshtf.runtime.lowering.step_executor import Carrier
+from meshtf.runtime.lowering.step_executor import StepExecutor
 
 
-class SingleReplica(Carrier):
+class SingleReplica(StepExecutor):
     """Carries out a program on one shard of each value: a replica, or one device alone.
 
     Args:
@@ -79,5 +87,5 @@ def scope(step: Step) -> str:
     """Returns the name under which a step's TensorFlow ops stand: its op's title and
     number.
     """
-    node = None if isinstance(step, Load) else step.node
+    node = None if isinstance(step, ReadStep) else step.node
     return "load" if node is None else f"{node.op.display_name}.{node.serial}"

@@ -22,20 +22,20 @@ from meshtf.partition import (
     BranchStep,
     Bucket,
     CallStep,
-    Load,
+    GatherStatisticsStep,
     LoopStep,
     MoveStep,
     Program,
-    Put,
+    ReadStep,
     Step,
-    Tell,
     Value,
     WindowStep,
+    WriteStep,
 )
 from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
 
 
-class Carrier:
+class StepExecutor:
     """Base of runtimes: keeps values, and sends each step to the method that carries it
     out.
     """
@@ -49,11 +49,11 @@ class Carrier:
 
     def carry_out(self, step: Step) -> None:
         """Carries out a step that is no computation, and keeps what it makes."""
-        if isinstance(step, Load):
+        if isinstance(step, ReadStep):
             self.values[step.out] = self._load(step.store)
-        elif isinstance(step, Put):
+        elif isinstance(step, WriteStep):
             self.values.update(zip(step.outs, self._put(step)))
-        elif isinstance(step, Tell):
+        elif isinstance(step, GatherStatisticsStep):
             self.values[step.out] = self._tell(step)
         elif isinstance(step, WindowStep):
             self.values[step.out] = self._window(step)
@@ -106,10 +106,10 @@ class Carrier:
     def _load(self, store: Store) -> Any:
         raise NotImplementedError
 
-    def _put(self, step: Put) -> Sequence[Any]:
+    def _put(self, step: WriteStep) -> Sequence[Any]:
         raise NotImplementedError
 
-    def _tell(self, step: Tell) -> Any:
+    def _tell(self, step: GatherStatisticsStep) -> Any:
         raise NotImplementedError
 
     def _window(self, step: WindowStep) -> Any:

@@ -22,13 +22,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.graph import Store, WriteOp
-from meshtf.mesh import Mesh, Split
+from meshtf.mesh import Mesh, Sharded
 from meshtf.ops.common.traced_once import traced_once
-from meshtf.partition import Load, MoveStep, Put, Segment, Value
+from meshtf.partition import MoveStep, ReadStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.lowering.variable_writes import ShardVariable, write
-from meshtf.runtime.placed.program.function_calls import Callee, trace
+from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import (
     ProgramWriter,
     call_on,
@@ -74,13 +74,13 @@ class Together:
     ) -> None:
         self.mesh, self.devices, self.segments = mesh, devices, segments
         self.program = program
-        self._functions: dict[Any, Callee] = {}
+        self._functions: dict[Any, GraphFunction] = {}
 
-    def callees(self) -> list[Callee]:
+    def callees(self) -> list[GraphFunction]:
         """Returns all functions that were traced for it to call."""
         return list(self._functions.values())
 
-    def read(self, loads: Sequence[Load]) -> dict[Value, Slices]:
+    def read(self, loads: Sequence[ReadStep]) -> dict[Value, Slices]:
         """Returns what variables hold, on each position."""
         held = [list(tensorflow_slots(load.store)) for load in loads]
         read: dict[TensorFlowSlot | None, Any] = {}
@@ -125,7 +125,7 @@ class Together:
         return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
 
     def write(
-        self, puts: Sequence[Put], values: Mapping[Value, Slices]
+        self, puts: Sequence[WriteStep], values: Mapping[Value, Slices]
     ) -> dict[Value, Slices]:
         """Lets ops write variables, each slice once, on the device that holds it;
         returns outputs.
@@ -249,7 +249,7 @@ class Together:
         args: Sequence[Any],
         stateful: bool = False,
         writes: bool = False,
-    ) -> Callee:
+    ) -> GraphFunction:
         if key not in self._functions:
             specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
             alone = only_cpus(self.devices)
@@ -336,7 +336,7 @@ def _cutting(
         coords, pieces = dict(zip(axes, args)), []
         starts: dict[str, dict[Any, Any]] = {axis: {} for axis in axes}
         for step, x in zip(moves, args[len(axes) :]):
-            assert isinstance(step.move.after, Split) and step.src.spec is not None
+            assert isinstance(step.move.after, Sharded) and step.src.spec is not None
             along, axis = step.src.spec.shape.index(step.move.after.dim), step.move.axis
             size, number = x.shape[along] // mesh.axes[axis], len(x.shape)
             key = along, size, number

@@ -19,21 +19,21 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import At, Mesh, Placement, Whole
+from meshtf.mesh import Mesh, OnStage, Placement, Replicated
 from meshtf.partition import (
     BranchStep,
     Bucket,
     CallStep,
-    Load,
+    GatherStatisticsStep,
     LoopStep,
     MoveStep,
     Program,
-    Put,
+    ReadStep,
     Segment,
     Step,
-    Tell,
     Value,
     WindowStep,
+    WriteStep,
     schedule,
     walked_only,
 )
@@ -212,7 +212,7 @@ class Placed(Mover):
             ]
         return [None if x is None else self.program.capture(x) for x in store.read()]
 
-    def _put(self, step: Put) -> list[Slices]:
+    def _put(self, step: WriteStep) -> list[Slices]:
         """Writes each slice once, on the device that holds it; what tells the world
         runs once.
         """
@@ -257,7 +257,9 @@ class Placed(Mover):
     def _at(self, stage: int | None) -> list[bool]:
         """Returns for each position whether it is at a stage; None: all of them are."""
         states = [
-            At(stage) if axis == self.mesh.stages and stage is not None else Whole
+            OnStage(stage)
+            if axis == self.mesh.stages and stage is not None
+            else Replicated
             for axis in self.mesh.axes
         ]
         return self.mesh.has(tuple(states))
@@ -278,7 +280,10 @@ class Placed(Mover):
         placement = value.placement
         if placement not in self._known_keys:
             self._known_keys[placement] = [
-                (device, *(0 if s == Whole else c for s, c in zip(placement, coord)))
+                (
+                    device,
+                    *(0 if s == Replicated else c for s, c in zip(placement, coord)),
+                )
                 if there
                 else None
                 for device, coord, there in zip(
@@ -306,10 +311,10 @@ def _scope(step: Any) -> str:
         return f"move/{step.move.kind}/{step.move.axis}/"
     if isinstance(step, WindowStep):
         return f"move/window/{step.axis}/"
-    if isinstance(step, Tell):
+    if isinstance(step, GatherStatisticsStep):
         return f"move/tell/{'.'.join(step.axes)}/"
     if isinstance(step, CallStep):
         return f"call/{step.op.display_name}.{step.op.which.number}/"
     if isinstance(step, (LoopStep, BranchStep)):
         return f"{step.node.op.display_name}/"
-    return "load/" if isinstance(step, Load) else "put/"
+    return "load/" if isinstance(step, ReadStep) else "put/"

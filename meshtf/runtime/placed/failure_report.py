@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.errors import explain_error
 from meshtf.graph import Node
 from meshtf.mesh import Mesh
-from meshtf.partition import Compute, Put, Segment, Step, Value
+from meshtf.partition import Compute, Segment, Step, Value, WriteStep
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.local_compute import Flat, run_compute
@@ -53,7 +53,7 @@ class _Again(Placed):
             if writes:
                 raise _Failed
 
-    def _put(self, step: Put) -> list[Slices]:
+    def _put(self, step: WriteStep) -> list[Slices]:
         return []
 
 

@@ -19,9 +19,9 @@ import tensorflow as tf
 
 from meshtf.errors import NumericsError, PlanError, explain_error
 from meshtf.graph import Graph, Node, Source, Spec, context, current_executor
-from meshtf.mesh import Mesh, Pending
+from meshtf.mesh import Mesh, Partial
 from meshtf.names import has_gradient
-from meshtf.partition import Bucket, Load, MoveStep, Put, Segment, Step, Value
+from meshtf.partition import Bucket, MoveStep, ReadStep, Segment, Step, Value, WriteStep
 from meshtf.runtime.placed.executor import Placed
 from meshtf.runtime.placed.resharding import Slices
 from meshtf.runtime.placed.segment_functions import run_directly
@@ -75,7 +75,7 @@ class Checked(Placed):
             else []
         )
         for move in moves:
-            if isinstance(move.move.before, Pending) and move.node is not None:
+            if isinstance(move.move.before, Partial) and move.node is not None:
                 what = f"{move.move.kind} over mesh axis {move.move.axis!r}"
                 self._check(what, move.node, (move.src,), (move.out,))
 
@@ -119,7 +119,7 @@ class Checked(Placed):
             [(v.spec, self.values[v]) for v in outs if v.spec is not None],
         )
 
-    def _check_read(self, load: Load) -> None:
+    def _check_read(self, load: ReadStep) -> None:
         bad = _worst(self.values[load.out], np.isnan) if touches_variables(load) else ""
         if bad:
             raise NumericsError(
@@ -131,7 +131,7 @@ class Checked(Placed):
                 )
             )
 
-    def _check_written(self, put: Put) -> None:
+    def _check_written(self, put: WriteStep) -> None:
         ins = [(v.spec, self.values[v]) for v in put.values if v.spec is not None]
         self._check(put.op.display_name, put.node, put.values, put.outs)
         for store in put.variables:

@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.graph import Held
+from meshtf.graph import ShardedValue
 from meshtf.graph.context import current
 from meshtf.graph.recorder import Recorded
 from meshtf.partition import build
@@ -26,7 +26,7 @@ from meshtf.runtime.lowering.program_summary import (
 from meshtf.runtime.placed.executor import Placed, arrange
 from meshtf.runtime.placed.failure_report import explained
 from meshtf.runtime.placed.numerics_check import Checked
-from meshtf.runtime.placed.program.function_calls import Callee
+from meshtf.runtime.placed.program.function_calls import GraphFunction
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
 from meshtf.runtime.placed.segment_functions import Tracer
 from meshtf.runtime.storage.sharding import distinct
@@ -56,14 +56,17 @@ class Compiled:
         self.function: ProgramFunction | None = None  # from the first call on
         self.cpus = only_cpus(devices_of(self.mesh))
         self.config = CPU_CONFIG if self.cpus and not jit else PLAIN_CONFIG
-        self.callees: list[Callee] = []  # what it calls; they are kept for it
+        self.callees: list[GraphFunction] = []  # what it calls; they are kept for it
 
-    def __call__(self, flat: Sequence[Any]) -> list[Held]:
+    def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
         """Runs the program on the arguments' tensors and returns the results' shards."""
         if current().checked:
             self._fill(flat)
             values = Checked(self.mesh, self.segments).run(self.program.results)
-            return [Held(v.placement, x) for v, x in zip(self.program.results, values)]
+            return [
+                ShardedValue(v.placement, x)
+                for v, x in zip(self.program.results, values)
+            ]
         if self.function is None:
             self.function = self._written(flat)
         try:
@@ -127,10 +130,10 @@ class Compiled:
         for store in self.stores:
             store.fill(left)
 
-    def _wrap(self, ys: list[Any]) -> list[Held]:
+    def _wrap(self, ys: list[Any]) -> list[ShardedValue]:
         values = []
         for result, pattern in zip(self.program.results, self.patterns, strict=True):
             slices = [None if k < 0 else ys[k] for k in pattern]
-            values.append(Held(result.placement, slices))
+            values.append(ShardedValue(result.placement, slices))
             del ys[: max(pattern) + 1]
         return values

@@ -14,10 +14,10 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.mesh import At, Mesh, Pending, Split
-from meshtf.partition import Bucket, MoveStep, Tell, WindowStep
+from meshtf.mesh import Mesh, OnStage, Partial, Sharded
+from meshtf.partition import Bucket, GatherStatisticsStep, MoveStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, kept_separate
-from meshtf.runtime.lowering.step_executor import Carrier
+from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
 from meshtf.runtime.placed.collectives.primitives import piece, send
 from meshtf.runtime.placed.collectives.window_exchange import rows_of_slices
@@ -27,7 +27,7 @@ from meshtf.runtime.placed.program.tensor_ops import identity, split
 Slices = list[Any]
 
 
-class Mover(Carrier):
+class Mover(StepExecutor):
     """Carries out communication between the positions of a mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -38,7 +38,7 @@ class Mover(Carrier):
     def _move(self, step: MoveStep) -> Slices:
         cut, join = _axes(step)
         before, kind = step.move.before, step.move.kind
-        reduction = before.kind if isinstance(before, Pending) else ""
+        reduction = before.kind if isinstance(before, Partial) else ""
 
         def collective(xs: Slices, devices: Sequence[str]) -> Slices:
             how = collectives_for(devices, self.separate)
@@ -65,7 +65,7 @@ class Mover(Carrier):
         move, cuts = step.moves[0].move, [_axes(m)[0] for m in step.moves]
         held = [self.values[m.src] for m in step.moves]
         xs = [None if some[0] is None else some for some in zip(*held)]
-        assert isinstance(move.before, Pending)
+        assert isinstance(move.before, Partial)
         kind = move.before.kind
 
         def collective(some: Slices, devices: Sequence[str]) -> Slices:
@@ -119,10 +119,12 @@ class Mover(Carrier):
         out: Slices = [None] * self.mesh.size
         for group in self.mesh.groups(step.move.axis):
             targets = (
-                range(len(group)) if not isinstance(after, At) else [after.coordinate]
+                range(len(group))
+                if not isinstance(after, OnStage)
+                else [after.coordinate]
             )
             for k in targets:
-                source = group[before.coordinate if isinstance(before, At) else k]
+                source = group[before.coordinate if isinstance(before, OnStage) else k]
                 if xs[source] is not None:
                     out[group[k]] = send(
                         xs[source], self.devices[source], self.devices[group[k]]
@@ -179,7 +181,7 @@ class Mover(Carrier):
                 out[position] = y
         return out
 
-    def _tell(self, step: Tell) -> Slices:
+    def _tell(self, step: GatherStatisticsStep) -> Slices:
         def stack(told: Slices, devices: Sequence[str]) -> Slices:
             how = collectives_for(devices, self.separate)
             return list(zip(*(how.stack(ts, devices) for ts in zip(*told))))
@@ -212,7 +214,7 @@ def _axes(step: MoveStep) -> tuple[int, int]:
     assert step.src.spec is not None
     names = step.src.spec.shape.names
     after, before = (
-        names.index(state.dim) if isinstance(state, Split) else -1
+        names.index(state.dim) if isinstance(state, Sharded) else -1
         for state in (step.move.after, step.move.before)
     )
     return after, before

@@ -19,7 +19,7 @@ from meshtf.mesh import Mesh
 from meshtf.partition import Segment
 from meshtf.runtime.lowering.local_compute import Flat, _run
 from meshtf.runtime.lowering.local_context import Coordinates
-from meshtf.runtime.placed.program.function_calls import Callee, trace
+from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
 # fn(device, coordinates, values) -> values: one device's work, and the mesh axes whose
@@ -105,13 +105,13 @@ class Tracer:
         self, jit: bool, alone: bool, program: ProgramWriter | None = None
     ) -> None:
         self.jit, self.alone, self.program = jit, alone and not jit, program
-        self._outlined: dict[Any, Callee] = {}
+        self._outlined: dict[Any, GraphFunction] = {}
         self._traced: dict[Any, Traced] = {}
         self._found: dict[
             Segment, Traced
         ] = {}  # so that what runs often is compared once
 
-    def callees(self) -> list[Callee]:
+    def callees(self) -> list[GraphFunction]:
         """Returns all functions that were traced for it to call."""
         segments = [traced.function for traced in self._traced.values()]
         return [*self._outlined.values(), *filter(None, segments)]
@@ -124,7 +124,7 @@ class Tracer:
 
     def outline(
         self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
-    ) -> Callee:
+    ) -> GraphFunction:
         """Returns a part of segments, traced when its key is first seen."""
         if key not in self._outlined:
             self._outlined[key] = trace(body, specs, alone=self.alone)

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshtf.errors import PlanError
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, Pending, Placement
+from meshtf.mesh import Mesh, Partial, Placement
 from meshtf.runtime.storage.atomic_folder import written_whole
 from meshtf.runtime.storage.sharding import region, slice_keys
 
@@ -46,7 +46,7 @@ class Port:
         """For each axis: how replicas' slices along it make up the whole, if as "sum",
         "max", "min".
         """
-        return tuple(s.kind if isinstance(s, Pending) else None for s in self.placement)
+        return tuple(s.kind if isinstance(s, Partial) else None for s in self.placement)
 
     def cut(self, whole: Any, mesh: Mesh) -> list[Any]:
         """Returns each replica's slice of a whole array; one object for equal slices.

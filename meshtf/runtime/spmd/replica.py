@@ -16,8 +16,14 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Store
-from meshtf.mesh import Mesh, Pending, Split
-from meshtf.partition import MoveStep, Program, Put, Tell, WindowStep
+from meshtf.mesh import Mesh, Partial, Sharded
+from meshtf.partition import (
+    GatherStatisticsStep,
+    MoveStep,
+    Program,
+    WindowStep,
+    WriteStep,
+)
 from meshtf.runtime.lowering.local_context import Coordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
@@ -49,7 +55,7 @@ class Replica(SingleReplica):
             return self.variables[store].read_value()
         return self.inputs[store] if store in self.inputs else store.read()[0]
 
-    def _put(self, step: Put) -> Sequence[Any]:
+    def _put(self, step: WriteStep) -> Sequence[Any]:
         variables = [self.variables[store] for store in step.variables]
         inputs = [self.values[v] for v in step.values]
         return write(
@@ -61,9 +67,9 @@ class Replica(SingleReplica):
         move, names, x = step.move, step.src.spec.shape.names, self.values[step.src]
         if step.after is not None:
             x = optimization_barrier([x, self.values[step.after]])[0]
-        cut = names.index(move.after.dim) if isinstance(move.after, Split) else -1
-        join = names.index(move.before.dim) if isinstance(move.before, Split) else -1
-        kind = move.before.kind if isinstance(move.before, Pending) else ""
+        cut = names.index(move.after.dim) if isinstance(move.after, Sharded) else -1
+        join = names.index(move.before.dim) if isinstance(move.before, Sharded) else -1
+        kind = move.before.kind if isinstance(move.before, Partial) else ""
         groups = self.mesh.groups(move.axis)
         if move.kind == "slice":
             return self._slice(x, move.axis, cut)
@@ -86,7 +92,7 @@ class Replica(SingleReplica):
         start = self.coordinates[axis] * size
         return tf.slice(x, [*begin[:cut], start, *begin[cut + 1 :]], sizes)
 
-    def _tell(self, step: Tell) -> tuple[Any, ...]:
+    def _tell(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
         groups = self.mesh.groups(*step.axes)
         return tuple(
             stablehlo_collectives.stack(x, groups) for x in self.values[step.src]

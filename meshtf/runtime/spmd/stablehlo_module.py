@@ -22,8 +22,8 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import Node, Store
 from meshtf.graph.recorder import Recorded
-from meshtf.mesh import Mesh, Pending
-from meshtf.partition import Load, Program, Put, build, walk
+from meshtf.mesh import Mesh, Partial
+from meshtf.partition import Program, ReadStep, WriteStep, build, walk
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.lowering.single_replica import scope
 from meshtf.runtime.spmd.exported_program import Export, Port
@@ -85,7 +85,10 @@ class _Body:
     ) -> None:
         self.program, self.variables, self.others = program, variables, others
         self.written = {
-            s for step in program.steps if isinstance(step, Put) for s in step.variables
+            s
+            for step in program.steps
+            if isinstance(step, WriteStep)
+            for s in step.variables
         }
 
     def __call__(
@@ -123,7 +126,7 @@ class _Body:
         named = (
             s
             for s, _ in walk(self.program)
-            if not isinstance(s, Load)
+            if not isinstance(s, ReadStep)
             and re.search(rf"\b{re.escape(scope(s))}(_\d+)?/", text)
         )  # TensorFlow counts them
         node = next((s.node for s in named if s.node is not None), None)
@@ -164,9 +167,9 @@ def _stores(
     """Returns the variables of a program, and the tensors that it took from outside."""
     found: dict[Store, None] = {}
     for step in program.steps:
-        if isinstance(step, Load):
+        if isinstance(step, ReadStep):
             found[step.store] = None
-        elif isinstance(step, Put):
+        elif isinstance(step, WriteStep):
             found.update(dict.fromkeys(step.variables))
     variables = [s for s in found if s.kind in ("parameter", "state")]
     return variables, [s for s in found if s.kind == "argument" and s not in arguments]
@@ -177,7 +180,7 @@ def _check_finished(stores: Sequence[Store]) -> None:
     PlanError.
     """
     for store in stores:
-        if any(isinstance(state, Pending) for state in store.placement):
+        if any(isinstance(state, Partial) for state in store.placement):
             raise PlanError(
                 explain_error(
                     f"{store.name} from outside is a partial result, of which there is "

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from meshtf.errors import PlanError, explain_error
 from meshtf.mesh import Mesh
-from meshtf.partition import Program, Put
+from meshtf.partition import Program, WriteStep
 from meshtf.runtime.devices.resolve import devices_of
 
 _WHY = {
@@ -44,7 +44,7 @@ def refuse_effects(program: Program) -> None:
     PlanError.
     """
     for step in program.steps:
-        if isinstance(step, Put) and not step.variables:
+        if isinstance(step, WriteStep) and not step.variables:
             raise PlanError(
                 explain_error(
                     f"{step.op.display_name} tells the world outside, which an exported "

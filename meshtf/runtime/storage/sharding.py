@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.graph import Spec
-from meshtf.mesh import Mesh, Placement, Split
+from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import Shape
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 
@@ -29,7 +29,7 @@ def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
 def slice_keys(placement: Placement, mesh: Mesh) -> list[tuple[int, ...]]:
     """Returns for each position which slice it holds: equal keys, equal slices."""
     return [
-        tuple(c if isinstance(s, Split) else 0 for s, c in zip(placement, coord))
+        tuple(c if isinstance(s, Sharded) else 0 for s, c in zip(placement, coord))
         for coord in mesh.coords
     ]
 
@@ -40,7 +40,7 @@ def region(
     """Returns which part of a whole the slice of these coordinates is."""
     spans = {d.name: (0, d.size) for d in shape}
     for state, c, parts in zip(placement, key, mesh.axes.values()):
-        if isinstance(state, Split):
+        if isinstance(state, Sharded):
             start, stop = spans[state.dim]
             size = (stop - start) // parts
             spans[state.dim] = start + c * size, start + (c + 1) * size
@@ -84,7 +84,7 @@ def _cut(
     """
     cut: dict[tuple[int, ...], Any] = {(): array}
     for state, parts in zip(placement, mesh.axes.values()):
-        if isinstance(state, Split):
+        if isinstance(state, Sharded):
             axis = spec.shape.index(state.dim)
             cut = {
                 (*key, j): part

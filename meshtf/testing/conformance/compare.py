@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from meshtf.graph import Held, Tensor
-from meshtf.mesh import Mesh, Pending, Split
+from meshtf.graph import ShardedValue, Tensor
+from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.names import Shape
 
 _REDUCE = {"sum": np.add.reduce, "max": np.maximum.reduce, "min": np.minimum.reduce}
@@ -66,34 +66,34 @@ def same(value: Any, want: Any, tolerance: float) -> bool:
 
 
 def _local_sizes(
-    mesh: Mesh, held: Held, sizes: tuple[int, ...], shape: Shape
+    mesh: Mesh, held: ShardedValue, sizes: tuple[int, ...], shape: Shape
 ) -> tuple[int, ...]:
     out = list(sizes)
     for state, parts in zip(held.placement, mesh.axes.values(), strict=True):
-        if isinstance(state, Split):
+        if isinstance(state, Sharded):
             out[shape.index(state.dim)] //= parts
     return tuple(out)
 
 
-def _finish(mesh: Mesh, held: Held, values: list[Any]) -> Any:
+def _finish(mesh: Mesh, held: ShardedValue, values: list[Any]) -> Any:
     """Returns values as an array [*mesh, *local], reduced where they were partial."""
     sizes = tuple(mesh.axes.values())
     grid = np.stack(values).reshape(sizes + values[0].shape)
     for axis, state in enumerate(held.placement):
-        if isinstance(state, Pending):
+        if isinstance(state, Partial):
             grid = _REDUCE[state.kind](grid, axis=axis, keepdims=True)
     return np.broadcast_to(grid, sizes + values[0].shape)
 
 
 def _differing_position(
-    mesh: Mesh, held: Held, grid: Any, shape: Shape, want: Any, tolerance: float
+    mesh: Mesh, held: ShardedValue, grid: Any, shape: Shape, want: Any, tolerance: float
 ) -> str:
     for coord in mesh.coords:
         mine = want
         for c, state, parts in zip(
             coord, held.placement, mesh.axes.values(), strict=True
         ):
-            if isinstance(state, Split):
+            if isinstance(state, Sharded):
                 axis = shape.index(state.dim)
                 rows = mine.shape[axis] // parts
                 mine = mine.take(range(c * rows, (c + 1) * rows), axis)

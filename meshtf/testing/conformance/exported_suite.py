@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from meshtf.function.function import export
-from meshtf.graph import Held, Op, Sample, Tensor
+from meshtf.graph import Op, Sample, ShardedValue, Tensor
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.runtime.spmd.pjrt_client import Runner
 from meshtf.testing.conformance.recorded_suite import check_program
@@ -66,7 +66,7 @@ def run_exported(
     found = Runner(made.module, made.mesh.size, quick=True)(*arguments)
     tensors = []
     for port, values in zip(made.results, found, strict=True):
-        held = Held(port.placement, list(map(tf.constant, values)))
+        held = ShardedValue(port.placement, list(map(tf.constant, values)))
         tensors.append(tensor_of_value(port.spec, held, made.mesh))
     return tensors
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from meshtf.graph import Held, Tensor
-from meshtf.mesh import Pending, Whole
+from meshtf.graph import ShardedValue, Tensor
+from meshtf.mesh import Partial, Replicated
 from meshtf.mesh.state import Kind
 from meshtf.names import has_gradient, is_complex
 
@@ -93,10 +93,10 @@ def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Ten
         for v, coord in zip(held.values, mesh.coords, strict=True)
     ]
     placement = tuple(
-        Pending(kind) if i == place else s for i, s in enumerate(held.placement)
+        Partial(kind) if i == place else s for i, s in enumerate(held.placement)
     )
     y = Tensor(x.node, x.index, x.spec)
-    y.held = Held(placement, values)
+    y.held = ShardedValue(placement, values)
     return y
 
 
@@ -128,4 +128,7 @@ def can_be_partial(x: Tensor, axis: str) -> bool:
     complex numbers.
     """
     assert x.mesh is not None and x.held is not None
-    return has_gradient(x.dtype) and x.held.placement[x.mesh.axis_index[axis]] == Whole
+    return (
+        has_gradient(x.dtype)
+        and x.held.placement[x.mesh.axis_index[axis]] == Replicated
+    )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from meshtf.graph import Held, Op, Sample, Tensor, apply_all, gradients
+from meshtf.graph import Op, Sample, ShardedValue, Tensor, apply_all, gradients
 from meshtf.mesh import Mesh
 from meshtf.names import Shape, has_gradient, is_complex
 from meshtf.runtime.storage.import_tensor import import_tensor
@@ -124,7 +124,7 @@ def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
     value = tf.identity(_value(x))
     tape.watch(value)
     assert x.held is not None
-    x.held = Held(x.held.placement, [value])
+    x.held = ShardedValue(x.held.placement, [value])
     return value
 
 

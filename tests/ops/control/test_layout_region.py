@@ -9,7 +9,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.layers import initializers
-from meshtf.mesh import Layout, Split, Whole
+from meshtf.mesh import Layout, Replicated, Sharded
 from tests.support.refusals import ones
 
 HERE = r"test_layout_region\.py:\d+"
@@ -195,12 +195,12 @@ def test_gradients_lie_as_the_forward_choice():
     assert (
         outside.held.placement
         == gradients[0].held.placement
-        == (Split("batch"), Split("h"))
+        == (Sharded("batch"), Sharded("h"))
     )
     assert (
         inside.held.placement
         == gradients[1].held.placement
-        == (Split("h"), Split("batch"))
+        == (Sharded("h"), Sharded("batch"))
     )
 
 
@@ -227,7 +227,7 @@ def test_one_tensor_and_its_gradient_are_brought_where_it_says(
         return laid, *mtf.gradients([y], [h, x])
 
     laid, dh, dx = (y.held.placement for y in fn(X))
-    assert laid == dh and dx == (Split("batch"),)
+    assert laid == dh and dx == (Sharded("batch"),)
     assert [kind for kind, *_ in moves(fn, X, phase="forward")] == forward
     assert [kind for kind, *_ in moves(fn, X, phase="backward")] == backward
 
@@ -242,9 +242,9 @@ def test_variables_lie_by_the_rules_of_their_region():
     with mtf.layout("*:"):
         rows = mtf.Variable(mesh, "k:4;h:16", ones, "rows")
     outside = mtf.Variable(mesh, "d:8;h:16", ones, "outside")
-    assert outside.placement == (Split("h"), Split("d"))
-    assert inside.placement == (Whole, Split("d"))
-    assert rows.placement == (Whole, Whole)
+    assert outside.placement == (Sharded("h"), Sharded("d"))
+    assert inside.placement == (Replicated, Sharded("d"))
+    assert rows.placement == (Replicated, Replicated)
 
 
 def test_regions_in_regions_and_where_they_end():
@@ -279,8 +279,8 @@ def test_a_region_around_the_call_of_a_function():
         inside = cut(X)
         assert mtf.explain(cut, X).ops[-1].outputs[0].states == ("d",)
     assert (outside.held.placement, inside.held.placement) == (
-        (Split("batch"),),
-        (Split("d"),),
+        (Sharded("batch"),),
+        (Sharded("d"),),
     )
     np.testing.assert_array_equal(outside.numpy(), inside.numpy())
     assert cut.traces == 2

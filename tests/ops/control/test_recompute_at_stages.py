@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.mesh import At, Whole
+from meshtf.mesh import OnStage, Replicated
 from meshtf.partition import Compute, walk
 
 BATCH, D = 8, 4
@@ -341,7 +341,7 @@ def test_what_is_waited_for_is_there_at_the_stage(program, axes):
     assert waiting
     for step in (step for step in waiting if isinstance(step, Compute)):
         state = step.after.placement[0]
-        assert state in (Whole, At(step.plan.stage)), step.node.source
+        assert state in (Replicated, OnStage(step.plan.stage)), step.node.source
 
 
 @pytest.mark.parametrize("axes", ["stage:2;data:2", "stage:2"])

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import layers, optimizers
-from meshtf.mesh import Split, Whole
+from meshtf.mesh import Replicated, Sharded
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.placed.collectives import collectives_for, ring, shared_memory
 from meshtf.runtime.placed.program.function_calls import called
@@ -206,8 +206,8 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     y = mtf.apply(Around("length", before, after), named)
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
     if "seq" in axes:
-        assert y.held.placement[-1] == Split("length")
-        assert Whole not in y.held.placement
+        assert y.held.placement[-1] == Sharded("length")
+        assert Replicated not in y.held.placement
 
 
 @pytest.mark.parametrize("devices", ["logical:4", "separate:4", None])

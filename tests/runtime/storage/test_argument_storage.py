@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.mesh import Split, Whole
+from meshtf.mesh import Replicated, Sharded
 from tests.support.refusals import refuses
 
 ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
@@ -16,9 +16,9 @@ ARRAY = np.arange(24, dtype="float32").reshape(4, 6)
 @pytest.mark.parametrize(
     "layout, placement",
     [
-        ("", (Whole, Whole)),
-        ("a:x", (Split("a"), Whole)),
-        ("a:y;b:x", (Split("b"), Split("a"))),
+        ("", (Replicated, Replicated)),
+        ("a:x", (Sharded("a"), Replicated)),
+        ("a:y;b:x", (Sharded("b"), Sharded("a"))),
     ],
 )
 def test_constants_are_cut_as_the_layout_says(layout, placement):

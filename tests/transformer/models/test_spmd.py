@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.partition import MoveStep, Tell, WindowStep
+from meshtf.partition import GatherStatisticsStep, MoveStep, WindowStep
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.spmd.pjrt_client import Runner
 from transformer.models.architecture import Architecture
@@ -206,7 +206,7 @@ def announced(made: Trainer) -> tuple[Counter[Collective], Counter[Collective]]:
                     ),
                 )
             )
-        elif isinstance(step, Tell):
+        elif isinstance(step, GatherStatisticsStep):
             groups = mesh.groups(*step.axes)
             every += [
                 ((step, i), ("all-gather", groups, told.shape.size * len(groups[0])))

@@ -40,7 +40,7 @@ ALONE, CALLED = (
 )
 
 
-class Callee:
+class GraphFunction:
     """A traced function of tensors without captures, which a graph calls with a list,
     for a list.
 
@@ -96,7 +96,7 @@ class Callee:
 
 
 def called(node: Any) -> str | None:
-    """Returns the name of the function that a node of a graph calls as `Callee` does,
+    """Returns the name of the function that a node of a graph calls as `GraphFunction` does,
     or None.
     """
     if node.op in CALLED:
@@ -112,7 +112,7 @@ def trace(
     writes: bool = False,
     alone: bool = False,
     jit: bool = False,
-) -> Callee:
+) -> GraphFunction:
     """Traces a function.
 
     TensorFlow places, optimises and partitions a function that is called, for each
@@ -143,7 +143,7 @@ def trace(
         by_onednn(named)
         alone = not left_to_tensorflow(named)
         definition = named if alone else definition
-    return Callee(definition, function, stateful, writes, alone, jit)
+    return GraphFunction(definition, function, stateful, writes, alone, jit)
 
 
 def _attributes(name: str, function: Any, alone: bool) -> dict[str, Any]:

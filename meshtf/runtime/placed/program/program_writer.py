@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from meshtf.runtime.placed.program.function_calls import Callee
+from meshtf.runtime.placed.program.function_calls import GraphFunction
 from meshtf.runtime.placed.program.program_proto import (
     SectionNodes,
     function_def,
@@ -178,7 +178,7 @@ class ProgramWriter:
         return self._constants[key]
 
     def call(
-        self, callee: Callee, args: Sequence[Any], device: str
+        self, callee: GraphFunction, args: Sequence[Any], device: str
     ) -> list[SymbolicTensor]:
         """Adds a call of a traced function; what it does to variables keeps its order.
 
@@ -327,7 +327,10 @@ class ProgramWriter:
 
 
 def call_on(
-    callee: Callee, args: Sequence[Any], device: str, program: ProgramWriter | None
+    callee: GraphFunction,
+    args: Sequence[Any],
+    device: str,
+    program: ProgramWriter | None,
 ) -> list[Any]:
     """Returns the results of a call on a device, in a program that is written, or that
     TensorFlow traces if it is None.

@@ -16,12 +16,12 @@ from meshtf.mesh import Mesh
 from meshtf.partition import (
     BranchStep,
     CallStep,
-    Load,
     LoopStep,
     MoveStep,
-    Put,
+    ReadStep,
     Step,
     Value,
+    WriteStep,
 )
 from meshtf.partition.steps import makes, needs
 
@@ -29,10 +29,10 @@ from meshtf.partition.steps import makes, needs
 class Phase(NamedTuple):
     """Steps in an order that they may have too."""
 
-    reads: list[Load]  # of variables
+    reads: list[ReadStep]  # of variables
     cuts: list[MoveStep]  # of what was read just now
     others: list[Step]
-    writes: list[Put]
+    writes: list[WriteStep]
 
 
 def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
@@ -47,19 +47,19 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     read: set[Value] = set()
     for step in steps:
         number = max([0, *(there.get(v, 0) for v in needs(step))])
-        if isinstance(step, Load):
+        if isinstance(step, ReadStep):
             number = there.get(step.store, 0)
             used[step.store] = max(number, used.get(step.store, 0))
-        elif isinstance(step, Put):
+        elif isinstance(step, WriteStep):
             # What tells the world keeps its order, too.
             written = step.variables or (None,)
             number = max([number, *(used.get(store, 0) for store in written)])
             used.update(dict.fromkeys(written, number))
             there.update(dict.fromkeys(step.variables, number + 1))
-        there.update(dict.fromkeys(makes(step), number + isinstance(step, Put)))
+        there.update(dict.fromkeys(makes(step), number + isinstance(step, WriteStep)))
         phase = phases.setdefault(number, Phase([], [], [], []))
         if (
-            isinstance(step, Load)
+            isinstance(step, ReadStep)
             and touches_variables(step)
             and step.store.mesh is mesh
         ):
@@ -71,7 +71,7 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
             and step.src in read
         ):
             phase.cuts.append(step)
-        elif isinstance(step, Put) and step.variables:
+        elif isinstance(step, WriteStep) and step.variables:
             phase.writes.append(step)
         else:
             phase.others.append(step)
@@ -80,8 +80,8 @@ def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
 
 def touches_variables(step: Step) -> bool:
     """Whether a step reads or writes variables."""
-    if isinstance(step, Load):
+    if isinstance(step, ReadStep):
         return step.store.kind in ("parameter", "state")
     return isinstance(step, (LoopStep, BranchStep, CallStep)) or bool(
-        isinstance(step, Put) and step.variables
+        isinstance(step, WriteStep) and step.variables
     )

@@ -10,7 +10,7 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from meshtf.partition import Load, MoveStep, Put
+from meshtf.partition import MoveStep, ReadStep, WriteStep
 from meshtf.partition.steps import makes, needs
 from meshtf.runtime.placed.variables.read_write_phases import sort_out
 
@@ -21,7 +21,7 @@ def sorted_steps(fn, **layouts):
     """Returns what is between segments of a program, as it was and in phases."""
     step = mtf.function(fn, mesh=MESH, **layouts)
     program = step.lower(np.ones((4, 8), "float32")).program
-    steps = [s for s in program.steps if isinstance(s, (Load, Put, MoveStep))]
+    steps = [s for s in program.steps if isinstance(s, (ReadStep, WriteStep, MoveStep))]
     return steps, sort_out(steps, MESH)
 
 
@@ -41,15 +41,18 @@ def check(steps, phases):
         assert all(v in there for v in needs(s) if v in made_here), s
         there.update(makes(s))
     written = {
-        store for s in steps if isinstance(s, Put) for store in s.variables or (None,)
+        store
+        for s in steps
+        if isinstance(s, WriteStep)
+        for store in s.variables or (None,)
     }
     for store in written:  # None: what tells the world
 
         def touches(s, store=store):
             return (
                 s.store is store
-                if isinstance(s, Load)
-                else isinstance(s, Put) and store in (s.variables or (None,))
+                if isinstance(s, ReadStep)
+                else isinstance(s, WriteStep) and store in (s.variables or (None,))
             )
 
         assert [s for s in steps if touches(s)] == [s for s in order if touches(s)]
