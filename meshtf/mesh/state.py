@@ -1,9 +1,9 @@
 """The state of a tensor along one axis of a mesh.
 
-    Replicated          every device along the axis holds all of it
-    Sharded(dim)     slice i holds rows [i*c, (i+1)*c) of dim, c = size / devices
-    Partial(kind)  each holds a partial result, still to be summed, maxed or minned
-    OnStage(k)          the devices at coordinate k hold all of it, and no others (a stage)
+    Replicated      every device along the axis holds all of it
+    Sharded(dim)    shard i holds elements [i * c, (i + 1) * c) of dim, c = size / devices
+    Partial(kind)   each holds a partial sum, maximum or minimum, still to be reduced
+    OnStage(k)      the devices at coordinate k hold all of it, and no others
 
 A `Placement` is one state for each axis of the mesh, in the order of the axes. A
 dimension over several axes is cut by the first of them in that order (the major one)

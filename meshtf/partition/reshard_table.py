@@ -1,10 +1,10 @@
 """The table of moves: all communication between two placements of one tensor.
 
-    before \\ after   Replicated          Sharded(d)               Partial   OnStage(k)
-    Replicated            -              slice (free)           never     drop (free)
-    Sharded(e)         all_gather     all_to_all, - if e=d   never     never
-    Partial          all_reduce     reduce_scatter         -         never
-    OnStage(j)            broadcast      never                  never     send
+    before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
+    Replicated      -            slice (free)             never     drop (free)
+    Sharded(e)      all_gather   all_to_all, - if e = d   never     never
+    Partial         all_reduce   reduce_scatter           -         never
+    OnStage(j)      broadcast    never                    never     send
 
 Where two axes of one size do no more than exchange their states, so that only the order
 of devices changes, that is one collective_permute.
@@ -15,11 +15,12 @@ smaller; only the trailing axes that differ are touched.
 
 >>> from meshtf.mesh import OnStage, Partial, Sharded, Replicated
 >>> mesh = {"data": 4, "model": 4}
->>> [m.kind for m in moves(mesh, (Sharded("batch"), Partial("sum")), (Sharded("batch"), Replicated))]
+>>> batch, length = Sharded("batch"), Sharded("length")
+>>> [m.kind for m in moves(mesh, (batch, Partial("sum")), (batch, Replicated))]
 ['all_reduce']
->>> [m.kind for m in moves(mesh, (Sharded("batch"), Replicated), (Sharded("length"), Replicated))]
+>>> [m.kind for m in moves(mesh, (batch, Replicated), (length, Replicated))]
 ['all_to_all']
->>> [m.kind for m in moves(mesh, (Sharded("batch"), Replicated), (Replicated, Sharded("batch")))]
+>>> [m.kind for m in moves(mesh, (batch, Replicated), (Replicated, batch))]
 ['collective_permute']
 """
 

@@ -5,7 +5,7 @@ order in which they were recorded: one starts a new segment only if it needs a m
 something that the present one computes. Loads and moves run as early as they can, so
 unrelated moves end up side by side.
 
-    level 0   Load x, w      segment: everything up to the first move
+    level 0   ReadStep x, w     segment: everything up to the first move
     level 1   moves          segment: what needs them
 
 Where several positions share one device (`apart=True`), work that is the same along

@@ -1,10 +1,10 @@
 """The steps of a program, on values: what every position does, whatever their number.
 
-    Load w          Load x
+    ReadStep w      ReadStep x
     Compute einsum  (w, x) -> h           every device on its slices
     MoveStep        h: Partial -> Replicated   all_reduce over "model"
     Compute relu    h -> y
-    Put y
+    WriteStep y
 
 A `Value` is a tensor in one placement, the same thing on every device but for offsets.
 """

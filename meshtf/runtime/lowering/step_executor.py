@@ -1,6 +1,6 @@
 """What runtimes share: who carries out which step between computations.
 
-    class Mine(Carrier):
+    class Mine(StepExecutor):
       def _load(self, store): ...           # and _put, _tell, _window, _move
 
     carrier.carry_out(step)                 # carrier.values[step.out] is there
