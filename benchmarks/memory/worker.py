@@ -35,7 +35,7 @@ from meshtf.partition import (
     WriteStep,
 )
 from meshtf.runtime.placed import program_function
-from meshtf.runtime.placed.batched_variables import Together
+from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.collectives import bucketed
 from meshtf.runtime.placed.collectives.primitives import combine
 from meshtf.runtime.placed.executor import Placed
@@ -49,14 +49,16 @@ class Alone(Placed):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.devices = self.devices[:1]
-        self.together = Together(self.mesh, self.devices, self.segments)
+        self.batched_variables = BatchedVariables(
+            self.mesh, self.devices, self.segments
+        )
 
     def _all_between(self, steps: Sequence[Step]) -> None:
         for step in steps:  # with no others to share calls with
             self._between(step)
 
-    def _load(self, store: Store) -> list[Any]:
-        return super()._load(store)[:1]
+    def _read(self, store: Store) -> list[Any]:
+        return super()._read(store)[:1]
 
     def _call(self, segment: Segment) -> None:
         with tf.device(self.devices[0]):
@@ -66,7 +68,7 @@ class Alone(Placed):
             )
         self.values.update((value, [y]) for value, y in zip(segment.outs, ys))
 
-    def _move(self, step: MoveStep) -> list[Any]:
+    def _reshard(self, step: MoveStep) -> list[Any]:
         assert step.src.spec is not None
         (x,), number = self.values[step.src], self.mesh.axes[step.move.axis]
         if step.after is not None:
@@ -94,7 +96,7 @@ class Alone(Placed):
             made = bucketed.reduce_scatter(how, xs, devices, "sum", cuts)
         return [[y] for y in made[0]]
 
-    def _tell(self, step: GatherStatisticsStep) -> list[Any]:
+    def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
         (told,), slices = self.values[step.src], step.slices(self.mesh)
         with tf.device(self.devices[0]):
             return [tuple(tf.stack([t] * slices) for t in told)]

@@ -18,7 +18,7 @@ from meshtf.graph.tensor import tensor_of_value
 from meshtf.partition import Program
 from meshtf.runtime.devices.names import LOCAL_CPU
 from meshtf.runtime.eager import export
-from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.storage.argument_storage import ArrayStore
 from meshtf.runtime.variable import Variable
@@ -33,10 +33,10 @@ class Alone(SingleReplica):
     """
 
     def __init__(self, program: Program, given: Mapping[Store, Any]) -> None:
-        super().__init__(program, Coordinates({}), jit=False)
+        super().__init__(program, MeshCoordinates({}), jit=False)
         self.given = given
 
-    def _load(self, store: Store) -> Any:
+    def _read(self, store: Store) -> Any:
         if store.kind == "number":
             return store.read()[0]
         return tf.convert_to_tensor(self.given[store])

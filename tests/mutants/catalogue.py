@@ -61,7 +61,7 @@ MISSED = (
     Mutant(
         "window one short",
         "meshtf.runtime.placed.resharding",
-        "Mover._window",
+        "ReshardExecutor._exchange_window",
         "low + length",
         "low + length - 1",
         TEST_WINDOWS,

@@ -143,7 +143,7 @@ COMMUNICATION = (
     Mutant(
         "a slice for the next position",
         "meshtf.runtime.placed.resharding",
-        "Mover._slice",
+        "ReshardExecutor._slice",
         "piece(x, cut, coord[i], parts, device)",
         "piece(x, cut, (coord[i] + 1) % parts, parts, device)",
         (
@@ -153,7 +153,7 @@ COMMUNICATION = (
     Mutant(
         "groups of other tensors share a result",
         "meshtf.runtime.placed.resharding",
-        "Mover._grouped",
+        "ReshardExecutor._grouped",
         "map(id, held)",
         "map(type, held)",
         TEST_PLACED,

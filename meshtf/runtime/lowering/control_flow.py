@@ -1,8 +1,8 @@
 """Loops and branches as TensorFlow's own, with all devices in one of them.
 
-The loop variables are the number of the turn, the different slices of every state and
-sum, and lists of what is stacked. Positions of one device that hold the same share one
-loop variable.
+The loop variables are the index of the iteration, the distinct shards of each carry and
+sum, and a tf.TensorArray for each distinct shard of what is stacked. Positions of one
+device that hold the same shard share one loop variable.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from meshtf.mesh import Mesh
 from meshtf.partition import BranchStep, CallStep, LoopStep, Program, Value
 from meshtf.partition.cost import local_shape
 
-# Iterations that may run at once: what the next one gathers may come while one
-# computes. Those that carry no state, such as microbatches, would all hold their
+# Iterations that may run at once: what the next one gathers may arrive while one
+# computes. Iterations without carries, such as microbatches, would all hold their
 # tensors at once.
 PREFETCH = 2
 
 
 class BodyRunner(Protocol):
-    """What loops, branches and calls ask of the runtime that runs them.
+    """What loops, branches and calls ask of the executor that runs them.
 
     Attributes:
       mesh: the program's.
-      values: what each value of the program holds.
-      lists: stacks of loops that stay lists, as another loop reads them element by
-        element.
+      values: the shards of each value of the program.
+      unstacked_values: stacked outputs of loops that stay lists, as another loop reads
+        them element by element.
     """
 
     mesh: Mesh
     values: dict[Value, Any]
-    lists: set[Value]
+    unstacked_values: set[Value]
 
     def run_body(
         self, program: Program, given: dict[Value, Any], once: bool = False
@@ -46,204 +46,231 @@ class BodyRunner(Protocol):
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """Has what is made within wait until tensors are there."""
 
-    def homes(self, value: Value) -> list[str | None]:
+    def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each distinct shard of a value."""
 
-    def different(self, value: Value, slices: Any) -> list[Any]:
+    def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
         """Returns the distinct shards in what `values` holds of a value."""
 
-    def spread(self, value: Value, slices: list[Any]) -> Any:
+    def to_positions(self, value: Value, shards: list[Any]) -> Any:
         """Returns what `values` holds of a value with these distinct shards."""
 
 
-def run_loop(carrier: BodyRunner, step: LoopStep) -> None:
-    """Carries out a loop, and keeps what it makes."""
-    loop = _Loop(carrier, step)
-    with _after(carrier, step.after):
-        start = loop.start()
-    loop.finish(
-        tf.while_loop(
-            loop.goes_on,
-            loop.turn,
-            start,
-            parallel_iterations=PREFETCH if loop.states else 1,
-        )
+def run_loop(executor: BodyRunner, step: LoopStep) -> None:
+    """Executes a loop, and keeps its results."""
+    loop = _Loop(executor, step)
+    with _after(executor, step.after):
+        initial = loop.initial_variables()
+    final = tf.while_loop(
+        loop.has_next,
+        loop.iterate,
+        initial,
+        parallel_iterations=PREFETCH if loop.carries else 1,
     )
+    loop.finish(final)
 
 
-def run_branch(carrier: BodyRunner, step: BranchStep) -> None:
-    """Carries out a branch, and keeps what it makes."""
+def run_branch(executor: BodyRunner, step: BranchStep) -> None:
+    """Executes a branch, and keeps its results."""
 
-    def run(k: int) -> list[Any]:
-        results = carrier.run_body(step.bodies[k], _taken(carrier, step))
+    def run(index: int) -> list[Any]:
+        captured = _captured_values(executor, step)
+        results = executor.run_body(step.bodies[index], captured)
         return [
             tf.identity(x)
-            for v, xs in zip(step.outs, results)
-            for x in carrier.different(v, xs)
+            for value, shards in zip(step.outs, results)
+            for x in executor.distinct_shards(value, shards)
         ]
 
-    with _after(carrier, step.after):
-        predicate = tf.identity(
-            carrier.different(step.predicate, carrier.values[step.predicate])[0]
-        )
-    made = tf.cond(predicate, lambda: run(0), lambda: run(1))
-    _keep(carrier, step.outs, iter(tf.nest.flatten(made)))
+    with _after(executor, step.after):
+        shards = executor.values[step.predicate]
+        predicate = tf.identity(executor.distinct_shards(step.predicate, shards)[0])
+    results = tf.cond(predicate, lambda: run(0), lambda: run(1))
+    flat = iter(tf.nest.flatten(results))
+    for value in step.outs:
+        executor.values[value] = _next_value(executor, value, flat)
 
 
-def run_call(carrier: BodyRunner, step: CallStep) -> None:
-    """Carries out a call, and keeps what it makes."""
-    waits = [x for v in step.follows for x in carrier.different(v, carrier.values[v])]
-    with carrier.after(waits):
-        given = {v: carrier.values[x] for v, x in zip(step.given, step.passed)}
-        results = carrier.run_body(step.body, given | _taken(carrier, step))
-    carrier.values.update(zip(step.outs, results))
+def run_call(executor: BodyRunner, step: CallStep) -> None:
+    """Executes a call, and keeps its results."""
+    waits = [
+        x
+        for value in step.follows
+        for x in executor.distinct_shards(value, executor.values[value])
+    ]
+    with executor.after(waits):
+        inputs = _captured_values(executor, step)
+        for parameter, argument in zip(step.given, step.passed):
+            inputs[parameter] = executor.values[argument]
+        results = executor.run_body(step.body, inputs)
+    executor.values.update(zip(step.outs, results))
 
 
 class _Loop:
-    """The loop variables of a loop, in order: turn, states, sums, lists of what is
-    stacked.
+    """The loop variables of a loop, in order: iteration, carries, sums, stacked
+    outputs.
     """
 
-    def __init__(self, carrier: BodyRunner, step: LoopStep) -> None:
-        self.carrier, self.step, op = carrier, step, step.op
-        self.turns, self.reverse = op.turns, op.reverse
+    def __init__(self, executor: BodyRunner, step: LoopStep) -> None:
+        op = step.op
+        self.executor = executor
+        self.step = step
+        self.iterations = op.turns
+        self.reverse = op.reverse
         results = step.body.results
-        self.states = step.states
+        self.carries = step.states
         self.sums = results[op.states : op.states + op.sums]
-        self.stacks = results[op.states + op.sums :]
-        self.walked = [
-            _rows_first(carrier, v, op.dim.name) for v in step.walked if op.dim
+        self.stacked = results[op.states + op.sums :]
+        self.scanned = [
+            _with_leading(executor, value, op.dim.name)
+            for value in step.walked
+            if op.dim
         ]
 
-    def start(self) -> list[Any]:
-        """Returns the loop variables before the first turn."""
-        states = [
-            x
-            for v, start in zip(self.states, self.step.starts)
-            for x in self.carrier.different(v, self.carrier.values[start])
+    def initial_variables(self) -> list[Any]:
+        """Returns the loop variables before the first iteration."""
+        values = self.executor.values
+        carries = [
+            tf.identity(x)
+            for carry, initial in zip(self.carries, self.step.starts)
+            for x in self.executor.distinct_shards(carry, values[initial])
         ]
-        sums = [tf.zeros(*_slice(v, self.carrier)) for v in self._homes(self.sums)]
-        lists = [_list(v, self.carrier, self.turns) for v in self._homes(self.stacks)]
-        return [tf.constant(0), *map(tf.identity, states), *sums, *lists]
+        sums = [
+            tf.zeros(*_local_shape_and_dtype(value, self.executor))
+            for value in self._on_shard_devices(self.sums)
+        ]
+        arrays = [
+            self._empty_array(value) for value in self._on_shard_devices(self.stacked)
+        ]
+        return [tf.constant(0), *carries, *sums, *arrays]
 
-    def _homes(self, values: Sequence[Value]) -> Iterator[Value]:
-        """Yields each value once for each different slice, on its device."""
+    def _on_shard_devices(self, values: Sequence[Value]) -> Iterator[Value]:
+        """Yields each value once for each distinct shard, within its device."""
         for value in values:
-            for device in self.carrier.homes(value):
+            for device in self.executor.shard_devices(value):
                 with tf.device(device):
                     yield value
 
-    def goes_on(self, turn: Any, *variables: Any) -> Any:
-        """Returns whether there is another turn."""
-        if self.turns is not None:
-            return turn < self.turns
-        assert self.step.test is not None
-        given = self._given(turn, iter(variables))
-        (result,) = self.carrier.run_body(self.step.test, given, once=True)
-        return self.carrier.different(self.step.test.results[0], result)[0]
-
-    def turn(self, number: Any, *variables: Any) -> list[Any]:
-        """Returns the loop variables after a turn."""
-        flat = iter(variables)
-        row = (
-            self.turns - 1 - number
-            if self.reverse and self.turns is not None
-            else number
+    def _empty_array(self, value: Value) -> tf.TensorArray:
+        sizes, dtype = _local_shape_and_dtype(value, self.executor)
+        return tf.TensorArray(
+            dtype, size=self.iterations, element_shape=sizes, clear_after_read=False
         )
-        given = self._given(row, flat)
-        for value, rows in zip(self.step.rows, self.walked):
-            given[value] = self.carrier.spread(value, [_row(x, row) for x in rows])
-        results = self.carrier.run_body(self.step.body, given, once=True)
-        made = [
-            self.carrier.different(v, x)
-            for v, x in zip(self.step.body.results, results)
+
+    def has_next(self, iteration: Any, *variables: Any) -> Any:
+        """Returns whether there is another iteration."""
+        if self.iterations is not None:
+            return iteration < self.iterations
+        assert self.step.test is not None
+        inputs = self._body_inputs(iteration, iter(variables))
+        (result,) = self.executor.run_body(self.step.test, inputs, once=True)
+        return self.executor.distinct_shards(self.step.test.results[0], result)[0]
+
+    def iterate(self, iteration: Any, *variables: Any) -> list[Any]:
+        """Returns the loop variables after an iteration."""
+        flat = iter(variables)
+        index = self._index(iteration)
+        inputs = self._body_inputs(index, flat)
+        for value, shards in zip(self.step.rows, self.scanned):
+            elements = [_element(x, index) for x in shards]
+            inputs[value] = self.executor.to_positions(value, elements)
+        body = self.step.body
+        results = self.executor.run_body(body, inputs, once=True)
+        shards_of_results = [
+            self.executor.distinct_shards(value, shards)
+            for value, shards in zip(body.results, results)
         ]
-        states, others = made[: len(self.states)], made[len(self.states) :]
-        out = [x for xs in states for x in xs]
-        for x in (x for xs in others for x in xs):
-            old = next(flat)
-            out.append(
-                old.write(row, x) if isinstance(old, tf.TensorArray) else old + x
-            )
-        return [number + 1, *out]
+        carries = shards_of_results[: len(self.carries)]
+        added = shards_of_results[len(self.carries) :]
+        variables_after = list(itertools.chain.from_iterable(carries))
+        for x in itertools.chain.from_iterable(added):
+            variables_after.append(_accumulated(next(flat), index, x))
+        return [iteration + 1, *variables_after]
 
-    def _given(self, row: Any, flat: Iterator[Any]) -> dict[Value, Any]:
-        """Returns what the body is given: its turn, the states, and what it takes from
-        outside.
+    def _index(self, iteration: Any) -> Any:
+        """Returns the index that an iteration scans."""
+        if self.reverse and self.iterations is not None:
+            return self.iterations - 1 - iteration
+        return iteration
+
+    def _body_inputs(self, index: Any, flat: Iterator[Any]) -> dict[Value, Any]:
+        """Returns the inputs of the body: the index, the carries, and captured
+        values.
         """
-        homes = len(self.carrier.homes(self.step.turn))
-        given = _taken(self.carrier, self.step)
-        given[self.step.turn] = self.carrier.spread(self.step.turn, [row] * homes)
-        for value in self.states:
-            given[value] = _spread(self.carrier, value, flat)
-        return given
+        inputs = _captured_values(self.executor, self.step)
+        devices = self.executor.shard_devices(self.step.turn)
+        copies = [index] * len(devices)
+        inputs[self.step.turn] = self.executor.to_positions(self.step.turn, copies)
+        for value in self.carries:
+            inputs[value] = _next_value(self.executor, value, flat)
+        return inputs
 
-    def finish(self, results: Sequence[Any]) -> None:
-        """Keeps the values after the last turn."""
-        flat = iter(results[1:])
+    def finish(self, variables: Sequence[Any]) -> None:
+        """Keeps the values after the last iteration."""
+        flat = iter(variables[1:])
         for value in self.step.outs:
-            found = list(itertools.islice(flat, len(self.carrier.homes(value))))
-            if isinstance(found[0], tf.TensorArray) and value not in self.carrier.lists:
-                found = [x.stack() for x in found]
-            self.carrier.values[value] = self.carrier.spread(value, found)
+            devices = self.executor.shard_devices(value)
+            shards = list(itertools.islice(flat, len(devices)))
+            is_list = isinstance(shards[0], tf.TensorArray)
+            if is_list and value not in self.executor.unstacked_values:
+                shards = [x.stack() for x in shards]
+            self.executor.values[value] = self.executor.to_positions(value, shards)
 
 
-def _taken(
-    carrier: BodyRunner, step: LoopStep | BranchStep | CallStep
+def _accumulated(variable: Any, index: Any, x: Any) -> Any:
+    """Returns a stacked output with x at an index, or a sum with x added."""
+    if isinstance(variable, tf.TensorArray):
+        return variable.write(index, x)
+    return variable + x
+
+
+def _captured_values(
+    executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
     """Returns what bodies use from outside."""
-    return {v: carrier.values[v] for v in step.taken}
+    return {value: executor.values[value] for value in step.taken}
 
 
-def _keep(carrier: BodyRunner, outs: Sequence[Value], flat: Iterator[Any]) -> None:
-    for value in outs:
-        carrier.values[value] = _spread(carrier, value, flat)
+def _next_value(executor: BodyRunner, value: Value, flat: Iterator[Any]) -> Any:
+    """Returns what `values` holds of a value, with the next of the distinct shards."""
+    count = len(executor.shard_devices(value))
+    return executor.to_positions(value, list(itertools.islice(flat, count)))
 
 
-def _spread(carrier: BodyRunner, value: Value, flat: Iterator[Any]) -> Any:
-    return carrier.spread(
-        value, list(itertools.islice(flat, len(carrier.homes(value))))
-    )
-
-
-def _rows_first(carrier: BodyRunner, value: Value, dim: str) -> list[Any]:
-    """Returns the different slices of a value, with `dim` in front."""
+def _with_leading(executor: BodyRunner, value: Value, dim: str) -> list[Any]:
+    """Returns the distinct shards of a value, transposed so that `dim` leads."""
     assert value.spec is not None
     axis = value.spec.shape.index(dim)
-    order = [axis, *(i for i in range(len(value.spec.shape)) if i != axis)]
-    found = []
-    for device, x in zip(
-        carrier.homes(value), carrier.different(value, carrier.values[value])
-    ):
+    shards = executor.distinct_shards(value, executor.values[value])
+    if axis == 0:
+        return shards
+    rest = [i for i in range(len(value.spec.shape)) if i != axis]
+    transposed = []
+    for device, x in zip(executor.shard_devices(value), shards):
         with tf.device(device):
-            found.append(tf.transpose(x, order) if axis else x)
-    return found
+            transposed.append(tf.transpose(x, [axis, *rest]))
+    return transposed
 
 
-def _row(rows: Any, number: Any) -> Any:
-    """Returns one row: of a list, or of a tensor, which TensorFlow does not copy."""
-    return rows.read(number) if isinstance(rows, tf.TensorArray) else rows[number]
+def _element(x: Any, index: Any) -> Any:
+    """Returns an element of a list, or of a tensor, which TensorFlow does not copy."""
+    return x.read(index) if isinstance(x, tf.TensorArray) else x[index]
 
 
-def _slice(value: Value, carrier: BodyRunner) -> tuple[tuple[int, ...], tf.DType]:
-    """Returns sizes and data type of one slice."""
+def _local_shape_and_dtype(
+    value: Value, executor: BodyRunner
+) -> tuple[tuple[int, ...], tf.DType]:
+    """Returns the sizes and the data type of one shard."""
     assert value.spec is not None
-    return (
-        local_shape(value.spec.shape, value.placement, carrier.mesh).sizes,
-        tf.as_dtype(value.spec.dtype),
-    )
-
-
-def _list(value: Value, carrier: BodyRunner, turns: int | None) -> tf.TensorArray:
-    sizes, dtype = _slice(value, carrier)
-    return tf.TensorArray(
-        dtype, size=turns, element_shape=sizes, clear_after_read=False
-    )
+    shape = local_shape(value.spec.shape, value.placement, executor.mesh)
+    return shape.sizes, tf.as_dtype(value.spec.dtype)
 
 
 @contextlib.contextmanager
-def _after(carrier: BodyRunner, value: Value | None) -> Iterator[None]:
-    """Lets what is made within wait for a value."""
-    waits = [] if value is None else carrier.different(value, carrier.values[value])
+def _after(executor: BodyRunner, value: Value | None) -> Iterator[None]:
+    """Has what is made within wait for a value."""
+    waits = []
+    if value is not None:
+        waits = executor.distinct_shards(value, executor.values[value])
     with tf.control_dependencies(waits):
         yield

@@ -12,7 +12,7 @@ from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh
 from meshtf.ops.common.traced_once import traced_once
 from meshtf.partition import Compute, Segment, Value
-from meshtf.runtime.lowering.local_context import Coordinates, DeviceContext
+from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 Flat = list[Any]
@@ -25,7 +25,7 @@ Outline = Callable[
 def _run(
     segment: Segment,
     mesh: Mesh,
-    coords: Coordinates,
+    coords: MeshCoordinates,
     values: Flat,
     jit: bool = False,
     outline: Outline | None = None,
@@ -40,7 +40,7 @@ def _run(
 def run_compute(
     compute: Compute,
     mesh: Mesh,
-    coords: Coordinates,
+    coords: MeshCoordinates,
     env: dict[Value, Any],
     jit: bool = False,
     outline: Outline | None = None,

@@ -2,7 +2,7 @@
 segment.
 
 Coordinates come in as scalar tensors, so that one trace serves every device;
-`Coordinates` remembers which were asked for, since a segment that asked for none gives
+`MeshCoordinates` remembers which were asked for, since a segment that asked for none gives
 every device with equal inputs the same outputs.
 """
 
@@ -32,7 +32,7 @@ from meshtf.runtime.lowering.padding import take_rows
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
-class Coordinates:
+class MeshCoordinates:
     """The coordinates of a device, as tensors by mesh axis; keeps a list of those in
     use.
     """
@@ -64,7 +64,7 @@ class DeviceContext:
         node: Node,
         plan: NodePlan,
         mesh: Mesh,
-        coords: Coordinates,
+        coords: MeshCoordinates,
         xs: tuple[Any, ...],
         compiled: bool = False,
         anywhere: bool = False,
@@ -103,7 +103,7 @@ class DeviceContext:
     def inside(self, coords: Mapping[str, Any]) -> DeviceContext:
         """Returns the same place with other tensors for its coordinates."""
         context = copy.copy(self)
-        context.coordinates = Coordinates(coords)
+        context.coordinates = MeshCoordinates(coords)
         return context
 
     def global_size(self, factor: str) -> int:

@@ -23,7 +23,7 @@ from meshtf.partition import (
     walked_only,
 )
 from meshtf.runtime.lowering.local_compute import run_compute
-from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.step_executor import StepExecutor
 
 
@@ -36,7 +36,9 @@ class SingleReplica(StepExecutor):
       jit: whether XLA compiles it.
     """
 
-    def __init__(self, program: Program, coordinates: Coordinates, jit: bool) -> None:
+    def __init__(
+        self, program: Program, coordinates: MeshCoordinates, jit: bool
+    ) -> None:
         super().__init__(program.mesh)
         self.program = program
         self.coordinates = coordinates
@@ -50,27 +52,27 @@ class SingleReplica(StepExecutor):
         self, program: Program, given: dict[Value, Any], once: bool = False
     ) -> list[Any]:
         """Returns the results of a program within this one."""
-        outer_values, outer_lists = self.values, self.lists
+        outer_values, outer_lists = self.values, self.unstacked_values
         self.values = dict(given)
-        self.lists = walked_only(program.steps, program.results)
+        self.unstacked_values = walked_only(program.steps, program.results)
         for segment in schedule(program):
             for step in (*segment.before, *segment.computes):
                 with tf.name_scope(scope(step)):
                     self._step(step)
         results = [self.values[v] for v in program.results]
         self.values = outer_values
-        self.lists = outer_lists
+        self.unstacked_values = outer_lists
         return results
 
-    def homes(self, value: Value) -> list[str | None]:
+    def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the one device, which needs no name."""
         return [None]
 
-    def different(self, value: Value, slices: Any) -> list[Any]:
+    def distinct_shards(self, value: Value, slices: Any) -> list[Any]:
         """Returns the one slice."""
         return [slices]
 
-    def spread(self, value: Value, slices: list[Any]) -> Any:
+    def to_positions(self, value: Value, slices: list[Any]) -> Any:
         """Returns the one slice."""
         return slices[0]
 
@@ -80,7 +82,7 @@ class SingleReplica(StepExecutor):
                 step, self.mesh, self.coordinates, self.values, self.jit, anywhere=True
             )
         else:
-            self.carry_out(step)
+            self.execute(step)
 
 
 def scope(step: Step) -> str:

@@ -43,22 +43,22 @@ class StepExecutor:
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.values: dict[Value, Any] = {}
-        self.lists: set[Value] = (
+        self.unstacked_values: set[Value] = (
             set()
         )  # stacks of loops that stay lists: `partition.walked_only`
 
-    def carry_out(self, step: Step) -> None:
+    def execute(self, step: Step) -> None:
         """Carries out a step that is no computation, and keeps what it makes."""
         if isinstance(step, ReadStep):
-            self.values[step.out] = self._load(step.store)
+            self.values[step.out] = self._read(step.store)
         elif isinstance(step, WriteStep):
-            self.values.update(zip(step.outs, self._put(step)))
+            self.values.update(zip(step.outs, self._write(step)))
         elif isinstance(step, GatherStatisticsStep):
-            self.values[step.out] = self._tell(step)
+            self.values[step.out] = self._gather_statistics(step)
         elif isinstance(step, WindowStep):
-            self.values[step.out] = self._window(step)
+            self.values[step.out] = self._exchange_window(step)
         elif isinstance(step, MoveStep):
-            self.values[step.out] = self._move(step)
+            self.values[step.out] = self._reshard(step)
         elif isinstance(step, Bucket):
             self.values.update(
                 zip((move.out for move in step.moves), self._bucket(step))
@@ -87,36 +87,36 @@ class StepExecutor:
         """Has what is made within wait until tensors are there."""
         return tf.control_dependencies(tensors)
 
-    def homes(self, value: Value) -> list[str | None]:
+    def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each slice of a value that can differ from
         the others.
         """
         raise NotImplementedError
 
-    def different(self, value: Value, slices: Any) -> list[Any]:
+    def distinct_shards(self, value: Value, slices: Any) -> list[Any]:
         """Returns of what `values` would hold of a value those slices, in
         that order.
         """
         raise NotImplementedError
 
-    def spread(self, value: Value, slices: list[Any]) -> Any:
+    def to_positions(self, value: Value, slices: list[Any]) -> Any:
         """Returns what `values` holds of a value with these different slices."""
         raise NotImplementedError
 
-    def _load(self, store: Store) -> Any:
+    def _read(self, store: Store) -> Any:
         raise NotImplementedError
 
-    def _put(self, step: WriteStep) -> Sequence[Any]:
+    def _write(self, step: WriteStep) -> Sequence[Any]:
         raise NotImplementedError
 
-    def _tell(self, step: GatherStatisticsStep) -> Any:
+    def _gather_statistics(self, step: GatherStatisticsStep) -> Any:
         raise NotImplementedError
 
-    def _window(self, step: WindowStep) -> Any:
+    def _exchange_window(self, step: WindowStep) -> Any:
         raise NotImplementedError
 
-    def _move(self, step: MoveStep) -> Any:
+    def _reshard(self, step: MoveStep) -> Any:
         raise NotImplementedError
 
     def _bucket(self, step: Bucket) -> list[Any]:
-        return [self._move(move) for move in step.moves]
+        return [self._reshard(move) for move in step.moves]

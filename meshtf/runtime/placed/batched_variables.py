@@ -34,16 +34,16 @@ from meshtf.runtime.placed.program.program_writer import (
     call_on,
     in_section,
 )
-from meshtf.runtime.placed.variables.packed_handles import Handles, opened
+from meshtf.runtime.placed.variables.packed_handles import Handles, unpack_handles
 from meshtf.runtime.placed.variables.read_write_phases import (
-    sort_out,
+    phases_of,
     touches_variables,
 )
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.switches import private
 
-Slices = list[Any]
+Shards = list[Any]
 
 
 class Writing(NamedTuple):
@@ -55,7 +55,7 @@ class Writing(NamedTuple):
     outputs: int
 
 
-class Together:
+class BatchedVariables:
     """Reads, cuts and writes of variables; functions of equal ones are traced once.
 
     Args:
@@ -80,7 +80,7 @@ class Together:
         """Returns all functions that were traced for it to call."""
         return list(self._functions.values())
 
-    def read(self, loads: Sequence[ReadStep]) -> dict[Value, Slices]:
+    def read(self, loads: Sequence[ReadStep]) -> dict[Value, Shards]:
         """Returns what variables hold, on each position."""
         held = [list(tensorflow_slots(load.store)) for load in loads]
         read: dict[TensorFlowSlot | None, Any] = {}
@@ -98,8 +98,8 @@ class Together:
         }
 
     def cut(
-        self, moves: Sequence[MoveStep], values: Mapping[Value, Slices]
-    ) -> dict[Value, Slices] | None:
+        self, moves: Sequence[MoveStep], values: Mapping[Value, Shards]
+    ) -> dict[Value, Shards] | None:
         """Returns what each position keeps of what it has; None: better cut by as many
         ops as values.
 
@@ -125,8 +125,8 @@ class Together:
         return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
 
     def write(
-        self, puts: Sequence[WriteStep], values: Mapping[Value, Slices]
-    ) -> dict[Value, Slices]:
+        self, puts: Sequence[WriteStep], values: Mapping[Value, Shards]
+    ) -> dict[Value, Shards]:
         """Lets ops write variables, each slice once, on the device that holds it;
         returns outputs.
         """
@@ -229,7 +229,7 @@ class Together:
             numbers = list(range(len(cells)))
 
         def with_handles(*args: Any) -> list[Any]:
-            unpacked = [h for arg in args[: len(handles)] for h in opened(arg)]
+            unpacked = [h for arg in args[: len(handles)] for h in unpack_handles(arg)]
             shards = [
                 ShardVariable(unpacked[k], cell.kind.shape, cell.kind.dtype)
                 for k, cell in zip(numbers, cells)
@@ -357,7 +357,7 @@ def _by_calls_alone(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
     """
     found: dict[Store, None] = {}
     for reads, _, others, writes in (
-        p for s in segments for p in sort_out(s.before, mesh)
+        p for s in segments for p in phases_of(s.before, mesh)
     ):
         if any(map(touches_variables, others)):
             return []

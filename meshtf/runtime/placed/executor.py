@@ -40,15 +40,15 @@ from meshtf.partition import (
 from meshtf.partition.steps import needs
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
-from meshtf.runtime.placed.batched_variables import Together
+from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, in_section
-from meshtf.runtime.placed.resharding import Mover, Slices
+from meshtf.runtime.placed.resharding import ReshardExecutor, Shards
 from meshtf.runtime.placed.segment_functions import Caller, Tracer, in_line
-from meshtf.runtime.placed.variables.read_write_phases import sort_out
+from meshtf.runtime.placed.variables.read_write_phases import phases_of
 from meshtf.runtime.storage.argument_storage import ArrayStore
 
 
-def arrange(program: Program) -> list[Segment]:
+def schedule_for_devices(program: Program) -> list[Segment]:
     """Returns the segments of a program as they suit the devices of its mesh."""
     mesh, devices = program.mesh, devices_of(program.mesh)
     return schedule(
@@ -58,12 +58,12 @@ def arrange(program: Program) -> list[Segment]:
     )
 
 
-class Placed(Mover):
+class Placed(ReshardExecutor):
     """Carries out segments and moves.
 
     Args:
       mesh: of the program.
-      segments: the program, as `arrange` returns it.
+      segments: the program, as `schedule_for_devices` returns it.
       make_caller: of a segment and the mesh, returns what calls it.
       program: what is written; None: all runs at once, or TensorFlow traces it.
     """
@@ -78,7 +78,7 @@ class Placed(Mover):
         super().__init__(mesh)
         self.segments, self.make_caller = segments, make_caller
         self.program = program
-        self.together = Together(mesh, self.devices, segments, program)
+        self.batched_variables = BatchedVariables(mesh, self.devices, segments, program)
         # What bodies share, so that a call of one that ran before costs little:
         self._schedules: dict[Program, Sequence[Segment]] = {}
         self._constants: dict[
@@ -86,10 +86,10 @@ class Placed(Mover):
         ] = {}  # by number, host and graph
         self._known_keys: dict[Placement, list[tuple[Any, ...] | None]] = {}
 
-    def run(self, results: Sequence[Value]) -> list[Slices]:
+    def run(self, results: Sequence[Value]) -> list[Shards]:
         """Runs all segments and returns the values of `results` on each position."""
         steps = [step for s in self.segments for step in (*s.before, *s.computes)]
-        self.lists = walked_only(steps, results)
+        self.unstacked_values = walked_only(steps, results)
         for segment in self.segments:
             self._all_between(segment.before)
             if segment.outs:
@@ -98,22 +98,22 @@ class Placed(Mover):
 
     def run_body(
         self, program: Program, given: dict[Value, Any], once: bool = False
-    ) -> list[Slices]:
+    ) -> list[Shards]:
         """Returns the results of a program within this one."""
         if program not in self._schedules:
-            self._schedules[program] = arrange(program)
+            self._schedules[program] = schedule_for_devices(program)
         inner = copy.copy(self)
         inner.segments, inner.values = self._schedules[program], dict(given)
         if once and len(self.devices) == 1:
             inner.make_caller = in_line(self.make_caller)
         return inner.run(program.results)
 
-    def carry_out(self, step: Step) -> None:
+    def execute(self, step: Step) -> None:
         """Carries out a step; loops and branches of a program that is written are
         traced by TensorFlow.
         """
         if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
-            super().carry_out(step)
+            super().execute(step)
             return
 
         inputs = list(dict.fromkeys(needs(step)))
@@ -121,7 +121,7 @@ class Placed(Mover):
         def run(given: list[Any]) -> list[Any]:
             traced = self._in_tensorflow()
             traced.values = dict(zip(inputs, given))
-            traced.carry_out(step)
+            traced.execute(step)
             return [traced.values[v] for v in step.outs]
 
         results = self._section(run, [self.values[v] for v in inputs])
@@ -139,8 +139,8 @@ class Placed(Mover):
         """Returns what carries out steps within what TensorFlow traces."""
         traced = copy.copy(self)
         traced.program = None
-        traced.together = copy.copy(self.together)
-        traced.together.program = None
+        traced.batched_variables = copy.copy(self.batched_variables)
+        traced.batched_variables.program = None
         if isinstance(self.make_caller, Tracer):
             traced.make_caller = self.make_caller.in_tensorflow()
         return traced
@@ -151,11 +151,11 @@ class Placed(Mover):
             run(given) if self.program is None else in_section(self.program, run, given)
         )
 
-    def homes(self, value: Value) -> list[str | None]:
+    def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the device of each slice that can differ."""
         return [key[0] for key in dict.fromkeys(self._keys(value)) if key is not None]
 
-    def different(self, value: Value, slices: Slices) -> Slices:
+    def distinct_shards(self, value: Value, slices: Shards) -> Shards:
         """Returns of a value's slices those that can differ."""
         first: dict[Any, Any] = {}
         for key, x in zip(self._keys(value), slices):
@@ -163,7 +163,7 @@ class Placed(Mover):
                 first.setdefault(key, x)
         return list(first.values())
 
-    def spread(self, value: Value, slices: Slices) -> Slices:
+    def to_positions(self, value: Value, slices: Shards) -> Shards:
         """Returns a slice for each position."""
         keys = self._keys(value)
         held = dict(
@@ -172,24 +172,24 @@ class Placed(Mover):
         return [None if key is None else held[key] for key in keys]
 
     def _all_between(self, steps: Sequence[Step]) -> None:
-        for reads, cuts, others, writes in sort_out(steps, self.mesh):
+        for reads, cuts, others, writes in phases_of(steps, self.mesh):
             with self._scope("load/"):
-                self.values.update(self.together.read(reads))
-            cut = self.together.cut(cuts, self.values)
+                self.values.update(self.batched_variables.read(reads))
+            cut = self.batched_variables.cut(cuts, self.values)
             self.values.update(cut or {})
             for step in others if cut else (*cuts, *others):
                 self._between(step)
             with self._scope("put/"):
-                self.values.update(self.together.write(writes, self.values))
+                self.values.update(self.batched_variables.write(writes, self.values))
 
     def _between(self, step: Any) -> None:
         with self._scope(_scope(step)):
-            self.carry_out(step)
+            self.execute(step)
 
     def _scope(self, name: str) -> contextlib.AbstractContextManager[Any]:
         return tf.name_scope(name) if self.program is None else self.program.scope(name)
 
-    def _load(self, store: Store) -> Slices:
+    def _read(self, store: Store) -> Shards:
         if self.program is None:
             return store.read()
         if store.kind in ("parameter", "state"):  # it has another value at each call
@@ -197,7 +197,7 @@ class Placed(Mover):
         if isinstance(store, ArrayStore):
             outside = store.array
 
-            def read(array: Any) -> Slices:
+            def read(array: Any) -> Shards:
                 store.array = array
                 try:
                     return store.read()
@@ -212,12 +212,12 @@ class Placed(Mover):
             ]
         return [None if x is None else self.program.capture(x) for x in store.read()]
 
-    def _put(self, step: WriteStep) -> list[Slices]:
+    def _write(self, step: WriteStep) -> list[Shards]:
         """Writes each slice once, on the device that holds it; what tells the world
         runs once.
         """
         if step.variables:
-            return list(self.together.write([step], self.values).values())
+            return list(self.batched_variables.write([step], self.values).values())
 
         def run(values: list[Any]) -> list[Any]:
             with tf.device("/device:CPU:0"):
@@ -264,7 +264,7 @@ class Placed(Mover):
         ]
         return self.mesh.has(tuple(states))
 
-    def _shared(self, value: Value, slices: Slices) -> Slices:
+    def _shared(self, value: Value, slices: Shards) -> Shards:
         """Returns slices with one tensor for all positions of a device that hold the
         same.
         """

@@ -20,11 +20,11 @@ from meshtf.partition import Compute, Segment, Step, Value, WriteStep
 from meshtf.runtime.devices.names import host_of
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.lowering.local_compute import Flat, run_compute
-from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.executor import Placed
-from meshtf.runtime.placed.resharding import Slices
+from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import Caller
-from meshtf.runtime.placed.variables.read_write_phases import sort_out
+from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 # What bad values lead to; others, such as lost workers or a full memory, would come
 # again.
@@ -46,18 +46,18 @@ class _Again(Placed):
     """Runs a program op by op, and writes nothing."""
 
     def _all_between(self, steps: Sequence[Step]) -> None:
-        for reads, cuts, others, writes in sort_out(steps, self.mesh):
-            self.values.update(self.together.read(reads))
+        for reads, cuts, others, writes in phases_of(steps, self.mesh):
+            self.values.update(self.batched_variables.read(reads))
             for step in (*cuts, *others):
-                self.carry_out(step)
+                self.execute(step)
             if writes:
                 raise _Failed
 
-    def _put(self, step: WriteStep) -> list[Slices]:
+    def _write(self, step: WriteStep) -> list[Shards]:
         return []
 
 
-def explained(
+def explain_failure(
     error: tf.errors.OpError,
     mesh: Mesh,
     segments: Sequence[Segment],
@@ -90,7 +90,7 @@ def _one_by_one(segment: Segment, mesh: Mesh) -> Caller:
             return run(coords, values)
 
     def run(coords: dict[str, Any], values: Flat) -> tuple[Flat, set[str]]:
-        coordinates = Coordinates(coords)
+        coordinates = MeshCoordinates(coords)
         env: dict[Value, Any] = dict(zip(segment.ins, values))
         for compute in segment.computes:
             try:
@@ -128,7 +128,7 @@ def _one_by_one_compiled(segment: Segment, mesh: Mesh) -> Caller:
 def _compiled(compute: Compute, mesh: Mesh, coords: dict[str, Any]) -> Any:
     def body(arguments: list[Any]) -> list[Any]:
         env: dict[Value, Any] = dict(zip(compute.inputs, arguments))
-        run_compute(compute, mesh, Coordinates(coords), env)
+        run_compute(compute, mesh, MeshCoordinates(coords), env)
         return [env[v] for v in compute.outs]
 
     return tf.function(body, autograph=False, jit_compile=True)

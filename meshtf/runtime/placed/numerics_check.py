@@ -23,10 +23,10 @@ from meshtf.mesh import Mesh, Partial
 from meshtf.names import has_gradient
 from meshtf.partition import Bucket, MoveStep, ReadStep, Segment, Step, Value, WriteStep
 from meshtf.runtime.placed.executor import Placed
-from meshtf.runtime.placed.resharding import Slices
+from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import run_directly
 from meshtf.runtime.placed.variables.read_write_phases import (
-    sort_out,
+    phases_of,
     touches_variables,
 )
 
@@ -62,11 +62,11 @@ class Checked(Placed):
     def __init__(self, mesh: Mesh, segments: Sequence[Segment]) -> None:
         super().__init__(mesh, segments, run_directly)
 
-    def carry_out(self, step: Step) -> None:
+    def execute(self, step: Step) -> None:
         """Carries out a step and refuses a sum that is not finite. Raises
         NumericsError.
         """
-        super().carry_out(step)
+        super().execute(step)
         moves = (
             step.moves
             if isinstance(step, Bucket)
@@ -99,14 +99,14 @@ class Checked(Placed):
                 )
 
     def _all_between(self, steps: Sequence[Step]) -> None:
-        for reads, cuts, others, writes in sort_out(steps, self.mesh):
-            self.values.update(self.together.read(reads))
+        for reads, cuts, others, writes in phases_of(steps, self.mesh):
+            self.values.update(self.batched_variables.read(reads))
             for load in reads:
                 self._check_read(load)
             for step in (*cuts, *others):
-                self.carry_out(step)
+                self.execute(step)
             for put in writes:
-                self.values.update(self.together.write([put], self.values))
+                self.values.update(self.batched_variables.write([put], self.values))
                 self._check_written(put)
 
     def _check(
@@ -146,8 +146,8 @@ class Checked(Placed):
 def check(
     what: str,
     node: Node,
-    ins: Sequence[tuple[Spec, Slices]],
-    outs: Sequence[tuple[Spec, Slices]],
+    ins: Sequence[tuple[Spec, Shards]],
+    outs: Sequence[tuple[Spec, Shards]],
 ) -> None:
     """Refuses what an op made if it is not finite.
 
@@ -179,7 +179,7 @@ def check(
 
 
 def _error(
-    headline: str, node: Node, spec: Spec, ins: Sequence[tuple[Spec, Slices]]
+    headline: str, node: Node, spec: Spec, ins: Sequence[tuple[Spec, Shards]]
 ) -> NumericsError:
     where = {"module": "/".join(node.path)} if node.path else {}
     note = ", in the gradient of the line below" if node.primals else ""
@@ -194,7 +194,7 @@ def _error(
     )
 
 
-def _arrays(slices: Slices) -> Iterator[Any]:
+def _arrays(slices: Shards) -> Iterator[Any]:
     """Yields the different slices as numpy arrays; half floats as float64, which numpy
     knows.
     """
@@ -202,7 +202,7 @@ def _arrays(slices: Slices) -> Iterator[Any]:
         yield np.asarray(x if x.dtype.is_complex else tf.cast(x, tf.float64))
 
 
-def _worst(slices: Slices, test: Callable[[Any], Any]) -> str:
+def _worst(slices: Shards, test: Callable[[Any], Any]) -> str:
     """Returns of how many elements of the first bad slice a test holds; "": of none."""
     for array in _arrays(slices):
         if test(array).any():
@@ -210,7 +210,7 @@ def _worst(slices: Slices, test: Callable[[Any], Any]) -> str:
     return ""
 
 
-def _range(spec: Spec, slices: Slices) -> str:
+def _range(spec: Spec, slices: Shards) -> str:
     arrays = [array for array in _arrays(slices) if array.size]
     if not arrays or np.iscomplexobj(arrays[0]):
         return f"{spec.dtype} {spec.shape!r}"

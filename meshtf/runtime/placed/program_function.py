@@ -23,8 +23,8 @@ from meshtf.runtime.lowering.program_summary import (
     collectives_of,
     memory_of,
 )
-from meshtf.runtime.placed.executor import Placed, arrange
-from meshtf.runtime.placed.failure_report import explained
+from meshtf.runtime.placed.executor import Placed, schedule_for_devices
+from meshtf.runtime.placed.failure_report import explain_failure
 from meshtf.runtime.placed.numerics_check import Checked
 from meshtf.runtime.placed.program.function_calls import GraphFunction
 from meshtf.runtime.placed.program.program_writer import ProgramWriter
@@ -51,7 +51,7 @@ class Compiled:
     def __init__(self, recorded: Recorded, stores: Sequence[Any], jit: bool) -> None:
         self.mesh, self.stores, self.jit = recorded.mesh, stores, jit
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
-        self.segments = arrange(self.program)
+        self.segments = schedule_for_devices(self.program)
         self.patterns: list[tuple[int, ...]] = []
         self.function: ProgramFunction | None = None  # from the first call on
         self.cpus = only_cpus(devices_of(self.mesh))
@@ -73,7 +73,9 @@ class Compiled:
             return self._wrap(self.function(flat))
         except tf.errors.OpError as error:
             self._fill(flat)
-            problem = explained(error, self.mesh, self.segments, self.program.results)
+            problem = explain_failure(
+                error, self.mesh, self.segments, self.program.results
+            )
             if problem is error:
                 raise
             raise problem from error
@@ -116,7 +118,7 @@ class Compiled:
             devices.extend(
                 placed.devices[pattern.index(k)] for k in range(len(different))
             )
-        self.callees = [*tracer.callees(), *placed.together.callees()]
+        self.callees = [*tracer.callees(), *placed.batched_variables.callees()]
         return ProgramFunction(
             program.finish(results, devices),
             program.captured,

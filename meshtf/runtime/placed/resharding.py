@@ -1,6 +1,6 @@
 """Moves of the placed runtime: plain TensorFlow ops between the devices of positions.
 
-    class Placed(Mover): ...       # `carry_out` of a move finds these
+    class Placed(Mover): ...       # `execute` of a move finds these
 
 A value is a list with one tensor for each position, None where it lies at another
 stage. What groups of positions would do alike, since they hold the very same tensors,
@@ -24,10 +24,10 @@ from meshtf.runtime.placed.collectives.window_exchange import rows_of_slices
 from meshtf.runtime.placed.program.symbolic_tensor import runs_now
 from meshtf.runtime.placed.program.tensor_ops import identity, split
 
-Slices = list[Any]
+Shards = list[Any]
 
 
-class Mover(StepExecutor):
+class ReshardExecutor(StepExecutor):
     """Carries out communication between the positions of a mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
@@ -35,12 +35,12 @@ class Mover(StepExecutor):
         self.devices = devices_of(mesh)
         self.separate = kept_separate(mesh)
 
-    def _move(self, step: MoveStep) -> Slices:
+    def _reshard(self, step: MoveStep) -> Shards:
         cut, join = _axes(step)
         before, kind = step.move.before, step.move.kind
         reduction = before.kind if isinstance(before, Partial) else ""
 
-        def collective(xs: Slices, devices: Sequence[str]) -> Slices:
+        def collective(xs: Shards, devices: Sequence[str]) -> Shards:
             how = collectives_for(devices, self.separate)
             if kind == "all_reduce":
                 return how.all_reduce(xs, devices, reduction)
@@ -58,7 +58,7 @@ class Mover(StepExecutor):
             return self._permute(step)
         return self._grouped(self._gated(step), (step.move.axis,), collective)
 
-    def _bucket(self, step: Bucket) -> list[Slices]:
+    def _bucket(self, step: Bucket) -> list[Shards]:
         """Returns what each of several reductions makes, all of them in one
         collective.
         """
@@ -68,7 +68,7 @@ class Mover(StepExecutor):
         assert isinstance(move.before, Partial)
         kind = move.before.kind
 
-        def collective(some: Slices, devices: Sequence[str]) -> Slices:
+        def collective(some: Shards, devices: Sequence[str]) -> Shards:
             how = collectives_for(devices, self.separate)
             if move.kind == "all_reduce":
                 return bucketed.all_reduce(how, some, devices, kind)
@@ -77,7 +77,7 @@ class Mover(StepExecutor):
         made = self._grouped(xs, (move.axis,), collective)
         return [[None if y is None else y[k] for y in made] for k in range(len(cuts))]
 
-    def _gated(self, step: MoveStep) -> Slices:
+    def _gated(self, step: MoveStep) -> Shards:
         """Returns what is moved, once what the move waits for is there.
 
         Where one op of the move takes all slices of a group, it is enough that one of
@@ -101,7 +101,7 @@ class Mover(StepExecutor):
                 xs[position] = done[id(x), id(after)]
         return xs
 
-    def _permute(self, step: MoveStep) -> Slices:
+    def _permute(self, step: MoveStep) -> Shards:
         """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
         xs, out = self.values[step.src], list(self.values[step.src])
         for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
@@ -111,12 +111,12 @@ class Mover(StepExecutor):
                 )
         return out
 
-    def _restage(self, step: MoveStep) -> Slices:
+    def _restage(self, step: MoveStep) -> Shards:
         """Returns what is dropped but at one stage, sent from one to another, or from
         one to all.
         """
         xs, before, after = self.values[step.src], step.move.before, step.move.after
-        out: Slices = [None] * self.mesh.size
+        out: Shards = [None] * self.mesh.size
         for group in self.mesh.groups(step.move.axis):
             targets = (
                 range(len(group))
@@ -131,7 +131,7 @@ class Mover(StepExecutor):
                     )
         return out
 
-    def _slice(self, step: MoveStep, cut: int) -> Slices:
+    def _slice(self, step: MoveStep, cut: int) -> Shards:
         """Returns what each position keeps; a device that keeps several pieces cuts
         once.
         """
@@ -155,17 +155,17 @@ class Mover(StepExecutor):
 
     def _grouped(
         self,
-        xs: Slices,
+        xs: Shards,
         axes: tuple[str, ...],
-        collective: Callable[[Slices, Sequence[str]], Slices],
-    ) -> Slices:
+        collective: Callable[[Shards, Sequence[str]], Shards],
+    ) -> Shards:
         """Runs a collective in each group along `axes`, once for groups that hold the
         same.
 
         In a graph those of one memory share results, whichever their devices are.
         """
-        out: Slices = [None] * self.mesh.size
-        done: dict[Any, Slices] = {}
+        out: Shards = [None] * self.mesh.size
+        done: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
             if any(xs[p] is None for p in group):  # it lies at another stage
                 continue
@@ -181,14 +181,14 @@ class Mover(StepExecutor):
                 out[position] = y
         return out
 
-    def _tell(self, step: GatherStatisticsStep) -> Slices:
-        def stack(told: Slices, devices: Sequence[str]) -> Slices:
+    def _gather_statistics(self, step: GatherStatisticsStep) -> Shards:
+        def stack(told: Shards, devices: Sequence[str]) -> Shards:
             how = collectives_for(devices, self.separate)
             return list(zip(*(how.stack(ts, devices) for ts in zip(*told))))
 
         return self._grouped(self.values[step.src], step.axes, stack)
 
-    def _window(self, step: WindowStep) -> Slices:
+    def _exchange_window(self, step: WindowStep) -> Shards:
         assert step.src.spec is not None
         axis = step.src.spec.shape.index(step.dim)
         rows = step.factor_size // self.mesh.axes[step.axis]
@@ -200,7 +200,7 @@ class Mover(StepExecutor):
             high - low for low, high in ends
         )  # one trace: equal lengths on all devices
 
-        def exchange(xs: Slices, devices: Sequence[str]) -> Slices:
+        def exchange(xs: Shards, devices: Sequence[str]) -> Shards:
             return [
                 rows_of_slices(xs, devices, j, axis, low, low + length, step)
                 for j, (low, _) in enumerate(ends)

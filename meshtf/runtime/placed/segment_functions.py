@@ -18,7 +18,7 @@ import tensorflow as tf
 from meshtf.mesh import Mesh
 from meshtf.partition import Segment
 from meshtf.runtime.lowering.local_compute import Flat, _run
-from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
@@ -33,7 +33,7 @@ def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     def call(
         device: str, coords: dict[str, Any], values: Flat
     ) -> tuple[Flat, set[str]]:
-        coordinates = Coordinates(coords)
+        coordinates = MeshCoordinates(coords)
         with tf.device(device):
             return _run(segment, mesh, coordinates, values), coordinates.used
 
@@ -73,7 +73,7 @@ class Traced:
         ]
 
         def body(*args: Any) -> list[Any]:
-            coordinates = Coordinates(dict(zip(axes, args[len(flat) :])))
+            coordinates = MeshCoordinates(dict(zip(axes, args[len(flat) :])))
             ys = _run(
                 self.segment,
                 self.mesh,

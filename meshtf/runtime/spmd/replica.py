@@ -24,7 +24,7 @@ from meshtf.partition import (
     WindowStep,
     WriteStep,
 )
-from meshtf.runtime.lowering.local_context import Coordinates
+from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.lowering.single_replica import SingleReplica
 from meshtf.runtime.lowering.variable_writes import write
 from meshtf.runtime.spmd import stablehlo_collectives
@@ -47,22 +47,22 @@ class Replica(SingleReplica):
         variables: Mapping[Store, tf.Variable],
         inputs: Mapping[Store, Any],
     ) -> None:
-        super().__init__(program, Coordinates(_coordinates(program.mesh)), jit=True)
+        super().__init__(program, MeshCoordinates(_coordinates(program.mesh)), jit=True)
         self.variables, self.inputs = variables, inputs
 
-    def _load(self, store: Store) -> Any:
+    def _read(self, store: Store) -> Any:
         if store in self.variables:
             return self.variables[store].read_value()
         return self.inputs[store] if store in self.inputs else store.read()[0]
 
-    def _put(self, step: WriteStep) -> Sequence[Any]:
+    def _write(self, step: WriteStep) -> Sequence[Any]:
         variables = [self.variables[store] for store in step.variables]
         inputs = [self.values[v] for v in step.values]
         return write(
             step.write_op, variables, inputs, len(step.outs), temporaries=False
         )
 
-    def _move(self, step: MoveStep) -> Any:
+    def _reshard(self, step: MoveStep) -> Any:
         assert step.src.spec is not None
         move, names, x = step.move, step.src.spec.shape.names, self.values[step.src]
         if step.after is not None:
@@ -92,13 +92,13 @@ class Replica(SingleReplica):
         start = self.coordinates[axis] * size
         return tf.slice(x, [*begin[:cut], start, *begin[cut + 1 :]], sizes)
 
-    def _tell(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
+    def _gather_statistics(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
         groups = self.mesh.groups(*step.axes)
         return tuple(
             stablehlo_collectives.stack(x, groups) for x in self.values[step.src]
         )
 
-    def _window(self, step: WindowStep) -> Any:
+    def _exchange_window(self, step: WindowStep) -> Any:
         assert step.src.spec is not None
         return exchange(
             self.values[step.src],

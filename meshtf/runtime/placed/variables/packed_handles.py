@@ -76,7 +76,7 @@ class Handles:
         return self._tensors[pack]
 
 
-def opened(handles: Any) -> list[Any]:
+def unpack_handles(handles: Any) -> list[Any]:
     """Returns the handles that a tensor holds."""
     if not handles.shape.rank:
         return [handles]

@@ -35,7 +35,7 @@ class Phase(NamedTuple):
     writes: list[WriteStep]
 
 
-def sort_out(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
+def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     """Returns steps in phases: a read after a write, or a use of what it gives, starts
     another.
     """

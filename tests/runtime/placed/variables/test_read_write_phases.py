@@ -12,7 +12,7 @@ from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.partition import MoveStep, ReadStep, WriteStep
 from meshtf.partition.steps import makes, needs
-from meshtf.runtime.placed.variables.read_write_phases import sort_out
+from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 MESH = mtf.Mesh("data:2;model:2", "batch:data;e:model", optimizer_layout="d:data")
 
@@ -22,7 +22,7 @@ def sorted_steps(fn, **layouts):
     step = mtf.function(fn, mesh=MESH, **layouts)
     program = step.lower(np.ones((4, 8), "float32")).program
     steps = [s for s in program.steps if isinstance(s, (ReadStep, WriteStep, MoveStep))]
-    return steps, sort_out(steps, MESH)
+    return steps, phases_of(steps, MESH)
 
 
 def variables(number):
