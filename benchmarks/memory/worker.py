@@ -39,7 +39,7 @@ from meshtf.runtime.placed.batched_variables import BatchedVariables
 from meshtf.runtime.placed.collectives import bucketed
 from meshtf.runtime.placed.collectives.primitives import combine
 from meshtf.runtime.placed.executor import Placed
-from meshtf.runtime.placed.program.tensor_ops import identity
+from meshtf.runtime.placed.program.tensor_ops import identity, stack
 from meshtf.runtime.variable import Variable
 
 
@@ -49,23 +49,24 @@ class Alone(Placed):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.devices = self.devices[:1]
-        self.batched_variables = BatchedVariables(
-            self.mesh, self.devices, self.segments
+        self.variables = BatchedVariables(
+            self.mesh, self.devices, self.segments, self.program
         )
 
-    def _all_between(self, steps: Sequence[Step]) -> None:
+    def _execute_before(self, steps: Sequence[Step]) -> None:
         for step in steps:  # with no others to share calls with
-            self._between(step)
+            self._execute_in_scope(step)
 
     def _read(self, store: Store) -> list[Any]:
         return super()._read(store)[:1]
 
     def _call(self, segment: Segment) -> None:
-        with tf.device(self.devices[0]):
-            ys, _ = self.make_caller(segment, self.mesh)(
-                {axis: self._constant(0, self.devices[0]) for axis in self.mesh.axes},
-                [self.values[v][0] for v in segment.ins],
-            )
+        device = self.devices[0]
+        ys, _ = self.make_caller(segment, self.mesh)(
+            device,
+            {axis: self._constant(0, device) for axis in self.mesh.axes},
+            [self.values[v][0] for v in segment.ins],
+        )
         self.values.update((value, [y]) for value, y in zip(segment.outs, ys))
 
     def _reshard(self, step: MoveStep) -> list[Any]:
@@ -74,15 +75,21 @@ class Alone(Placed):
         if step.after is not None:
             x = identity(x, self.devices[0], self.values[step.after][0])
         cut, join = _axis(step, step.move.after), _axis(step, step.move.before)
-        with tf.device(self.devices[0]):
-            return [_stand_in(step.move.kind, x, number, cut, join)]
+        return [self._stand_in(step.move.kind, x, number, cut, join)]
+
+    def _stand_in(self, kind: str, x: Any, number: int, cut: int, join: int) -> Any:
+        def run(x: Any) -> Any:
+            with tf.device(self.devices[0]):
+                return _stand_in(kind, x, number, cut, join)
+
+        return self._section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
         move, cuts = step.moves[0].move, [_axis(m, m.move.after) for m in step.moves]
         number = self.mesh.axes[move.axis]
         how = SimpleNamespace(
             **{
-                kind: lambda xs, *_: [_stand_in(move.kind, xs[0], number, 0, 0)]
+                kind: lambda xs, *_: [self._stand_in(move.kind, xs[0], number, 0, 0)]
                 for kind in ("all_reduce", "reduce_scatter")
             }
         )
@@ -97,9 +104,9 @@ class Alone(Placed):
         return [[y] for y in made[0]]
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
-        (told,), slices = self.values[step.src], step.slices(self.mesh)
-        with tf.device(self.devices[0]):
-            return [tuple(tf.stack([t] * slices) for t in told)]
+        (statistics,) = self.values[step.src]
+        copies, device = step.slices(self.mesh), self.devices[0]
+        return [tuple(stack([x] * copies, device) for x in statistics)]
 
 
 def _axis(step: MoveStep, state: State) -> int:

@@ -1,16 +1,16 @@
-"""Reads, cuts and updates of many variables by one call on each device, traced once for
-all.
+"""Reads, slices and updates of many variables by one call on each device, traced once
+for all.
 
 A model has hundreds of variables on each of many devices, and every op and every input
-that TensorFlow is told of makes the first step longer. What devices do alike is one
-function of variables' handles; on CPUs all handles of a position come as one tensor.
+of a program makes its first step longer. What several devices do in the same way is one
+function of handles of variables; on CPUs all handles of a position are one tensor.
 
-    together = Together(mesh, devices, segments)
-    for reads, cuts, others, writes in sort_out(segment.before, mesh):
-      values.update(together.read(reads))
-      values.update(together.cut(cuts, values))
-      ...                                            # others
-      values.update(together.write(writes, values))
+    variables = BatchedVariables(mesh, devices, segments)
+    for reads, slices, remaining, writes in phases_of(segment.before, mesh):
+        values.update(variables.read(reads))
+        values.update(variables.slice(slices, values))
+        ...                                            # remaining
+        values.update(variables.write(writes, values))
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.graph import Store, WriteOp
-from meshtf.mesh import Mesh, Sharded
+from meshtf.graph import Store
+from meshtf.mesh import Mesh
 from meshtf.ops.common.traced_once import traced_once
 from meshtf.partition import MoveStep, ReadStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
@@ -34,6 +34,13 @@ from meshtf.runtime.placed.program.program_writer import (
     call_on,
     in_section,
 )
+from meshtf.runtime.placed.variables.batched_functions import (
+    Update,
+    VariableFunction,
+    reading,
+    slicing,
+    updating,
+)
 from meshtf.runtime.placed.variables.packed_handles import Handles, unpack_handles
 from meshtf.runtime.placed.variables.read_write_phases import (
     phases_of,
@@ -44,19 +51,19 @@ from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.switches import private
 
 Shards = list[Any]
+Slots = Sequence[TensorFlowSlot | None]
 
 
-class Writing(NamedTuple):
-    """An op that writes variables, on one device."""
+class _Batch(NamedTuple):
+    """Steps that the same positions carry out, each for slots of its own."""
 
-    op: WriteOp
-    cells: list[TensorFlowSlot]
-    inputs: list[Any]
-    outputs: int
+    steps: tuple[int, ...]  # indices of the steps
+    positions: list[int]
 
 
 class BatchedVariables:
-    """Reads, cuts and writes of variables; functions of equal ones are traced once.
+    """Reads, slices and updates of variables; functions that do the same are traced
+    once.
 
     Args:
       mesh: of the variables.
@@ -72,7 +79,9 @@ class BatchedVariables:
         segments: Sequence[Segment],
         program: ProgramWriter | None = None,
     ) -> None:
-        self.mesh, self.devices, self.segments = mesh, devices, segments
+        self.mesh = mesh
+        self.devices = devices
+        self.segments = segments
         self.program = program
         self._functions: dict[Any, GraphFunction] = {}
 
@@ -80,167 +89,155 @@ class BatchedVariables:
         """Returns all functions that were traced for it to call."""
         return list(self._functions.values())
 
-    def read(self, loads: Sequence[ReadStep]) -> dict[Value, Shards]:
-        """Returns what variables hold, on each position."""
-        held = [list(tensorflow_slots(load.store)) for load in loads]
-        read: dict[TensorFlowSlot | None, Any] = {}
-        for which, positions in self._alike(held):
-            for p in positions:
-                cells = [held[k][p] for k in which]
-                if self._pays(which, positions):
-                    ys = self._call(self.devices[p], *_reading(cells))
+    def read(self, steps: Sequence[ReadStep]) -> dict[Value, Shards]:
+        """Returns the values of variables on each position."""
+        slots_of_steps = [list(tensorflow_slots(step.store)) for step in steps]
+        shards: dict[TensorFlowSlot | None, Any] = {}
+        for batch in self._batches(slots_of_steps):
+            for position in batch.positions:
+                slots: list[Any] = [slots_of_steps[k][position] for k in batch.steps]
+                device = self.devices[position]
+                if self._pays(batch):
+                    values = self._call(reading(slots), device)
                 else:
-                    ys = [self._read_one(cell, self.devices[p]) for cell in cells]
-                read.update(zip(cells, ys))
+                    values = [self._read_one(slot, device) for slot in slots]
+                shards.update(zip(slots, values))
         return {
-            load.out: [read.get(cell) for cell in cells]
-            for load, cells in zip(loads, held)
+            step.out: [shards.get(slot) for slot in slots]
+            for step, slots in zip(steps, slots_of_steps)
         }
 
-    def cut(
-        self, moves: Sequence[MoveStep], values: Mapping[Value, Shards]
+    def slice(
+        self, steps: Sequence[MoveStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards] | None:
-        """Returns what each position keeps of what it has; None: better cut by as many
-        ops as values.
-
-        Positions of one device share ops.
+        """Returns each position's slices of what it has; None where one op for each
+        value is better.
         """
         if (
-            len(moves) < 2
+            len(steps) < 2
             or self._runs_now()
             or len(set(self.devices)) < len(self.devices)
-            or any(x is None for move in moves for x in values[move.src])
+            or any(x is None for step in steps for x in values[step.src])
         ):
             return None
-        axes = list(dict.fromkeys(move.move.axis for move in moves))
-        made = []
-        for device, coord, *xs in zip(
-            self.devices, self.mesh.coords, *(values[m.src] for m in moves)
-        ):
-            coords = dict(zip(self.mesh.axes, coord))
-            args = [*(self._constant(coords[axis], device) for axis in axes), *xs]
-            key = tuple((id(m), tuple(x.shape)) for m, x in zip(moves, xs))
-            function = self._traced(key, _cutting(moves, axes, self.mesh), args)
-            made.append(call_on(function, args, device, self.program))
-        return {move.out: list(slices) for move, slices in zip(moves, zip(*made))}
+        axes = list(dict.fromkeys(step.move.axis for step in steps))
+        outputs: list[Shards] = [[] for _ in steps]
+        for position, device in enumerate(self.devices):
+            coordinates = dict(zip(self.mesh.axes, self.mesh.coords[position]))
+            shards = [values[step.src][position] for step in steps]
+            args = [self._constant(coordinates[axis], device) for axis in axes]
+            args += shards
+            key = tuple((id(s), tuple(x.shape)) for s, x in zip(steps, shards))
+            function = self._traced(key, slicing(steps, axes, self.mesh), args)
+            results = call_on(function, args, device, self.program)
+            for output, x in zip(outputs, results):
+                output.append(x)
+        return {step.out: output for step, output in zip(steps, outputs)}
 
     def write(
-        self, puts: Sequence[WriteStep], values: Mapping[Value, Shards]
+        self, steps: Sequence[WriteStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards]:
-        """Lets ops write variables, each slice once, on the device that holds it;
-        returns outputs.
+        """Makes updates, each of a shard once, on the device that has it; returns the
+        outputs of the ops.
         """
-        held = [
-            [list(tensorflow_slots(store)) for store in put.variables] for put in puts
+        slots_of_steps = [
+            [list(tensorflow_slots(store)) for store in step.variables]
+            for step in steps
         ]
-        made: dict[tuple[int, TensorFlowSlot], list[Any]] = {}
-        for which, positions in self._alike([cells[0] for cells in held]):
-            for p in positions:
-                writings = [
-                    Writing(
-                        puts[k].write_op,
-                        [cells[p] for cells in held[k]],
-                        [values[v][p] for v in puts[k].values],
-                        len(puts[k].outs),
-                    )
-                    for k in which
+        written = [slots[0] for slots in slots_of_steps]
+        outputs: dict[tuple[int, TensorFlowSlot], list[Any]] = {}
+        for batch in self._batches(written):
+            for position in batch.positions:
+                updates = [
+                    _update(steps[k], slots_of_steps[k], values, position)
+                    for k in batch.steps
                 ]
-                if self._pays(which, positions):
-                    ys = iter(self._call(self.devices[p], *_writing(writings)))
+                device = self.devices[position]
+                if self._pays(batch):
+                    results = iter(self._call(updating(updates), device))
                 else:
-                    ys = iter(self._carry_out(writings, self.devices[p]))
-                made.update(
-                    ((k, held[k][0][p]), [next(ys) for _ in puts[k].outs])
-                    for k in which
-                )
+                    results = iter(self._update_each(updates, device))
+                for k in batch.steps:
+                    key: Any = k, written[k][position]
+                    outputs[key] = [next(results) for _ in steps[k].outs]
         return {
-            out: [
-                None if cell is None else made[k, cell][j]
-                for _, cell in zip(self.devices, held[k][0])
-            ]
-            for k, put in enumerate(puts)
-            for j, out in enumerate(put.outs)
+            out: [None if slot is None else outputs[k, slot][j] for slot in written[k]]
+            for k, step in enumerate(steps)
+            for j, out in enumerate(step.outs)
         }
 
-    def _alike(
-        self, held: Sequence[Sequence[TensorFlowSlot | None]]
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yields (which, positions): those of some variables that each of these
-        positions is to handle.
+    def _batches(self, slots_of_steps: Sequence[Slots]) -> Iterator[_Batch]:
+        """Yields batches of steps with the positions that carry them out: of those that
+        share a slot, the first.
 
         Args:
-          held: each variable's cells, of each position; positions that share one handle
-            it once.
+          slots_of_steps: each step's slots, of each position.
         """
-        done: set[tuple[int, TensorFlowSlot | None]] = set()
-        found: dict[tuple[int, ...], list[int]] = {}
-        for position, (_, *cells) in enumerate(zip(self.devices, *held)):
-            mine = [
-                k for k, c in enumerate(cells) if c is not None and (k, c) not in done
-            ]
-            done.update((k, cells[k]) for k in mine)
-            found.setdefault(tuple(mine), []).append(position)
-        yield from (
-            (list(which), positions) for which, positions in found.items() if which
-        )
+        done: set[tuple[int, TensorFlowSlot]] = set()
+        positions: dict[tuple[int, ...], list[int]] = {}
+        for position in range(len(self.devices)):
+            steps = []
+            for k, slots in enumerate(slots_of_steps):
+                slot = slots[position]
+                if slot is not None and (k, slot) not in done:
+                    done.add((k, slot))
+                    steps.append(k)
+            if steps:
+                positions.setdefault(tuple(steps), []).append(position)
+        for batch, its_positions in positions.items():
+            yield _Batch(batch, its_positions)
 
     @functools.cached_property
     def _handles(self) -> Handles | None:
-        """The handles as one tensor for each position, where that may be and pays.
+        """The handles as one tensor for each position, where that is possible and pays.
 
-        What reads and writes is ordered by the tensor that has the handle, so it is all
-        or none.
+        Reads and writes are ordered by the tensor of the handle, so it is all or none.
         """
-        stores = _by_calls_alone(self.segments, self.mesh)
+        stores = _batched_stores(self.segments, self.mesh)
         if not private("packed_handles"):
             return None
         if len(stores) < 2 or not share_memory(self.devices):
             return None
         handles = Handles(self.devices, stores)
-        return handles if handles.spread() else None
+        return handles if handles.on_several_positions() else None
 
     def _runs_now(self) -> bool:
         return self.program is None and tf.executing_eagerly()
 
-    def _pays(self, which: Sequence[int], positions: Sequence[int]) -> bool:
-        """Whether to trace a function for some variables of some positions; never in
-        eager mode.
-        """
+    def _pays(self, batch: _Batch) -> bool:
+        """Whether to trace a function for a batch; never in eager mode."""
         if self._runs_now():
             return False
-        return self._handles is not None or len(which) > 1 and len(positions) > 1
-
-    def _call(
-        self,
-        device: str,
-        key: Any,
-        body: Callable[..., Any],
-        cells: Sequence[TensorFlowSlot],
-        inputs: Sequence[Any],
-    ) -> list[Any]:
-        """Calls a function of variables and tensors, which is traced at its first call.
-
-        Only what is given tensors writes.
-        """
         if self._handles is not None:
-            handles, numbers = self._handles.of(cells)
+            return True
+        return len(batch.steps) > 1 and len(batch.positions) > 1
+
+    def _call(self, function: VariableFunction, device: str) -> list[Any]:
+        """Calls a function of variables and tensors, which is traced at its first
+        call.
+        """
+        slots = function.slots
+        if self._handles is not None:
+            handles, indices = self._handles.of(slots)
         else:
-            handles = [cell.variable.handle for cell in cells]
-            numbers = list(range(len(cells)))
+            handles = [slot.variable.handle for slot in slots]
+            indices = list(range(len(slots)))
 
         def with_handles(*args: Any) -> list[Any]:
-            unpacked = [h for arg in args[: len(handles)] for h in unpack_handles(arg)]
+            unpacked = [h for x in args[: len(handles)] for h in unpack_handles(x)]
             shards = [
-                ShardVariable(unpacked[k], cell.kind.shape, cell.kind.dtype)
-                for k, cell in zip(numbers, cells)
+                ShardVariable(unpacked[k], slot.kind.shape, slot.kind.dtype)
+                for k, slot in zip(indices, slots)
             ]
             with traced_once():
-                return body(shards, args[len(handles) :])
+                return function.body(shards, args[len(handles) :])
 
-        key = (*key, *numbers, *(tuple(h.shape) for h in handles))
-        args = [*handles, *inputs]
-        function = self._traced(key, with_handles, args, True, bool(inputs))
-        return call_on(function, args, device, self.program)
+        shapes = [tuple(handle.shape) for handle in handles]
+        key = (*function.key, *indices, *shapes)
+        args = [*handles, *function.inputs]
+        writes = bool(function.inputs)
+        traced = self._traced(key, with_handles, args, stateful=True, writes=writes)
+        return call_on(traced, args, device, self.program)
 
     def _traced(
         self,
@@ -256,111 +253,71 @@ class BatchedVariables:
             self._functions[key] = trace(body, specs, stateful, writes, alone)
         return self._functions[key]
 
-    def _constant(self, number: int, device: str) -> Any:
+    def _constant(self, value: int, device: str) -> Any:
         if self.program is not None:
-            return self.program.constant(number, device=device)
+            return self.program.constant(value, device=device)
         with tf.device(device):
-            return tf.constant(number, tf.int32)
+            return tf.constant(value, tf.int32)
 
     def _read_one(self, slot: TensorFlowSlot, device: str) -> Any:
-        handle, kind = slot.variable.handle, slot.kind
+        handle = slot.variable.handle
+        kind = slot.kind
         if self.program is not None:
             return self.program.read_variable(handle, kind.shape, kind.dtype, device)
         with tf.device(device):
             return tf.raw_ops.ReadVariableOp(resource=handle, dtype=kind.dtype)
 
-    def _carry_out(self, writings: Sequence[Writing], device: str) -> list[Any]:
-        """Returns the outputs of ops that write, each an op of its own."""
+    def _update_each(self, updates: Sequence[Update], device: str) -> list[Any]:
+        """Returns the outputs of updates that are made one by one."""
 
         def run(inputs: list[Any]) -> list[Any]:
-            rest = iter(inputs)
+            remaining = iter(inputs)
             outputs: list[Any] = []
             with tf.device(device), traced_once():
-                for op, cells, xs, number in writings:
-                    variables = [cell.variable for cell in cells]
-                    values = [next(rest) for _ in xs]
-                    outputs += write(op, variables, values, number)
+                for update in updates:
+                    variables = [slot.variable for slot in update.slots]
+                    values = [next(remaining) for _ in update.inputs]
+                    outputs += write(update.op, variables, values, update.num_outputs)
             return outputs
 
-        inputs = [x for writing in writings for x in writing.inputs]
-        return (
-            run(inputs)
-            if self.program is None
-            else in_section(self.program, run, inputs)
-        )
+        inputs = [x for update in updates for x in update.inputs]
+        if self.program is None:
+            return run(inputs)
+        return list(in_section(self.program, run, inputs))
 
 
-def _reading(cells: Sequence[TensorFlowSlot]) -> tuple[Any, ...]:
-    """Returns how a function reads variables: what makes it the same, its body, and its
-    arguments.
+def _update(
+    step: WriteStep,
+    slots: Sequence[Sequence[Any]],
+    values: Mapping[Value, Shards],
+    position: int,
+) -> Update:
+    """Returns what a step does on a position.
+
+    Args:
+      step: the step.
+      slots: of each of its variables, and of each position.
+      values: all shards.
+      position: which one.
     """
-    key = tuple((cell.shape, cell.dtype) for cell in cells)
-    return key, lambda shards, _: [shard.value() for shard in shards], cells, ()
+    return Update(
+        step.write_op,
+        [slots_of_variable[position] for slots_of_variable in slots],
+        [values[v][position] for v in step.values],
+        len(step.outs),
+    )
 
 
-def _writing(writings: Sequence[Writing]) -> tuple[Any, ...]:
-    """Returns how a function writes: what makes it the same, its body, and its
-    arguments.
-
-    A variable that several ops write is one argument, so that they keep their order.
-    """
-    number = {
-        cell: k
-        for k, cell in enumerate(dict.fromkeys(c for w in writings for c in w.cells))
-    }
-    which = [[number[cell] for cell in writing.cells] for writing in writings]
-
-    def body(variables: Sequence[ShardVariable], inputs: Sequence[Any]) -> list[Any]:
-        rest = iter(inputs)
-        return [
-            y
-            for w, mine in zip(writings, which)
-            for y in write(
-                w.op,
-                [variables[k] for k in mine],
-                [next(rest) for _ in w.inputs],
-                w.outputs,
-            )
-        ]
-
-    key = tuple((id(w.op), *mine) for w, mine in zip(writings, which))
-    return key, body, list(number), [x for w in writings for x in w.inputs]
-
-
-def _cutting(
-    moves: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
-) -> Callable[..., list[Any]]:
-    """Returns a function of coordinates along axes, and of what moves cut."""
-
-    def cut(*args: Any) -> list[Any]:
-        coords, pieces = dict(zip(axes, args)), []
-        starts: dict[str, dict[Any, Any]] = {axis: {} for axis in axes}
-        for step, x in zip(moves, args[len(axes) :]):
-            assert isinstance(step.move.after, Sharded) and step.src.spec is not None
-            along, axis = step.src.spec.shape.index(step.move.after.dim), step.move.axis
-            size, number = x.shape[along] // mesh.axes[axis], len(x.shape)
-            key = along, size, number
-            if key not in starts[axis]:
-                starts[axis][key] = tf.stack(
-                    [coords[axis] * size if a == along else 0 for a in range(number)]
-                )
-            sizes = [size if a == along else n for a, n in enumerate(x.shape)]
-            pieces.append(tf.slice(x, starts[axis][key], sizes))
-        return pieces
-
-    return cut
-
-
-def _by_calls_alone(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
-    """Returns the variables of a program if calls alone read and write any,
+def _batched_stores(segments: Sequence[Segment], mesh: Mesh) -> list[Store]:
+    """Returns the variables of a program if batches do all that reads and writes any,
     else none.
     """
-    found: dict[Store, None] = {}
-    for reads, _, others, writes in (
-        p for s in segments for p in phases_of(s.before, mesh)
-    ):
-        if any(map(touches_variables, others)):
-            return []
-        found.update(dict.fromkeys(load.store for load in reads))
-        found.update(dict.fromkeys(store for put in writes for store in put.variables))
-    return list(found)
+    stores: dict[Store, None] = {}
+    for segment in segments:
+        for phase in phases_of(segment.before, mesh):
+            if any(map(touches_variables, phase.remaining)):
+                return []
+            stores.update(dict.fromkeys(step.store for step in phase.reads))
+            for step in phase.writes:
+                stores.update(dict.fromkeys(step.variables))
+    return list(stores)

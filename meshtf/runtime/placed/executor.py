@@ -1,10 +1,10 @@
-"""The placed runtime: one TensorFlow program drives all devices of a mesh.
+"""The placed runtime's executor: one TensorFlow program drives all devices of a mesh.
 
-Values are lists with one tensor for each position. Moves are plain TensorFlow ops
-between devices, and TensorFlow inserts the sends and receives. The same list of calls
-runs eagerly, inside a tf.function, and is written as a program. Work that is equal on
-positions of one device (equal inputs, coordinates not asked for) is done once: of a
-replicated update on eight positions of one CPU, one runs.
+Values are lists with one tensor for each position. Collectives are plain TensorFlow ops
+between devices, and TensorFlow inserts the sends and receives. The same code runs
+eagerly, inside a tf.function, and writes a program. Work that is equal on positions of
+one device (equal inputs, coordinates not used) is done once: a replicated update on
+eight positions of one CPU runs once.
 
     results = Placed(mesh, schedule(program), run_directly).run(program.results)
 """
@@ -50,7 +50,8 @@ from meshtf.runtime.storage.argument_storage import ArrayStore
 
 def schedule_for_devices(program: Program) -> list[Segment]:
     """Returns the segments of a program as they suit the devices of its mesh."""
-    mesh, devices = program.mesh, devices_of(program.mesh)
+    mesh = program.mesh
+    devices = devices_of(mesh)
     return schedule(
         program,
         apart=len(set(devices)) < len(devices),
@@ -59,7 +60,7 @@ def schedule_for_devices(program: Program) -> list[Segment]:
 
 
 class Placed(ReshardExecutor):
-    """Carries out segments and moves.
+    """Executes segments and the steps between them.
 
     Args:
       mesh: of the program.
@@ -76,22 +77,25 @@ class Placed(ReshardExecutor):
         program: ProgramWriter | None = None,
     ) -> None:
         super().__init__(mesh)
-        self.segments, self.make_caller = segments, make_caller
+        self.segments = segments
+        self.make_caller = make_caller
         self.program = program
-        self.batched_variables = BatchedVariables(mesh, self.devices, segments, program)
-        # What bodies share, so that a call of one that ran before costs little:
+        self.variables = BatchedVariables(mesh, self.devices, segments, program)
+        # Caches that bodies share, so that another run of one costs little:
         self._schedules: dict[Program, Sequence[Segment]] = {}
-        self._constants: dict[
-            tuple[int, str, Any], Any
-        ] = {}  # by number, host and graph
-        self._known_keys: dict[Placement, list[tuple[Any, ...] | None]] = {}
+        self._constants: dict[Any, Any] = {}  # by value, host and graph
+        self._shard_keys_cache: dict[Placement, list[tuple[Any, ...] | None]] = {}
 
     def run(self, results: Sequence[Value]) -> list[Shards]:
         """Runs all segments and returns the values of `results` on each position."""
-        steps = [step for s in self.segments for step in (*s.before, *s.computes)]
+        steps = [
+            step
+            for segment in self.segments
+            for step in (*segment.before, *segment.computes)
+        ]
         self.unstacked_values = walked_only(steps, results)
         for segment in self.segments:
-            self._all_between(segment.before)
+            self._execute_before(segment.before)
             if segment.outs:
                 self._call(segment)
         return [self.values[v] for v in results]
@@ -103,24 +107,24 @@ class Placed(ReshardExecutor):
         if program not in self._schedules:
             self._schedules[program] = schedule_for_devices(program)
         inner = copy.copy(self)
-        inner.segments, inner.values = self._schedules[program], dict(given)
+        inner.segments = self._schedules[program]
+        inner.values = dict(given)
         if once and len(self.devices) == 1:
             inner.make_caller = in_line(self.make_caller)
         return inner.run(program.results)
 
     def execute(self, step: Step) -> None:
-        """Carries out a step; loops and branches of a program that is written are
-        traced by TensorFlow.
+        """Executes a step; loops and branches of a program that is written are traced
+        by TensorFlow.
         """
         if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
             super().execute(step)
             return
-
         inputs = list(dict.fromkeys(needs(step)))
 
-        def run(given: list[Any]) -> list[Any]:
+        def run(shards: list[Any]) -> list[Any]:
             traced = self._in_tensorflow()
-            traced.values = dict(zip(inputs, given))
+            traced.values = dict(zip(inputs, shards))
             traced.execute(step)
             return [traced.values[v] for v in step.outs]
 
@@ -129,60 +133,59 @@ class Placed(ReshardExecutor):
 
     def after(self, tensors: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
         """Has what is made within wait until tensors are there."""
-        return (
-            super().after(tensors)
-            if self.program is None
-            else self.program.after(tensors)
-        )
+        if self.program is None:
+            return super().after(tensors)
+        return self.program.after(tensors)
 
     def _in_tensorflow(self) -> Placed:
-        """Returns what carries out steps within what TensorFlow traces."""
+        """Returns what executes steps within what TensorFlow traces."""
         traced = copy.copy(self)
         traced.program = None
-        traced.batched_variables = copy.copy(self.batched_variables)
-        traced.batched_variables.program = None
+        traced.variables = copy.copy(self.variables)
+        traced.variables.program = None
         if isinstance(self.make_caller, Tracer):
             traced.make_caller = self.make_caller.in_tensorflow()
         return traced
 
     def _section(self, run: Callable[[Any], Any], given: Any) -> Any:
         """Returns what a function of a structure of tensors makes of it."""
-        return (
-            run(given) if self.program is None else in_section(self.program, run, given)
-        )
+        if self.program is None:
+            return run(given)
+        return in_section(self.program, run, given)
 
     def shard_devices(self, value: Value) -> list[str | None]:
-        """Returns the device of each slice that can differ."""
-        return [key[0] for key in dict.fromkeys(self._keys(value)) if key is not None]
+        """Returns the device of each distinct shard."""
+        distinct = dict.fromkeys(self._shard_keys(value))
+        return [key[0] for key in distinct if key is not None]
 
-    def distinct_shards(self, value: Value, slices: Shards) -> Shards:
-        """Returns of a value's slices those that can differ."""
-        first: dict[Any, Any] = {}
-        for key, x in zip(self._keys(value), slices):
+    def distinct_shards(self, value: Value, shards: Shards) -> Shards:
+        """Returns the distinct shards of a value, of all positions' shards."""
+        distinct: dict[Any, Any] = {}
+        for key, x in zip(self._shard_keys(value), shards):
             if key is not None:
-                first.setdefault(key, x)
-        return list(first.values())
+                distinct.setdefault(key, x)
+        return list(distinct.values())
 
-    def to_positions(self, value: Value, slices: Shards) -> Shards:
-        """Returns a slice for each position."""
-        keys = self._keys(value)
-        held = dict(
-            zip((key for key in dict.fromkeys(keys) if key is not None), slices)
-        )
-        return [None if key is None else held[key] for key in keys]
+    def to_positions(self, value: Value, shards: Shards) -> Shards:
+        """Returns a shard for each position, of the distinct ones."""
+        keys = self._shard_keys(value)
+        distinct = [key for key in dict.fromkeys(keys) if key is not None]
+        shard_of = dict(zip(distinct, shards))
+        return [None if key is None else shard_of[key] for key in keys]
 
-    def _all_between(self, steps: Sequence[Step]) -> None:
-        for reads, cuts, others, writes in phases_of(steps, self.mesh):
+    def _execute_before(self, steps: Sequence[Step]) -> None:
+        """Executes the steps before a segment."""
+        for reads, slices, remaining, writes in phases_of(steps, self.mesh):
             with self._scope("load/"):
-                self.values.update(self.batched_variables.read(reads))
-            cut = self.batched_variables.cut(cuts, self.values)
-            self.values.update(cut or {})
-            for step in others if cut else (*cuts, *others):
-                self._between(step)
+                self.values.update(self.variables.read(reads))
+            sliced = self.variables.slice(slices, self.values)
+            self.values.update(sliced or {})
+            for step in remaining if sliced else (*slices, *remaining):
+                self._execute_in_scope(step)
             with self._scope("put/"):
-                self.values.update(self.batched_variables.write(writes, self.values))
+                self.values.update(self.variables.write(writes, self.values))
 
-    def _between(self, step: Any) -> None:
+    def _execute_in_scope(self, step: Any) -> None:
         with self._scope(_scope(step)):
             self.execute(step)
 
@@ -190,34 +193,39 @@ class Placed(ReshardExecutor):
         return tf.name_scope(name) if self.program is None else self.program.scope(name)
 
     def _read(self, store: Store) -> Shards:
-        if self.program is None:
+        program = self.program
+        if program is None:
             return store.read()
         if store.kind in ("parameter", "state"):  # it has another value at each call
             return list(self._section(lambda _: store.read(), []))
         if isinstance(store, ArrayStore):
-            outside = store.array
-
-            def read(array: Any) -> Shards:
-                store.array = array
-                try:
-                    return store.read()
-                finally:
-                    store.array = outside
-
-            return list(self._section(read, outside))
+            return self._shard_array(store)
         if store.kind == "number":
             return [
-                self.program.constant(x.numpy(), x.dtype, device)
+                program.constant(x.numpy(), x.dtype, device)
                 for x, device in zip(store.read(), self.devices)
             ]
-        return [None if x is None else self.program.capture(x) for x in store.read()]
+        return [None if x is None else program.capture(x) for x in store.read()]
+
+    def _shard_array(self, store: ArrayStore) -> Shards:
+        """Returns the shards of an array that is an argument of the program, or lies
+        outside of it.
+        """
+        array = store.array
+
+        def read(traced_array: Any) -> Shards:
+            store.array = traced_array
+            try:
+                return store.read()
+            finally:
+                store.array = array
+
+        return list(self._section(read, array))
 
     def _write(self, step: WriteStep) -> list[Shards]:
-        """Writes each slice once, on the device that holds it; what tells the world
-        runs once.
-        """
+        """Writes each shard once, on the device that has it; host effects run once."""
         if step.variables:
-            return list(self.batched_variables.write([step], self.values).values())
+            return list(self.variables.write([step], self.values).values())
 
         def run(values: list[Any]) -> list[Any]:
             with tf.device("/device:CPU:0"):
@@ -228,34 +236,42 @@ class Placed(ReshardExecutor):
         return []
 
     def _call(self, segment: Segment) -> None:
+        """Calls a segment on each position; once for positions of a device that would
+        compute the same.
+        """
         caller = self.make_caller(segment, self.mesh)
-        made: list[tuple[Any, ...]] = []
-        done: dict[Any, tuple[Any, ...]] = {}
-        used: set[str] = set()
-        here = self._at(segment.stage)
-        for position, coord in enumerate(self.mesh.coords):
-            if not here[position]:
-                made.append((None,) * len(segment.outs))
+        results: list[tuple[Any, ...]] = []
+        computed: dict[Any, tuple[Any, ...]] = {}
+        axes_used: set[str] = set()
+        on_stage = self._on_stage(segment.stage)
+        for position, device in enumerate(self.devices):
+            if not on_stage[position]:
+                results.append((None,) * len(segment.outs))
                 continue
-            xs = [self.values[v][position] for v in segment.ins]
-            coords = dict(zip(self.mesh.axes, coord))
-            inputs = (self.devices[position], *map(id, tf.nest.flatten(xs)))
-            key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
-            if not done or key not in done:
-                home = host_cpu(self.devices[position])
-                ys, used = caller(
-                    self.devices[position],
-                    {a: self._constant(c, home) for a, c in coords.items()},
-                    xs,
-                )
-                key = (inputs, tuple(coords[a] for a in self.mesh.axes if a in used))
-                done[key] = tuple(ys)
-            made.append(done[key])
+            shards = [self.values[v][position] for v in segment.ins]
+            inputs = (device, *map(id, tf.nest.flatten(shards)))
+            key = (inputs, self._coordinates_along(axes_used, position))
+            if not computed or key not in computed:
+                outputs, axes_used = caller(device, self._coordinates(position), shards)
+                key = (inputs, self._coordinates_along(axes_used, position))
+                computed[key] = tuple(outputs)
+            results.append(computed[key])
         for k, value in enumerate(segment.outs):
-            self.values[value] = self._shared(value, [ys[k] for ys in made])
+            shards = [outputs[k] for outputs in results]
+            self.values[value] = self._aliased(value, shards)
 
-    def _at(self, stage: int | None) -> list[bool]:
-        """Returns for each position whether it is at a stage; None: all of them are."""
+    def _coordinates(self, position: int) -> dict[str, Any]:
+        """Returns the coordinates of a position as tensors on its host."""
+        host = host_cpu(self.devices[position])
+        coordinates = zip(self.mesh.axes, self.mesh.coords[position])
+        return {axis: self._constant(c, host) for axis, c in coordinates}
+
+    def _coordinates_along(self, axes: set[str], position: int) -> tuple[int, ...]:
+        coordinates = zip(self.mesh.axes, self.mesh.coords[position])
+        return tuple(c for axis, c in coordinates if axis in axes)
+
+    def _on_stage(self, stage: int | None) -> list[bool]:
+        """Returns for each position whether it is on a stage; None: all of them are."""
         states = [
             OnStage(stage)
             if axis == self.mesh.stages and stage is not None
@@ -264,47 +280,48 @@ class Placed(ReshardExecutor):
         ]
         return self.mesh.has(tuple(states))
 
-    def _shared(self, value: Value, slices: Shards) -> Shards:
-        """Returns slices with one tensor for all positions of a device that hold the
+    def _aliased(self, value: Value, shards: Shards) -> Shards:
+        """Returns shards with one tensor for all positions of a device that have the
         same.
         """
         if value.spec is None or len(self.devices) == len(set(self.devices)):
-            return slices
-        first: dict[Any, Any] = {}
-        return [first.setdefault(key, x) for key, x in zip(self._keys(value), slices)]
+            return shards
+        tensors: dict[Any, Any] = {}
+        keys = self._shard_keys(value)
+        return [tensors.setdefault(key, x) for key, x in zip(keys, shards)]
 
-    def _keys(self, value: Value) -> list[tuple[Any, ...] | None]:
-        """Returns for each position its device and which slice it holds; None: it holds
+    def _shard_keys(self, value: Value) -> list[tuple[Any, ...] | None]:
+        """Returns for each position its device and which shard it has; None: it has
         none.
         """
         placement = value.placement
-        if placement not in self._known_keys:
-            self._known_keys[placement] = [
-                (
-                    device,
-                    *(0 if s == Replicated else c for s, c in zip(placement, coord)),
-                )
-                if there
-                else None
-                for device, coord, there in zip(
-                    self.devices, self.mesh.coords, self.mesh.has(placement)
-                )
+        if placement not in self._shard_keys_cache:
+            self._shard_keys_cache[placement] = [
+                self._shard_key(placement, position) if is_present else None
+                for position, is_present in enumerate(self.mesh.has(placement))
             ]
-        return self._known_keys[placement]
+        return self._shard_keys_cache[placement]
 
-    def _constant(self, number: int, home: str) -> Any:
+    def _shard_key(self, placement: Placement, position: int) -> tuple[Any, ...]:
+        coordinates = [
+            0 if state == Replicated else c
+            for state, c in zip(placement, self.mesh.coords[position])
+        ]
+        return self.devices[position], *coordinates
+
+    def _constant(self, value: int, host: str) -> Any:
         if self.program is not None:
-            return self.program.constant(number, device=home)
-        key = number, home, tf.compat.v1.get_default_graph()
+            return self.program.constant(value, device=host)
+        key = value, host, tf.compat.v1.get_default_graph()
         if key not in self._constants:
-            with tf.device(home), tf.control_dependencies(None):
-                self._constants[key] = tf.constant(number, tf.int32)
+            with tf.device(host), tf.control_dependencies(None):
+                self._constants[key] = tf.constant(value, tf.int32)
         return self._constants[key]
 
 
 def _scope(step: Any) -> str:
-    """Returns under which name a step's TensorFlow ops stand, for profilers and counts
-    of bytes.
+    """Returns the name scope of a step's TensorFlow ops, for profilers and counts of
+    bytes.
     """
     step = step.moves[0] if isinstance(step, Bucket) else step
     if isinstance(step, MoveStep):

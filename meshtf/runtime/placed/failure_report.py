@@ -45,9 +45,9 @@ class _Failed(Exception):
 class _Again(Placed):
     """Runs a program op by op, and writes nothing."""
 
-    def _all_between(self, steps: Sequence[Step]) -> None:
+    def _execute_before(self, steps: Sequence[Step]) -> None:
         for reads, cuts, others, writes in phases_of(steps, self.mesh):
-            self.values.update(self.batched_variables.read(reads))
+            self.values.update(self.variables.read(reads))
             for step in (*cuts, *others):
                 self.execute(step)
             if writes:

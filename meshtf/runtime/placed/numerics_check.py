@@ -98,15 +98,15 @@ class Checked(Placed):
                     compute.outs,
                 )
 
-    def _all_between(self, steps: Sequence[Step]) -> None:
+    def _execute_before(self, steps: Sequence[Step]) -> None:
         for reads, cuts, others, writes in phases_of(steps, self.mesh):
-            self.values.update(self.batched_variables.read(reads))
+            self.values.update(self.variables.read(reads))
             for load in reads:
                 self._check_read(load)
             for step in (*cuts, *others):
                 self.execute(step)
             for put in writes:
-                self.values.update(self.batched_variables.write([put], self.values))
+                self.values.update(self.variables.write([put], self.values))
                 self._check_written(put)
 
     def _check(

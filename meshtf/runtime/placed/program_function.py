@@ -118,7 +118,7 @@ class Compiled:
             devices.extend(
                 placed.devices[pattern.index(k)] for k in range(len(different))
             )
-        self.callees = [*tracer.callees(), *placed.batched_variables.callees()]
+        self.callees = [*tracer.callees(), *placed.variables.callees()]
         return ProgramFunction(
             program.finish(results, devices),
             program.captured,

@@ -1,17 +1,17 @@
-"""Handles of variables, those that lie alike as one tensor for each position.
+"""Handles of variables, several as one tensor for each position.
 
 A function of hundreds of variables on each of many devices has thousands of inputs,
-each an op of the graph. Between CPUs of one process a tensor can hold handles as it
+each a node of the program. Between CPUs of one process a tensor can hold handles as it
 holds numbers.
 
     handles = Handles(devices, stores)
-    tensors, numbers = handles.of(cells)          # and which of the handles are whose
+    tensors, indices = handles.of(slots)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -20,14 +20,20 @@ from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.storage.variable_slots import tensorflow_slots
 from meshtf.runtime.tf_internals.variable_handles import pack_handles
 
-Owners = tuple[
-    int, ...
-]  # the positions that hold slices of their own; the first of equal ones
+
+class _Pack(NamedTuple):
+    """Which handles are one tensor: those of one position whose variables have the same
+    owners.
+
+    A position owns a shard if it has it and no position before it shares its slot.
+    """
+
+    position: int
+    owners: tuple[int, ...]
 
 
 class Handles:
-    """The handles of stores' variables; where positions share one, it counts as the
-    first's.
+    """The handles of stores' variables; one that positions share belongs to the first.
 
     Args:
       devices: of each position.
@@ -36,43 +42,46 @@ class Handles:
 
     def __init__(self, devices: Sequence[str], stores: Sequence[Store]) -> None:
         self.devices = devices
-        self._packs: dict[tuple[int, Owners], list[TensorFlowSlot]] = {}
-        self._where: dict[
-            TensorFlowSlot, tuple[tuple[int, Owners], int]
-        ] = {}  # its pack, and which it is
-        self._tensors: dict[tuple[int, Owners], Any] = {}
+        self._slots: dict[_Pack, list[TensorFlowSlot]] = {}
+        self._pack: dict[TensorFlowSlot, _Pack] = {}
+        self._index: dict[TensorFlowSlot, int] = {}  # within its pack
+        self._tensors: dict[_Pack, Any] = {}
         for store in stores:
-            first = {
-                cell: p
-                for p, cell in reversed(list(enumerate(tensorflow_slots(store))))
-                if cell is not None
-            }
-            owners = tuple(sorted(first.values()))
-            for cell, position in first.items():
-                pack = self._packs.setdefault((position, owners), [])
-                self._where[cell] = (position, owners), len(pack)
-                pack.append(cell)
+            owner: dict[TensorFlowSlot, int] = {}
+            for position, slot in enumerate(tensorflow_slots(store)):
+                if slot is not None:
+                    owner.setdefault(slot, position)
+            owners = tuple(sorted(owner.values()))
+            for slot, position in owner.items():
+                self._add(slot, _Pack(position, owners))
 
-    def spread(self) -> bool:
-        """Whether several positions have some."""
-        return len({position for position, _ in self._packs}) > 1
+    def _add(self, slot: TensorFlowSlot, pack: _Pack) -> None:
+        slots = self._slots.setdefault(pack, [])
+        self._pack[slot] = pack
+        self._index[slot] = len(slots)
+        slots.append(slot)
 
-    def of(self, cells: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
-        """Returns tensors of handles, and the number of each cell's among all
-        of these.
+    def on_several_positions(self) -> bool:
+        """Whether several positions own some."""
+        return len({pack.position for pack in self._slots}) > 1
+
+    def of(self, slots: Sequence[TensorFlowSlot]) -> tuple[list[Any], list[int]]:
+        """Returns tensors of handles, and the index of each slot's among all that these
+        hold.
         """
-        packs = dict.fromkeys(self._where[cell][0] for cell in cells)
-        first, start = {}, 0
+        packs = list(dict.fromkeys(self._pack[slot] for slot in slots))
+        start: dict[_Pack, int] = {}
+        count = 0
         for pack in packs:
-            first[pack] = start
-            start += len(self._packs[pack])
-        numbers = [first[pack] + k for pack, k in (self._where[cell] for cell in cells)]
-        return [self._tensor(pack) for pack in packs], numbers
+            start[pack] = count
+            count += len(self._slots[pack])
+        indices = [start[self._pack[slot]] + self._index[slot] for slot in slots]
+        return [self._tensor(pack) for pack in packs], indices
 
-    def _tensor(self, pack: tuple[int, Owners]) -> Any:
+    def _tensor(self, pack: _Pack) -> Any:
         if pack not in self._tensors:
-            handles = [cell.handle for cell in self._packs[pack]]
-            self._tensors[pack] = pack_handles(handles, self.devices[pack[0]])
+            handles = [slot.handle for slot in self._slots[pack]]
+            self._tensors[pack] = pack_handles(handles, self.devices[pack.position])
         return self._tensors[pack]
 
 

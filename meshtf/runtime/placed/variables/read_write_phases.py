@@ -1,15 +1,13 @@
-"""The order in which steps between two segments run, so that what is alike runs side by
-side.
+"""The order in which steps between two segments run, so that reads and writes of many
+variables come side by side.
 
-Example:
-
-    for reads, cuts, others, writes in sort_out(segment.before, mesh): ...
+    for reads, slices, remaining, writes in phases_of(segment.before, mesh): ...
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 from meshtf.graph import Store
 from meshtf.mesh import Mesh
@@ -27,61 +25,77 @@ from meshtf.partition.steps import makes, needs
 
 
 class Phase(NamedTuple):
-    """Steps in an order that they may have too."""
+    """Steps, in an order that keeps what the program computes."""
 
     reads: list[ReadStep]  # of variables
-    cuts: list[MoveStep]  # of what was read just now
-    others: list[Step]
+    slices: list[MoveStep]  # of what `reads` read
+    remaining: list[Step]
     writes: list[WriteStep]
 
 
+class _Numbering:
+    """The phase of each step."""
+
+    def __init__(self) -> None:
+        self._available: dict[Value | Store, int] = {}  # from which phase on
+        self._last_use: dict[Store | None, int] = {}  # None: of what has host effects
+
+    def phase_of(self, step: Step) -> int:
+        """Returns the phase of the next step."""
+        phase = max([0, *(self._available.get(v, 0) for v in needs(step))])
+        if isinstance(step, ReadStep):
+            phase = self._available.get(step.store, 0)
+            last_use = self._last_use.get(step.store, 0)
+            self._last_use[step.store] = max(phase, last_use)
+        elif isinstance(step, WriteStep):
+            written = step.variables or (None,)
+            phase = max([phase, *(self._last_use.get(store, 0) for store in written)])
+            self._last_use.update(dict.fromkeys(written, phase))
+            self._available.update(dict.fromkeys(step.variables, phase + 1))
+        results_from = phase + isinstance(step, WriteStep)
+        self._available.update(dict.fromkeys(makes(step), results_from))
+        return phase
+
+
 def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
-    """Returns steps in phases: a read after a write, or a use of what it gives, starts
-    another.
+    """Returns steps in phases: a read after a write, or a use of a write's output,
+    starts another.
     """
     if any(isinstance(s, (LoopStep, BranchStep, CallStep)) for s in steps):
         return [Phase([], [], list(steps), [])]  # bodies may read
+    numbering = _Numbering()
     phases: dict[int, Phase] = {}
-    there: dict[Value | Store, int] = {}  # the first phase that may have it
-    used: dict[Store | None, int] = {}  # the last phase that reads or writes it
-    read: set[Value] = set()
+    values_read: set[Value] = set()
     for step in steps:
-        number = max([0, *(there.get(v, 0) for v in needs(step))])
-        if isinstance(step, ReadStep):
-            number = there.get(step.store, 0)
-            used[step.store] = max(number, used.get(step.store, 0))
-        elif isinstance(step, WriteStep):
-            # What tells the world keeps its order, too.
-            written = step.variables or (None,)
-            number = max([number, *(used.get(store, 0) for store in written)])
-            used.update(dict.fromkeys(written, number))
-            there.update(dict.fromkeys(step.variables, number + 1))
-        there.update(dict.fromkeys(makes(step), number + isinstance(step, WriteStep)))
-        phase = phases.setdefault(number, Phase([], [], [], []))
-        if (
-            isinstance(step, ReadStep)
-            and touches_variables(step)
-            and step.store.mesh is mesh
-        ):
+        phase = phases.setdefault(numbering.phase_of(step), Phase([], [], [], []))
+        if _reads_variable(step, mesh):
+            assert isinstance(step, ReadStep)
             phase.reads.append(step)
-            read.add(step.out)
-        elif (
-            isinstance(step, MoveStep)
-            and step.move.kind == "slice"
-            and step.src in read
-        ):
-            phase.cuts.append(step)
+            values_read.add(step.out)
+        elif _slices(step) and step.src in values_read:
+            phase.slices.append(step)
         elif isinstance(step, WriteStep) and step.variables:
             phase.writes.append(step)
         else:
-            phase.others.append(step)
+            phase.remaining.append(step)
     return [phases[number] for number in sorted(phases)]
+
+
+def _slices(step: Step) -> TypeGuard[MoveStep]:
+    return isinstance(step, MoveStep) and step.move.kind == "slice"
+
+
+def _reads_variable(step: Step, mesh: Mesh) -> bool:
+    """Whether a step reads a variable of the mesh."""
+    if not isinstance(step, ReadStep) or not touches_variables(step):
+        return False
+    return step.store.mesh is mesh
 
 
 def touches_variables(step: Step) -> bool:
     """Whether a step reads or writes variables."""
     if isinstance(step, ReadStep):
         return step.store.kind in ("parameter", "state")
-    return isinstance(step, (LoopStep, BranchStep, CallStep)) or bool(
-        isinstance(step, WriteStep) and step.variables
-    )
+    if isinstance(step, WriteStep):
+        return bool(step.variables)
+    return isinstance(step, (LoopStep, BranchStep, CallStep))

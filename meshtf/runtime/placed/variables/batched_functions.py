@@ -1,0 +1,109 @@
+"""Functions of many shards of variables: what one device reads, writes or slices.
+
+A function is traced once for all devices on which its key is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from meshtf.graph import WriteOp
+from meshtf.mesh import Mesh, Sharded
+from meshtf.partition import MoveStep
+from meshtf.runtime.lowering.variable_writes import ShardVariable, write
+from meshtf.runtime.storage.slot import TensorFlowSlot
+
+
+class Update(NamedTuple):
+    """An op that writes variables, on one device."""
+
+    op: WriteOp
+    slots: list[TensorFlowSlot]
+    inputs: list[Any]
+    num_outputs: int
+
+
+class VariableFunction(NamedTuple):
+    """A function of shards of variables and of tensors.
+
+    Attributes:
+      key: equal for functions that do the same.
+      body: of the shards as `ShardVariable`s and of the tensors, returns a list.
+      slots: the shards.
+      inputs: the tensors; what has none only reads.
+    """
+
+    key: tuple[Any, ...]
+    body: Callable[[Sequence[ShardVariable], Sequence[Any]], list[Any]]
+    slots: list[TensorFlowSlot]
+    inputs: list[Any]
+
+
+def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
+    """Returns the function that reads slots."""
+
+    def read(shards: Sequence[ShardVariable], inputs: Sequence[Any]) -> list[Any]:
+        del inputs
+        return [shard.value() for shard in shards]
+
+    key = tuple((slot.shape, slot.dtype) for slot in slots)
+    return VariableFunction(key, read, list(slots), [])
+
+
+def updating(updates: Sequence[Update]) -> VariableFunction:
+    """Returns the function that makes updates.
+
+    A slot that several ops write is one argument, so that they keep their order.
+    """
+    slots = list(dict.fromkeys(slot for update in updates for slot in update.slots))
+    indices = {slot: k for k, slot in enumerate(slots)}
+    slots_of_updates = [[indices[slot] for slot in update.slots] for update in updates]
+
+    def make_updates(
+        shards: Sequence[ShardVariable], inputs: Sequence[Any]
+    ) -> list[Any]:
+        remaining = iter(inputs)
+        outputs: list[Any] = []
+        for update, own_slots in zip(updates, slots_of_updates):
+            variables = [shards[k] for k in own_slots]
+            values = [next(remaining) for _ in update.inputs]
+            outputs += write(update.op, variables, values, update.num_outputs)
+        return outputs
+
+    key = tuple(
+        (id(update.op), *own_slots)
+        for update, own_slots in zip(updates, slots_of_updates)
+    )
+    inputs = [x for update in updates for x in update.inputs]
+    return VariableFunction(key, make_updates, slots, inputs)
+
+
+def slicing(
+    steps: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
+) -> Callable[..., list[Any]]:
+    """Returns a function of coordinates along axes and of the tensors that steps
+    slice.
+    """
+
+    def slice_all(*args: Any) -> list[Any]:
+        coordinates = dict(zip(axes, args))
+        starts: dict[Any, Any] = {}  # equal ones are one op
+        shards = []
+        for step, x in zip(steps, args[len(axes) :]):
+            sharded, mesh_axis = step.move.after, step.move.axis
+            assert isinstance(sharded, Sharded) and step.src.spec is not None
+            axis = step.src.spec.shape.index(sharded.dim)
+            sizes = x.shape.as_list()
+            sizes[axis] //= mesh.axes[mesh_axis]
+            key = mesh_axis, axis, sizes[axis], len(sizes)
+            if key not in starts:
+                start = [0] * len(sizes)
+                start[axis] = coordinates[mesh_axis] * sizes[axis]
+                starts[key] = tf.stack(start)
+            shards.append(tf.slice(x, starts[key], sizes))
+        return shards
+
+    return slice_all
