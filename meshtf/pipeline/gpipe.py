@@ -45,7 +45,7 @@ from meshtf.ops.control.microbatch import (
 )
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.shapes.slice import slice as take_rows
+from meshtf.ops.shapes.slice import slice as take_elements
 from meshtf.ops.shapes.stack import stack, unstack
 from meshtf.pipeline.costs import layer_costs, owner
 from meshtf.pipeline.drawing import split_text, timeline_text
@@ -293,7 +293,9 @@ class GPipe(Module):
                 )
             )
         y = together(stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim)
-        return y if y.shape[self.dim] == number else take_rows(y, self.dim, 0, number)
+        return (
+            y if y.shape[self.dim] == number else take_elements(y, self.dim, 0, number)
+        )
 
     def _check_mesh(self, mesh: Mesh | None) -> None:
         if mesh is None:

@@ -62,8 +62,8 @@ MISSED = (
         "window one short",
         "meshtf.runtime.placed.resharding",
         "ReshardExecutor._exchange_window",
-        "low + length",
-        "low + length - 1",
+        "start + length",
+        "start + length - 1",
         TEST_WINDOWS,
     ),
 )

@@ -119,17 +119,17 @@ COMMUNICATION = (
     Mutant(
         "the ring goes the other way",
         RING,
-        "share_pieces",
-        "(j + step + 1) % number",
-        "(j - step - 1) % number",
+        "share_chunks",
+        "(j + step + 1) % num_devices",
+        "(j - step - 1) % num_devices",
         TEST_COLLECTIVES,
     ),
     Mutant(
         "an all-to-all joined along the sharded axis",
         RING,
         "all_to_all",
-        "concat(came, join, target)",
-        "concat(came, cut, target)",
+        "concat(received, concat_axis, target)",
+        "concat(received, split_axis, target)",
         TEST_COLLECTIVES,
     ),
     Mutant(
@@ -144,8 +144,8 @@ COMMUNICATION = (
         "a slice for the next position",
         "meshtf.runtime.placed.resharding",
         "ReshardExecutor._slice",
-        "piece(x, cut, coord[i], parts, device)",
-        "piece(x, cut, (coord[i] + 1) % parts, parts, device)",
+        "shard(x, axis, index, num_shards, device)",
+        "shard(x, axis, (index + 1) % num_shards, num_shards, device)",
         (
             "tests/runtime/placed/test_executor.py::test_each_position_slices_its_own_piece",
         ),
@@ -153,9 +153,9 @@ COMMUNICATION = (
     Mutant(
         "groups of other tensors share a result",
         "meshtf.runtime.placed.resharding",
-        "ReshardExecutor._grouped",
-        "map(id, held)",
-        "map(type, held)",
+        "ReshardExecutor._in_groups",
+        "map(id, tensors)",
+        "map(type, tensors)",
         TEST_PLACED,
     ),
     Mutant(

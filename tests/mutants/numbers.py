@@ -87,18 +87,17 @@ LOOPS = (
     Mutant(
         "a reversed loop goes forwards",
         "meshtf.runtime.lowering.control_flow",
-        "_Loop.turn",
-        "self.turns - 1 - number if self.reverse and self.turns is not None else "
-        "number",
-        "number",
+        "_Loop._index",
+        "self.iterations - 1 - iteration",
+        "iteration",
         TEST_LOOPS,
     ),
     Mutant(
         "sums of a loop are its last terms",
         "meshtf.runtime.lowering.control_flow",
-        "_Loop.turn",
-        "old + x",
-        "x + 0 * old",
+        "_accumulated",
+        "variable + x",
+        "x + 0 * variable",
         TEST_LOOPS,
     ),
     Mutant(

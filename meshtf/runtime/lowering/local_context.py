@@ -28,7 +28,7 @@ from meshtf.partition.cost import local_shape, spans
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.lowering.padding import take_rows
+from meshtf.runtime.lowering.padding import take_elements
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
@@ -153,11 +153,11 @@ class DeviceContext:
         )
         if window.wrap:
             rows = [
-                take_rows(x, axis, low, high, 0.0)
+                take_elements(x, axis, low, high, 0.0)
                 for _, low, high in spans(start, stop, x.shape[axis], 1, wrap=True)
             ]
             return tf.concat(rows, axis)
-        return take_rows(x, axis, start, stop, window.fill)
+        return take_elements(x, axis, start, stop, window.fill)
 
     def apart(self, x: Any) -> Any:
         """Returns x, which XLA does not merge with what is made of it."""

@@ -10,36 +10,40 @@ import tensorflow as tf
 from meshtf.ops.common.traced_once import constant
 
 
-class Rows(NamedTuple):
-    """How to get some rows of an axis."""
+class ElementRange(NamedTuple):
+    """How to get a range of elements of an axis."""
 
-    begin: list[int] | None  # where the part begins that is there; None: at all rows
+    begin: list[int] | None  # where the part begins that exists; None: all of it
     sizes: list[int]  # and its sizes
     pads: list[list[int]] | None  # what is filled in around it; None: nothing
 
 
-def rows_of(shape: Sequence[int], axis: int, start: int, stop: int) -> Rows:
-    """Returns how to get rows [start, stop) of an axis of some tensor."""
+def element_range(
+    shape: Sequence[int], axis: int, start: int, stop: int
+) -> ElementRange:
+    """Returns how to get elements [start, stop) of an axis of some tensor."""
     size = shape[axis]
-    before = max(0, min(-start, stop - start))
-    after = max(0, min(stop - size, stop - start))
+    length = stop - start
     low = min(max(start, 0), size)
     high = max(min(stop, size), low)
-    begin = [low if k == axis else 0 for k in range(len(shape))]
-    sizes = [high - low if k == axis else n for k, n in enumerate(shape)]
-    pads = [[before, after] if k == axis else [0, 0] for k in range(len(shape))]
-    return Rows(
+    begin = [0] * len(shape)
+    begin[axis] = low
+    sizes = list(shape)
+    sizes[axis] = high - low
+    pads = [[0, 0] for _ in shape]
+    pads[axis] = [max(0, min(-start, length)), max(0, min(stop - size, length))]
+    return ElementRange(
         None if (low, high) == (0, size) else begin,
         sizes,
-        pads if before or after else None,
+        pads if any(pads[axis]) else None,
     )
 
 
-def take_rows(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:
-    """Returns rows [start, stop) of an axis, `fill` where there are none."""
-    rows = rows_of(x.shape, axis, start, stop)
-    if rows.begin is not None:
-        x = tf.slice(x, constant(rows.begin), constant(rows.sizes))
-    if rows.pads is not None:
-        x = tf.pad(x, rows.pads, constant_values=tf.cast(fill, x.dtype))
+def take_elements(x: Any, axis: int, start: int, stop: int, fill: float) -> Any:
+    """Returns elements [start, stop) of an axis, `fill` where there are none."""
+    wanted = element_range(x.shape, axis, start, stop)
+    if wanted.begin is not None:
+        x = tf.slice(x, constant(wanted.begin), constant(wanted.sizes))
+    if wanted.pads is not None:
+        x = tf.pad(x, wanted.pads, constant_values=tf.cast(fill, x.dtype))
     return x

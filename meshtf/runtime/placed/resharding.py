@@ -1,15 +1,16 @@
-"""Moves of the placed runtime: plain TensorFlow ops between the devices of positions.
+"""Communication of the placed runtime: plain TensorFlow ops between the devices of
+positions.
 
-    class Placed(Mover): ...       # `execute` of a move finds these
+    class Placed(ReshardExecutor): ...       # `execute` of a reshard finds these
 
-A value is a list with one tensor for each position, None where it lies at another
-stage. What groups of positions would do alike, since they hold the very same tensors,
-is done once.
+A value is a list with one tensor for each position, None where it lies on another
+stage. Groups of positions that hold the very same tensors share one collective.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from types import ModuleType
 from typing import Any
 
 import tensorflow as tf
@@ -19,8 +20,8 @@ from meshtf.partition import Bucket, GatherStatisticsStep, MoveStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, kept_separate
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
-from meshtf.runtime.placed.collectives.primitives import piece, send
-from meshtf.runtime.placed.collectives.window_exchange import rows_of_slices
+from meshtf.runtime.placed.collectives.primitives import send, shard
+from meshtf.runtime.placed.collectives.window_exchange import elements_of_shards
 from meshtf.runtime.placed.program.symbolic_tensor import runs_now
 from meshtf.runtime.placed.program.tensor_ops import identity, split
 
@@ -28,193 +29,221 @@ Shards = list[Any]
 
 
 class ReshardExecutor(StepExecutor):
-    """Carries out communication between the positions of a mesh."""
+    """Executes communication between the positions of a mesh."""
 
     def __init__(self, mesh: Mesh) -> None:
         super().__init__(mesh)
         self.devices = devices_of(mesh)
         self.separate = kept_separate(mesh)
 
+    def _collectives(self, devices: Sequence[str]) -> ModuleType:
+        """Returns the algorithms for a group of devices."""
+        return collectives_for(devices, self.separate)
+
     def _reshard(self, step: MoveStep) -> Shards:
-        cut, join = _axes(step)
-        before, kind = step.move.before, step.move.kind
-        reduction = before.kind if isinstance(before, Partial) else ""
-
-        def collective(xs: Shards, devices: Sequence[str]) -> Shards:
-            how = collectives_for(devices, self.separate)
-            if kind == "all_reduce":
-                return how.all_reduce(xs, devices, reduction)
-            if kind == "reduce_scatter":
-                return how.reduce_scatter(xs, devices, reduction, cut)
-            if kind == "all_gather":
-                return how.all_gather(xs, devices, join)
-            return how.all_to_all(xs, devices, cut, join)
-
+        kind = step.move.kind
         if kind == "slice":
-            return self._slice(step, cut)
+            return self._slice(step)
         if kind in ("drop", "send", "broadcast"):
-            return self._restage(step)
+            return self._change_stage(step)
         if kind == "collective_permute":
             return self._permute(step)
-        return self._grouped(self._gated(step), (step.move.axis,), collective)
+        before = step.move.before
+        reduction = before.kind if isinstance(before, Partial) else ""
+        split_axis, concat_axis = _split_axis(step), _concat_axis(step)
+
+        def collective(shards: Shards, devices: Sequence[str]) -> Shards:
+            algorithms = self._collectives(devices)
+            if kind == "all_reduce":
+                outputs = algorithms.all_reduce(shards, devices, reduction)
+            elif kind == "reduce_scatter":
+                outputs = algorithms.reduce_scatter(
+                    shards, devices, reduction, split_axis
+                )
+            elif kind == "all_gather":
+                outputs = algorithms.all_gather(shards, devices, concat_axis)
+            else:
+                outputs = algorithms.all_to_all(
+                    shards, devices, split_axis, concat_axis
+                )
+            return list(outputs)
+
+        return self._in_groups(self._delayed(step), (step.move.axis,), collective)
 
     def _bucket(self, step: Bucket) -> list[Shards]:
-        """Returns what each of several reductions makes, all of them in one
-        collective.
-        """
-        move, cuts = step.moves[0].move, [_axes(m)[0] for m in step.moves]
-        held = [self.values[m.src] for m in step.moves]
-        xs = [None if some[0] is None else some for some in zip(*held)]
+        """Returns the outputs of several reductions, all of them in one collective."""
+        move = step.moves[0].move
         assert isinstance(move.before, Partial)
-        kind = move.before.kind
+        reduction = move.before.kind
+        split_axes = [_split_axis(reshard) for reshard in step.moves]
+        shards_of_inputs = [self.values[reshard.src] for reshard in step.moves]
+        bundles = [
+            None if bundle[0] is None else bundle for bundle in zip(*shards_of_inputs)
+        ]
 
-        def collective(some: Shards, devices: Sequence[str]) -> Shards:
-            how = collectives_for(devices, self.separate)
+        def collective(bundles: Shards, devices: Sequence[str]) -> Shards:
+            algorithms = self._collectives(devices)
             if move.kind == "all_reduce":
-                return bucketed.all_reduce(how, some, devices, kind)
-            return bucketed.reduce_scatter(how, some, devices, kind, cuts)
+                return bucketed.all_reduce(algorithms, bundles, devices, reduction)
+            return bucketed.reduce_scatter(
+                algorithms, bundles, devices, reduction, split_axes
+            )
 
-        made = self._grouped(xs, (move.axis,), collective)
-        return [[None if y is None else y[k] for y in made] for k in range(len(cuts))]
+        outputs = self._in_groups(bundles, (move.axis,), collective)
+        return [
+            [None if bundle is None else bundle[k] for bundle in outputs]
+            for k in range(len(step.moves))
+        ]
 
-    def _gated(self, step: MoveStep) -> Shards:
-        """Returns what is moved, once what the move waits for is there.
+    def _delayed(self, step: MoveStep) -> Shards:
+        """Returns what is resharded, not before what the step waits for is there.
 
-        Where one op of the move takes all slices of a group, it is enough that one of
-        them comes late.
+        Where one op of the collective takes all shards of a group, it is enough that
+        one of them comes late.
         """
         if step.after is None:
             return self.values[step.src]
-        xs, afters = list(self.values[step.src]), self.values[step.after]
-        done: dict[Any, Any] = {}
+        shards = list(self.values[step.src])
+        waits = self.values[step.after]
+        delayed: dict[Any, Any] = {}
         for group in self.mesh.groups(step.move.axis):
-            once = (
-                collectives_for([self.devices[p] for p in group], self.separate)
-                is shared_memory
-            )
-            for position in group[:1] if once else group:
-                x, after = xs[position], afters[position]
-                if x is None or after is None:
+            devices = [self.devices[p] for p in group]
+            in_one_op = self._collectives(devices) is shared_memory
+            for position in group[:1] if in_one_op else group:
+                x, wait = shards[position], waits[position]
+                if x is None or wait is None:
                     continue
-                if (id(x), id(after)) not in done:
-                    done[id(x), id(after)] = identity(x, self.devices[position], after)
-                xs[position] = done[id(x), id(after)]
-        return xs
+                key = id(x), id(wait)
+                if key not in delayed:
+                    delayed[key] = identity(x, self.devices[position], wait)
+                shards[position] = delayed[key]
+        return shards
+
+    def _send(self, x: Any, source: int, target: int) -> Any:
+        """Returns a tensor of one position on the device of another."""
+        return send(x, self.devices[source], self.devices[target])
 
     def _permute(self, step: MoveStep) -> Shards:
         """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
-        xs, out = self.values[step.src], list(self.values[step.src])
+        shards = self.values[step.src]
+        outputs = list(shards)
         for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
-            if xs[source] is not None:
-                out[target] = send(
-                    xs[source], self.devices[source], self.devices[target]
-                )
-        return out
+            if shards[source] is not None:
+                outputs[target] = self._send(shards[source], source, target)
+        return outputs
 
-    def _restage(self, step: MoveStep) -> Shards:
-        """Returns what is dropped but at one stage, sent from one to another, or from
-        one to all.
+    def _change_stage(self, step: MoveStep) -> Shards:
+        """Returns what all but one stage drop, one sends to another, or one sends to
+        all.
         """
-        xs, before, after = self.values[step.src], step.move.before, step.move.after
-        out: Shards = [None] * self.mesh.size
+        shards = self.values[step.src]
+        before, after = step.move.before, step.move.after
+        outputs: Shards = [None] * self.mesh.size
         for group in self.mesh.groups(step.move.axis):
-            targets = (
-                range(len(group))
-                if not isinstance(after, OnStage)
-                else [after.coordinate]
-            )
-            for k in targets:
-                source = group[before.coordinate if isinstance(before, OnStage) else k]
-                if xs[source] is not None:
-                    out[group[k]] = send(
-                        xs[source], self.devices[source], self.devices[group[k]]
-                    )
-        return out
+            for coordinate, target in enumerate(group):
+                if isinstance(after, OnStage) and after.coordinate != coordinate:
+                    continue
+                from_stage = coordinate
+                if isinstance(before, OnStage):
+                    from_stage = before.coordinate
+                source = group[from_stage]
+                if shards[source] is not None:
+                    outputs[target] = self._send(shards[source], source, target)
+        return outputs
 
-    def _slice(self, step: MoveStep, cut: int) -> Shards:
-        """Returns what each position keeps; a device that keeps several pieces cuts
-        once.
+    def _slice(self, step: MoveStep) -> Shards:
+        """Returns each position's slice; a device with several positions splits the
+        tensor once.
         """
-        i, parts = self.mesh.axis_index[step.move.axis], self.mesh.axes[step.move.axis]
-        xs = self.values[step.src]
-        kept: dict[Any, set[int]] = {}
-        for coord, device, x in zip(self.mesh.coords, self.devices, xs):
-            kept.setdefault((id(x), device), set()).add(coord[i])
-        done: dict[Any, Any] = {}
-        out = []
-        for coord, device, x in zip(self.mesh.coords, self.devices, xs):
-            key = (id(x), device)
-            if x is not None and key not in done:
-                done[key] = (
-                    split(x, parts, cut, device)
-                    if len(kept[key]) > 1
-                    else {coord[i]: piece(x, cut, coord[i], parts, device)}
-                )
-            out.append(None if x is None else done[key][coord[i]])
-        return out
+        axis, mesh_axis = _split_axis(step), step.move.axis
+        num_shards = self.mesh.axes[mesh_axis]
+        axis_index = self.mesh.axis_index[mesh_axis]
+        indices = [coord[axis_index] for coord in self.mesh.coords]
+        tensors = self.values[step.src]
+        keys = [(id(x), device) for x, device in zip(tensors, self.devices)]
+        indices_of: dict[Any, set[int]] = {}
+        for key, index in zip(keys, indices):
+            indices_of.setdefault(key, set()).add(index)
+        slices: dict[Any, Any] = {}
+        outputs: Shards = []
+        for key, index, x in zip(keys, indices, tensors):
+            if x is None:
+                outputs.append(None)
+                continue
+            if key not in slices:
+                device = key[1]
+                if len(indices_of[key]) > 1:
+                    slices[key] = split(x, num_shards, axis, device)
+                else:
+                    slices[key] = {index: shard(x, axis, index, num_shards, device)}
+            outputs.append(slices[key][index])
+        return outputs
 
-    def _grouped(
+    def _in_groups(
         self,
-        xs: Shards,
+        shards: Shards,
         axes: tuple[str, ...],
         collective: Callable[[Shards, Sequence[str]], Shards],
     ) -> Shards:
         """Runs a collective in each group along `axes`, once for groups that hold the
         same.
 
-        In a graph those of one memory share results, whichever their devices are.
+        In a program those of one memory share results, whichever their devices are.
         """
-        out: Shards = [None] * self.mesh.size
-        done: dict[Any, Shards] = {}
+        outputs: Shards = [None] * self.mesh.size
+        computed: dict[Any, Shards] = {}
         for group in self.mesh.groups(*axes):
-            if any(xs[p] is None for p in group):  # it lies at another stage
+            if any(shards[p] is None for p in group):  # it lies on another stage
                 continue
             devices = tuple(self.devices[p] for p in group)
-            held = [y for p in group for y in tf.nest.flatten(xs[p])]
-            aliased = collectives_for(
-                devices, self.separate
-            ) is shared_memory and not any(map(runs_now, held))
-            key = (*map(id, held), *(() if aliased else devices))
-            if key not in done:
-                done[key] = collective([xs[p] for p in group], devices)
-            for position, y in zip(group, done[key]):
-                out[position] = y
-        return out
+            tensors = [x for p in group for x in tf.nest.flatten(shards[p])]
+            in_one_memory = self._collectives(devices) is shared_memory
+            aliased = in_one_memory and not any(map(runs_now, tensors))
+            key = (*map(id, tensors), *(() if aliased else devices))
+            if key not in computed:
+                computed[key] = collective([shards[p] for p in group], devices)
+            for position, output in zip(group, computed[key]):
+                outputs[position] = output
+        return outputs
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> Shards:
-        def stack(told: Shards, devices: Sequence[str]) -> Shards:
-            how = collectives_for(devices, self.separate)
-            return list(zip(*(how.stack(ts, devices) for ts in zip(*told))))
+        def gather(statistics: Shards, devices: Sequence[str]) -> Shards:
+            algorithms = self._collectives(devices)
+            stacked = [algorithms.stack(xs, devices) for xs in zip(*statistics)]
+            return list(zip(*stacked))
 
-        return self._grouped(self.values[step.src], step.axes, stack)
+        return self._in_groups(self.values[step.src], step.axes, gather)
 
     def _exchange_window(self, step: WindowStep) -> Shards:
         assert step.src.spec is not None
         axis = step.src.spec.shape.index(step.dim)
-        rows = step.factor_size // self.mesh.axes[step.axis]
-        ends = [
-            (step.window.low(j * rows), step.window.high((j + 1) * rows))
-            for j in range(self.mesh.axes[step.axis])
-        ]
-        length = max(
-            high - low for low, high in ends
-        )  # one trace: equal lengths on all devices
+        num_shards = self.mesh.axes[step.axis]
+        local_size = step.factor_size // num_shards
+        starts = [step.window.low(j * local_size) for j in range(num_shards)]
+        stops = [step.window.high((j + 1) * local_size) for j in range(num_shards)]
+        # Segments are traced once, so all positions get windows of one length.
+        length = max(stop - start for start, stop in zip(starts, stops))
 
-        def exchange(xs: Shards, devices: Sequence[str]) -> Shards:
+        def exchange(shards: Shards, devices: Sequence[str]) -> Shards:
             return [
-                rows_of_slices(xs, devices, j, axis, low, low + length, step)
-                for j, (low, _) in enumerate(ends)
+                elements_of_shards(
+                    shards, devices, j, axis, start, start + length, step
+                )
+                for j, start in enumerate(starts)
             ]
 
-        return self._grouped(self.values[step.src], (step.axis,), exchange)
+        return self._in_groups(self.values[step.src], (step.axis,), exchange)
 
 
-def _axes(step: MoveStep) -> tuple[int, int]:
-    """Returns along which axes of a tensor a move cuts and joins; -1: along none."""
+def _split_axis(step: MoveStep) -> int:
+    """Returns along which axis of a tensor a reshard splits it; -1: along none."""
     assert step.src.spec is not None
-    names = step.src.spec.shape.names
-    after, before = (
-        names.index(state.dim) if isinstance(state, Sharded) else -1
-        for state in (step.move.after, step.move.before)
-    )
-    return after, before
+    after = step.move.after
+    return step.src.spec.shape.index(after.dim) if isinstance(after, Sharded) else -1
+
+
+def _concat_axis(step: MoveStep) -> int:
+    """Returns along which axis a reshard joins shards; -1: along none."""
+    assert step.src.spec is not None
+    before = step.move.before
+    return step.src.spec.shape.index(before.dim) if isinstance(before, Sharded) else -1

@@ -12,7 +12,7 @@ import meshtf as mtf
 from meshtf.graph import Window, apply_all
 from meshtf.names import Shape
 from meshtf.ops.random.random import DropoutMask, Random
-from meshtf.runtime.lowering.padding import take_rows
+from meshtf.runtime.lowering.padding import take_elements
 from meshtf.runtime.spmd.pjrt_client import Runner
 from meshtf.runtime.spmd.window_exchange import exchange
 from meshtf.runtime.storage.import_tensor import import_tensor
@@ -45,7 +45,7 @@ def wanted(whole, window, size, parts, fill):
     ]
     length = max(high - low for low, high in spans)
     return [
-        take_rows(tf.constant(whole), 0, low, low + length, fill).numpy()
+        take_elements(tf.constant(whole), 0, low, low + length, fill).numpy()
         for low, _ in spans
     ]
 

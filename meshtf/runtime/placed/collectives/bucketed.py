@@ -3,8 +3,8 @@ their own.
 
     totals = all_reduce(ring, [(x0, y0), (x1, y1)], devices, "sum")     # [(x, y), (x, y)]
 
-`how` is the module with the algorithms for one tensor. Packing and unpacking read and
-write each number once more, on the device that has it, and save the latency of all
+`algorithms` is the module with the algorithms for one tensor. Packing and unpacking read
+and write each element once more, on the device that has it, and save the latency of all
 messages but those of one.
 """
 
@@ -17,54 +17,62 @@ from typing import Any
 
 from meshtf.runtime.placed.program.tensor_ops import concat, reshape, split, stack
 
+Bundle = tuple[Any, ...]  # one device's tensors
+
 
 def all_reduce(
-    how: ModuleType, xs: Sequence[Sequence[Any]], devices: Sequence[str], kind: str
-) -> list[tuple[Any, ...]]:
+    algorithms: ModuleType,
+    bundles: Sequence[Bundle],
+    devices: Sequence[str],
+    kind: str,
+) -> list[Bundle]:
     """Returns the reduced tensors on each device."""
-    flat = [
-        concat([reshape(x, [-1], device) for x in tensors], 0, device)
-        for tensors, device in zip(xs, devices)
+    packed = [
+        concat([reshape(x, [-1], device) for x in bundle], 0, device)
+        for bundle, device in zip(bundles, devices)
     ]
-    shapes = [x.shape for x in xs[0]]
-    return [
-        _unpacked(y, shapes, device)
-        for y, device in zip(how.all_reduce(flat, devices, kind), devices)
-    ]
+    shapes = [x.shape for x in bundles[0]]
+    reduced = algorithms.all_reduce(packed, devices, kind)
+    return [_unpacked(x, shapes, device) for x, device in zip(reduced, devices)]
 
 
 def reduce_scatter(
-    how: ModuleType,
-    xs: Sequence[Sequence[Any]],
+    algorithms: ModuleType,
+    bundles: Sequence[Bundle],
     devices: Sequence[str],
     kind: str,
     axes: Sequence[int],
-) -> list[tuple[Any, ...]]:
-    """Returns piece j of each reduced tensor on device j; `axes` says where each is
-    cut.
+) -> list[Bundle]:
+    """Returns shard j of each reduced tensor on device j; `axes` are those along which
+    the tensors are sharded.
     """
-    number = len(devices)
-    rows = []
-    for tensors, device in zip(xs, devices):
-        own = [_rows(x, axis, number, device) for x, axis in zip(tensors, axes)]
-        rows.append(concat(own, 1, device))
+    num_shards = len(devices)
+    packed = []
+    for bundle, device in zip(bundles, devices):
+        flat = [
+            _flat_shards(x, axis, num_shards, device) for x, axis in zip(bundle, axes)
+        ]
+        packed.append(concat(flat, 1, device))
     shapes = [
-        [n // (number if i == axis else 1) for i, n in enumerate(x.shape)]
-        for x, axis in zip(xs[0], axes)
+        _shard_shape(x.shape, axis, num_shards) for x, axis in zip(bundles[0], axes)
     ]
-    return [
-        _unpacked(y, shapes, device)
-        for y, device in zip(how.reduce_scatter(rows, devices, kind, 0), devices)
-    ]
+    reduced = algorithms.reduce_scatter(packed, devices, kind, 0)
+    return [_unpacked(x, shapes, device) for x, device in zip(reduced, devices)]
 
 
-def _rows(x: Any, axis: int, number: int, device: str) -> Any:
-    """Returns [number, elements]: row j is piece j of x along an axis."""
-    pieces = x if axis == 0 else stack(split(x, number, axis, device), device)
-    return reshape(pieces, [number, -1], device)
+def _shard_shape(shape: Sequence[int], axis: int, num_shards: int) -> list[int]:
+    sizes = list(shape)
+    sizes[axis] //= num_shards
+    return sizes
 
 
-def _unpacked(flat: Any, shapes: Sequence[Any], device: str) -> tuple[Any, ...]:
+def _flat_shards(x: Any, axis: int, num_shards: int, device: str) -> Any:
+    """Returns [num_shards, elements]: element j is shard j of x along an axis."""
+    shards = x if axis == 0 else stack(split(x, num_shards, axis, device), device)
+    return reshape(shards, [num_shards, -1], device)
+
+
+def _unpacked(packed: Any, shapes: Sequence[Any], device: str) -> Bundle:
     sizes = [math.prod(shape) for shape in shapes]
-    parts = split(reshape(flat, [-1], device), sizes, 0, device)
-    return tuple(reshape(part, shape, device) for part, shape in zip(parts, shapes))
+    tensors = split(reshape(packed, [-1], device), sizes, 0, device)
+    return tuple(reshape(x, shape, device) for x, shape in zip(tensors, shapes))

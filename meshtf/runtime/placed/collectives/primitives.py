@@ -1,8 +1,8 @@
-"""What collectives are made of: combine two partial results, take a piece, bring to a
+"""What collectives are made of: combine two partial results, take a shard, send to a
 device.
 
 >>> import tensorflow as tf
->>> piece(tf.range(6), 0, 1, 3, "/device:CPU:0").numpy()
+>>> shard(tf.range(6), 0, 1, 3, "/device:CPU:0").numpy()
 array([2, 3], dtype=int32)
 """
 
@@ -35,12 +35,13 @@ def combine_all(kind: str, xs: Sequence[Any], device: str) -> Any:
     return total
 
 
-def piece(x: Any, axis: int, j: int, parts: int, device: str) -> Any:
-    """Returns piece j of `parts` equal ones along an axis."""
-    size = x.shape[axis] // parts
-    begin = [j * size if a == axis else 0 for a in range(len(x.shape))]
-    sizes = [size if a == axis else n for a, n in enumerate(x.shape)]
-    return take(x, begin, sizes, device)
+def shard(x: Any, axis: int, index: int, num_shards: int, device: str) -> Any:
+    """Returns one of `num_shards` equal shards along an axis."""
+    sizes = list(x.shape)
+    sizes[axis] //= num_shards
+    start = [0] * len(sizes)
+    start[axis] = index * sizes[axis]
+    return take(x, start, sizes, device)
 
 
 def send(x: Any, source: str, target: str) -> Any:

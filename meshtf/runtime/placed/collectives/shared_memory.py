@@ -1,8 +1,8 @@
 """Collectives where devices see one memory: compute once, share the result.
 
-Adding 4 MB over eight positions takes a seventh of a ring's time there. In a graph
-nobody brings the result to a device: TensorFlow does so, once for each device that
-takes it.
+Adding 4 MB over eight positions takes a seventh of a ring's time there. In a program
+the result is not sent to devices: TensorFlow does so, once for each device that takes
+it.
 
     all_reduce([x0, x1], ("/device:CPU:0",) * 2, "sum")     # one add_n, returned twice
 """
@@ -19,43 +19,50 @@ from meshtf.runtime.placed.program.symbolic_tensor import runs_now
 
 def all_reduce(xs: Sequence[Any], devices: Sequence[str], kind: str) -> list[Any]:
     """Returns the reduced tensor, once for each device."""
-    total = combine_all(kind, xs, devices[0])
-    return [_given(total, devices[0], d) for d in devices]
+    root = devices[0]
+    total = combine_all(kind, xs, root)
+    return [_share(total, root, device) for device in devices]
 
 
 def reduce_scatter(
     xs: Sequence[Any], devices: Sequence[str], kind: str, axis: int
 ) -> list[Any]:
-    """Returns piece j of the reduced tensor on device j: cut once, after the sum."""
-    total = combine_all(kind, xs, devices[0])
-    pieces = tensor_ops.split(total, len(xs), axis, devices[0])
-    return [_given(p, devices[0], d) for p, d in zip(pieces, devices)]
+    """Returns shard j of the reduced tensor on device j: split once, after the sum."""
+    root = devices[0]
+    total = combine_all(kind, xs, root)
+    shards = tensor_ops.split(total, len(xs), axis, root)
+    return [_share(x, root, device) for x, device in zip(shards, devices)]
 
 
 def all_gather(xs: Sequence[Any], devices: Sequence[str], axis: int) -> list[Any]:
     """Returns all tensors joined along an axis, once for each device."""
-    whole = tensor_ops.concat(xs, axis, devices[0])
-    return [_given(whole, devices[0], d) for d in devices]
+    root = devices[0]
+    gathered = tensor_ops.concat(xs, axis, root)
+    return [_share(gathered, root, device) for device in devices]
 
 
 def stack(xs: Sequence[Any], devices: Sequence[str]) -> list[Any]:
-    """Returns all tensors as rows of one, once for each device."""
-    rows = tensor_ops.stack(xs, devices[0])
-    return [_given(rows, devices[0], d) for d in devices]
+    """Returns all tensors stacked along a new first axis, once for each device."""
+    root = devices[0]
+    stacked = tensor_ops.stack(xs, root)
+    return [_share(stacked, root, device) for device in devices]
 
 
 def all_to_all(
-    xs: Sequence[Any], devices: Sequence[str], cut: int, join: int
+    xs: Sequence[Any], devices: Sequence[str], split_axis: int, concat_axis: int
 ) -> list[Any]:
-    """Returns on device j piece j along `cut` of every tensor, joined along `join`."""
-    pieces = [
-        tensor_ops.split(x, len(xs), cut, device) for x, device in zip(xs, devices)
+    """Returns on device j shard j along `split_axis` of every tensor, joined along
+    `concat_axis`.
+    """
+    shards = [
+        tensor_ops.split(x, len(xs), split_axis, device)
+        for x, device in zip(xs, devices)
     ]
     return [
-        tensor_ops.concat(came, join, device)
-        for came, device in zip(zip(*pieces), devices)
+        tensor_ops.concat(received, concat_axis, device)
+        for received, device in zip(zip(*shards), devices)
     ]
 
 
-def _given(x: Any, source: str, target: str) -> Any:
+def _share(x: Any, source: str, target: str) -> Any:
     return send(x, source, target) if runs_now(x) else x

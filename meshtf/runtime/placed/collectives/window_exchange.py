@@ -1,9 +1,6 @@
-"""The exchange of rows between neighbours: what a window reads beyond a slice's own
-rows.
+"""The exchange of elements between neighbours: what a window reads beyond a shard.
 
-Example:
-
-    rows_of_slices(slices, devices, j, axis, start, stop, step)      # on device j, filled outside
+elements_of_shards(shards, devices, j, axis, start, stop, step)      # on device j
 """
 
 from __future__ import annotations
@@ -13,13 +10,13 @@ from typing import Any
 
 from meshtf.partition import WindowStep
 from meshtf.partition.cost import spans
-from meshtf.runtime.lowering.padding import rows_of
+from meshtf.runtime.lowering.padding import element_range
 from meshtf.runtime.placed.collectives.primitives import send
 from meshtf.runtime.placed.program.tensor_ops import concat, pad, take
 
 
-def rows_of_slices(
-    xs: Sequence[Any],
+def elements_of_shards(
+    shards: Sequence[Any],
     devices: Sequence[str],
     j: int,
     axis: int,
@@ -27,25 +24,32 @@ def rows_of_slices(
     stop: int,
     step: WindowStep,
 ) -> Any:
-    """Returns rows [start, stop) of the whole that the slices make up, on device j."""
-    pieces, fill = [], step.window.fill
-    for q, low, high in spans(
-        start, stop, xs[0].shape[axis], len(xs), step.window.wrap
-    ):
-        own = _rows(xs[q], axis, low, high, fill, devices[q])
-        pieces.append(send(own, devices[q], devices[j]))
-    if not pieces:
-        return _rows(xs[j], axis, -(stop - start), 0, fill, devices[j])
-    rows = pieces[0] if len(pieces) == 1 else concat(pieces, axis, devices[j])
-    before, have = 0 if step.window.wrap else max(0, -start), rows.shape[axis]
-    if not before and have >= stop - start:
-        return rows
-    return _rows(rows, axis, -before, stop - start - before, fill, devices[j])
+    """Returns elements [start, stop) of the sharded axis, on device j; those outside of
+    the tensor are filled in.
+    """
+    wrap, fill, device = step.window.wrap, step.window.fill, devices[j]
+    local_size = shards[0].shape[axis]
+    received = []
+    for source, low, high in spans(start, stop, local_size, len(shards), wrap):
+        elements = _elements(shards[source], axis, low, high, fill, devices[source])
+        received.append(send(elements, devices[source], device))
+    if not received:
+        return _elements(shards[j], axis, start - stop, 0, fill, device)
+    joined = received[0]
+    if len(received) > 1:
+        joined = concat(received, axis, device)
+    missing_before = 0 if wrap else max(0, -start)
+    if not missing_before and joined.shape[axis] >= stop - start:
+        return joined
+    low = -missing_before
+    return _elements(joined, axis, low, low + stop - start, fill, device)
 
 
-def _rows(x: Any, axis: int, start: int, stop: int, fill: float, device: str) -> Any:
-    """Returns rows [start, stop) of an axis, `fill` where there are none."""
-    rows = rows_of(x.shape, axis, start, stop)
-    if rows.begin is not None:
-        x = take(x, rows.begin, rows.sizes, device)
-    return x if rows.pads is None else pad(x, rows.pads, fill, device)
+def _elements(
+    x: Any, axis: int, start: int, stop: int, fill: float, device: str
+) -> Any:
+    """Returns elements [start, stop) of an axis, `fill` where there are none."""
+    wanted = element_range(x.shape, axis, start, stop)
+    if wanted.begin is not None:
+        x = take(x, wanted.begin, wanted.sizes, device)
+    return x if wanted.pads is None else pad(x, wanted.pads, fill, device)
