@@ -1,4 +1,4 @@
-"""An op of a program on one device, held to what the op announced."""
+"""An op of a program on one device, and whether it keeps what it announced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Outline = Callable[
 ]
 
 
-def _run(
+def run_segment(
     segment: Segment,
     mesh: Mesh,
     coords: MeshCoordinates,
@@ -30,6 +30,16 @@ def _run(
     jit: bool = False,
     outline: Outline | None = None,
 ) -> Flat:
+    """Returns the outputs of a segment on one device.
+
+    Args:
+      segment: the segment.
+      mesh: the program's.
+      coords: the coordinates of the device's position.
+      values: the shards of the segment's inputs.
+      jit: whether XLA compiles it.
+      outline: makes functions that equal ops share; None: there are none.
+    """
     env: dict[Value, Any] = dict(zip(segment.ins, values))
     with traced_once():
         for compute in segment.computes:
@@ -46,27 +56,31 @@ def run_compute(
     outline: Outline | None = None,
     anywhere: bool = False,
 ) -> None:
-    """Runs one op on one device's slices, taken from `env` and put there."""
-    xs = [env[v] for v in compute.ins]
-    after = [env[compute.after]] if compute.after is not None else []
-    if after and xs and jit:
-        xs = optimization_barrier([*xs, *after])[:-1]
-    with tf.control_dependencies(after):
-        xs = [tf.identity(x) for x in xs] if after else xs
+    """Runs one op on one device's shards, taken from `env` and put there."""
+    inputs = [env[v] for v in compute.ins]
+    waits = [env[compute.after]] if compute.after is not None else []
+    if waits and inputs and jit:
+        inputs = optimization_barrier([*inputs, *waits])[:-1]
+    with tf.control_dependencies(waits):
+        if waits:
+            inputs = [tf.identity(x) for x in inputs]
         context = DeviceContext(
-            compute.node, compute.plan, mesh, coords, tuple(xs), jit, anywhere
+            compute.node, compute.plan, mesh, coords, tuple(inputs), jit, anywhere
         )
-        env.update(zip(compute.outs, _one(compute, context, xs, env, outline)))
+        outputs = _local_outputs(compute, context, inputs, env, outline)
+        env.update(zip(compute.outs, outputs))
 
 
-def _one(
+def _local_outputs(
     compute: Compute,
     context: DeviceContext,
     xs: Flat,
     env: Mapping[Value, Any],
     outline: Outline | None,
 ) -> Sequence[Any]:
-    """Runs one op on one device, or one half of it where shards exchange statistics."""
+    """Returns the outputs of an op on one device; its statistics and residuals where
+    shards exchange these first.
+    """
     op = compute.node.op
     if isinstance(op, OpWithStatistics) and compute.makes_statistics:
         statistics = op.statistics(context, *xs)
@@ -80,7 +94,7 @@ def _one(
         return _outlined(compute, context, xs, outline)
     else:
         ys = op.local(context, *xs)
-    _check(compute, context, ys)
+    _check_outputs(compute, context, ys)
     return ys
 
 
@@ -90,29 +104,32 @@ def _outlined(
     """Calls an op's `local` as a function that all equal nodes share."""
     axes = [axis for axis, _ in compute.plan.cut]
     coords = [context.coordinates[axis] for axis in axes]
-    key = (compute.node.op, compute.plan, context.inputs, tuple(x.dtype for x in xs))
+    dtypes = tuple(x.dtype for x in xs)
+    key = (compute.node.op, compute.plan, context.inputs, dtypes)
 
     def body(*args: Any) -> list[Any]:
-        inside = context.inside(dict(zip(axes, args[len(xs) :])))
-        ys = compute.node.op.local(inside, *args[: len(xs)])
-        _check(compute, inside, ys)
+        inputs = args[: len(xs)]
+        inner_coordinates = dict(zip(axes, args[len(xs) :]))
+        inner_context = context.with_coordinates(inner_coordinates)
+        ys = compute.node.op.local(inner_context, *inputs)
+        _check_outputs(compute, inner_context, ys)
         return list(ys)
 
     specs = [tf.TensorSpec(x.shape, x.dtype) for x in (*xs, *coords)]
-    return outline(key, body, specs)([*xs, *coords])
+    function = outline(key, body, specs)
+    return function([*xs, *coords])
 
 
-def _check(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
-    """Holds `local` to what `output_specs` announced."""
-    for y, spec, want in zip(
-        ys, (o.spec for o in compute.node.outputs), context.outputs, strict=True
-    ):
-        if tuple(y.shape) != want.sizes or y.dtype.name != spec.dtype:
+def _check_outputs(compute: Compute, context: DeviceContext, ys: Sequence[Any]) -> None:
+    """Refuses outputs of `local` that are not as `output_specs` announced."""
+    specs = [output.spec for output in compute.node.outputs]
+    for y, spec, local in zip(ys, specs, context.outputs, strict=True):
+        if tuple(y.shape) != local.sizes or y.dtype.name != spec.dtype:
             raise PlanError(
                 explain_error(
                     f"{compute.node.op.display_name}.local gave {y.dtype.name} "
                     f"{tuple(y.shape)} where its `output_specs` announces {spec.dtype} "
-                    f"{want!r}.",
+                    f"{local!r}.",
                     **{"from": compute.node.source},
                     inputs=" ".join(map(repr, context.inputs)),
                     way_out="Mend the op: `local` and `output_specs` must agree.",
@@ -126,21 +143,18 @@ def _check_statistics(
     context: DeviceContext,
     exchanged: Sequence[Any],
 ) -> None:
-    """Holds `statistics` to what `statistics_specs` announced: a forecast counts bytes
-    by that.
+    """Refuses statistics that are not as `statistics_specs` announced, by which a
+    forecast counts bytes.
     """
-    ins = compute.node.inputs
-    want = op.statistics_specs(
-        *(
-            Spec(shape, x.spec.dtype)
-            for shape, x in zip(context.inputs, ins, strict=True)
-        )
-    )
-    if [(t.dtype.name, t.shape.num_elements()) for t in exchanged] != [
-        (w.dtype, w.shape.size) for w in want
-    ]:
-        gave = ", ".join(f"{t.dtype.name} {tuple(t.shape)}" for t in exchanged)
-        announced = ", ".join(f"{w.dtype} {w.shape!r}" for w in want) or "nothing"
+    local_specs = [
+        Spec(shape, x.spec.dtype)
+        for shape, x in zip(context.inputs, compute.node.inputs, strict=True)
+    ]
+    specs = op.statistics_specs(*local_specs)
+    actual_sizes = [(x.dtype.name, x.shape.num_elements()) for x in exchanged]
+    if actual_sizes != [(spec.dtype, spec.shape.size) for spec in specs]:
+        gave = ", ".join(f"{x.dtype.name} {tuple(x.shape)}" for x in exchanged)
+        announced = ", ".join(f"{s.dtype} {s.shape!r}" for s in specs) or "nothing"
         raise PlanError(
             explain_error(
                 f"{op.display_name}.statistics exchanges {gave or 'nothing'} where its "

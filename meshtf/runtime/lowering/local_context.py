@@ -1,9 +1,8 @@
-"""What `local` sees of its place: the `LocalContext` of the op contract, inside a
-segment.
+"""The `LocalContext` of the op contract, inside a segment.
 
-Coordinates come in as scalar tensors, so that one trace serves every device;
-`MeshCoordinates` remembers which were asked for, since a segment that asked for none gives
-every device with equal inputs the same outputs.
+Coordinates are scalar tensors, so that one trace serves every device. `MeshCoordinates`
+records which were used: a segment that used none gives every device with equal inputs
+the same outputs.
 """
 
 from __future__ import annotations
@@ -33,8 +32,11 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
 
 
 class MeshCoordinates:
-    """The coordinates of a device, as tensors by mesh axis; keeps a list of those in
-    use.
+    """The coordinates of a mesh position, as tensors by mesh axis.
+
+    Attributes:
+      tensors: the coordinates.
+      used: the axes of those that were asked for.
     """
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
@@ -51,10 +53,10 @@ class DeviceContext:
 
     Args:
       node: the node.
-      plan: how it is cut.
+      plan: how it is sharded.
       mesh: the mesh.
-      coords: where the slice lies.
-      xs: its inputs.
+      coords: of the device's position.
+      xs: the shards of its inputs.
       compiled: whether XLA compiles it.
       anywhere: whether it may run on other devices than the mesh's.
     """
@@ -69,8 +71,12 @@ class DeviceContext:
         compiled: bool = False,
         anywhere: bool = False,
     ) -> None:
-        self.compiled, self._anywhere = compiled, anywhere
-        self._node, self._plan, self._mesh, self.coordinates = node, plan, mesh, coords
+        self.compiled = compiled
+        self.coordinates = coords
+        self._anywhere = anywhere
+        self._node = node
+        self._plan = plan
+        self._mesh = mesh
         self._sizes = dict(plan.sizes)
         self.inputs = tuple(
             Shape(map(Dimension, x.shape.names, t.shape))
@@ -82,8 +88,8 @@ class DeviceContext:
 
     @property
     def matmul_kernels(self) -> MatmulKernels | None:
-        """What multiplies matrices here, if there is anything to choose: on CPUs,
-        without XLA.
+        """The kernels for matmuls, if there is anything to choose: on CPUs, without
+        XLA.
         """
         if self.compiled or self._anywhere:
             return None
@@ -100,8 +106,8 @@ class DeviceContext:
             and only_cpus(devices_of(self._mesh))
         )
 
-    def inside(self, coords: Mapping[str, Any]) -> DeviceContext:
-        """Returns the same place with other tensors for its coordinates."""
+    def with_coordinates(self, coords: Mapping[str, Any]) -> DeviceContext:
+        """Returns the same context with other tensors for its coordinates."""
         context = copy.copy(self)
         context.coordinates = MeshCoordinates(coords)
         return context
@@ -139,25 +145,23 @@ class DeviceContext:
         return self._node.inputs[i].shape.index(dim)
 
     def window(self, i: int, dim: str, x: Any) -> Any:
-        """Returns input i with its window's rows of `dim`; where cut, the exchange has
-        done it.
+        """Returns input i with its window's elements of `dim`; where the factor is
+        sharded, the exchange has added them.
         """
         factor = factor_of(self._node.op, dim)
         window = window_of(self._node.op, i, dim)
         if window is None or self.num_shards(factor) > 1:
             return x
-        start, stop, axis = (
-            window.low(0),
-            window.high(self._sizes[factor]),
-            self.axis(i, dim),
-        )
-        if window.wrap:
-            rows = [
-                take_elements(x, axis, low, high, 0.0)
-                for _, low, high in spans(start, stop, x.shape[axis], 1, wrap=True)
-            ]
-            return tf.concat(rows, axis)
-        return take_elements(x, axis, start, stop, window.fill)
+        start = window.low(0)
+        stop = window.high(self._sizes[factor])
+        axis = self.axis(i, dim)
+        if not window.wrap:
+            return take_elements(x, axis, start, stop, window.fill)
+        elements = [
+            take_elements(x, axis, low, high, 0.0)
+            for _, low, high in spans(start, stop, x.shape[axis], 1, wrap=True)
+        ]
+        return tf.concat(elements, axis)
 
     def apart(self, x: Any) -> Any:
         """Returns x, which XLA does not merge with what is made of it."""

@@ -1,7 +1,5 @@
-"""What a program moves between devices, and what it holds on one: the same for every
-runtime.
-
-Example:
+"""The collectives of a program, and the memory that it takes on one device: the same
+for every runtime.
 
     collectives_of(program)      # ["all_reduce over model of [batch:64 d_model:16]"]
     memory_of(program, arguments).variables
@@ -9,23 +7,22 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from meshtf.graph import Spec, Store
-from meshtf.mesh import Placement
+from meshtf.mesh import Mesh, Placement
 from meshtf.partition import MoveStep, Program, ReadStep, WriteStep, walk
 from meshtf.partition.cost import local_bytes
 
 
 class ProgramMemory(NamedTuple):
-    """Bytes of one mesh position, that of each which has most, around a call of a
-    program.
+    """Bytes around a call of a program, each on the mesh position that has most.
 
-    Args:
-      variables: what the program reads or writes.
-      arguments: what a call is given.
-      results: what a call returns.
+    Attributes:
+      variables: that the program reads or writes.
+      arguments: of the call.
+      results: of the call.
     """
 
     variables: int
@@ -46,7 +43,7 @@ def collectives_of(program: Program) -> list[str]:
 
 
 def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
-    """Returns what the shards take that a program takes and gives.
+    """Returns the memory of a program's variables, arguments and results.
 
     Args:
       program: what runs.
@@ -58,24 +55,19 @@ def memory_of(program: Program, arguments: Sequence[Store]) -> ProgramMemory:
             variables[step.store] = None
         elif isinstance(step, WriteStep):
             variables.update(dict.fromkeys(step.variables))
-    most = _most_bytes(program)
+    results = [(v.spec, v.placement) for v in program.results if v.spec is not None]
     return ProgramMemory(
-        most((store.spec, store.placement) for store in variables),
-        most((store.spec, store.placement) for store in arguments),
-        most((v.spec, v.placement) for v in program.results if v.spec is not None),
+        _peak_bytes([(s.spec, s.placement) for s in variables], program.mesh),
+        _peak_bytes([(s.spec, s.placement) for s in arguments], program.mesh),
+        _peak_bytes(results, program.mesh),
     )
 
 
-def _most_bytes(program: Program) -> Callable[[Iterable[tuple[Spec, Placement]]], int]:
-    """Returns what sums the shards of tensors at the position that holds most."""
-    mesh = program.mesh
-
-    def most(tensors: Iterable[tuple[Spec, Placement]]) -> int:
-        held = [0.0] * mesh.size
-        for spec, placement in tensors:
-            size = local_bytes(spec, placement, mesh)
-            for position, has_shard in enumerate(mesh.has(placement)):
-                held[position] += size * has_shard
-        return int(max(held))
-
-    return most
+def _peak_bytes(tensors: Iterable[tuple[Spec, Placement]], mesh: Mesh) -> int:
+    """Returns the bytes of tensors' shards on the position that has most."""
+    bytes_of_positions = [0.0] * mesh.size
+    for spec, placement in tensors:
+        size = local_bytes(spec, placement, mesh)
+        for position, has_shard in enumerate(mesh.has(placement)):
+            bytes_of_positions[position] += size * has_shard
+    return int(max(bytes_of_positions))

@@ -1,10 +1,10 @@
-"""A program on one shard of everything, so that a value is one tensor: one replica, or
-one device alone.
+"""A program on one shard of everything, so that a value is one tensor: on one replica,
+or on a single device.
 
-    class Mine(SingleReplica):
-      def _load(self, store): ...           # and _put, _tell, _window, _move
+    class MyReplica(SingleReplica):
+        def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
 
-    results = Mine(program, coordinates, jit=True).run()
+    results = MyReplica(program, coordinates, jit=True).run()
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from meshtf.runtime.lowering.step_executor import StepExecutor
 
 
 class SingleReplica(StepExecutor):
-    """Carries out a program on one shard of each value: a replica, or one device alone.
+    """Executes a program on one shard of each value.
 
     Args:
       program: what to run.
-      coordinates: where its slices lie, for ops that ask.
+      coordinates: which shards these are, for ops that ask.
       jit: whether XLA compiles it.
     """
 
@@ -52,7 +52,8 @@ class SingleReplica(StepExecutor):
         self, program: Program, given: dict[Value, Any], once: bool = False
     ) -> list[Any]:
         """Returns the results of a program within this one."""
-        outer_values, outer_lists = self.values, self.unstacked_values
+        outer_values = self.values
+        outer_unstacked = self.unstacked_values
         self.values = dict(given)
         self.unstacked_values = walked_only(program.steps, program.results)
         for segment in schedule(program):
@@ -61,20 +62,20 @@ class SingleReplica(StepExecutor):
                     self._step(step)
         results = [self.values[v] for v in program.results]
         self.values = outer_values
-        self.unstacked_values = outer_lists
+        self.unstacked_values = outer_unstacked
         return results
 
     def shard_devices(self, value: Value) -> list[str | None]:
         """Returns the one device, which needs no name."""
         return [None]
 
-    def distinct_shards(self, value: Value, slices: Any) -> list[Any]:
-        """Returns the one slice."""
-        return [slices]
+    def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
+        """Returns the one shard."""
+        return [shards]
 
-    def to_positions(self, value: Value, slices: list[Any]) -> Any:
-        """Returns the one slice."""
-        return slices[0]
+    def to_positions(self, value: Value, shards: list[Any]) -> Any:
+        """Returns the one shard."""
+        return shards[0]
 
     def _step(self, step: Step) -> None:
         if isinstance(step, Compute):
@@ -86,7 +87,7 @@ class SingleReplica(StepExecutor):
 
 
 def scope(step: Step) -> str:
-    """Returns the name under which a step's TensorFlow ops stand: its op's title and
+    """Returns the name scope of a step's TensorFlow ops: its op's name and serial
     number.
     """
     node = None if isinstance(step, ReadStep) else step.node

@@ -1,11 +1,11 @@
-"""What runtimes share: who carries out which step between computations.
+"""What runtimes share: which method executes which step between computations.
 
-    class Mine(StepExecutor):
-      def _load(self, store): ...           # and _put, _tell, _window, _move
+    class MyExecutor(StepExecutor):
+        def _read(self, store): ...  # and _write, _reshard, _exchange_window, ...
 
-    carrier.carry_out(step)                 # carrier.values[step.out] is there
+    executor.execute(step)           # executor.values[step.out] is set
 
-See `single_replica` for those that hold one shard of everything.
+See `single_replica` for programs on one shard of everything.
 """
 
 from __future__ import annotations
@@ -36,19 +36,22 @@ from meshtf.runtime.lowering.control_flow import run_branch, run_call, run_loop
 
 
 class StepExecutor:
-    """Base of runtimes: keeps values, and sends each step to the method that carries it
-    out.
+    """Base of executors: keeps values, and has each step executed by its method.
+
+    Attributes:
+      mesh: the program's.
+      values: what each value of the program holds.
+      unstacked_values: stacked outputs of loops that stay lists; see
+        `partition.walked_only`.
     """
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
         self.values: dict[Value, Any] = {}
-        self.unstacked_values: set[Value] = (
-            set()
-        )  # stacks of loops that stay lists: `partition.walked_only`
+        self.unstacked_values: set[Value] = set()
 
     def execute(self, step: Step) -> None:
-        """Carries out a step that is no computation, and keeps what it makes."""
+        """Executes a step that is no computation, and keeps its results."""
         if isinstance(step, ReadStep):
             self.values[step.out] = self._read(step.store)
         elif isinstance(step, WriteStep):
@@ -60,9 +63,8 @@ class StepExecutor:
         elif isinstance(step, MoveStep):
             self.values[step.out] = self._reshard(step)
         elif isinstance(step, Bucket):
-            self.values.update(
-                zip((move.out for move in step.moves), self._bucket(step))
-            )
+            outputs = [reshard.out for reshard in step.moves]
+            self.values.update(zip(outputs, self._bucket(step)))
         elif isinstance(step, LoopStep):
             run_loop(self, step)
         elif isinstance(step, BranchStep):
@@ -73,13 +75,13 @@ class StepExecutor:
     def run_body(
         self, program: Program, given: dict[Value, Any], once: bool = False
     ) -> list[Any]:
-        """Returns the results of a program within this one, which is given what it
-        uses.
+        """Returns the results of a program within this one.
 
         Args:
           program: of a body.
-          given: what it uses.
-          once: whether it stands here and nowhere else, as the body of a loop does.
+          given: the values that it uses from outside.
+          once: whether it runs at this place of the program alone, as the body of a
+            loop does.
         """
         raise NotImplementedError
 
@@ -88,19 +90,15 @@ class StepExecutor:
         return tf.control_dependencies(tensors)
 
     def shard_devices(self, value: Value) -> list[str | None]:
-        """Returns the device of each slice of a value that can differ from
-        the others.
-        """
+        """Returns the device of each distinct shard of a value."""
         raise NotImplementedError
 
-    def distinct_shards(self, value: Value, slices: Any) -> list[Any]:
-        """Returns of what `values` would hold of a value those slices, in
-        that order.
-        """
+    def distinct_shards(self, value: Value, shards: Any) -> list[Any]:
+        """Returns the distinct shards in what `values` holds of a value."""
         raise NotImplementedError
 
-    def to_positions(self, value: Value, slices: list[Any]) -> Any:
-        """Returns what `values` holds of a value with these different slices."""
+    def to_positions(self, value: Value, shards: list[Any]) -> Any:
+        """Returns what `values` holds of a value with these distinct shards."""
         raise NotImplementedError
 
     def _read(self, store: Store) -> Any:
@@ -119,4 +117,4 @@ class StepExecutor:
         raise NotImplementedError
 
     def _bucket(self, step: Bucket) -> list[Any]:
-        return [self._reshard(move) for move in step.moves]
+        return [self._reshard(reshard) for reshard in step.moves]

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from meshtf.mesh import Mesh
 from meshtf.partition import Segment
-from meshtf.runtime.lowering.local_compute import Flat, _run
+from meshtf.runtime.lowering.local_compute import Flat, run_segment
 from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
@@ -35,7 +35,7 @@ def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     ) -> tuple[Flat, set[str]]:
         coordinates = MeshCoordinates(coords)
         with tf.device(device):
-            return _run(segment, mesh, coordinates, values), coordinates.used
+            return run_segment(segment, mesh, coordinates, values), coordinates.used
 
     return call
 
@@ -74,7 +74,7 @@ class Traced:
 
         def body(*args: Any) -> list[Any]:
             coordinates = MeshCoordinates(dict(zip(axes, args[len(flat) :])))
-            ys = _run(
+            ys = run_segment(
                 self.segment,
                 self.mesh,
                 coordinates,
