@@ -25,7 +25,7 @@ from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
 import meshtf as mtf
 from benchmarks.harness.case_server import serve
-from meshtf.runtime.placed.program.function_calls import ALONE, CALLED
+from meshtf.runtime.placed.program.function_calls import BRANCH_OPS, CALL_OPS
 
 BLOCKS, ROWS, D_MODEL, D_FF = 8, 128, 256, 1024
 _CALL = re.compile(r"call/(forward|backward)\.(\d+)\.(\d+)/")
@@ -164,7 +164,7 @@ def _calls(space: Any) -> Iterator[tuple[tuple[str, int, int], float]]:
                     for s in event.stats
                 }
                 found = _CALL.match(told.get("name", ""))
-                if found and told.get("kernel_type") in (*ALONE, *CALLED):
+                if found and told.get("kernel_type") in (*BRANCH_OPS, *CALL_OPS):
                     what, cell, microbatch = found.groups()
                     yield (
                         (what, int(cell), int(microbatch)),

@@ -28,7 +28,7 @@ from meshtf.runtime.dataset_options import untuned
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of
 from meshtf.runtime.storage.import_tensor import named_shape
-from meshtf.runtime.storage.sharding import distinct, region, slice_keys
+from meshtf.runtime.storage.sharding import distinct, region, shard_keys
 from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, call_with
 
 
@@ -133,7 +133,7 @@ class HostReader:
                 )
             )
         found: dict[str, list[tuple[int, int]]] = {}
-        for device, key in zip(self._devices, slice_keys(placement, self._mesh)):
+        for device, key in zip(self._devices, shard_keys(placement, self._mesh)):
             (rows,) = region(spec.shape, placement, key, self._mesh)
             found.setdefault(host_cpu(device), []).append((rows.start, rows.stop))
         return found
@@ -167,7 +167,7 @@ class HostReader:
         )
         placement = self._mesh.place(spec.shape)[0]
         done: dict[Any, Any] = {}
-        for device, key in zip(self._devices, slice_keys(placement, self._mesh)):
+        for device, key in zip(self._devices, shard_keys(placement, self._mesh)):
             if (device, key) not in done:
                 home = host_cpu(device)
                 done[device, key] = _slice(
@@ -181,7 +181,7 @@ class HostReader:
             placement,
             [
                 done[pair]
-                for pair in zip(self._devices, slice_keys(placement, self._mesh))
+                for pair in zip(self._devices, shard_keys(placement, self._mesh))
             ],
         )
 

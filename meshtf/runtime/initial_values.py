@@ -21,7 +21,7 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import Fill, full
 from meshtf.runtime.devices.resolve import devices_of, share_memory
 from meshtf.runtime.eager import bring, export
-from meshtf.runtime.storage.sharding import pieces_of
+from meshtf.runtime.storage.sharding import shards_on_source
 
 Initializer = Callable[[Mesh, Shape, str], Tensor]
 
@@ -82,7 +82,7 @@ def initial_shards(initializer: Initializer, variable: Described) -> list[Any]:
         return []
     if value.mesh is mesh:
         return bring(value, variable.placement)
-    return pieces_of(export(value), spec, variable.placement, mesh)
+    return shards_on_source(export(value), spec, variable.placement, mesh)
 
 
 def as_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:

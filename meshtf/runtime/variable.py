@@ -41,7 +41,7 @@ from meshtf.runtime.initial_values import (
     initial_shards,
 )
 from meshtf.runtime.storage.import_tensor import import_tensor
-from meshtf.runtime.storage.sharding import pieces_of
+from meshtf.runtime.storage.sharding import shards_on_source
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.storage.variable_slots import Region, regions_of, slots_with
 from meshtf.runtime.storage.write_times import Writes, written
@@ -215,7 +215,7 @@ class Variable(Operators, Untracked):
         self.stage = stage
         self.placement = self.mesh.place(self.spec.shape, self.layout, stage)[0]
         if whole is not None:
-            pieces = pieces_of(whole, self.spec, self.placement, self.mesh)
+            pieces = shards_on_source(whole, self.spec, self.placement, self.mesh)
             self.use_slots(self._slots_with(pieces))
 
     def use_slots(self, slots: Sequence[Slot | None]) -> None:

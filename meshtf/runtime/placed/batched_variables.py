@@ -85,7 +85,7 @@ class BatchedVariables:
         self.program = program
         self._functions: dict[Any, GraphFunction] = {}
 
-    def callees(self) -> list[GraphFunction]:
+    def graph_functions(self) -> list[GraphFunction]:
         """Returns all functions that were traced for it to call."""
         return list(self._functions.values())
 
@@ -249,8 +249,8 @@ class BatchedVariables:
     ) -> GraphFunction:
         if key not in self._functions:
             specs = (tf.TensorSpec(x.shape, x.dtype) for x in args)
-            alone = only_cpus(self.devices)
-            self._functions[key] = trace(body, specs, stateful, writes, alone)
+            as_branch = only_cpus(self.devices)
+            self._functions[key] = trace(body, specs, stateful, writes, as_branch)
         return self._functions[key]
 
     def _constant(self, value: int, device: str) -> Any:

@@ -39,18 +39,19 @@ class _Failed(Exception):
         self, node: Node | None = None, problem: tf.errors.OpError | None = None
     ) -> None:
         super().__init__()
-        self.node, self.problem = node, problem
+        self.node = node
+        self.problem = problem
 
 
-class _Again(Placed):
+class _Rerun(Placed):
     """Runs a program op by op, and writes nothing."""
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
-        for reads, cuts, others, writes in phases_of(steps, self.mesh):
-            self.values.update(self.variables.read(reads))
-            for step in (*cuts, *others):
+        for phase in phases_of(steps, self.mesh):
+            self.values.update(self.variables.read(phase.reads))
+            for step in (*phase.slices, *phase.remaining):
                 self.execute(step)
-            if writes:
+            if phase.writes:
                 raise _Failed
 
     def _write(self, step: WriteStep) -> list[Shards]:
@@ -73,7 +74,7 @@ def explain_failure(
         return error
     caller = _one_by_one_compiled if _NO_KERNEL in error.message else _one_by_one
     try:
-        _Again(mesh, segments, caller).run(results)
+        _Rerun(mesh, segments, caller).run(results)
     except _Failed as failed:
         if failed.node is not None and failed.problem is not None:
             return with_line(failed.node, failed.problem)

@@ -33,7 +33,7 @@ from meshtf.runtime.placed.variables.read_write_phases import (
 
 @contextlib.contextmanager
 def check_numerics() -> Iterator[None]:
-    """Looks at all that ops make, and functions that are called inside; slow.
+    """Checks all outputs of ops, also of functions that are called inside; slow.
 
     Raises:
       NumericsError: an op made NaN, or infinity of finite numbers; with its line and
@@ -55,29 +55,25 @@ def check_numerics() -> Iterator[None]:
 
 
 class Checked(Placed):
-    """Runs a program op by op, outside of TensorFlow's graphs, and looks at all that it
-    makes.
+    """Runs a program op by op, outside of TensorFlow's graphs, and checks all
+    outputs.
     """
 
     def __init__(self, mesh: Mesh, segments: Sequence[Segment]) -> None:
         super().__init__(mesh, segments, run_directly)
 
     def execute(self, step: Step) -> None:
-        """Carries out a step and refuses a sum that is not finite. Raises
-        NumericsError.
-        """
+        """Executes a step and refuses a sum that is not finite. Raises NumericsError."""
         super().execute(step)
-        moves = (
-            step.moves
-            if isinstance(step, Bucket)
-            else [step]
-            if isinstance(step, MoveStep)
-            else []
-        )
-        for move in moves:
-            if isinstance(move.move.before, Partial) and move.node is not None:
-                what = f"{move.move.kind} over mesh axis {move.move.axis!r}"
-                self._check(what, move.node, (move.src,), (move.out,))
+        reshards: Sequence[MoveStep] = ()
+        if isinstance(step, Bucket):
+            reshards = step.moves
+        elif isinstance(step, MoveStep):
+            reshards = [step]
+        for reshard in reshards:
+            if isinstance(reshard.move.before, Partial) and reshard.node is not None:
+                name = f"{reshard.move.kind} over mesh axis {reshard.move.axis!r}"
+                self._check(name, reshard.node, (reshard.src,), (reshard.out,))
 
     def _call(self, segment: Segment) -> None:
         for compute in segment.computes:
@@ -99,83 +95,83 @@ class Checked(Placed):
                 )
 
     def _execute_before(self, steps: Sequence[Step]) -> None:
-        for reads, cuts, others, writes in phases_of(steps, self.mesh):
-            self.values.update(self.variables.read(reads))
-            for load in reads:
-                self._check_read(load)
-            for step in (*cuts, *others):
+        for phase in phases_of(steps, self.mesh):
+            self.values.update(self.variables.read(phase.reads))
+            for read in phase.reads:
+                self._check_read(read)
+            for step in (*phase.slices, *phase.remaining):
                 self.execute(step)
-            for put in writes:
-                self.values.update(self.variables.write([put], self.values))
-                self._check_written(put)
+            for write in phase.writes:
+                self.values.update(self.variables.write([write], self.values))
+                self._check_written(write)
 
     def _check(
-        self, what: str, node: Node, ins: Sequence[Value], outs: Sequence[Value]
+        self, name: str, node: Node, ins: Sequence[Value], outs: Sequence[Value]
     ) -> None:
         check(
-            what,
+            name,
             node,
             [(v.spec, self.values[v]) for v in ins if v.spec is not None],
             [(v.spec, self.values[v]) for v in outs if v.spec is not None],
         )
 
-    def _check_read(self, load: ReadStep) -> None:
-        bad = _worst(self.values[load.out], np.isnan) if touches_variables(load) else ""
-        if bad:
+    def _check_read(self, read: ReadStep) -> None:
+        if not touches_variables(read):
+            return
+        count = _count_of_first(self.values[read.out], np.isnan)
+        if count:
             raise NumericsError(
                 explain_error(
-                    f"variable {load.store.name!r} holds NaN, {bad}.",
-                    variable=f"{load.store.spec.dtype} {load.store.spec.shape!r}",
+                    f"variable {read.store.name!r} holds NaN, {count}.",
+                    variable=f"{read.store.spec.dtype} {read.store.spec.shape!r}",
                     way_out="It did before this call: look at what wrote it, a step or "
                     "a checkpoint.",
                 )
             )
 
-    def _check_written(self, put: WriteStep) -> None:
-        ins = [(v.spec, self.values[v]) for v in put.values if v.spec is not None]
-        self._check(put.op.display_name, put.node, put.values, put.outs)
-        for store in put.variables:
+    def _check_written(self, write: WriteStep) -> None:
+        ins = [(v.spec, self.values[v]) for v in write.values if v.spec is not None]
+        self._check(write.op.display_name, write.node, write.values, write.outs)
+        for store in write.variables:
             check(
-                f"{put.op.display_name} of variable {store.name!r}",
-                put.node,
+                f"{write.op.display_name} of variable {store.name!r}",
+                write.node,
                 ins,
                 [(store.spec, store.read())],
             )
 
 
 def check(
-    what: str,
+    name: str,
     node: Node,
     ins: Sequence[tuple[Spec, Shards]],
     outs: Sequence[tuple[Spec, Shards]],
 ) -> None:
-    """Refuses what an op made if it is not finite.
+    """Refuses outputs of an op that are not finite.
 
     Args:
-      what: the op, or what else made it.
+      name: of the op, or of the collective.
       node: of the op.
-      ins: data type and slices of each input.
+      ins: spec and shards of each input.
       outs: of each output.
 
     Raises:
       NumericsError: an output has NaN and no input has, or infinity although inputs are
         finite.
     """
-    floats = [slices for spec, slices in ins if has_gradient(spec.dtype)]
-    if any(_worst(slices, np.isnan) for slices in floats):
-        return  # told of where it came from
-    finite = bool(floats) and not any(_worst(slices, np.isinf) for slices in floats)
-    for spec, slices in outs:
-        if has_gradient(spec.dtype):
-            nan = _worst(slices, np.isnan)
-            infinite = _worst(slices, np.isinf) if finite and not nan else ""
-            if nan or infinite:
-                raise _error(
-                    f"{what} made {'NaN' if nan else 'infinity'}, {nan or infinite}",
-                    node,
-                    spec,
-                    ins,
-                )
+    floats = [shards for spec, shards in ins if has_gradient(spec.dtype)]
+    if any(_count_of_first(shards, np.isnan) for shards in floats):
+        return  # reported where it came from
+    all_finite = not any(_count_of_first(shards, np.isinf) for shards in floats)
+    for spec, shards in outs:
+        if not has_gradient(spec.dtype):
+            continue
+        count = _count_of_first(shards, np.isnan)
+        if count:
+            raise _error(f"{name} made NaN, {count}", node, spec, ins)
+        count = _count_of_first(shards, np.isinf)
+        if count and floats and all_finite:
+            raise _error(f"{name} made infinity, {count}", node, spec, ins)
 
 
 def _error(
@@ -194,24 +190,26 @@ def _error(
     )
 
 
-def _arrays(slices: Shards) -> Iterator[Any]:
-    """Yields the different slices as numpy arrays; half floats as float64, which numpy
+def _arrays(shards: Shards) -> Iterator[Any]:
+    """Yields the distinct shards as numpy arrays; half floats as float64, which numpy
     knows.
     """
-    for x in {id(x): x for x in slices if tf.is_tensor(x)}.values():
+    for x in {id(x): x for x in shards if tf.is_tensor(x)}.values():
         yield np.asarray(x if x.dtype.is_complex else tf.cast(x, tf.float64))
 
 
-def _worst(slices: Shards, test: Callable[[Any], Any]) -> str:
-    """Returns of how many elements of the first bad slice a test holds; "": of none."""
-    for array in _arrays(slices):
+def _count_of_first(shards: Shards, test: Callable[[Any], Any]) -> str:
+    """Returns for how many elements of the first such shard a test holds, such as "3 of
+    8"; "" where it holds for none.
+    """
+    for array in _arrays(shards):
         if test(array).any():
             return f"{test(array).sum()} of {array.size}"
     return ""
 
 
-def _range(spec: Spec, slices: Shards) -> str:
-    arrays = [array for array in _arrays(slices) if array.size]
+def _range(spec: Spec, shards: Shards) -> str:
+    arrays = [array for array in _arrays(shards) if array.size]
     if not arrays or np.iscomplexobj(arrays[0]):
         return f"{spec.dtype} {spec.shape!r}"
     return (

@@ -49,33 +49,36 @@ class Compiled:
     """
 
     def __init__(self, recorded: Recorded, stores: Sequence[Any], jit: bool) -> None:
-        self.mesh, self.stores, self.jit = recorded.mesh, stores, jit
+        self.mesh = recorded.mesh
+        self.stores = stores
+        self.jit = jit
         self.program = build(recorded.nodes, recorded.results, recorded.mesh)
         self.segments = schedule_for_devices(self.program)
-        self.patterns: list[tuple[int, ...]] = []
-        self.function: ProgramFunction | None = None  # from the first call on
+        # From the first call on: the program, what it calls, and of each result the
+        # index of each position's shard among the distinct ones.
+        self.function: ProgramFunction | None = None
+        self.graph_functions: list[GraphFunction] = []
+        self.distinct_indices: list[tuple[int, ...]] = []
         self.cpus = only_cpus(devices_of(self.mesh))
         self.config = CPU_CONFIG if self.cpus and not jit else PLAIN_CONFIG
-        self.callees: list[GraphFunction] = []  # what it calls; they are kept for it
 
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
         """Runs the program on the arguments' tensors and returns the results' shards."""
+        results = self.program.results
         if current().checked:
             self._fill(flat)
-            values = Checked(self.mesh, self.segments).run(self.program.results)
+            values = Checked(self.mesh, self.segments).run(results)
             return [
-                ShardedValue(v.placement, x)
-                for v, x in zip(self.program.results, values)
+                ShardedValue(result.placement, shards)
+                for result, shards in zip(results, values)
             ]
         if self.function is None:
             self.function = self._written(flat)
         try:
-            return self._wrap(self.function(flat))
+            return self._sharded_values(self.function(flat))
         except tf.errors.OpError as error:
             self._fill(flat)
-            problem = explain_failure(
-                error, self.mesh, self.segments, self.program.results
-            )
+            problem = explain_failure(error, self.mesh, self.segments, results)
             if problem is error:
                 raise
             raise problem from error
@@ -101,7 +104,7 @@ class Compiled:
     @property
     def called_definitions(self) -> list[Any]:
         """The FunctionDefs that it calls, but for those that XLA compiles."""
-        return [callee.definition for callee in self.callees if not callee.jit]
+        return [f.definition for f in self.graph_functions if not f.jit]
 
     def _written(self, flat: Sequence[Any]) -> ProgramFunction:
         """Returns the program, for arguments like these."""
@@ -111,14 +114,17 @@ class Compiled:
         self._fill([program.argument(tf.TensorSpec(x.shape, x.dtype)) for x in flat])
         results: list[Any] = []
         devices: list[str] = []
-        for slices in placed.run(self.program.results):
-            different, pattern = distinct(slices)
-            self.patterns.append(pattern)
-            results.extend(different)
-            devices.extend(
-                placed.devices[pattern.index(k)] for k in range(len(different))
-            )
-        self.callees = [*tracer.callees(), *placed.variables.callees()]
+        self.distinct_indices = []
+        for shards in placed.run(self.program.results):
+            tensors, indices = distinct(shards)
+            self.distinct_indices.append(indices)
+            results += tensors
+            positions = [indices.index(k) for k in range(len(tensors))]
+            devices += [placed.devices[position] for position in positions]
+        self.graph_functions = [
+            *tracer.graph_functions(),
+            *placed.variables.graph_functions(),
+        ]
         return ProgramFunction(
             program.finish(results, devices),
             program.captured,
@@ -128,14 +134,16 @@ class Compiled:
         )
 
     def _fill(self, flat: Sequence[Any]) -> None:
-        left = list(flat)
+        remaining = list(flat)
         for store in self.stores:
-            store.fill(left)
+            store.fill(remaining)
 
-    def _wrap(self, ys: list[Any]) -> list[ShardedValue]:
+    def _sharded_values(self, flat: Sequence[Any]) -> list[ShardedValue]:
+        """Returns the results, of their distinct shards one after the other."""
         values = []
-        for result, pattern in zip(self.program.results, self.patterns, strict=True):
-            slices = [None if k < 0 else ys[k] for k in pattern]
-            values.append(ShardedValue(result.placement, slices))
-            del ys[: max(pattern) + 1]
+        start = 0
+        for result, indices in zip(self.program.results, self.distinct_indices):
+            shards = [None if k < 0 else flat[start + k] for k in indices]
+            values.append(ShardedValue(result.placement, shards))
+            start += max(indices) + 1
         return values

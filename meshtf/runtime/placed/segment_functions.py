@@ -1,9 +1,8 @@
-"""Segments: local work that every device runs, traced once for all of them.
+"""Segments: local work of every device, traced once for all of them.
 
-A segment is a pure function of (values, coordinates) to a flat list of tensors. It is
+A segment is a pure function of values and coordinates to a flat list of tensors. It is
 never inlined (but in a loop on one device) and is called on each device with that
-device's slices, so tracing costs O(ops), not O(ops x devices). Calls with equal inputs
-on one device are made once and their results are shared.
+device's shards, so tracing costs O(ops), not O(ops x devices).
 """
 
 from __future__ import annotations
@@ -22,20 +21,22 @@ from meshtf.runtime.lowering.local_context import MeshCoordinates
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import ProgramWriter, call_on
 
-# fn(device, coordinates, values) -> values: one device's work, and the mesh axes whose
-# coordinates it used
+# caller(device, coordinates, shards) runs a segment on one device: it returns the
+# outputs, and the mesh axes whose coordinates they depend on.
 Caller = Callable[[str, dict[str, Any], Flat], tuple[Flat, set[str]]]
+MakeCaller = Callable[[Segment, Mesh], Caller]
 
 
 def run_directly(segment: Segment, mesh: Mesh) -> Caller:
     """Returns a caller that runs the ops one by one, for eager mode."""
 
     def call(
-        device: str, coords: dict[str, Any], values: Flat
+        device: str, coords: dict[str, Any], shards: Flat
     ) -> tuple[Flat, set[str]]:
         coordinates = MeshCoordinates(coords)
         with tf.device(device):
-            return run_segment(segment, mesh, coordinates, values), coordinates.used
+            outputs = run_segment(segment, mesh, coordinates, shards)
+        return outputs, coordinates.used
 
     return call
 
@@ -44,9 +45,11 @@ class Traced:
     """A segment that is traced at its first call, as a TensorFlow function."""
 
     def __init__(self, segment: Segment, mesh: Mesh, tracer: Tracer) -> None:
-        self.segment, self.mesh, self.tracer = segment, mesh, tracer
+        self.segment = segment
+        self.mesh = mesh
+        self.tracer = tracer
         self.function: Any = None
-        self.used: set[str] = set()
+        self.axes_used: set[str] = set()
         self.structure: Any = None  # of the outputs, with 0 for each tensor
 
     def call(
@@ -54,66 +57,65 @@ class Traced:
         program: ProgramWriter | None,
         device: str,
         coords: dict[str, Any],
-        values: Flat,
+        shards: Flat,
     ) -> tuple[Flat, set[str]]:
         """Calls it on a device, in a program that is written or TensorFlow traces."""
-        flat = tf.nest.flatten(values)
+        flat = tf.nest.flatten(shards)
         if self.function is None:
-            self._trace(values, flat)
-        args = [*flat, *(coords[a] for a in sorted(self.mesh.axes))]
-        ys = call_on(self.function, args, device, program)
-        nested = any(part != 0 for part in self.structure)
-        return tf.nest.pack_sequence_as(self.structure, ys) if nested else ys, self.used
+            self._trace(shards, flat)
+        coordinates = [coords[axis] for axis in sorted(self.mesh.axes)]
+        outputs = call_on(self.function, [*flat, *coordinates], device, program)
+        if any(item != 0 for item in self.structure):  # nested
+            outputs = tf.nest.pack_sequence_as(self.structure, outputs)
+        return outputs, self.axes_used
 
-    def _trace(self, values: Flat, flat: Flat) -> None:
-        axes, tracer = sorted(self.mesh.axes), self.tracer
-        specs = [
-            *(tf.TensorSpec(x.shape, x.dtype) for x in flat),
-            *(tf.TensorSpec([], tf.int32) for _ in axes),
-        ]
+    def _trace(self, shards: Flat, flat: Flat) -> None:
+        axes = sorted(self.mesh.axes)
+        tracer = self.tracer
+        specs = [tf.TensorSpec(x.shape, x.dtype) for x in flat]
+        specs += [tf.TensorSpec([], tf.int32) for _ in axes]
 
         def body(*args: Any) -> list[Any]:
-            coordinates = MeshCoordinates(dict(zip(axes, args[len(flat) :])))
-            ys = run_segment(
+            tensors, coords = args[: len(flat)], args[len(flat) :]
+            coordinates = MeshCoordinates(dict(zip(axes, coords)))
+            outputs = run_segment(
                 self.segment,
                 self.mesh,
                 coordinates,
-                tf.nest.pack_sequence_as(values, args[: len(flat)]),
+                tf.nest.pack_sequence_as(shards, tensors),
                 tracer.jit,
                 tracer.outline,
             )
-            self.used, self.structure = (
-                coordinates.used,
-                tf.nest.map_structure(lambda y: 0, ys),
-            )
-            return tf.nest.flatten(ys)
+            self.axes_used = coordinates.used
+            self.structure = tf.nest.map_structure(lambda y: 0, outputs)
+            return tf.nest.flatten(outputs)
 
-        self.function = trace(body, specs, alone=tracer.alone, jit=tracer.jit)
+        self.function = trace(body, specs, as_branch=tracer.as_branch, jit=tracer.jit)
 
 
 class Tracer:
-    """Makes callers that trace; equal segments, such as those of equal layers, share
-    one.
+    """Makes callers that trace; equal segments, such as those of equal layers, share a
+    function.
 
     Args:
       jit: whether XLA compiles segments.
-      alone: whether devices run what is traced alone: see `trace`.
+      as_branch: whether devices run what is traced as it is; see `trace`.
       program: the program that calls; None: TensorFlow traces it.
     """
 
     def __init__(
-        self, jit: bool, alone: bool, program: ProgramWriter | None = None
+        self, jit: bool, as_branch: bool, program: ProgramWriter | None = None
     ) -> None:
-        self.jit, self.alone, self.program = jit, alone and not jit, program
+        self.jit = jit
+        self.as_branch = as_branch and not jit
+        self.program = program
         self._outlined: dict[Any, GraphFunction] = {}
-        self._traced: dict[Any, Traced] = {}
-        self._found: dict[
-            Segment, Traced
-        ] = {}  # so that what runs often is compared once
+        self._by_key: dict[Any, Traced] = {}
+        self._by_segment: dict[Segment, Traced] = {}  # keys take long to compare
 
-    def callees(self) -> list[GraphFunction]:
+    def graph_functions(self) -> list[GraphFunction]:
         """Returns all functions that were traced for it to call."""
-        segments = [traced.function for traced in self._traced.values()]
+        segments = [traced.function for traced in self._by_key.values()]
         return [*self._outlined.values(), *filter(None, segments)]
 
     def in_tensorflow(self) -> Tracer:
@@ -125,35 +127,33 @@ class Tracer:
     def outline(
         self, key: Any, body: Callable[..., Flat], specs: Sequence[tf.TensorSpec]
     ) -> GraphFunction:
-        """Returns a part of segments, traced when its key is first seen."""
+        """Returns a function that segments share, traced when its key is first seen."""
         if key not in self._outlined:
-            self._outlined[key] = trace(body, specs, alone=self.alone)
+            self._outlined[key] = trace(body, specs, as_branch=self.as_branch)
         return self._outlined[key]
 
     def __call__(self, segment: Segment, mesh: Mesh) -> Caller:
-        if segment not in self._found:
-            self._found[segment] = self._find(segment, mesh)
-        return functools.partial(self._found[segment].call, self.program)
+        if segment not in self._by_segment:
+            self._by_segment[segment] = self._traced(segment, mesh)
+        return functools.partial(self._by_segment[segment].call, self.program)
 
-    def _find(self, segment: Segment, mesh: Mesh) -> Traced:
+    def _traced(self, segment: Segment, mesh: Mesh) -> Traced:
         key = segment.key()
         try:
             hash(key)
         except TypeError:  # an op with an attribute that cannot be compared
             key = id(segment)
-        if key not in self._traced:
-            self._traced[key] = Traced(segment, mesh, self)
-        return self._traced[key]
+        if key not in self._by_key:
+            self._by_key[key] = Traced(segment, mesh, self)
+        return self._by_key[key]
 
 
-def in_line(
-    make_caller: Callable[[Segment, Mesh], Caller],
-) -> Callable[[Segment, Mesh], Caller]:
-    """Returns what makes callers for a place that one device passes, as the body of a
-    loop: ops stand there themselves. A call costs a turn 0.1 ms, and holds its
-    arguments, so that none is reused."""
-    return (
-        run_directly
-        if isinstance(make_caller, Tracer) and not make_caller.jit
-        else make_caller
-    )
+def in_line(make_caller: MakeCaller) -> MakeCaller:
+    """Returns what makes callers for a body that only one device runs, as that of a
+    loop: its ops are part of the loop's body.
+
+    A call costs an iteration 0.1 ms, and holds its arguments, so that none is reused.
+    """
+    if isinstance(make_caller, Tracer) and not make_caller.jit:
+        return run_directly
+    return make_caller

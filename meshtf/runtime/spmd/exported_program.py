@@ -14,7 +14,7 @@ from meshtf.errors import PlanError
 from meshtf.graph import Spec
 from meshtf.mesh import Mesh, Partial, Placement
 from meshtf.runtime.storage.atomic_folder import written_whole
-from meshtf.runtime.storage.sharding import region, slice_keys
+from meshtf.runtime.storage.sharding import region, shard_keys
 
 _MARK, _OTHERS = (
     "manifest.json",
@@ -60,7 +60,7 @@ class Port:
                 f"{self.partial}. Give each replica its own part instead of cutting a "
                 "whole."
             )
-        keys = slice_keys(self.placement, mesh)
+        keys = shard_keys(self.placement, mesh)
         done = {
             key: np.require(
                 np.asarray(whole)[self._region(key, mesh)], requirements="C"
@@ -72,7 +72,7 @@ class Port:
     def join(self, slices: Sequence[Any], mesh: Mesh) -> Any:
         """Returns the whole array that the replicas' slices make up."""
         whole = np.empty(self.spec.shape.sizes, slices[0].dtype)
-        for key, x in dict(zip(slice_keys(self.placement, mesh), slices)).items():
+        for key, x in dict(zip(shard_keys(self.placement, mesh), slices)).items():
             whole[self._region(key, mesh)] = x
         return whole
 

@@ -19,7 +19,7 @@ from meshtf.graph.layout_check import check_layout
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import dtype_name
 from meshtf.names.arguments import refuse
-from meshtf.runtime.storage.sharding import slices_of
+from meshtf.runtime.storage.sharding import shards_of
 
 
 class ArrayStore:
@@ -58,7 +58,7 @@ class ArrayStore:
     def read(self) -> list[Any]:
         """Returns each position's slice; one object for equal slices on one device."""
         assert self.mesh is not None
-        return slices_of(self.array, self.spec, self.placement, self.mesh)
+        return shards_of(self.array, self.spec, self.placement, self.mesh)
 
     def slots(self) -> Sequence[Any]:
         """An array is not written."""

@@ -1,4 +1,4 @@
-"""Arrays to shards: which part of an array lies at which position."""
+"""Arrays to shards: which region of an array lies on which position."""
 
 from __future__ import annotations
 
@@ -12,85 +12,93 @@ from meshtf.mesh import Mesh, Placement, Sharded
 from meshtf.names import Shape
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 
+ShardKey = tuple[int, ...]  # coordinates along the axes that shard, 0 along others
+
 
 def distinct(values: Sequence[Any]) -> tuple[list[Any], tuple[int, ...]]:
-    """Returns the different objects among `values`, and the number of each value's
-    object.
+    """Returns the distinct objects among `values`, and the index of each value's object;
+    -1 for None.
     """
-    first: dict[int, int] = {id(None): -1}  # of a tensor that lies at one stage
-    found: list[Any] = []
+    index_of: dict[int, int] = {id(None): -1}
+    objects: list[Any] = []
     for x in values:
-        if id(x) not in first:
-            first[id(x)] = len(found)
-            found.append(x)
-    return found, tuple(first[id(x)] for x in values)
+        if id(x) not in index_of:
+            index_of[id(x)] = len(objects)
+            objects.append(x)
+    return objects, tuple(index_of[id(x)] for x in values)
 
 
-def slice_keys(placement: Placement, mesh: Mesh) -> list[tuple[int, ...]]:
-    """Returns for each position which slice it holds: equal keys, equal slices."""
-    return [
-        tuple(c if isinstance(s, Sharded) else 0 for s, c in zip(placement, coord))
-        for coord in mesh.coords
-    ]
+def shard_keys(placement: Placement, mesh: Mesh) -> list[ShardKey]:
+    """Returns for each position which shard it has: equal keys, equal shards."""
+    return [_shard_key(placement, coordinates) for coordinates in mesh.coords]
+
+
+def _shard_key(placement: Placement, coordinates: Sequence[int]) -> ShardKey:
+    return tuple(
+        coordinate if isinstance(state, Sharded) else 0
+        for state, coordinate in zip(placement, coordinates)
+    )
 
 
 def region(
-    shape: Shape, placement: Placement, key: tuple[int, ...], mesh: Mesh
+    shape: Shape, placement: Placement, key: ShardKey, mesh: Mesh
 ) -> tuple[slice, ...]:
-    """Returns which part of a whole the slice of these coordinates is."""
-    spans = {d.name: (0, d.size) for d in shape}
-    for state, c, parts in zip(placement, key, mesh.axes.values()):
+    """Returns which region of the global array a shard is."""
+    starts = {d.name: 0 for d in shape}
+    sizes = {d.name: d.size for d in shape}
+    for state, coordinate, num_shards in zip(placement, key, mesh.axes.values()):
         if isinstance(state, Sharded):
-            start, stop = spans[state.dim]
-            size = (stop - start) // parts
-            spans[state.dim] = start + c * size, start + (c + 1) * size
-    return tuple(slice(*span) for span in spans.values())
+            sizes[state.dim] //= num_shards
+            starts[state.dim] += coordinate * sizes[state.dim]
+    return tuple(slice(starts[dim], starts[dim] + sizes[dim]) for dim in sizes)
 
 
-def slices_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
-    """Returns each position's slice of a whole array, cut where the array is.
+def shards_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
+    """Returns each position's shard of a global array, sliced on the array's device.
 
-    Where devices see one memory, nobody in a graph brings a slice to its device:
-    TensorFlow does so.
+    Where devices see one memory, shards are not sent to devices in a graph: TensorFlow
+    does so.
     """
-    pieces = pieces_of(array, spec, placement, mesh)
+    shards = shards_on_source(array, spec, placement, mesh)
     if not tf.executing_eagerly() and one_memory(mesh):
-        return pieces
-    done: dict[Any, Any] = {}
-    out: list[Any] = []
-    for device, x in zip(devices_of(mesh), pieces):
-        if x is not None and (device, id(x)) not in done:
+        return shards
+    sent: dict[Any, Any] = {}
+    outputs: list[Any] = []
+    for device, x in zip(devices_of(mesh), shards):
+        key = device, id(x)
+        if x is not None and key not in sent:
             with tf.device(device):
-                done[device, id(x)] = tf.identity(x)
-        out.append(None if x is None else done[device, id(x)])
-    return out
+                sent[key] = tf.identity(x)
+        outputs.append(None if x is None else sent[key])
+    return outputs
 
 
-def pieces_of(array: Any, spec: Spec, placement: Placement, mesh: Mesh) -> list[Any]:
-    """Returns each position's slice of a whole array, on the device of the array."""
+def shards_on_source(
+    array: Any, spec: Spec, placement: Placement, mesh: Mesh
+) -> list[Any]:
+    """Returns each position's shard of a global array, on the device of the array."""
     with tf.device(getattr(array, "device", "") or "/device:CPU:0"):
-        cut = _cut(array, spec, placement, mesh)
+        shards = _distinct_shards(array, spec, placement, mesh)
+    keys = shard_keys(placement, mesh)
     return [
-        cut[key] if there else None
-        for key, there in zip(slice_keys(placement, mesh), mesh.has(placement))
+        shards[key] if has_shard else None
+        for key, has_shard in zip(keys, mesh.has(placement))
     ]
 
 
-def _cut(
+def _distinct_shards(
     array: Any, spec: Spec, placement: Placement, mesh: Mesh
-) -> dict[tuple[int, ...], Any]:
-    """Returns the different slices of a whole array, by their keys as `slice_keys` has
-    them.
-    """
-    cut: dict[tuple[int, ...], Any] = {(): array}
-    for state, parts in zip(placement, mesh.axes.values()):
+) -> dict[ShardKey, Any]:
+    """Returns the distinct shards of a global array, by their keys."""
+    shards: dict[ShardKey, Any] = {(): array}
+    for state, num_shards in zip(placement, mesh.axes.values()):
         if isinstance(state, Sharded):
             axis = spec.shape.index(state.dim)
-            cut = {
-                (*key, j): part
-                for key, whole in cut.items()
-                for j, part in enumerate(tf.split(whole, parts, axis))
+            shards = {
+                (*key, j): shard
+                for key, x in shards.items()
+                for j, shard in enumerate(tf.split(x, num_shards, axis))
             }
         else:
-            cut = {(*key, 0): whole for key, whole in cut.items()}
-    return cut
+            shards = {(*key, 0): x for key, x in shards.items()}
+    return shards

@@ -15,7 +15,7 @@ import tensorflow as tf
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import Shape
 from meshtf.runtime.devices.resolve import devices_of
-from meshtf.runtime.storage.sharding import region, slice_keys
+from meshtf.runtime.storage.sharding import region, shard_keys
 from meshtf.runtime.storage.slot import Slot, TensorFlowSlot, make_slots
 
 Region = tuple[slice, ...]
@@ -28,26 +28,24 @@ def slots_with(
     theirs.
 
     Args:
-      shards: the first value of each position's slot; None: it holds none, and has no
-        slot.
+      shards: the initial value of each position's slot; None: it has no slot.
       placement: of the variable.
       mesh: where the slots lie.
       trainable: whether optimizers update them.
     """
-    keys = list(zip(devices_of(mesh), slice_keys(placement, mesh)))
+    keys = list(zip(devices_of(mesh), shard_keys(placement, mesh)))
     values: dict[tuple[str, tuple[int, ...]], Any] = {}
     for key, shard in zip(keys, shards):
         if shard is not None:
             values.setdefault(key, shard)
-    made = make_slots(
-        list(values.values()), [device for device, _ in values], trainable
-    )
-    slots = dict(zip(values, made))
+    devices = [device for device, _ in values]
+    new_slots = make_slots(list(values.values()), devices, trainable)
+    slots = dict(zip(values, new_slots))
     return [None if shard is None else slots[key] for key, shard in zip(keys, shards)]
 
 
 class Holder(Protocol):
-    """A variable, as far as its slots go."""
+    """What is asked of a variable that has slots."""
 
     mesh: Mesh
     placement: Placement
@@ -66,7 +64,7 @@ class Holder(Protocol):
 def tensorflow_slots(variable: Any) -> Sequence[Any]:
     """Returns each position's `TensorFlowSlot` of a variable; None: it has none.
 
-    Shards that lie in slots of another form are brought into such ones, and stay.
+    Shards in slots of another form are moved into such ones, and stay there.
 
     Args:
       variable: a `Holder`, which a `Store` is that ops write.
@@ -77,11 +75,10 @@ def tensorflow_slots(variable: Any) -> Sequence[Any]:
         return slots
     holder: Holder = variable
     with tf.init_scope():
-        made = slots_with(
-            holder.read(), holder.placement, holder.mesh, holder.trainable
-        )
-    holder.use_slots(made)
-    return made
+        shards = holder.read()
+        new_slots = slots_with(shards, holder.placement, holder.mesh, holder.trainable)
+    holder.use_slots(new_slots)
+    return new_slots
 
 
 def regions_of(
@@ -91,15 +88,15 @@ def regions_of(
 
     Args:
       slots: of each position.
-      shape: of the whole variable.
+      shape: of the variable.
       placement: how it is sharded.
       mesh: where the slots lie.
     """
-    found: dict[tuple[int, ...], dict[int, Slot]] = {}
-    for key, slot in zip(slice_keys(placement, mesh), slots):
+    slots_of_shards: dict[tuple[int, ...], dict[int, Slot]] = {}
+    for key, slot in zip(shard_keys(placement, mesh), slots):
         if slot is not None:
-            found.setdefault(key, {})[id(slot)] = slot
+            slots_of_shards.setdefault(key, {})[id(slot)] = slot
     return [
         (region(shape, placement, key, mesh), list(holders.values()))
-        for key, holders in found.items()
+        for key, holders in slots_of_shards.items()
     ]

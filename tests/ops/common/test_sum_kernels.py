@@ -55,7 +55,7 @@ def test_xla_sums_the_last_dimension_by_itself():
 
     np.testing.assert_allclose(total(x).numpy(), np.square(x).sum((0, 1)), rtol=1e-5)
     ((compiled, _),) = total._compiled.values()
-    library = [callee.definition for callee in compiled.executable.callees]
+    library = [callee.definition for callee in compiled.executable.graph_functions]
     (segment,) = [
         [n.op for n in f.node_def]
         for f in library

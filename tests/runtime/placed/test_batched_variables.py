@@ -13,7 +13,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
 from meshtf.runtime.placed.program import function_calls
-from meshtf.runtime.placed.program.function_calls import ALONE, CALLED, called
+from meshtf.runtime.placed.program.function_calls import BRANCH_OPS, CALL_OPS, called
 from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.run_records import graph_of
 from meshtf.runtime.tf_internals.switches import private
@@ -100,9 +100,9 @@ def test_segments_are_the_same_whether_their_device_runs_them_alone_or_not(
     (alone, *_, ops), (optimised, *_, others) = found
     assert alone == optimised
     assert (
-        ops[ALONE[0]] == others[CALLED[0]] > 0
-        and not ops[CALLED[0]]
-        and not others[ALONE[0]]
+        ops[BRANCH_OPS[0]] == others[CALL_OPS[0]] > 0
+        and not ops[CALL_OPS[0]]
+        and not others[BRANCH_OPS[0]]
     )
     for a, b in zip(found[0][1], found[1][1], strict=True):
         np.testing.assert_array_equal(a, b)
@@ -179,7 +179,7 @@ def test_constants_of_a_segment_are_made_once():
 
     softened(np.ones((4, 6), "float32"))
     ((compiled, _),) = softened._compiled.values()
-    (callee,) = compiled.executable.callees
+    (callee,) = compiled.executable.graph_functions
     values = [
         node.attr["value"].SerializeToString()
         for node in callee.definition.node_def

@@ -53,9 +53,9 @@ def rewriting(monkeypatch):
     monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: True)
 
 
-def traced(body, alone=True):
+def traced(body, as_branch=True):
     return function_calls.trace(
-        lambda x: [body(x)], [tf.TensorSpec(X.shape)], alone=alone
+        lambda x: [body(x)], [tf.TensorSpec(X.shape)], as_branch=as_branch
     )
 
 
@@ -67,18 +67,18 @@ def types_of(callee):
 @pytest.mark.parametrize("kind", BODIES)
 def test_ops_of_onednn_are_made_and_give_the_same(kind, rewriting):
     callee = traced(BODIES[kind])
-    assert callee.alone and f"_Mkl{kind}" in types_of(callee)
+    assert callee.as_branch and f"_Mkl{kind}" in types_of(callee)
     assert kind not in types_of(callee)
     (got,) = tf.function(lambda x: callee([x]), autograph=False)(X)
     np.testing.assert_allclose(got, BODIES[kind](tf.constant(X)), rtol=1e-5, atol=1e-5)
-    assert kind in types_of(traced(BODIES[kind], alone=False))
+    assert kind in types_of(traced(BODIES[kind], as_branch=False))
 
 
 @BUILT
 @pytest.mark.parametrize("kind", LEFT)
 def test_what_tensorflow_would_replace_itself_is_called(kind, rewriting):
     callee = traced(LEFT[kind])
-    assert not callee.alone
+    assert not callee.as_branch
     (got,) = tf.function(lambda x: callee([x]), autograph=False)(X)
     np.testing.assert_allclose(
         tf.cast(got, "float32"),
@@ -92,7 +92,7 @@ def test_where_tensorflow_replaces_nothing_its_own_are_made(monkeypatch):
     monkeypatch.setattr(function_calls, "onednn_rewrites", lambda: False)
     for body in (*BODIES.values(), *LEFT.values()):
         callee = traced(body)
-        assert callee.alone and not [t for t in types_of(callee) if "Mkl" in t]
+        assert callee.as_branch and not [t for t in types_of(callee) if "Mkl" in t]
 
 
 @BUILT

@@ -18,7 +18,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 
 FILE = "model.safetensors"
-ALONE = mtf.Mesh("")
+BRANCH_OPS = mtf.Mesh("")
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def test_there_and_back_again(name, changes, tmp_path):
     reference, there, again = Reference(name), tmp_path / "there", tmp_path / "again"
     there.mkdir()
     write(reference, there)
-    model = read_model(there, ALONE, **changes)
+    model = read_model(there, BRANCH_OPS, **changes)
     write_model(model, again)
     found = load_file(again / FILE)
     assert set(found) == set(reference.weights)
     assert all(found[n].tobytes() == w.tobytes() for n, w in reference.weights.items())
-    second = read_model(again, ALONE, **changes)
+    second = read_model(again, BRANCH_OPS, **changes)
     assert second.architecture == dataclasses.replace(
         model.architecture, dropout=second.architecture.dropout
     )
@@ -63,7 +63,7 @@ def test_there_and_back_again(name, changes, tmp_path):
 @pytest.mark.parametrize("name", NAMES)
 def test_config_says_again_what_it_said(name, tmp_path):
     write(reference := Reference(name), tmp_path)
-    write_model(read_model(tmp_path, ALONE), tmp_path / "again")
+    write_model(read_model(tmp_path, BRANCH_OPS), tmp_path / "again")
     again = json.loads((tmp_path / "again" / "config.json").read_text())
     # Written anew by transformers 5, a T5 1.1 says that it is tied; files from the hub
     # do not.
@@ -77,19 +77,19 @@ def test_config_says_again_what_it_said(name, tmp_path):
 
 def test_older_names_buffers_and_copies(gpt2):
     folder, weights = gpt2
-    wanted = values(read_model(folder, ALONE))
+    wanted = values(read_model(folder, BRANCH_OPS))
     older = {name.removeprefix("transformer."): w for name, w in weights.items()}
     older |= {
         "h.0.attn.bias": np.ones((1, 1, 4, 4), np.float32),
         "lm_head.weight": older["wte.weight"],
     }
     replace(folder, older)
-    assert values(read_model(folder, ALONE)) == wanted
+    assert values(read_model(folder, BRANCH_OPS)) == wanted
 
 
 def test_gamma_and_beta(tmp_path):
     write(reference := Reference("bert"), tmp_path)
-    wanted = values(read_model(tmp_path, ALONE))
+    wanted = values(read_model(tmp_path, BRANCH_OPS))
     replace(
         tmp_path,
         {
@@ -100,7 +100,7 @@ def test_gamma_and_beta(tmp_path):
         },
         architectures=["BertForMaskedLM"],
     )
-    assert values(read_model(tmp_path, ALONE)) == wanted
+    assert values(read_model(tmp_path, BRANCH_OPS)) == wanted
 
 
 def test_a_decoder_may_have_another_number_of_blocks(tmp_path):
@@ -114,10 +114,10 @@ def test_a_decoder_may_have_another_number_of_blocks(tmp_path):
         },
         num_decoder_layers=1,
     )
-    model = read_model(tmp_path, ALONE)
+    model = read_model(tmp_path, BRANCH_OPS)
     assert (model.architecture.blocks, model.decoder.architecture.blocks) == (2, 1)
     write_model(model, tmp_path / "again")
-    assert values(read_model(tmp_path / "again", ALONE)) == values(model)
+    assert values(read_model(tmp_path / "again", BRANCH_OPS)) == values(model)
 
 
 def test_logits_of_t5_1_1_may_be_tied_without_a_scale(tmp_path):
@@ -125,7 +125,7 @@ def test_logits_of_t5_1_1_may_be_tied_without_a_scale(tmp_path):
     replace(
         tmp_path, {n: w for n, w in reference.weights.items() if n != "lm_head.weight"}
     )
-    architecture = read_model(tmp_path, ALONE).architecture
+    architecture = read_model(tmp_path, BRANCH_OPS).architecture
     assert architecture.tied and not architecture.scaled_logits
 
 
@@ -149,7 +149,7 @@ def test_names_that_differ(gpt2, lost, added, told):
         weights[f"transformer.{added}"] = np.ones(16, np.float32)
     replace(folder, weights)
     with pytest.raises(mtf.CheckpointError, match=told):
-        read_model(folder, ALONE)
+        read_model(folder, BRANCH_OPS)
 
 
 def test_shapes_that_differ(gpt2):
@@ -158,7 +158,7 @@ def test_shapes_that_differ(gpt2):
     with pytest.raises(
         mtf.CheckpointError, match=r"wpe.weight: \(14, 16\) found, \(15, 16\) wanted"
     ):
-        read_model(folder, ALONE)
+        read_model(folder, BRANCH_OPS)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +177,12 @@ def test_what_config_may_not_say(gpt2, config, told):
     folder, weights = gpt2
     replace(folder, weights, **config)
     with pytest.raises(mtf.CheckpointError, match=told):
-        read_model(folder, ALONE)
+        read_model(folder, BRANCH_OPS)
 
 
 def test_a_folder_without_a_config(tmp_path):
     with pytest.raises(mtf.CheckpointError, match="config.json cannot be read"):
-        read_model(tmp_path, ALONE)
+        read_model(tmp_path, BRANCH_OPS)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_folder_without_a_config(tmp_path):
 )
 def test_models_that_are_not_there_leave_nothing(kinds, told, tmp_path):
     model = LanguageModel(
-        ALONE,
+        BRANCH_OPS,
         Architecture(vocab=8, d_model=4, d_ff=4, heads=2, d_kv=2, blocks=1, **kinds),
     )
     with pytest.raises(mtf.CheckpointError, match=told):

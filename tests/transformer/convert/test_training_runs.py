@@ -15,7 +15,7 @@ from tests.transformer.convert.test_hugging_face import values
 from transformer.convert import read_model, read_run, write_run
 from transformer.training.training_run import Trainer
 
-ALONE = mtf.Mesh("")
+BRANCH_OPS = mtf.Mesh("")
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def without_settings():
 @pytest.mark.parametrize("name", NAMES)
 def test_a_run_is_read_as_it_was_written(name, tmp_path):
     write(Reference(name), tmp_path)
-    model = read_model(tmp_path, ALONE)
+    model = read_model(tmp_path, BRANCH_OPS)
     write_run(model, tmp_path / "run")
     again = read_run(tmp_path / "run", mtf.Mesh("model:2", "vocab:model"))
     assert type(again) is type(model) and again.architecture == model.architecture
@@ -37,36 +37,36 @@ def test_a_run_is_read_as_it_was_written(name, tmp_path):
 
 def test_encoders_and_decoders_of_different_depth(tmp_path):
     write(Reference("t5"), tmp_path)
-    model = read_model(tmp_path, ALONE)
+    model = read_model(tmp_path, BRANCH_OPS)
     other = type(model)(
-        ALONE,
+        BRANCH_OPS,
         model.architecture,
         type(model.architecture)(**{**vars(model.architecture), "blocks": 1}),
     )
     write_run(other, tmp_path / "run")
-    assert read_run(tmp_path / "run", ALONE).decoder.architecture.blocks == 1
+    assert read_run(tmp_path / "run", BRANCH_OPS).decoder.architecture.blocks == 1
 
 
 def test_what_an_optimizer_keeps_is_left_out(tmp_path):
     write(Reference("gpt2"), tmp_path)
-    model = read_model(tmp_path, ALONE)
+    model = read_model(tmp_path, BRANCH_OPS)
     write_run(model, tmp_path / "run")
     trainer = Trainer(model, mtf.optimizers.AdamW)
     trainer.steps_done = 7
     model.variables[0].assign(model.variables[0] + 1.0)
     trainer.save(mtf.checkpoints.Saver(str(tmp_path / "run")))
-    assert values(read_run(tmp_path / "run", ALONE)) == values(model)
+    assert values(read_run(tmp_path / "run", BRANCH_OPS)) == values(model)
 
 
 def test_folders_that_are_no_runs(tmp_path):
     with pytest.raises(mtf.CheckpointError, match="no config.gin"):
-        read_run(tmp_path, ALONE)
+        read_run(tmp_path, BRANCH_OPS)
 
 
 def test_nothing_is_written_over(tmp_path):
     write(Reference("gpt2"), tmp_path)
     with pytest.raises(mtf.CheckpointError, match="nothing is overwritten"):
-        write_run(read_model(tmp_path, ALONE), tmp_path)
+        write_run(read_model(tmp_path, BRANCH_OPS), tmp_path)
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ from meshtf.runtime.tf_internals.onednn_names import onednn_rewrites
 from meshtf.runtime.tf_internals.onednn_ops import by_onednn, left_to_tensorflow
 from meshtf.runtime.tf_internals.register_function import Registered
 
-ALONE, CALLED = (
+BRANCH_OPS, CALL_OPS = (
     ("StatelessCase", "Case"),
     ("PartitionedCall", "StatefulPartitionedCall"),
 )
@@ -59,14 +59,14 @@ class GraphFunction:
         function: Any,
         stateful: bool,
         writes: bool,
-        alone: bool,
+        as_branch: bool,
         jit: bool,
     ) -> None:
-        self.stateful, self.writes, self.alone = stateful, writes, alone
+        self.stateful, self.writes, self.as_branch = stateful, writes, as_branch
         self.jit = jit
         self.registered = Registered(definition)
-        self.kind = (ALONE if alone else CALLED)[stateful]
-        self.attributes = _attributes(self.name, function, alone)
+        self.kind = (BRANCH_OPS if as_branch else CALL_OPS)[stateful]
+        self.attributes = _attributes(self.name, function, as_branch)
         if jit:
             self.attributes[COMPILED] = tf.compat.v1.AttrValue(b=True)
         self.dtypes = [y.dtype for y in function.outputs]
@@ -84,12 +84,12 @@ class GraphFunction:
 
     def __call__(self, args: Sequence[Any]) -> list[Any]:
         """Returns the results of a call that TensorFlow traces."""
-        branch = [tf.constant(0)] if self.alone else []
+        branch = [tf.constant(0)] if self.as_branch else []
         graph = tf.compat.v1.get_default_graph()
         op = graph.create_op(
             self.kind, [*branch, *args], self.dtypes, attrs=self.attributes
         )
-        if not self.alone:
+        if not self.as_branch:
             for y, shape in zip(op.outputs, self.shapes):
                 y.set_shape(shape)
         return list(op.outputs)
@@ -99,9 +99,9 @@ def called(node: Any) -> str | None:
     """Returns the name of the function that a node of a graph calls as `GraphFunction` does,
     or None.
     """
-    if node.op in CALLED:
+    if node.op in CALL_OPS:
         return str(node.attr["f"].func.name)
-    branches = list(node.attr["branches"].list.func) if node.op in ALONE else []
+    branches = list(node.attr["branches"].list.func) if node.op in BRANCH_OPS else []
     return str(branches[0].name) if len(branches) == 1 else None
 
 
@@ -110,7 +110,7 @@ def trace(
     specs: Iterable[tf.TensorSpec],
     stateful: bool = False,
     writes: bool = False,
-    alone: bool = False,
+    as_branch: bool = False,
     jit: bool = False,
 ) -> GraphFunction:
     """Traces a function.
@@ -118,7 +118,7 @@ def trace(
     TensorFlow places, optimises and partitions a function that is called, for each
     device by itself, which is much of the time of a first step on many devices. The
     branch of a `Case` it gives to the device as it is, so that is how functions are
-    called that one device can run `alone`: all ops have kernels there, as on CPUs, and
+    called that one device can run `as_branch`: all ops have kernels there, as on CPUs, and
     those that TensorFlow would have oneDNN compute are oneDNN's.
 
     Args:
@@ -138,15 +138,15 @@ def trace(
         experimental_attributes=attributes,
     ).get_concrete_function(*specs)
     definition = definition_of(function)
-    if alone and onednn_rewrites():
+    if as_branch and onednn_rewrites():
         named = type(definition).FromString(definition.SerializeToString())
         by_onednn(named)
-        alone = not left_to_tensorflow(named)
-        definition = named if alone else definition
-    return GraphFunction(definition, function, stateful, writes, alone, jit)
+        as_branch = not left_to_tensorflow(named)
+        definition = named if as_branch else definition
+    return GraphFunction(definition, function, stateful, writes, as_branch, jit)
 
 
-def _attributes(name: str, function: Any, alone: bool) -> dict[str, Any]:
+def _attributes(name: str, function: Any, as_branch: bool) -> dict[str, Any]:
     """Returns the attributes of a call."""
     proto = tf.compat.v1.AttrValue
 
@@ -157,7 +157,7 @@ def _attributes(name: str, function: Any, alone: bool) -> dict[str, Any]:
 
     called = tf.compat.v1.NameAttrList(name=name)
     attributes = {"Tin": types(function.inputs), "Tout": types(function.outputs)}
-    if alone:
+    if as_branch:
         shapes = [y.shape.as_proto() for y in function.outputs]
         return attributes | {
             "branches": proto(list=proto.ListValue(func=[called])),

@@ -93,17 +93,14 @@ class SectionNodes:
                 node.input.extend(f"^{name}" for name in before)
 
     def _without_identities(self, results: Sequence[str]) -> list[str]:
-        """Returns what results are before TensorFlow makes a node of each for its
-        return, and drops these nodes.
+        """Drops the nodes that TensorFlow makes to return results, and returns the
+        names of the results themselves.
         """
-        used = {
-            x.removeprefix("^").partition(":")[0] for n in self.nodes for x in n.input
-        }
+        used = {_node_of(x) for node in self.nodes for x in node.input}
         returning = {
             f"{node.name}:output:0": node
             for node in self.nodes
-            if node.op == "Identity" and not node.device and len(node.input) == 1
-            if node.name not in used
+            if _only_passes(node) and node.name not in used
         }
         dropped = {returning[x].name for x in results if x in returning}
         self.nodes = [node for node in self.nodes if node.name not in dropped]
@@ -111,18 +108,32 @@ class SectionNodes:
 
     def _renamed(self, x: str) -> str:
         """Returns what an input is called in the other function."""
-        control, name = ("^", x[1:]) if x[0] == "^" else ("", x)
-        if name in self._arguments:
-            tensor = self._arguments[name]
-            return control + (tensor.partition(":")[0] if control else tensor)
-        return control + self._prefix + name
+        is_control = x.startswith("^")
+        name = x.removeprefix("^")
+        tensor = self._arguments.get(name, self._prefix + name)
+        return f"^{_node_of(tensor)}" if is_control else tensor
+
+
+def _node_of(x: str) -> str:
+    """Returns the node that an input refers to."""
+    return x.removeprefix("^").partition(":")[0]
+
+
+def _only_passes(node: Any) -> bool:
+    """Whether a node returns its input on whatever device that is, and waits for
+    nothing else.
+    """
+    return node.op == "Identity" and not node.device and len(node.input) == 1
 
 
 def _only_reads(node: Any, resource: str) -> bool:
     """Whether TensorFlow says that a node with functions reads a variable at most."""
     attribute = "_read_only_resource_inputs"
-    reading = set(node.attr[attribute].list.i if attribute in node.attr else ())
-    return all(k in reading for k, x in enumerate(node.input) if x == resource)
+    if attribute not in node.attr:
+        return False
+    reads = set(node.attr[attribute].list.i)
+    uses = {k for k, x in enumerate(node.input) if x == resource}
+    return uses <= reads
 
 
 class _Constants:
@@ -133,13 +144,13 @@ class _Constants:
     """
 
     def __init__(self, nodes: Any) -> None:
-        self.first: dict[str, str] = {}  # each constant -> the first that is equal
+        self.equal_to: dict[str, str] = {}  # each constant -> the first that is equal
         self.waits: dict[str, list[str]] = {}  # and its control inputs
-        equal: dict[tuple[str, bytes], str] = {}
+        names: dict[tuple[str, bytes], str] = {}
         for node in nodes:
             if node.op == "Const":
                 key = node.device, node.attr["value"].SerializeToString()
-                self.first[node.name] = equal.setdefault(key, node.name)
+                self.equal_to[node.name] = names.setdefault(key, node.name)
                 if node.input:
                     self.waits[node.name] = list(node.input)
 
@@ -151,23 +162,23 @@ class _Constants:
         control: dict[str, None] = {}
         for x in node.input:
             name = x.removeprefix("^").partition(":")[0]
-            if name in self.first:
+            if name in self.equal_to:
                 control.update(dict.fromkeys(self._waits(name)))
             elif x.startswith("^"):
                 control[x] = None
         return [*data, *control]
 
     def _waits(self, name: str) -> list[str]:
-        waits = self.waits.get(name, [])
-        if not any(x[1:] in self.first for x in waits):
-            return waits
-        nested = (self._waits(x[1:]) if x[1:] in self.first else [x] for x in waits)
-        return [x for some in nested for x in some]
+        """Returns what a constant waits for, and what the constants among these do."""
+        waits: list[str] = []
+        for x in self.waits.get(name, ()):
+            waits += self._waits(x[1:]) if x[1:] in self.equal_to else [x]
+        return waits
 
     def renamed(self, x: str) -> str:
         """Returns the name of an output with that of the first equal constant."""
         name, colon, output = x.partition(":")
-        return self.first.get(name, name) + colon + output
+        return self.equal_to.get(name, name) + colon + output
 
 
 def share_constants(definition: Any) -> None:

@@ -190,7 +190,7 @@ class ProgramWriter:
         inputs = [self.capture(x) for x in args]
         resources = [x.name for x in inputs if x.dtype == tf.resource]
         controls = self._order.before(resources, callee.writes)
-        branch = [self.constant(0, device=device)] if callee.alone else []
+        branch = [self.constant(0, device=device)] if callee.as_branch else []
         outputs = self.node(
             callee.kind,
             [*branch, *inputs],

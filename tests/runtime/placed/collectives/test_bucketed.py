@@ -9,7 +9,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.runtime.placed.collectives import ring
-from meshtf.runtime.placed.program.function_calls import ALONE, CALLED
+from meshtf.runtime.placed.program.function_calls import BRANCH_OPS, CALL_OPS
 from meshtf.runtime.tf_internals.run_records import graph_of
 from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
@@ -57,7 +57,7 @@ def parts(graph, kind="all_reduce"):
     calls = [
         op
         for op in graph.get_operations()
-        if op.type in (ALONE[0], CALLED[0]) and op.device.endswith("CPU:0")
+        if op.type in (BRANCH_OPS[0], CALL_OPS[0]) and op.device.endswith("CPU:0")
     ]
     packed = [
         op
