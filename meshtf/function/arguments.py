@@ -23,7 +23,7 @@ from meshtf.graph import Context, Spec, Tensor, apply
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
 from meshtf.names.arguments import refuse
-from meshtf.ops.control.nested_values import flattened
+from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.storage.argument_storage import ArrayStore, SlicesStore, as_array
 from meshtf.runtime.storage.import_tensor import named_shape
@@ -121,7 +121,7 @@ class Call:
         self._makers[name] = self._structure(name, value)
 
     def _structure(self, name: str, value: Any) -> Callable[[], Any]:
-        leaves = flattened(value)
+        leaves = flatten(value)
         names = leaf_names(name, value)
         makers = [
             self._leaf(name, leaf, own) for leaf, own in zip(leaves, names, strict=True)

@@ -32,7 +32,7 @@ from meshtf.graph.tensor import tensor_of_value
 from meshtf.graph.used_layouts import layout_use, remember_use
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_callable
-from meshtf.ops.control.nested_values import flattened
+from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.control.seeds import iterations
 
 
@@ -145,7 +145,7 @@ class PythonFunction:
         """
         with executing(graph), context(**OUT_OF_FORCE):
             returned = self.run(call)
-            flat = flattened(returned)
+            flat = flatten(returned)
             results = [
                 y if isinstance(y, Tensor) else y.tensor()  # variables are read here
                 for y in flat

@@ -38,7 +38,7 @@ from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.ops.variables.read_write import PathNumber, Read
+from meshtf.ops.variables.read_write import PathHash, Read
 from meshtf.partition import ReadStep
 from meshtf.runtime.eager import EAGER, bring
 from meshtf.runtime.runtimes import Executable
@@ -305,7 +305,7 @@ def _written_by(nodes: Iterable[Node]) -> list[Any]:
 
 
 def _draws(node: Node) -> bool:
-    return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathNumber)
+    return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathHash)
 
 
 def _is_variable(store: Any) -> bool:

@@ -23,7 +23,7 @@ from meshtf.names import ShapeLike
 from meshtf.names.arguments import as_callable, check_bools, refuse
 from meshtf.ops.common.checks import single_dim
 from meshtf.ops.control.loops import scan
-from meshtf.ops.control.nested_values import packed, tensors_of
+from meshtf.ops.control.nested_values import pack, tensors_of
 from meshtf.ops.control.stop_gradient import recompute
 
 
@@ -105,7 +105,7 @@ class Repeat(Module):
                 own = {id(v): value for v, value in zip(variables, values)}
                 with context(rows={**(current().rows or {}), **own}):
                     made = fn(self.layer, h, row)
-                    return packed(
+                    return pack(
                         made, tensors_of(made, "result")
                     )  # variables: their entries
 

@@ -23,7 +23,7 @@ from meshtf.names.arguments import (
 from meshtf.ops.elementwise.unary import exp, sqrt
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
-from meshtf.ops.variables.optimizer_updates import AdamUpdate, Decay
+from meshtf.ops.variables.optimizer_updates import AdamUpdate, WeightDecay
 from meshtf.optimizers.checks import check_update_arguments
 from meshtf.optimizers.optimizer import Optimizer, carry_out, is_half, usually_decays
 from meshtf.optimizers.schedules import Rate
@@ -141,7 +141,7 @@ class AdamW(Adam):
         share = rate * self.weight_decay
         for variable in filter(self.decays, variables):
             if not is_half(variable):
-                apply_all(Decay(variable), share, mesh=variable.mesh)
+                apply_all(WeightDecay(variable), share, mesh=variable.mesh)
 
     def update(
         self,

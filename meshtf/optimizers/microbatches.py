@@ -23,11 +23,11 @@ from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.control.loops import scan_and_sum
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
-    Later,
+    DeferredCall,
     call_with_means,
-    collecting,
-    in_microbatches,
+    deferred_calls,
     microbatch,
+    split_into_microbatches,
 )
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import range
@@ -67,7 +67,7 @@ def accumulate_gradients(
         return loss, gradients([loss], list(variables))
     reached: list[bool] = []
     dtypes: list[str] = []  # of the loss and of the gradients
-    later: list[Later] = []
+    later: list[DeferredCall] = []
 
     around = current()  # to random ops, parts of a batch are no iterations
 
@@ -76,7 +76,7 @@ def accumulate_gradients(
         with (
             microbatch(dim, microbatches, number),
             context(iterations=around.iterations, seeded=set()),
-            collecting() as found,
+            deferred_calls() as found,
         ):
             loss = as_scalar("the loss", loss_of(rows))
         made = gradients([loss], list(variables))
@@ -87,7 +87,7 @@ def accumulate_gradients(
         return None, (_widened(loss), collected, [_widened(dx) for dx in grads]), None
 
     parts = tf.nest.map_structure(
-        lambda x: in_microbatches(x, dim, microbatches), inputs
+        lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
     mesh = tf.nest.flatten(parts)[0].mesh
     number = range(mesh, Dimension(MICROBATCH, microbatches))

@@ -238,7 +238,7 @@ def carry_out(
     value = cast(variable.tensor(), op.dtype)
     if decay is not None:
         value = value * (1.0 - decay)
-    value = apply(op.of_slots(), grad, rate, value, mesh=variable.mesh)
+    value = apply(op.slots_update(), grad, rate, value, mesh=variable.mesh)
     variable.assign(cast(value, variable.dtype))
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from meshtf.graph import Tensor, apply, context
 from meshtf.mesh import Layout
-from meshtf.ops.variables.optimizer_updates import Finish
+from meshtf.ops.variables.optimizer_updates import ReducePartialSums
 
 
 @contextlib.contextmanager
@@ -30,7 +30,7 @@ def finished(x: Tensor) -> Tensor:
     """Returns x with its sums finished, once for all that reads it, where the rules in
     force say.
     """
-    return apply(Finish(), x)
+    return apply(ReducePartialSums(), x)
 
 
 def beside_slots(grad: Tensor) -> Tensor:

@@ -39,9 +39,9 @@ from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.microbatch import (
     MICROBATCH,
     call_with_means,
-    collecting,
-    in_microbatches,
-    together,
+    deferred_calls,
+    merge_microbatches,
+    split_into_microbatches,
 )
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -248,7 +248,7 @@ class GPipe(Module):
             known: Any = {}
             with (
                 context(seeded=set()),
-                collecting() as later,
+                deferred_calls() as later,
             ):  # it draws for rows of its own
                 for k in range(last):
                     x = run_cell(self, k, number, x, known)
@@ -272,7 +272,7 @@ class GPipe(Module):
         if self.pad:
             flat = [pad_batch(y, self.dim, self.microbatches) for y in flat]
         rows = [
-            unstack(in_microbatches(y, self.dim, self.microbatches), MICROBATCH)
+            unstack(split_into_microbatches(y, self.dim, self.microbatches), MICROBATCH)
             for y in flat
         ]
         return [
@@ -292,7 +292,9 @@ class GPipe(Module):
                     way_out="Use pipe.loss for what is a mean over the batch.",
                 )
             )
-        y = together(stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim)
+        y = merge_microbatches(
+            stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim
+        )
         return (
             y if y.shape[self.dim] == number else take_elements(y, self.dim, 0, number)
         )

@@ -18,7 +18,12 @@ from meshtf.graph.arguments import as_scalar, as_tensor
 from meshtf.graph.control_flow.call import Backward, Which, backward_of, call
 from meshtf.names import Shape, has_gradient, wide
 from meshtf.ops.control.layout_region import stage
-from meshtf.ops.control.microbatch import Later, call_with_means, collecting, microbatch
+from meshtf.ops.control.microbatch import (
+    DeferredCall,
+    call_with_means,
+    deferred_calls,
+    microbatch,
+)
 from meshtf.ops.control.stop_gradient import recompute
 from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -85,7 +90,7 @@ class Cells:
             tuple[Tensor, ...]
         ] = []  # of each body: what the next one takes
         self.later: list[
-            list[Later]
+            list[DeferredCall]
         ] = []  # of each cell: what is to be called in the end
         self.structures: list[Any] = []  # of each cell's output
         for k in range(len(pipe.cells)):
@@ -182,7 +187,7 @@ class Cells:
                         pipe, k, number, given, self.known, self.loss_of, rest
                     )
 
-            with collecting() as later:
+            with deferred_calls() as later:
                 made.append((recompute(cell) if pipe.recompute else cell)(*xs))
             self.later.append(later)
             return [

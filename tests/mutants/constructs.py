@@ -62,8 +62,8 @@ CONSTRUCTS = (
         "two carries are exchanged",
         "meshtf.ops.control.nested_values",
         "next_carry",
-        "packed(old, ordered)",
-        "packed(old, ordered[::-1])",
+        "pack(old, ordered)",
+        "pack(old, ordered[::-1])",
         TEST_CARRIES,
     ),
     Mutant(

@@ -100,4 +100,4 @@ def test_updates_of_two_data_types_are_refused_before_tensorflow_ends_the_proces
         with refuses(
             mtf.DTypeError, "computed in float32; its value in " + dtype, "mtf.cast"
         ):
-            apply(op.of_slots(), grad, rate, w.tensor())
+            apply(op.slots_update(), grad, rate, w.tensor())

@@ -287,7 +287,7 @@ def test_an_update_of_a_part_is_the_update(make, compiled, rng):
         part.assign(whole.numpy())
 
     def step(grad, rate):
-        new = apply(make(*parts).of_slots(), grad, rate, parts[0].tensor())
+        new = apply(make(*parts).slots_update(), grad, rate, parts[0].tensor())
         apply_all(make(*wholes), grad, rate)
         return new
 

@@ -71,7 +71,7 @@ class UnknownIndex(NamedTuple):
     error: PlanError
 
 
-class Batches:
+class MicrobatchState:
     """The microbatches in force, by their dimension, and the dimensions that were made
     of them.
     """
@@ -103,7 +103,7 @@ class Batches:
 
     def within(
         self, dim: str, count: int, number: Any, known: dict[tuple[str, int], Digits]
-    ) -> Batches:
+    ) -> MicrobatchState:
         """Returns the microbatches in force within one more."""
         outer = self.microbatches.get(dim)
         if outer is not None:  # a part of a part
@@ -117,7 +117,7 @@ class Batches:
         for key, digits in self.known.items():
             if key[0] != dim and not any(d.batch == dim for d in digits):
                 known.setdefault(key, digits)
-        return Batches(
+        return MicrobatchState(
             {**self.microbatches, dim: Microbatch(count, number, placed)}, known
         )
 
@@ -181,7 +181,7 @@ class Batches:
         return [m.number for m in self.microbatches.values()]
 
 
-def note_renamed(shape: Shape, pairs: Mapping[str, str]) -> None:
+def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
     """Notes that dimensions of a shape got other names."""
     part = current().part
     if part is not None and not _of_ops_alone((*pairs, *pairs.values())):
@@ -193,7 +193,7 @@ def note_renamed(shape: Shape, pairs: Mapping[str, str]) -> None:
             part.note(dim, digits)
 
 
-def note_reshaped(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
+def record_reshape(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
     """Notes that dimensions became others, in row-major order."""
     part = current().part
     if part is None or _of_ops_alone(d.name for d in (*old, *new)):

@@ -40,7 +40,7 @@ def align(x: Any, shape: Shape, out: Shape) -> Any:
     return reshape(x, [shape.get(n) for n in order[out.index(present[0]) :]])
 
 
-def join(*shapes: Shape) -> Shape:
+def broadcast_shape(*shapes: Shape) -> Shape:
     """Returns the shape that broadcasting by names gives. Raises ShapeError where sizes
     clash.
     """
@@ -60,7 +60,7 @@ def join(*shapes: Shape) -> Shape:
 
 
 class _Pairs(threading.local):
-    """Whether tensors may meet of which none has all names: see `pairing`."""
+    """Whether tensors may meet of which none has all names: see `allow_outer_broadcast`."""
 
     allowed = False
 
@@ -69,7 +69,7 @@ _pairs = _Pairs()
 
 
 @contextlib.contextmanager
-def pairing() -> Iterator[None]:
+def allow_outer_broadcast() -> Iterator[None]:
     """Lets tensors meet in a `with` block of which none has all names."""
     before, _pairs.allowed = _pairs.allowed, True
     try:
@@ -78,7 +78,7 @@ def pairing() -> Iterator[None]:
         _pairs.allowed = before
 
 
-def that_meet(function: str, *xs: Any) -> list[Any]:
+def broadcast_operands(function: str, *xs: Any) -> list[Any]:
     """Returns tensors, of which one has the names of all others unless that is not
     wanted.
 
@@ -115,7 +115,7 @@ def that_meet(function: str, *xs: Any) -> list[Any]:
     )
 
 
-def onto(dy: Tensor | None, x: Tensor) -> Tensor | None:
+def sum_to_shape(dy: Tensor | None, x: Tensor) -> Tensor | None:
     """Returns a broadcast cotangent summed over the names that x lacks, in
     x's order.
     """
@@ -140,7 +140,7 @@ def is_scalar(x: Any) -> bool:
     )
 
 
-def plain(x: Any) -> Any:
+def python_scalar(x: Any) -> Any:
     """Returns a number as a Python number, which is the same in every op that
     holds it.
     """

@@ -15,12 +15,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.ops.common.traced_once import constant, once
+from meshtf.ops.common.trace_cache import constant, once_per_trace
 
 
 def _of(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
     """Returns what is made of x, in a trace once."""
-    return make() if tf.executing_eagerly() else once((x.ref(), key), make)
+    return make() if tf.executing_eagerly() else once_per_trace((x.ref(), key), make)
 
 
 def reshape(x: Any, sizes: Sequence[int]) -> Any:

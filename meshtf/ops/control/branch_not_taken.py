@@ -35,9 +35,9 @@ from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
 from meshtf.ops.control.custom_gradient import result_of
 from meshtf.ops.control.nested_values import (
-    packed,
-    require_alike_nests,
+    pack,
     require_same_spec,
+    require_same_structure,
     tensors_of,
 )
 
@@ -54,7 +54,7 @@ class _NeverRun(Inner):
         return node.outputs if has_effect else super().run(node)
 
 
-def with_branch_not_taken(
+def with_zeros_of_other_branch(
     mesh: Mesh | None, made: Any, other: Callable[[], Any]
 ) -> Any:
     """Returns what a branch made, whose gradients are zeros by what the other branch
@@ -83,14 +83,14 @@ def with_branch_not_taken(
             body = record_body(record, [], _NeverRun)
     except NoValueError:
         return made
-    require_alike_nests(made, returned[0], BRANCHES_DIFFER)
+    require_same_structure(made, returned[0], BRANCHES_DIFFER)
     for x, y in zip(taken, body.results):
         require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
     outside = {x: _outside(x) for x in body.captures if _is_outside(x)}
     if not outside:
         return made
     rule = _zeros_rule(len(taken), taken, body, outside)
-    return packed(made, [result_of(rule, k, x) for k, x in enumerate(taken)])
+    return pack(made, [result_of(rule, k, x) for k, x in enumerate(taken)])
 
 
 def _is_outside(x: Tensor) -> bool:

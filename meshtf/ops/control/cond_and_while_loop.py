@@ -30,13 +30,16 @@ from meshtf.graph import (
 )
 from meshtf.graph.control_flow.loop import no_gradient_of_while
 from meshtf.names.arguments import as_callable
-from meshtf.ops.control.branch_not_taken import BRANCHES_DIFFER, with_branch_not_taken
+from meshtf.ops.control.branch_not_taken import (
+    BRANCHES_DIFFER,
+    with_zeros_of_other_branch,
+)
 from meshtf.ops.control.nested_values import (
     ITERATION,
     next_carry,
-    packed,
-    require_alike_nests,
+    pack,
     require_same_spec,
+    require_same_structure,
     tensors_of,
 )
 from meshtf.ops.control.seeds import alternatives, iteration
@@ -68,20 +71,20 @@ def while_loop(
     if not isinstance(current_executor(), Graph):
         last = _while(test, body, state, specs)
         ends = tensors_of(last, "state")
-        return packed(state, apply_all(Ended(), *ends)) if ends else last
+        return pack(state, apply_all(Ended(), *ends)) if ends else last
 
     def decide(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
         with iteration(turn):
-            return [_truth(_call(test, packed(state, given)))]
+            return [_truth(_call(test, pack(state, given)))]
 
     def run(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
         with iteration(turn):
-            new = _call(body, packed(state, given))
+            new = _call(body, pack(state, given))
         return tensors_of(next_carry(state, new, specs), "state")
 
     tested, recorded = (record_body(fn, [ITERATION, *specs]) for fn in (decide, run))
     loop = Loop(recorded, len(specs), test=tested)
-    return packed(
+    return pack(
         state,
         apply_all(
             loop, *tensors_of(state, "state"), *recorded.captures, *tested.captures
@@ -157,7 +160,7 @@ def cond(
             with branch():
                 returned = taken()
             with branch():
-                return with_branch_not_taken(truth.mesh, returned, other)
+                return with_zeros_of_other_branch(truth.mesh, returned, other)
     made: list[Any] = []
 
     def run(
@@ -172,11 +175,11 @@ def cond(
 
     with alternatives() as branch:
         bodies = run(then, branch()), run(otherwise, branch())
-    require_alike_nests(made[0], made[1], BRANCHES_DIFFER)
+    require_same_structure(made[0], made[1], BRANCHES_DIFFER)
     for x, y in zip(*(body.results for body in bodies)):
         require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
     captures = [x for body in bodies for x in body.captures]
-    return packed(made[0], apply_all(Branch(*bodies), truth, *captures))
+    return pack(made[0], apply_all(Branch(*bodies), truth, *captures))
 
 
 def _call(fn: Callable[..., Any], state: Any) -> Any:

@@ -39,7 +39,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import has_gradient
 from meshtf.names.arguments import as_callable, described
-from meshtf.ops.control.nested_values import flattened
+from meshtf.ops.control.nested_values import flatten
 from meshtf.ops.variables.read_write import transpose_like
 
 
@@ -95,7 +95,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         source = Source.here()
-        flat = [x.tensor() if hasattr(x, "tensor") else x for x in flattened(args)]
+        flat = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
         since, recorded = next_serial(), getattr(current_executor(), "nodes", [])
         before = len(recorded)
         made = fn(*tf.nest.pack_sequence_as(args, flat), **kwargs)
@@ -109,7 +109,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
                     way_out="Return the result and a rule: return y, lambda dy: [dx].",
                 )
             )
-        ys = flattened(made[0])
+        ys = flatten(made[0])
         own = [as_tensor("result", y) for y in ys if y is not None]
         inputs = tuple(x for x in flat if isinstance(x, Tensor))
         rule = Rule(

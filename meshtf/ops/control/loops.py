@@ -36,10 +36,10 @@ from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import index_in_batch
 from meshtf.ops.control.nested_values import (
     ITERATION,
-    filled,
     leaves,
     next_carry,
-    packed,
+    pack,
+    pack_next,
     tensors_of,
 )
 from meshtf.ops.control.seeds import alternatives, iteration
@@ -161,8 +161,8 @@ def _record(
         with iteration(index_in_batch(dim, turn)):
             new, *made[:] = _triple(
                 body(
-                    packed(state, given[: len(states)]),
-                    packed(rows, given[len(states) :]),
+                    pack(state, given[: len(states)]),
+                    pack(rows, given[len(states) :]),
                 )
             )
         more = _widened(made[0])
@@ -191,7 +191,7 @@ def _recorded(
     loop = Loop(recorded, len(states), len(walked), len(leaves(sums)), inner, reverse)
     made = apply_all(loop, *states, *walked, *recorded.captures)
     ys = iter((*made[:first], *(_renamed(y, inner, dim) for y in made[first:])))
-    return filled(state, ys), _narrowed(sums, ys), filled(stacks, ys)
+    return pack_next(state, ys), _narrowed(sums, ys), pack_next(stacks, ys)
 
 
 def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
@@ -208,7 +208,7 @@ def _unrolled(
     with alternatives() as another:
         for i in reversed(order) if reverse else order:
             with another(), iteration(index_in_batch(dim, i)):
-                made = body(state, packed(rows, [xs[i] for xs in walked]))
+                made = body(state, pack(rows, [xs[i] for xs in walked]))
             new, more, stacks[i] = _triple(made)
             state = next_carry(state, new, specs)
             sums.append(more)
@@ -219,7 +219,7 @@ def _unrolled(
     return (
         state,
         _narrowed(sums[0], totals),
-        packed(stacks[0], [stack(list(xs), dim.name) for xs in flat]),
+        pack(stacks[0], [stack(list(xs), dim.name) for xs in flat]),
     )
 
 
@@ -246,7 +246,7 @@ def _without_iteration(
     ys = iter(
         [*states, *(full(recorded.graph.mesh, s.shape, 0, s.dtype) for s in empty)]
     )
-    return filled(state, ys), _narrowed(sums, ys), filled(stacks, ys)
+    return pack_next(state, ys), _narrowed(sums, ys), pack_next(stacks, ys)
 
 
 def _triple(made: Any) -> tuple[Any, Any, Any]:
@@ -282,7 +282,7 @@ def _narrowed(sums: Any, totals: Iterator[Tensor]) -> Any:
     """Returns the nest of sums with the next totals, in the types of what was
     added up.
     """
-    return packed(sums, [cast(next(totals), x.dtype) for x in tensors_of(sums, "sum")])
+    return pack(sums, [cast(next(totals), x.dtype) for x in tensors_of(sums, "sum")])
 
 
 def _pair(made: Any) -> tuple[Any, Any]:

@@ -20,7 +20,7 @@ from meshtf.graph.arguments import as_tensors
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.common.batch_dimensions import Batches, Digits, Strided
+from meshtf.ops.common.batch_dimensions import Digits, MicrobatchState, Strided
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.shapes.reshape import merge, split_dim
@@ -29,7 +29,7 @@ from meshtf.ops.variables.read_write import number as numbered
 MICROBATCH = "microbatch"  # the dimension of the parts
 
 
-def in_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
+def split_into_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
     """Returns x with rows of `dim` as [dim, microbatch], the latter of size `number`.
 
     Raises:
@@ -54,7 +54,7 @@ def in_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
     )
 
 
-def together(x: Tensor, dim: str) -> Tensor:
+def merge_microbatches(x: Tensor, dim: str) -> Tensor:
     """Returns x[..., dim, microbatch, ...] with the rows of the whole batch again."""
     return merge(x, (dim, MICROBATCH), dim)
 
@@ -72,10 +72,12 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     if later is None:
         fn(*tensors)
     else:
-        later.append(Later(fn, tuple(stop_gradient(x) for x in tensors), current()))
+        later.append(
+            DeferredCall(fn, tuple(stop_gradient(x) for x in tensors), current())
+        )
 
 
-class Later(NamedTuple):
+class DeferredCall(NamedTuple):
     """What is to be called when all microbatches are through."""
 
     fn: Callable[..., None]
@@ -84,15 +86,15 @@ class Later(NamedTuple):
 
 
 @contextlib.contextmanager
-def collecting() -> Iterator[list[Later]]:
+def deferred_calls() -> Iterator[list[DeferredCall]]:
     """Collects what `once_per_batch` is asked for within, instead of calling it."""
-    later: list[Later] = []
+    later: list[DeferredCall] = []
     with context(later=later):
         yield later
 
 
 def call_with_means(
-    later: Sequence[Later], sums: Iterable[Tensor], microbatches: int
+    later: Sequence[DeferredCall], sums: Iterable[Tensor], microbatches: int
 ) -> None:
     """Calls all that was collected, with sums over microbatches of its tensors in their
     order.
@@ -122,7 +124,7 @@ def microbatch(
       known: what is known of dimensions that were made of it, of an earlier use of this
         microbatch.
     """
-    around = current().part or Batches({}, {})
+    around = current().part or MicrobatchState({}, {})
     with context(
         part=around.within(dim, microbatches, number, {} if known is None else known)
     ):
@@ -138,7 +140,7 @@ def microbatches_of(dim: str) -> int:
     return 1 if part is None else part.count(dim)
 
 
-class Places(NamedTuple):
+class MicrobatchInputs(NamedTuple):
     """Where the elements of a shape lie in the whole batch, for random ops."""
 
     strided: tuple[Strided, ...]  # dimensions with a place
@@ -146,7 +148,7 @@ class Places(NamedTuple):
     seeds: tuple[Tensor, ...]  # more of them, for dimensions without a place
 
 
-def places_of(mesh: Mesh | None, shape: Shape) -> Places:
+def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
     """Returns where elements lie. A shape without rows of the batch is the same in each
     microbatch.
 
@@ -155,7 +157,7 @@ def places_of(mesh: Mesh | None, shape: Shape) -> Places:
     """
     part = current().part
     if part is None:
-        return Places((), (), ())
+        return MicrobatchInputs((), (), ())
 
     def tensor(n: Any) -> Tensor:
         return n if isinstance(n, Tensor) else numbered(mesh, n, "int32")
@@ -165,7 +167,7 @@ def places_of(mesh: Mesh | None, shape: Shape) -> Places:
     strided = [
         (place, part.number_of(dim)) for place, dim in places if place is not None
     ]
-    return Places(
+    return MicrobatchInputs(
         tuple(place for place, _ in strided),
         tuple(tensor(n) for _, n in strided),
         tuple(map(tensor, part.numbers if len(strided) < len(dims) else [])),

@@ -43,10 +43,10 @@ def tensors_of(nest: Any, what: str) -> list[Tensor]:
 
 def leaves(nest: Any) -> list[Any]:
     """Returns what a nest holds, without None."""
-    return [x for x in flattened(nest) if x is not None]
+    return [x for x in flatten(nest) if x is not None]
 
 
-def flattened(nest: Any) -> list[Any]:
+def flatten(nest: Any) -> list[Any]:
     """Returns all leaves of a nest. Raises PlanError if it has a dict whose keys have
     no order.
     """
@@ -63,12 +63,12 @@ def flattened(nest: Any) -> list[Any]:
     return found
 
 
-def filled(nest: Any, flat: Iterator[Any]) -> Any:
+def pack_next(nest: Any, flat: Iterator[Any]) -> Any:
     """Returns the nest with as many of the next tensors as it has."""
-    return packed(nest, [next(flat) for _ in leaves(nest)])
+    return pack(nest, [next(flat) for _ in leaves(nest)])
 
 
-def packed(nest: Any, flat: Sequence[Any]) -> Any:
+def pack(nest: Any, flat: Sequence[Any]) -> Any:
     """Returns the nest with these tensors."""
     given = iter(flat)
     return tf.nest.map_structure(lambda x: None if x is None else next(given), nest)
@@ -88,14 +88,14 @@ def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
         of other names, sizes or data types.
     """
     what = "the body of a loop changes what its state is"
-    require_alike_nests(old, new, what)
+    require_same_structure(old, new, what)
     ordered = []
     for spec, x in zip(specs, tensors_of(new, "state")):
         if set(x.shape) == set(spec.shape):
             x = transpose(x, spec.shape)
         require_same_spec(spec, x.spec, what)
         ordered.append(x)
-    return packed(old, ordered)
+    return pack(old, ordered)
 
 
 def require_same_spec(old: Spec, new: Spec, what: str) -> None:
@@ -124,19 +124,19 @@ def require_same_spec(old: Spec, new: Spec, what: str) -> None:
         )
 
 
-def require_alike_nests(old: Any, new: Any, what: str) -> None:
+def require_same_structure(old: Any, new: Any, what: str) -> None:
     """Refuses another nesting; a list may stand for a tuple. Raises PlanError."""
-    if not alike(old, new):
+    if not same_structure(old, new):
         raise PlanError(
             explain_error(
-                f"{what}: {outline(old)} is not {outline(new)}.",
+                f"{what}: {describe_structure(old)} is not {describe_structure(new)}.",
                 **{"from": Source.here()},
                 way_out="Return the same nesting of tensors.",
             )
         )
 
 
-def alike(old: Any, new: Any) -> bool:
+def same_structure(old: Any, new: Any) -> bool:
     """Returns whether two nestings are the same, keys included; a list may stand for a
     tuple.
     """
@@ -145,14 +145,14 @@ def alike(old: Any, new: Any) -> bool:
             isinstance(old, Mapping)
             and isinstance(new, Mapping)
             and old.keys() == new.keys()
-            and all(alike(old[key], new[key]) for key in old)
+            and all(same_structure(old[key], new[key]) for key in old)
         )
     if isinstance(old, (list, tuple)) or isinstance(new, (list, tuple)):
         return (
             isinstance(old, (list, tuple))
             and isinstance(new, (list, tuple))
             and len(old) == len(new)
-            and all(map(alike, old, new))
+            and all(map(same_structure, old, new))
         )
     try:
         tf.nest.assert_same_structure(old, new, check_types=False)
@@ -161,6 +161,6 @@ def alike(old: Any, new: Any) -> bool:
     return (old is None) == (new is None)
 
 
-def outline(nest: Any) -> str:
+def describe_structure(nest: Any) -> str:
     """Returns a nesting in words, with a star for each tensor."""
     return repr(tf.nest.map_structure(lambda x: None if x is None else "*", nest))

@@ -27,7 +27,7 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.ops.common.batch_dimensions import UnknownIndex
 from meshtf.ops.variables.fill import full
-from meshtf.ops.variables.read_write import number, path_number
+from meshtf.ops.variables.read_write import number, path_hash
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 
@@ -92,7 +92,7 @@ def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
         values = tuple(
             _checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,))
         )
-    salt = path_number(mesh, _checked(zlib.crc32(path.encode())))
+    salt = path_hash(mesh, _checked(zlib.crc32(path.encode())))
     return [
         salt,
         *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values),

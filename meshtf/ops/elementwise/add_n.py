@@ -16,7 +16,7 @@ from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import wide
 from meshtf.names.arguments import as_sequence
-from meshtf.ops.common.broadcasting import align, onto
+from meshtf.ops.common.broadcasting import align, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
 
 
@@ -62,7 +62,7 @@ class AddN(Op):
         return (tf.cast(y, xs[0].dtype),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        return [onto(dy, x) for x in xs]
+        return [sum_to_shape(dy, x) for x in xs]
 
     def flops(self, *xs: Spec) -> int:
         return (len(xs) - 1) * xs[0].shape.size

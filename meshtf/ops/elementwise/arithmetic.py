@@ -15,7 +15,11 @@ from typing import Any
 from meshtf.graph import OPERATORS, Tensor
 from meshtf.graph.arguments import as_tensor
 from meshtf.names.arguments import as_callable
-from meshtf.ops.common.broadcasting import is_scalar, pairing, plain
+from meshtf.ops.common.broadcasting import (
+    allow_outer_broadcast,
+    is_scalar,
+    python_scalar,
+)
 from meshtf.ops.elementwise.scalar_op import combine
 from meshtf.ops.elementwise.where_cast_clip import clip
 from meshtf.ops.variables.fill import full
@@ -91,7 +95,7 @@ def outer(
       ShapeError: a name that both have has two sizes.
     """
     as_callable("function", function)
-    with pairing():
+    with allow_outer_broadcast():
         return function(x, y)
 
 
@@ -103,7 +107,7 @@ def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
     if is_scalar(x) == is_scalar(y):
         return x, y
     given = y if is_scalar(x) else x
-    number = full(given.mesh, "", plain(x if is_scalar(x) else y), given.dtype)
+    number = full(given.mesh, "", python_scalar(x if is_scalar(x) else y), given.dtype)
     return (number, y) if is_scalar(x) else (x, number)
 
 

@@ -28,7 +28,7 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.names import has_gradient, is_complex
-from meshtf.ops.common.broadcasting import align, join, onto
+from meshtf.ops.common.broadcasting import align, broadcast_shape, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
@@ -165,7 +165,12 @@ class Binary(Op):
         }.get(self.fn)
 
     def output_specs(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
-        return (Spec(join(x.shape, y.shape), result_type(self.fn, same_dtype(x, y))),)
+        return (
+            Spec(
+                broadcast_shape(x.shape, y.shape),
+                result_type(self.fn, same_dtype(x, y)),
+            ),
+        )
 
     def local(self, context: LocalContext, x: Any, y: Any) -> tuple[Any, ...]:
         if context.inputs[0] != context.inputs[1]:
@@ -179,7 +184,7 @@ class Binary(Op):
         if self.fn in STEPPED:
             return [None, None]
         dx, dy = _GRADIENTS[self.fn](dz, conj(z), conj(x), conj(y))
-        return [onto(dx, x), onto(dy, y)]
+        return [sum_to_shape(dx, x), sum_to_shape(dy, y)]
 
 
 class BinaryGrad(Op):
@@ -245,7 +250,7 @@ class BinaryGrad(Op):
             dw * share for dw, share in zip(dws, shares, strict=True) if dw is not None
         ]
         dx, dy = _SECOND.get(self.fn, _constant_shares)(dws, dz, x, y, shares)
-        return [sum(parts[1:], parts[0]), onto(dx, x), onto(dy, y)]
+        return [sum(parts[1:], parts[0]), sum_to_shape(dx, x), sum_to_shape(dy, y)]
 
 
 def _constant_shares(*_: Any) -> tuple[None, None]:

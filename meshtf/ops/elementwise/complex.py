@@ -20,7 +20,13 @@ from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import OPERATORS, LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import complex_dtype, is_complex, is_floating, real_dtype
-from meshtf.ops.common.broadcasting import align, is_scalar, join, onto, that_meet
+from meshtf.ops.common.broadcasting import (
+    align,
+    broadcast_operands,
+    broadcast_shape,
+    is_scalar,
+    sum_to_shape,
+)
 from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.variables.fill import full
@@ -58,7 +64,7 @@ class Complex(Op):
                     '"float32").',
                 )
             )
-        return (Spec(join(re.shape, im.shape), complex_dtype(dtype)),)
+        return (Spec(broadcast_shape(re.shape, im.shape), complex_dtype(dtype)),)
 
     def local(self, context: LocalContext, re: Any, im: Any) -> tuple[Any, ...]:
         re, im = (
@@ -70,7 +76,7 @@ class Complex(Op):
         return (tf.complex(re, im),)
 
     def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> list[Any]:
-        return [onto(real(dy), re), onto(imag(dy), im)]
+        return [sum_to_shape(real(dy), re), sum_to_shape(imag(dy), im)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +132,7 @@ def complex(re: Any, im: Any) -> Tensor:
             full(given.mesh, "", v, given.dtype) if is_scalar(v) else v
             for v in (re, im)
         )
-    return apply(Complex(), *that_meet("complex", re, im))
+    return apply(Complex(), *broadcast_operands("complex", re, im))
 
 
 def real(x: Any) -> Tensor:

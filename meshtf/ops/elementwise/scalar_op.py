@@ -18,8 +18,13 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_complex, is_integer
-from meshtf.ops.common.broadcasting import check_scalar, is_scalar, plain, that_meet
-from meshtf.ops.common.traced_once import constant
+from meshtf.ops.common.broadcasting import (
+    broadcast_operands,
+    check_scalar,
+    is_scalar,
+    python_scalar,
+)
+from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.elementwise.binary_op import (
     COMPARE,
     FUNCTIONS,
@@ -176,8 +181,8 @@ def combine(fn: str, x: Any, y: Any) -> Tensor:
         raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
     if is_scalar(x) or is_scalar(y):
         return (
-            apply(Scalar(fn, plain(x), True), y)
+            apply(Scalar(fn, python_scalar(x), True), y)
             if is_scalar(x)
-            else apply(Scalar(fn, plain(y)), x)
+            else apply(Scalar(fn, python_scalar(y)), x)
         )
-    return apply(Binary(fn), *that_meet(fn, x, y))
+    return apply(Binary(fn), *broadcast_operands(fn, x, y))

@@ -21,12 +21,12 @@ from meshtf.names import dtype_name, has_gradient, is_complex
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.broadcasting import (
     align,
+    broadcast_operands,
+    broadcast_shape,
     check_scalar,
     is_scalar,
-    join,
-    onto,
-    plain,
-    that_meet,
+    python_scalar,
+    sum_to_shape,
 )
 from meshtf.ops.common.checks import require_order, same_dtype
 
@@ -63,7 +63,9 @@ class Where(Op):
         for value in (self.x, self.y):
             if value is not None:
                 check_scalar(value, dtype)
-        return (Spec(join(condition.shape, *(b.shape for b in branches)), dtype),)
+        return (
+            Spec(broadcast_shape(condition.shape, *(b.shape for b in branches)), dtype),
+        )
 
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
@@ -86,7 +88,10 @@ class Where(Op):
         given = iter(branches)
         taken = [(Where(y=0.0), next(given))] if self.x is None else []
         taken += [(Where(x=0.0), next(given))] if self.y is None else []
-        return [None, *(onto(apply(op, condition, dy), branch) for op, branch in taken)]
+        return [
+            None,
+            *(sum_to_shape(apply(op, condition, dy), branch) for op, branch in taken),
+        ]
 
 
 class Cast(Op):
@@ -215,11 +220,15 @@ def where(condition: Any, x: Any, y: Any) -> Tensor:
     around the argument is needed.
     """
     branches = [b for b in (x, y) if not is_scalar(b)]
-    first, second = numbers = [plain(b) if is_scalar(b) else None for b in (x, y)]
+    first, second = numbers = [
+        python_scalar(b) if is_scalar(b) else None for b in (x, y)
+    ]
     # Two numbers: the type is the wider one's.
     widest = max(map(type, numbers), key=[bool, int, float, complex, type(None)].index)
     dtype = "" if branches else dtype_name(widest)
-    return apply(Where(first, second, dtype), *that_meet("where", condition, *branches))
+    return apply(
+        Where(first, second, dtype), *broadcast_operands("where", condition, *branches)
+    )
 
 
 def cast(x: Any, dtype: Any) -> Tensor:

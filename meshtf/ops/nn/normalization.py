@@ -30,7 +30,7 @@ from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
 from meshtf.ops.common.local_reshape import expand, squeeze
-from meshtf.ops.common.traced_once import constant
+from meshtf.ops.common.trace_cache import constant
 from meshtf.ops.elementwise.arithmetic import add, divide, multiply
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.elementwise.where_cast_clip import cast

@@ -35,7 +35,7 @@ from meshtf.names.arguments import as_float, as_text
 from meshtf.ops.common.batch_dimensions import Strided
 from meshtf.ops.common.broadcasting import align, check_scalar, is_scalar
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
-from meshtf.ops.control.microbatch import places_of
+from meshtf.ops.control.microbatch import microbatch_inputs
 from meshtf.ops.control.seeds import Seed, seeds_of
 from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -221,7 +221,7 @@ def _draw(
     name: str,
 ) -> Tensor:
     as_text("name", name)
-    places = places_of(mesh, Shape(shape))
+    places = microbatch_inputs(mesh, Shape(shape))
     return apply(
         Random(kind, Shape(shape), dtype, scale, shift, places.strided),
         *seeds_of(mesh, seed, name),
@@ -365,7 +365,7 @@ def dropout(
     require_floating(x.spec, "dropout")
     require_dim(x.shape, *names_of(broadcast, x.shape, what="broadcast"))
     shape = x.shape.without(*names_of(broadcast, x.shape))
-    places = places_of(x.mesh, shape)
+    places = microbatch_inputs(x.mesh, shape)
     mask = apply(
         DropoutMask(float(rate), shape, places.strided),
         *seeds_of(x.mesh, seed, name),

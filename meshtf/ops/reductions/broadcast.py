@@ -13,7 +13,7 @@ from meshtf.names import (
     Shape,
     ShapeLike,
 )
-from meshtf.ops.common.broadcasting import align, onto
+from meshtf.ops.common.broadcasting import align, sum_to_shape
 
 
 class Broadcast(Op):
@@ -52,7 +52,7 @@ class Broadcast(Op):
         )
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-        return [onto(dy, x)]
+        return [sum_to_shape(dy, x)]
 
 
 def broadcast(x: Any, shape: ShapeLike) -> Tensor:

@@ -32,7 +32,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_floating, is_integer, wide
 from meshtf.names.arguments import as_bool, as_dim
 from meshtf.ops.common.accumulation_dtype import widen
-from meshtf.ops.common.broadcasting import join, that_meet
+from meshtf.ops.common.broadcasting import broadcast_operands, broadcast_shape
 from meshtf.ops.common.checks import (
     require_dim,
     require_floating,
@@ -356,8 +356,8 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
       DTypeError: their data types differ, or are not floating.
     """
     a, b, dim = as_tensor("a", a), as_tensor("b", b), as_dim("dim", dim)
-    a, b = that_meet("linear_recurrence", a, b)
-    shape = join(a.shape, b.shape)
+    a, b = broadcast_operands("linear_recurrence", a, b)
+    shape = broadcast_shape(a.shape, b.shape)
     return apply(
         LinearRecurrence(dim, reverse), broadcast(a, shape), broadcast(b, shape)
     )

@@ -37,7 +37,7 @@ from meshtf.graph import (
 from meshtf.graph.arguments import as_tensor
 from meshtf.names import Dimension, Names, Shape, ShapeLike, name_of, names_of
 from meshtf.names.arguments import as_dim
-from meshtf.ops.common.batch_dimensions import note_renamed, note_reshaped
+from meshtf.ops.common.batch_dimensions import record_rename, record_reshape
 from meshtf.ops.common.checks import require_dim, tensor_along
 
 
@@ -199,7 +199,7 @@ def rename(
         pairs = tuple(zip(before, after))
     require_dim(x.shape, *(a for a, _ in pairs))
     pairs = tuple((a, b) for a, b in pairs if a != b)
-    note_renamed(x.shape, dict(pairs))
+    record_rename(x.shape, dict(pairs))
     return apply(Rename(pairs), x) if pairs else x
 
 
@@ -272,7 +272,7 @@ def _reshape(
     if wanted.sizes == x.shape.sizes:
         return rename(x, dict(zip(x.shape.names, wanted.names)))
     y = apply(Reshape(x.shape, wanted), x)
-    note_reshaped(old, new)
+    record_reshape(old, new)
     return y
 
 

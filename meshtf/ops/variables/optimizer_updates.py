@@ -25,10 +25,10 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import LocalContext, Op, Sample, Spec, Store, WriteOp
 from meshtf.names import wide
-from meshtf.ops.common.traced_once import constant
+from meshtf.ops.common.trace_cache import constant
 
 
-class Finish(Op):
+class ReducePartialSums(Op):
     """The input without unfinished sums: not linear, so they are finished here, for all
     that follows.
 
@@ -72,7 +72,7 @@ class OptimizerUpdate(WriteOp):
             return self.slots[0].spec.dtype
         return wide(self.variable.spec.dtype)
 
-    def of_slots(self) -> OptimizerUpdate:
+    def slots_update(self) -> OptimizerUpdate:
         """Returns the update of the slots alone, which takes the value of the variable
         and returns the next one.
         """
@@ -196,7 +196,7 @@ class MomentumUpdate(OptimizerUpdate):
         return True
 
 
-class Decay(WriteOp):
+class WeightDecay(WriteOp):
     """Takes a share of a variable away; input: the share."""
 
     variable: Store

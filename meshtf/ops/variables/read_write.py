@@ -63,7 +63,7 @@ class Write(WriteOp):
         return True
 
 
-class NumberStore:
+class ScalarStore:
     """A number that is an input of the program instead of a part of it, so that ops
     that differ in nothing else are equal, and are traced once."""
 
@@ -90,22 +90,22 @@ class NumberStore:
         raise NotImplementedError
 
 
-class PathNumber(NumberStore):
+class PathHash(ScalarStore):
     """A number that was made of the path of names in force, as the salt of a random op
     is.
     """
 
 
-def path_number(mesh: Mesh | None, value: int) -> Tensor:
+def path_hash(mesh: Mesh | None, value: int) -> Tensor:
     """Returns an int32 scalar that was made of the path in force: see `number`."""
-    return apply(Read(PathNumber(value, "int32", mesh)), mesh=mesh)
+    return apply(Read(PathHash(value, "int32", mesh)), mesh=mesh)
 
 
 def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
     """Returns a scalar that is an input of the program: another value is no
     other op.
     """
-    return apply(Read(NumberStore(value, dtype, mesh)), mesh=mesh)
+    return apply(Read(ScalarStore(value, dtype, mesh)), mesh=mesh)
 
 
 def transpose_like(x: Tensor, shape: Shape) -> Tensor:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from meshtf.errors import PlanError, explain_error
 from meshtf.graph import OpWithStatistics, Spec
 from meshtf.mesh import Mesh
-from meshtf.ops.common.traced_once import traced_once
+from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import Compute, Segment, Value
 from meshtf.runtime.lowering.local_context import DeviceContext, MeshCoordinates
 from meshtf.runtime.tf_internals.xla_ops import optimization_barrier
@@ -41,7 +41,7 @@ def run_segment(
       outline: makes functions that equal ops share; None: there are none.
     """
     env: dict[Value, Any] = dict(zip(segment.ins, values))
-    with traced_once():
+    with trace_cache():
         for compute in segment.computes:
             run_compute(compute, mesh, coords, env, jit, outline)
     return [env[v] for v in segment.outs]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from meshtf.ops.common.traced_once import constant
+from meshtf.ops.common.trace_cache import constant
 
 
 class ElementRange(NamedTuple):

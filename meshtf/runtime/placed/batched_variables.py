@@ -23,7 +23,7 @@ import tensorflow as tf
 
 from meshtf.graph import Store
 from meshtf.mesh import Mesh
-from meshtf.ops.common.traced_once import traced_once
+from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import MoveStep, ReadStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
@@ -229,7 +229,7 @@ class BatchedVariables:
                 ShardVariable(unpacked[k], slot.kind.shape, slot.kind.dtype)
                 for k, slot in zip(indices, slots)
             ]
-            with traced_once():
+            with trace_cache():
                 return function.body(shards, args[len(handles) :])
 
         shapes = [tuple(handle.shape) for handle in handles]
@@ -273,7 +273,7 @@ class BatchedVariables:
         def run(inputs: list[Any]) -> list[Any]:
             remaining = iter(inputs)
             outputs: list[Any] = []
-            with tf.device(device), traced_once():
+            with tf.device(device), trace_cache():
                 for update in updates:
                     variables = [slot.variable for slot in update.slots]
                     values = [next(remaining) for _ in update.inputs]

@@ -1,6 +1,6 @@
 """What a trace makes once: constants, and reshapes of the very same tensor.
 
-    with traced_once():                    # while a graph is traced
+    with trace_cache():                    # while a graph is traced
         constant([2, 3])                   # one op, however often it is asked for
 
 A third of the ops of a model are constants, such as the new sizes of reshapes, and an
@@ -20,8 +20,8 @@ _LOCAL = threading.local()  # .made: of this thread's trace, by graph and key
 
 
 @contextlib.contextmanager
-def traced_once() -> Iterator[None]:
-    """Lets `once` remember what it makes, until the trace ends; in eager mode it
+def trace_cache() -> Iterator[None]:
+    """Lets `once_per_trace` remember what it makes, until the trace ends; in eager mode it
     remembers nothing.
     """
     outer = _made()
@@ -32,7 +32,7 @@ def traced_once() -> Iterator[None]:
         _LOCAL.made = outer
 
 
-def once(key: Hashable, make: Callable[[], Any]) -> Any:
+def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
     """Returns what is made, or was made before in the same graph under an equal key.
 
     Args:
@@ -58,7 +58,7 @@ def constant(value: Any, dtype: tf.DType = tf.int32) -> Any:
         with tf.control_dependencies(None):  # so that all may have it
             return tf.constant(value, dtype)
 
-    return once(("constant", key), make)
+    return once_per_trace(("constant", key), make)
 
 
 def _made() -> dict[Any, Any] | None:
