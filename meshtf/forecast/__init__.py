@@ -25,4 +25,13 @@ from meshtf.forecast.report_data import (
     StoredTensor,
 )
 
-__all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "Stage", "forecast"]
+__all__ = [
+    "Collective",
+    "Computation",
+    "Forecast",
+    "Memory",
+    "PlacedTensor",
+    "Stage",
+    "StoredTensor",
+    "forecast",
+]

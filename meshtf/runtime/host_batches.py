@@ -1,13 +1,13 @@
-"""Batches that each host reads for itself: the process that drives never holds them.
+"""Batches that each host reads for itself: the process that drives never has them.
 
-    reader = HostReader(mesh, {"tokens": "batch; length"}, 64, open_part)
-    batch = next(reader)          # {"tokens": a Tensor whose slices lie where they are needed}
+    reader = HostReader(mesh, {"tokens": "batch; length"}, 64, open_section)
+    batch = next(reader)          # {"tokens": a Tensor whose shards lie on their hosts}
 
-`open_part(w, n)` returns a dataset of rows w * 64 / n and on, 64 / n of them, of each
-batch. It is called with the CPU of a host as TensorFlow's device, so what it makes of
-TensorFlow's ops lies and runs there. A batch is one call of one function: each host is
-asked once, not for every slice. Slices of int32 lie in their host's memory, where
-TensorFlow puts all such results of functions.
+`open_section(k, n)` returns a dataset of the examples from k * 64 / n on, 64 / n of
+them, of each batch. It is called with the CPU of a host as TensorFlow's device, so what
+it makes of TensorFlow's ops lies and runs there. A batch is one call of one function:
+each host is asked once, not for every shard. Shards of int32 lie in their host's memory,
+where TensorFlow puts all such results of functions.
 """
 
 from __future__ import annotations
@@ -32,51 +32,65 @@ from meshtf.runtime.storage.sharding import distinct, region, shard_keys
 from meshtf.runtime.tf_internals.call_options import PLAIN_CONFIG, call_with
 
 
-class _Part(NamedTuple):
-    """What one host reads: its CPU, its first row of a batch, and an iterator."""
+class _Section(NamedTuple):
+    """The examples of each batch that one host reads.
 
-    home: str
-    first: int
-    rows: Any  # a tf.data iterator
+    Attributes:
+      host: its CPU.
+      start: the index of the first of them in a batch.
+      batches: a tf.data iterator.
+    """
+
+    host: str
+    start: int
+    batches: Any
+
+
+class _Feature(NamedTuple):
+    """A tensor of a batch: where the shards are among the outputs of a read."""
+
+    spec: Spec
+    placement: Placement
+    outputs: tuple[int, ...]  # of each position
 
 
 class HostReader:
-    """An iterator of dicts of tensors, each host's rows read by itself.
+    """An iterator of dicts of tensors, the examples of each host read by itself.
 
     Args:
       mesh: where the tensors lie.
       dims: names of the dimensions of all that a batch may have; the first is that of
-        its rows.
-      rows: how many a batch has.
-      open_part: called with (w, n); returns a dataset of a part of each batch, which is
-        read without TensorFlow's autotuner (`untuned`).
+        the examples.
+      batch_size: how many examples a batch has.
+      open_section: called with (k, n); returns a dataset of section k of n of each
+        batch, which is read without TensorFlow's autotuner (`untuned`).
 
     Raises:
-      LayoutError: the layout cannot cut the rows.
+      LayoutError: the layout cannot shard the examples.
     """
 
     def __init__(
         self,
         mesh: Mesh,
         dims: Mapping[str, str],
-        rows: int,
-        open_part: Callable[[int, int], Any],
+        batch_size: int,
+        open_section: Callable[[int, int], Any],
     ) -> None:
         as_mesh("mesh", mesh)
         as_mapping(
             "dims", dims, 'names of dimensions by key, such as {"ids": "batch;length"}'
         )
-        as_callable("open_part", open_part)
-        self._mesh, self._dims, self._devices = mesh, dims, devices_of(mesh)
-        first = parse_pairs(next(iter(dims.values())), what="shape", values=False)[0][0]
-        self._batch = Dimension(first, rows)
-        self._parts = {
-            home: self._open(home, spans, open_part)
-            for home, spans in self._wanted().items()
+        as_callable("open_section", open_section)
+        self._mesh = mesh
+        self._dims = dims
+        self._devices = devices_of(mesh)
+        names = parse_pairs(next(iter(dims.values())), what="shape", values=False)
+        self._batch = Dimension(names[0][0], batch_size)
+        self._sections = {
+            host: self._open(host, ranges, open_section)
+            for host, ranges in self._ranges_of_hosts().items()
         }
-        self._found: dict[
-            str, tuple[Spec, Placement, tuple[int, ...]]
-        ] = {}  # by name, once traced
+        self._features: dict[str, _Feature] = {}  # once traced
         self._function: Any = None
 
     def __iter__(self) -> HostReader:
@@ -84,114 +98,115 @@ class HostReader:
 
     def __next__(self) -> dict[str, Tensor]:
         if self._function is None:
-            self._function = tf.function(
-                self._read, autograph=False
-            ).get_concrete_function()
+            function = tf.function(self._read, autograph=False)
+            self._function = function.get_concrete_function()
         try:
-            flat = call_with(PLAIN_CONFIG, self._function, ())
+            outputs = call_with(PLAIN_CONFIG, self._function, ())
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
         batch = {}
-        for name, (spec, placement, pattern) in self._found.items():
-            slices = [flat[k] for k in pattern]
-            batch[name] = tensor_of_value(
-                spec, ShardedValue(placement, slices), self._mesh
-            )
+        for name, feature in self._features.items():
+            shards = [outputs[k] for k in feature.outputs]
+            value = ShardedValue(feature.placement, shards)
+            batch[name] = tensor_of_value(feature.spec, value, self._mesh)
         return batch
 
     def _read(self) -> list[Any]:
-        """Returns the different slices of a batch; what each position takes is kept in
-        `_found`.
+        """Returns the distinct shards of all tensors of a batch, and keeps in
+        `_features` where they are.
         """
-        read = {}
-        for home, part in self._parts.items():
-            with tf.device(home):
-                read[home] = part.rows.get_next()
-        flat: list[Any] = []
-        for name in next(iter(read.values())):
-            spec, placement, slices = self._cut(
-                {home: some[name] for home, some in read.items()}, name
-            )
-            different, pattern = distinct(slices)
-            self._found[name] = spec, placement, tuple(len(flat) + k for k in pattern)
-            flat.extend(different)
-        return flat
+        batches = {}
+        for host, section in self._sections.items():
+            with tf.device(host):
+                batches[host] = section.batches.get_next()
+        outputs: list[Any] = []
+        for name in next(iter(batches.values())):
+            examples = {host: batch[name] for host, batch in batches.items()}
+            spec = self._spec(next(iter(examples.values())), name)
+            placement = self._mesh.place(spec.shape)[0]
+            shards = self._shards(examples, spec, placement)
+            tensors, indices = distinct(shards)
+            positions = tuple(len(outputs) + k for k in indices)
+            self._features[name] = _Feature(spec, placement, positions)
+            outputs += tensors
+        return outputs
 
-    def _wanted(self) -> dict[str, list[tuple[int, int]]]:
-        """Returns for each host the first and last rows of the slices that its
-        positions hold.
-        """
+    def _ranges_of_hosts(self) -> dict[str, list[tuple[int, int]]]:
+        """Returns for each host the ranges of examples that its positions have."""
         spec = Spec(Shape([self._batch]), "int32")
-        placement, clashes = self._mesh.place(spec.shape)
-        if clashes:
+        placement, conflicts = self._mesh.place(spec.shape)
+        if conflicts:
             raise LayoutError(
                 explain_error(
-                    "the layout cannot cut the rows of a batch.",
-                    rows=spec.shape,
+                    "the layout cannot shard the examples of a batch.",
+                    examples=spec.shape,
                     mesh=self._mesh,
                     layout=self._mesh.layout,
                 )
             )
-        found: dict[str, list[tuple[int, int]]] = {}
+        ranges: dict[str, list[tuple[int, int]]] = {}
         for device, key in zip(self._devices, shard_keys(placement, self._mesh)):
-            (rows,) = region(spec.shape, placement, key, self._mesh)
-            found.setdefault(host_cpu(device), []).append((rows.start, rows.stop))
-        return found
+            (examples,) = region(spec.shape, placement, key, self._mesh)
+            ranges_of_host = ranges.setdefault(host_cpu(device), [])
+            ranges_of_host.append((examples.start, examples.stop))
+        return ranges
 
     def _open(
         self,
-        home: str,
-        spans: list[tuple[int, int]],
-        open_part: Callable[[int, int], Any],
-    ) -> _Part:
-        """Opens the least part of equal ones that holds all of these rows."""
-        first, last = min(a for a, _ in spans), max(b for _, b in spans)
-        size = last - first
-        while self._batch.size % size or first // size != (last - 1) // size:
+        host: str,
+        ranges: list[tuple[int, int]],
+        open_section: Callable[[int, int], Any],
+    ) -> _Section:
+        """Opens the smallest of equal sections that has all of these examples."""
+        start = min(low for low, _ in ranges)
+        stop = max(high for _, high in ranges)
+        size = stop - start
+        while self._batch.size % size or start // size != (stop - 1) // size:
             size += 1
-        with tf.device(home):
-            dataset = open_part(first // size, self._batch.size // size)
-            return _Part(home, first // size * size, iter(untuned(dataset)))
+        index = start // size
+        with tf.device(host):
+            dataset = open_section(index, self._batch.size // size)
+            return _Section(host, index * size, iter(untuned(dataset)))
 
-    def _cut(
-        self, read: Mapping[str, Any], name: str
-    ) -> tuple[Spec, Placement, list[Any]]:
-        """Returns what a tensor is whose rows the hosts have read, and each position's
-        slice.
+    def _spec(self, examples: Any, name: str) -> Spec:
+        """Returns the spec of a tensor of a batch, of one host's examples."""
+        sizes = [self._batch.size, *examples.shape[1:]]
+        tensor_spec = tf.TensorSpec(sizes, examples.dtype)
+        shape = named_shape(tensor_spec, self._dims[name], "a batch")
+        return Spec(shape, examples.dtype.name)
+
+    def _shards(
+        self, examples: Mapping[str, Any], spec: Spec, placement: Placement
+    ) -> list[Any]:
+        """Returns each position's shard of a tensor whose examples the hosts have
+        read.
         """
-        some = next(iter(read.values()))
-        sizes = [self._batch.size, *some.shape[1:]]
-        spec = Spec(
-            named_shape(tf.TensorSpec(sizes, some.dtype), self._dims[name], "a batch"),
-            some.dtype.name,
-        )
-        placement = self._mesh.place(spec.shape)[0]
-        done: dict[Any, Any] = {}
-        for device, key in zip(self._devices, shard_keys(placement, self._mesh)):
-            if (device, key) not in done:
-                home = host_cpu(device)
-                done[device, key] = _slice(
-                    read[home],
-                    self._parts[home],
-                    region(spec.shape, placement, key, self._mesh),
-                    device,
+        keys = list(zip(self._devices, shard_keys(placement, self._mesh)))
+        shards: dict[Any, Any] = {}
+        for device, key in keys:
+            if (device, key) not in shards:
+                host = host_cpu(device)
+                shard_region = region(spec.shape, placement, key, self._mesh)
+                shards[device, key] = _shard(
+                    examples[host], self._sections[host], shard_region, device
                 )
-        return (
-            spec,
-            placement,
-            [
-                done[pair]
-                for pair in zip(self._devices, shard_keys(placement, self._mesh))
-            ],
-        )
+        return [shards[key] for key in keys]
 
 
-def _slice(x: Any, part: _Part, where: tuple[slice, ...], device: str) -> Any:
-    """Returns a region of a batch, on a device, of the rows that its host has."""
-    rows = slice(where[0].start - part.first, where[0].stop - part.first)
-    inside = (rows, *where[1:])
-    if any((s.start, s.stop) != (0, size) for s, size in zip(inside, x.shape)):
-        with tf.device(part.home):
-            x = x[inside]
+def _shard(
+    x: Any, section: _Section, shard_region: tuple[slice, ...], device: str
+) -> Any:
+    """Returns a region of a batch, on a device, of the examples that its host has."""
+    examples, *others = shard_region
+    local_examples = slice(
+        examples.start - section.start, examples.stop - section.start
+    )
+    local_region = (local_examples, *others)
+    is_all = all(
+        (s.start, s.stop) == (0, size) for s, size in zip(local_region, x.shape)
+    )
+    if not is_all:
+        with tf.device(section.host):
+            x = x[local_region]
     with tf.device(device):
         return tf.identity(x)

@@ -1,9 +1,7 @@
-"""One replica's part of a program: every device runs this, and knows its place by its
-number.
+"""The program of one replica: every device runs the same one.
 
-Moves are collectives of XLA among groups of replicas, coordinates come from the
-replica's number, and a variable is the slice that this replica holds. So one program
-serves any number of them.
+Reshards are collectives of XLA among groups of replicas, coordinates come from the
+replica's id, and a variable is the shard of this replica. So one program serves all.
 
     results = Replica(program, variables, inputs).run()
 """
@@ -33,12 +31,12 @@ from meshtf.runtime.tf_internals.xla_ops import optimization_barrier, replica_id
 
 
 class Replica(SingleReplica):
-    """Carries out a program on one replica, while it is traced.
+    """Executes a program on one replica, while it is traced.
 
     Args:
       program: what to run.
-      variables: this replica's tf.Variable of each variable.
-      inputs: this replica's slice of each other store.
+      variables: a tf.Variable with this replica's shard, of each variable.
+      inputs: this replica's shard of each other store.
     """
 
     def __init__(
@@ -48,7 +46,8 @@ class Replica(SingleReplica):
         inputs: Mapping[Store, Any],
     ) -> None:
         super().__init__(program, MeshCoordinates(_coordinates(program.mesh)), jit=True)
-        self.variables, self.inputs = variables, inputs
+        self.variables = variables
+        self.inputs = inputs
 
     def _read(self, store: Store) -> Any:
         if store in self.variables:
@@ -64,33 +63,37 @@ class Replica(SingleReplica):
 
     def _reshard(self, step: MoveStep) -> Any:
         assert step.src.spec is not None
-        move, names, x = step.move, step.src.spec.shape.names, self.values[step.src]
+        x = self.values[step.src]
         if step.after is not None:
             x = optimization_barrier([x, self.values[step.after]])[0]
-        cut = names.index(move.after.dim) if isinstance(move.after, Sharded) else -1
-        join = names.index(move.before.dim) if isinstance(move.before, Sharded) else -1
-        kind = move.before.kind if isinstance(move.before, Partial) else ""
+        move, shape = step.move, step.src.spec.shape
+        before, after = move.before, move.after
+        concat_axis = shape.index(before.dim) if isinstance(before, Sharded) else -1
+        split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1
+        reduction = before.kind if isinstance(before, Partial) else ""
         groups = self.mesh.groups(move.axis)
         if move.kind == "slice":
-            return self._slice(x, move.axis, cut)
+            return self._slice(x, move.axis, split_axis)
         if move.kind == "all_reduce":
-            return stablehlo_collectives.all_reduce(x, groups, kind)
+            return stablehlo_collectives.all_reduce(x, groups, reduction)
         if move.kind == "reduce_scatter":
-            return stablehlo_collectives.reduce_scatter(x, groups, kind, cut)
+            return stablehlo_collectives.reduce_scatter(
+                x, groups, reduction, split_axis
+            )
         if move.kind == "all_gather":
-            return stablehlo_collectives.all_gather(x, groups, join)
+            return stablehlo_collectives.all_gather(x, groups, concat_axis)
         if move.kind == "all_to_all":
-            return stablehlo_collectives.all_to_all(x, groups, cut, join)
-        return stablehlo_collectives.permute(
-            x, self.mesh.exchanges(move.axis, move.other)
-        )
+            return stablehlo_collectives.all_to_all(x, groups, split_axis, concat_axis)
+        pairs = self.mesh.exchanges(move.axis, move.other)
+        return stablehlo_collectives.permute(x, pairs)
 
-    def _slice(self, x: Any, axis: str, cut: int) -> Any:
-        size = x.shape[cut] // self.mesh.axes[axis]
-        begin, sizes = [0] * len(x.shape), x.shape.as_list()
-        sizes[cut] = size
-        start = self.coordinates[axis] * size
-        return tf.slice(x, [*begin[:cut], start, *begin[cut + 1 :]], sizes)
+    def _slice(self, x: Any, mesh_axis: str, axis: int) -> Any:
+        """Returns this replica's slice along an axis of x."""
+        sizes = x.shape.as_list()
+        sizes[axis] //= self.mesh.axes[mesh_axis]
+        begin: list[Any] = [0] * len(sizes)
+        begin[axis] = self.coordinates[mesh_axis] * sizes[axis]
+        return tf.slice(x, begin, sizes)
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> tuple[Any, ...]:
         groups = self.mesh.groups(*step.axes)
@@ -112,8 +115,10 @@ class Replica(SingleReplica):
 
 
 def _coordinates(mesh: Mesh) -> dict[str, Any]:
-    place, found = replica_id(), {}
+    """Returns the coordinates of this replica as tensors."""
+    index = replica_id()
+    coordinates = {}
     for axis, size in reversed(mesh.axes.items()):
-        found[axis] = place % size
-        place = place // size
-    return found
+        coordinates[axis] = index % size
+        index = index // size
+    return coordinates

@@ -1,16 +1,18 @@
-"""The exchange of windows as permutes: every slice gets the rows that it reads beyond
+"""The exchange of windows as permutes: every shard gets the elements that it reads beyond
 its own.
 
-Slice j reads rows [low(j), low(j) + length) of the whole. It gets them in hops: from
-slice j + hop come those rows that any slice needs of the one so far away. What came is
-laid side by side, and each slice takes its rows from there by its own offset.
+Shard j reads elements [low(j), low(j) + length) of the global dimension. It receives
+them by distance: from shard j + d come those elements that any shard needs of the one so
+far away. What is received is laid side by side, and each shard takes its window from
+there by its own offset.
 
-    slices of 4 rows, rows 4j-1 .. 4j+5 needed:   hop -1 brings the last row, hop 1 the first
+    shards of 4 elements, 4j - 1 to 4j + 5 needed:
+    distance -1 brings the last element, distance 1 the first
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,59 @@ import tensorflow as tf
 
 from meshtf.graph import Window
 from meshtf.runtime.spmd.stablehlo_collectives import Groups, permute
+
+
+@dataclasses.dataclass(frozen=True)
+class _Windows:
+    """Which elements the shards of a dimension read.
+
+    Attributes:
+      lows: of each shard, the first global index; it may be negative.
+      length: how many elements each reads.
+      local_size: how many elements each shard has.
+      wrap: whether the dimension is a circle.
+    """
+
+    lows: list[int]
+    length: int
+    local_size: int
+    wrap: bool
+
+    @property
+    def num_shards(self) -> int:
+        """How many shards there are."""
+        return len(self.lows)
+
+    @property
+    def distances(self) -> range:
+        """From which neighbours elements come: j + distance for shard j."""
+        starts = [low // self.local_size - j for j, low in enumerate(self.lows)]
+        stops = [
+            (low + self.length - 1) // self.local_size - j
+            for j, low in enumerate(self.lows)
+        ]
+        return range(min(starts), max(stops) + 1)
+
+    def receivers(self, distance: int) -> list[int]:
+        """Returns the shards that have a neighbour at a distance."""
+        shards = range(self.num_shards)
+        if self.wrap:
+            return list(shards)
+        return [j for j in shards if 0 <= j + distance < self.num_shards]
+
+    def local_range(self, distance: int) -> tuple[int, int] | None:
+        """Returns which local elements of a shard any other needs that is so far away;
+        None: it needs none.
+        """
+        starts, stops = [], []
+        for j in self.receivers(distance):
+            offset = self.lows[j] - (j + distance) * self.local_size
+            start = max(offset, 0)
+            stop = min(offset + self.length, self.local_size)
+            if start < stop:
+                starts.append(start)
+                stops.append(stop)
+        return (min(starts), max(stops)) if starts else None
 
 
 def exchange(
@@ -29,72 +84,70 @@ def exchange(
     index: Any,
     groups: Groups,
 ) -> Any:
-    """Returns the rows of a window along `axis`, `fill` where there are none.
+    """Returns the elements of a window along `axis`, `fill` where there are none.
 
     Args:
-      x: this replica's slice.
-      axis: the position of the dimension that is cut.
-      window: which rows a slice of the factor reads.
-      size: of the whole factor.
-      fill: what stands outside.
-      index: the number of this slice, a scalar tensor.
-      groups: the replicas that hold the slices of one tensor, in order.
+      x: this replica's shard.
+      axis: which axis of it is sharded.
+      window: which elements a shard of the factor reads.
+      size: the global size of the factor.
+      fill: the value outside.
+      index: which shard this is, a scalar tensor.
+      groups: the replicas that have the shards of one tensor, in order.
     """
-    parts, rows = len(groups[0]), int(x.shape[axis])
-    each = size // parts
-    ends = [(window.low(j * each), window.high((j + 1) * each)) for j in range(parts)]
-    lows, length = [low for low, _ in ends], max(high - low for low, high in ends)
-    first = min(low // rows - j for j, low in enumerate(lows))
-    last = max((low + length - 1) // rows - j for j, low in enumerate(lows))
-    came = [
-        _hop(x, axis, hop, lows, length, window.wrap, groups)
-        for hop in range(first, last + 1)
+    num_shards = len(groups[0])
+    factor_shard = size // num_shards
+    lows = [window.low(j * factor_shard) for j in range(num_shards)]
+    highs = [window.high((j + 1) * factor_shard) for j in range(num_shards)]
+    length = max(high - low for low, high in zip(lows, highs))
+    windows = _Windows(lows, length, int(x.shape[axis]), window.wrap)
+    received = [
+        _from_distance(x, axis, distance, windows, groups)
+        for distance in windows.distances
     ]
     low = tf.gather(tf.constant(lows, tf.int32), index)
-    y = _take(tf.concat(came, axis), axis, low - (index + first) * rows, length)
-    return y if window.wrap else _filled(y, axis, low, rows * parts, fill)
+    first_received = (index + windows.distances.start) * windows.local_size
+    y = _take(tf.concat(received, axis), axis, low - first_received, length)
+    if window.wrap:
+        return y
+    return _filled(y, axis, low, windows.local_size * num_shards, fill)
 
 
-def _hop(
-    x: Any,
-    axis: int,
-    hop: int,
-    lows: Sequence[int],
-    length: int,
-    wrap: bool,
-    groups: Groups,
+def _from_distance(
+    x: Any, axis: int, distance: int, windows: _Windows, groups: Groups
 ) -> Any:
-    """Returns the slice `hop` further on, of which only rows that some slice needs have
-    come.
-    """
-    parts, rows = len(lows), int(x.shape[axis])
-    if hop == 0 or wrap and hop % parts == 0:
+    """Returns the shard at a distance, with zeros for elements that no shard needs."""
+    num_shards = windows.num_shards
+    if distance == 0 or windows.wrap and distance % num_shards == 0:
         return x
-    there = [j for j in range(parts) if wrap or 0 <= j + hop < parts]
-    begin = [max(lows[j] - (j + hop) * rows, 0) for j in there]
-    end = [min(lows[j] + length - (j + hop) * rows, rows) for j in there]
-    wanted = [(b, e) for b, e in zip(begin, end) if b < e]
-    if not wanted:
+    needed = windows.local_range(distance)
+    if needed is None:
         return tf.zeros_like(x)
-    start, stop = min(b for b, _ in wanted), max(e for _, e in wanted)
-    part = x[(slice(None),) * axis + (slice(start, stop),)]
-    pairs = [(group[(j + hop) % parts], group[j]) for group in groups for j in there]
+    start, stop = needed
+    sent = x[(slice(None),) * axis + (slice(start, stop),)]
+    pairs = [
+        (group[(j + distance) % num_shards], group[j])
+        for group in groups
+        for j in windows.receivers(distance)
+    ]
     pads = np.zeros([len(x.shape), 2], int)
-    pads[axis] = start, rows - stop
-    return tf.pad(permute(part, pairs), pads)
+    pads[axis] = start, windows.local_size - stop
+    return tf.pad(permute(sent, pairs), pads)
 
 
 def _take(x: Any, axis: int, start: Any, length: int) -> Any:
-    begin = [0] * len(x.shape)
-    sizes = list(map(int, x.shape))
+    """Returns `length` elements of an axis, from a scalar tensor on."""
+    begin: list[Any] = [0] * len(x.shape)
+    begin[axis] = start
+    sizes = x.shape.as_list()
     sizes[axis] = length
-    return tf.slice(x, [*begin[:axis], start, *begin[axis + 1 :]], sizes)
+    return tf.slice(x, begin, sizes)
 
 
 def _filled(x: Any, axis: int, low: Any, size: int, fill: float) -> Any:
-    """Returns x with `fill` in rows that lie outside of the whole."""
-    row = low + tf.range(x.shape[axis])
+    """Returns x with `fill` in elements that lie outside of the dimension."""
+    indices = low + tf.range(x.shape[axis])
+    is_inside = (indices >= 0) & (indices < size)
     shape = [1] * len(x.shape)
     shape[axis] = int(x.shape[axis])
-    inside = tf.reshape((row >= 0) & (row < size), shape)
-    return tf.where(inside, x, tf.cast(fill, x.dtype))
+    return tf.where(tf.reshape(is_inside, shape), x, tf.cast(fill, x.dtype))
