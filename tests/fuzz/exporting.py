@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.graph import Held
+from meshtf.graph import ShardedValue
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.runtime.spmd.pjrt_client import Runner
 
@@ -37,7 +37,7 @@ def run_module(
     found = Runner(exported.module, mesh.size, quick=True)(*held)
     tensors = []
     for port, values in zip(exported.results, found, strict=True):
-        shards = Held(port.placement, list(map(tf.constant, values)))
+        shards = ShardedValue(port.placement, list(map(tf.constant, values)))
         tensors.append(tensor_of_value(port.spec, shards, mesh))
     results = iter(tensors)
     return tf.nest.map_structure(
