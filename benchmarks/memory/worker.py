@@ -27,9 +27,9 @@ from meshtf.mesh import Sharded, State
 from meshtf.partition import (
     Bucket,
     GatherStatisticsStep,
-    MoveStep,
     Program,
     ReadStep,
+    ReshardStep,
     Segment,
     Step,
     WriteStep,
@@ -69,13 +69,13 @@ class Alone(Placed):
         )
         self.values.update((value, [y]) for value, y in zip(segment.outs, ys))
 
-    def _reshard(self, step: MoveStep) -> list[Any]:
+    def _reshard(self, step: ReshardStep) -> list[Any]:
         assert step.src.spec is not None
-        (x,), number = self.values[step.src], self.mesh.axes[step.move.axis]
-        if step.after is not None:
-            x = identity(x, self.devices[0], self.values[step.after][0])
-        cut, join = _axis(step, step.move.after), _axis(step, step.move.before)
-        return [self._stand_in(step.move.kind, x, number, cut, join)]
+        (x,), number = self.values[step.src], self.mesh.axes[step.reshard.axis]
+        if step.wait_for is not None:
+            x = identity(x, self.devices[0], self.values[step.wait_for][0])
+        cut, join = _axis(step, step.reshard.after), _axis(step, step.reshard.before)
+        return [self._stand_in(step.reshard.kind, x, number, cut, join)]
 
     def _stand_in(self, kind: str, x: Any, number: int, cut: int, join: int) -> Any:
         def run(x: Any) -> Any:
@@ -85,7 +85,10 @@ class Alone(Placed):
         return self._section(run, x)
 
     def _bucket(self, step: Bucket) -> list[list[Any]]:
-        move, cuts = step.moves[0].move, [_axis(m, m.move.after) for m in step.moves]
+        move, cuts = (
+            step.reductions[0].reshard,
+            [_axis(m, m.reshard.after) for m in step.reductions],
+        )
         number = self.mesh.axes[move.axis]
         how = SimpleNamespace(
             **{
@@ -94,7 +97,7 @@ class Alone(Placed):
             }
         )
         xs, devices = (
-            [[self.values[m.src][0] for m in step.moves]],
+            [[self.values[m.src][0] for m in step.reductions]],
             self.devices * number,
         )
         if move.kind == "all_reduce":
@@ -105,11 +108,11 @@ class Alone(Placed):
 
     def _gather_statistics(self, step: GatherStatisticsStep) -> list[Any]:
         (statistics,) = self.values[step.src]
-        copies, device = step.slices(self.mesh), self.devices[0]
+        copies, device = step.num_shards(self.mesh), self.devices[0]
         return [tuple(stack([x] * copies, device) for x in statistics)]
 
 
-def _axis(step: MoveStep, state: State) -> int:
+def _axis(step: ReshardStep, state: State) -> int:
     """Returns along which axis of a tensor a state of it cuts."""
     assert step.src.spec is not None
     return (

@@ -44,9 +44,9 @@ from meshtf.partition import (
     Compute,
     GatherStatisticsStep,
     LoopStep,
-    MoveStep,
     Program,
     ReadStep,
+    ReshardStep,
     Value,
     WindowStep,
     WriteStep,
@@ -55,9 +55,9 @@ from meshtf.partition import (
 )
 from meshtf.partition.cost import (
     bytes_received,
+    elements_received,
     local_bytes,
     local_shape,
-    rows_received,
 )
 
 
@@ -128,7 +128,7 @@ class _Analysis:
         """Takes account of one step."""
         if isinstance(step, ReadStep):
             self.stores[step.store] = None
-        elif isinstance(step, MoveStep):
+        elif isinstance(step, ReshardStep):
             self._move(step)
         elif isinstance(step, WindowStep):
             self._window(step)
@@ -184,7 +184,7 @@ class _Analysis:
                     dataclasses.replace(move, times=n) for move, n in often.items()
                 ),
             )
-        before = dict(zip(step.op.body.arguments, step.passed))
+        before = dict(zip(step.op.body.arguments, step.arguments))
         for value, inside, made in zip(
             step.outs, step.body.results, step.op.body.results
         ):
@@ -285,14 +285,14 @@ class _Analysis:
             else 1 / stages(self.mesh)
         )
 
-    def _move(self, step: MoveStep) -> None:
+    def _move(self, step: ReshardStep) -> None:
         before, after = self._value(step.src), self._value(step.out)
         received = bytes_received(
-            step.move.kind, before.bytes, self.mesh.axes[step.move.axis]
+            step.reshard.kind, before.bytes, self.mesh.axes[step.reshard.axis]
         )
-        if step.move.axis != self.mesh.stages:
+        if step.reshard.axis != self.mesh.stages:
             received *= self._share(step.src.placement)
-        self.moves.move(step, before, after, received, self._times)
+        self.moves.reshard(step, before, after, received, self._times)
         if step.src in self.versions:
             self.versions[step.out] = self.versions[step.src]
             self.versions[step.out].append(step.out)
@@ -300,7 +300,7 @@ class _Analysis:
     def _window(self, step: WindowStep) -> None:
         before, parts = self._value(step.src), self.mesh.axes[step.axis]
         rows = dict(zip((n for n, _ in before.shape), before.local))[step.dim]
-        share = rows_received(step.window, step.factor_size, rows, parts) / rows
+        share = elements_received(step.window, step.factor_size, rows, parts) / rows
         received = before.bytes * share * self._share(step.src.placement)
         self.moves.add(
             step.node,
@@ -311,11 +311,11 @@ class _Analysis:
 
     def _tell(self, step: GatherStatisticsStep) -> None:
         told = step.specs(self.mesh)
-        others = (step.slices(self.mesh) - 1) * (
+        others = (step.num_shards(self.mesh) - 1) * (
             1.0 if step.plan.stage is None else 1 / stages(self.mesh)
         )
-        size = sum(local_bytes(t, self.mesh.whole, self.mesh) for t in told)
-        largest = self._at(max(told, key=lambda t: t.shape.size), self.mesh.whole)
+        size = sum(local_bytes(t, self.mesh.replicated, self.mesh) for t in told)
+        largest = self._at(max(told, key=lambda t: t.shape.size), self.mesh.replicated)
         self.moves.add(
             step.node,
             step.node,
@@ -337,7 +337,7 @@ class _Analysis:
     def _compute(self, step: Compute) -> None:
         self.moves.made(step)
         self._find_gradients(step)
-        cut = {axis for axis, _ in step.plan.cut}
+        cut = {axis for axis, _ in step.plan.sharded_factors}
         stage = step.plan.stage
         same = [
             axis

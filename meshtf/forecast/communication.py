@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from meshtf.forecast.report_data import Collective, Phase, PlacedTensor
 from meshtf.graph import Node
 from meshtf.mesh import Partial
-from meshtf.partition import Compute, MoveStep, Value
+from meshtf.partition import Compute, ReshardStep, Value
 
 
 class Communication:
@@ -74,9 +74,9 @@ class Communication:
             if result in self._maker
         )
 
-    def move(
+    def reshard(
         self,
-        step: MoveStep,
+        step: ReshardStep,
         before: PlacedTensor,
         after: PlacedTensor,
         received: float,
@@ -86,8 +86,8 @@ class Communication:
         maker = self._maker.get(step.src)
         self.add(
             step.node,
-            maker if isinstance(step.move.before, Partial) else step.node,
-            (step.move.kind, step.move.axis, before, after, received),
+            maker if isinstance(step.reshard.before, Partial) else step.node,
+            (step.reshard.kind, step.reshard.axis, before, after, received),
             times,
         )
         if maker is not None:
@@ -97,14 +97,14 @@ class Communication:
         self,
         node: Node | None,
         origin: Node | None,
-        move: tuple[str, str, PlacedTensor, PlacedTensor, float],
+        reshard: tuple[str, str, PlacedTensor, PlacedTensor, float],
         times: int,
     ) -> None:
         """Adds a move for the node that it is made for; its phase is that
         of `origin`.
         """
         self._moves.setdefault(node, []).append(
-            Collective(*move, phase=self.phase_of(origin), times=times)
+            Collective(*reshard, phase=self.phase_of(origin), times=times)
         )
 
     def take(self, node: Node | None) -> tuple[Collective, ...]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from meshtf.graph import Node, WriteOp
 from meshtf.graph.used_layouts import layout_use
 from meshtf.mesh import Mesh
-from meshtf.mesh.layout_use import idle_axis
+from meshtf.mesh.layout_use import unused_axis_text
 
 
 def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
@@ -26,11 +26,11 @@ def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
             + (f" Did you mean {close}?" if close else "")
         )
     for axis, close in use.unused_axes(mesh).items():
-        if close or use.lies_idle(mesh):
+        if close or use.shards_nothing(mesh):
             notes.append(
                 f"mesh axis {axis}: no rule of the layout names it."
                 + (f" Did you mean {close}?" if close else "")
             )
         elif writes:
-            notes.append(idle_axis(mesh, axis))
+            notes.append(unused_axis_text(mesh, axis))
     return notes

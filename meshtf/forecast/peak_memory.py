@@ -36,7 +36,7 @@ from meshtf.partition import (
     schedule,
 )
 from meshtf.partition.cost import local_bytes, local_shape
-from meshtf.partition.steps import makes, reads
+from meshtf.partition.steps import inputs_of, outputs_of
 
 Bytes: TypeAlias = np.ndarray  # of each stage
 T = TypeVar("T", Store, Value)
@@ -73,17 +73,17 @@ def _peaks(
       bodies: what is known so far of programs within this one.
     """
     sizes = _sizes(program)
-    segments = schedule(program, bucket=program.mesh.bucket_bytes)
+    segments = schedule(program, bucket_bytes=program.mesh.bucket_bytes)
     steps = [
         step for segment in segments for step in (*segment.before, *segment.computes)
     ]
-    last = {value: i for i, step in enumerate(steps) for value in reads(step)}
+    last = {value: i for i, step in enumerate(steps) for value in inputs_of(step)}
     last.update(dict.fromkeys(program.results, len(steps)))
     alive, most = np.zeros([2, 2, stages(program.mesh)])
     for i, step in enumerate(steps):
-        dying = [v for v in dict.fromkeys(reads(step)) if last[v] == i]
+        dying = [v for v in dict.fromkeys(inputs_of(step)) if last[v] == i]
         more = _bytes(
-            (v for v in makes(step) if v in last), sizes, gradients, program.mesh
+            (v for v in outputs_of(step) if v in last), sizes, gradients, program.mesh
         )
         alive += more
         extra = _scratch(step, more, gradients, bodies, program.mesh)
@@ -167,7 +167,7 @@ def _scratch(
         # The results of a call are among what its body holds.
         return np.maximum(found - made, 0.0) if isinstance(step, CallStep) else found
     if isinstance(step, Bucket):  # packed, beside what is packed, before its results
-        sizes = {move.src: _size(move.src, mesh) for move in step.moves}
+        sizes = {move.src: _size(move.src, mesh) for move in step.reductions}
         packed = _bytes(sizes, sizes, gradients, mesh)
         return np.maximum(packed - made, 0.0)
     if isinstance(step, Compute) and not step.makes_statistics:
@@ -177,7 +177,7 @@ def _scratch(
             if v.spec is not None
         ]
         found[:, _slice(step.plan.stage)] = sum(
-            local_bytes(s, mesh.whole, mesh)
+            local_bytes(s, mesh.replicated, mesh)
             for s in step.node.op.workspace_specs(*local)
         )
     return found
@@ -189,16 +189,19 @@ def _sizes(program: Program) -> dict[Value, float]:
     """
     sizes: dict[Value, float] = collections.defaultdict(float)
     for step in program.steps:
-        for value in makes(step):
+        for value in outputs_of(step):
             sizes[value] = (
                 0.0 if isinstance(step, ReadStep) else _size(value, program.mesh)
             )
         if isinstance(step, GatherStatisticsStep):
             told = sum(
-                local_bytes(t, program.mesh.whole, program.mesh)
+                local_bytes(t, program.mesh.replicated, program.mesh)
                 for t in step.specs(program.mesh)
             )
-            sizes[step.src], sizes[step.out] = told, told * step.slices(program.mesh)
+            sizes[step.src], sizes[step.out] = (
+                told,
+                told * step.num_shards(program.mesh),
+            )
         elif isinstance(step, Compute) and step.makes_statistics:
             sizes[step.outs[1]] = max(
                 (sizes[v] for v in step.ins), default=0.0

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from meshtf.errors import LayoutError, explain_error
 from meshtf.mesh import LayoutUse, Mesh
-from meshtf.mesh.layout_use import idle_axis
-from meshtf.mesh.said_once import log_once, warn_once
+from meshtf.mesh.layout_use import unused_axis_text
+from meshtf.mesh.once_per_mesh import log_once, warn_once
 
 
 def warn_of_unmatched(mesh: Mesh, use: LayoutUse, writes: bool) -> None:
@@ -49,8 +49,8 @@ def warn_of_unmatched(mesh: Mesh, use: LayoutUse, writes: bool) -> None:
                 ),
             )
     for axis, close in use.unused_axes(mesh).items():
-        headline = idle_axis(mesh, axis)
-        if close or writes and use.lies_idle(mesh):
+        headline = unused_axis_text(mesh, axis)
+        if close or writes and use.shards_nothing(mesh):
             _warn(
                 mesh,
                 f"axis {axis}",

@@ -185,4 +185,6 @@ class PythonFunction:
 
 def _on_mesh(x: Tensor, mesh: Mesh) -> Tensor:
     """Returns what stands for a tensor on a mesh, without a value."""
-    return tensor_of_value(x.spec, ShardedValue(mesh.whole, [None] * mesh.size), mesh)
+    return tensor_of_value(
+        x.spec, ShardedValue(mesh.replicated, [None] * mesh.size), mesh
+    )

@@ -15,14 +15,14 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from meshtf.mesh import EVERYWHERE, Layout
+from meshtf.mesh import NO_CHANGES, Layout
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
     """What a node takes from the code around it."""
 
-    region: Layout = EVERYWHERE  # changes of the mesh's layout
+    region: Layout = NO_CHANGES  # changes of the mesh's layout
     path: tuple[str, ...] = ()  # names of the modules around, for seeds and variables
     seeds: tuple[Any, ...] | None = None  # of random ops; None: none was given
     seeded: Any = None  # random ops met under these seeds: `ops/control/seeds.py`

@@ -13,7 +13,7 @@ from meshtf.errors import LayoutError, MeshError, explain_error
 from meshtf.graph.op import Spec
 from meshtf.graph.tensor import Source, Tensor
 from meshtf.mesh import Layout, Mesh
-from meshtf.mesh.mesh import Clash
+from meshtf.mesh.mesh import Conflict
 
 
 def common_mesh(
@@ -47,44 +47,49 @@ def check_layout(
 ) -> None:
     """Refuses shapes that the layout cannot hold. Raises LayoutError."""
     for spec in specs:
-        for clash in mesh.place(spec.shape, layout)[1]:
-            raise LayoutError(_message(clash, spec, mesh, layout, source, what))
+        for conflict in mesh.place(spec.shape, layout)[1]:
+            raise LayoutError(_message(conflict, spec, mesh, layout, source, what))
 
 
 def _message(
-    clash: Clash, spec: Spec, mesh: Mesh, layout: Layout, source: object, what: str
+    conflict: Conflict,
+    spec: Spec,
+    mesh: Mesh,
+    layout: Layout,
+    source: object,
+    what: str,
 ) -> str:
     rules = "; ".join(f"{n}:{'+'.join(a)}" for n, a in layout.items())
-    if clash.kind == "axis":
+    if conflict.kind == "axis":
         return explain_error(
-            f'two dimensions of one {what} want mesh axis "{clash.axis}".',
+            f'two dimensions of one {what} want mesh axis "{conflict.axis}".',
             **{
                 what: repr(spec.shape),
                 "from": source,
-                "layout": rules + "\n" + _underline(rules, clash),
+                "layout": rules + "\n" + _underline(rules, conflict),
             },
             way_out="Give one of them another axis, or rename it for this step: "
-            f'mtf.rename(x, "{clash.dim}", "{clash.dim}_whole").',
+            f'mtf.rename(x, "{conflict.dim}", "{conflict.dim}_whole").',
         )
-    size, parts = spec.shape[clash.dim], mesh.axes[clash.axis]
+    size, parts = spec.shape[conflict.dim], mesh.axes[conflict.axis]
     return explain_error(
-        f'dimension "{clash.dim}" of size {size} cannot be cut into {parts} equal '
+        f'dimension "{conflict.dim}" of size {size} cannot be cut into {parts} equal '
         "slices.",
         **{
             what: repr(spec.shape),
             "from": source,
             "mesh": repr(mesh),
-            "layout": rules + "\n" + _underline(rules, clash),
+            "layout": rules + "\n" + _underline(rules, conflict),
         },
         way_out=f"Make its size a multiple of {parts} (next: "
         f"{-(-size // parts) * parts}), take the rule away, or rename the dimension: "
-        f'mtf.rename(x, "{clash.dim}", "{clash.dim}_whole").',
+        f'mtf.rename(x, "{conflict.dim}", "{conflict.dim}_whole").',
     )
 
 
-def _underline(rules: str, clash: Clash) -> str:
+def _underline(rules: str, conflict: Conflict) -> str:
     marks = [" "] * len(rules)
-    for name in filter(None, (clash.other, clash.dim)):
+    for name in filter(None, (conflict.other, conflict.dim)):
         start = ("; " + rules).index(f"; {name}:")
         stop = rules.find(";", start)
         stop = len(rules) if stop < 0 else stop

@@ -8,12 +8,12 @@
 
 from meshtf.mesh.layout import Layout, LayoutLike
 from meshtf.mesh.layout_use import LayoutUse
-from meshtf.mesh.mesh import EVERYWHERE, Mesh
+from meshtf.mesh.mesh import NO_CHANGES, Mesh
 from meshtf.mesh.state import OnStage, Partial, Placement, Replicated, Sharded, State
 
 __all__ = [
     "OnStage",
-    "EVERYWHERE",
+    "NO_CHANGES",
     "Layout",
     "LayoutLike",
     "LayoutUse",

@@ -32,7 +32,7 @@ def read_names(names: str | Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def level_outside() -> int:
+def caller_stacklevel() -> int:
     """Returns the `stacklevel` of the caller's innermost line outside of meshtf."""
     frame, level = sys._getframe(1), 1
     while (

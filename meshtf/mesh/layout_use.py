@@ -14,7 +14,7 @@ import dataclasses
 from typing import TypeAlias
 
 from meshtf.errors import near_misses
-from meshtf.mesh.mesh import Mesh, notes_of_rules
+from meshtf.mesh.mesh import Mesh, missing_axis_notes
 
 Rule: TypeAlias = tuple[str, tuple[str, ...]]  # the name of a dimension, axes
 
@@ -43,7 +43,7 @@ class LayoutUse:
         """Returns what is legal but worth knowing of the rules: axes that a mesh
         lacks.
         """
-        further = notes_of_rules(mesh, sorted(self.rules))
+        further = missing_axis_notes(mesh, sorted(self.rules))
         return tuple(dict.fromkeys((*mesh.notes, *further)))
 
     def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:
@@ -70,7 +70,7 @@ class LayoutUse:
             if size > 1 and axis not in named
         }
 
-    def lies_idle(self, mesh: Mesh) -> bool:
+    def shards_nothing(self, mesh: Mesh) -> bool:
         """Whether there are rules, and none names an axis that the mesh has."""
         several = {axis for axis, size in mesh.axes.items() if size > 1}
         return bool(self._all_rules(mesh)) and (
@@ -83,7 +83,7 @@ class LayoutUse:
         return list(dict.fromkeys((*own, *sorted(self.rules))))
 
 
-def idle_axis(mesh: Mesh, axis: str) -> str:
+def unused_axis_text(mesh: Mesh, axis: str) -> str:
     """Returns what there is to say of an axis that no rule names."""
     return (
         f"no rule of the layout names mesh axis {axis!r}: its {mesh.axes[axis]} "

@@ -34,17 +34,17 @@ from meshtf.mesh.axes import (
     read_strings,
 )
 from meshtf.mesh.layout import Layout, LayoutLike
-from meshtf.mesh.said_once import log_once, warn_once
+from meshtf.mesh.once_per_mesh import log_once, warn_once
 from meshtf.mesh.state import OnStage, Placement, Replicated, Sharded, State
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
 What: TypeAlias = Literal["tensor", "variable", "slot"]
-EVERYWHERE = Layout()  # no changes: the rules of the mesh
-MOST_LAYOUTS = 1_000  # of regions that a mesh remembers
+NO_CHANGES = Layout()  # no changes: the rules of the mesh
+MAX_LAYOUTS = 1_000  # of regions that a mesh remembers
 
 
-class Clash(NamedTuple):
+class Conflict(NamedTuple):
     """Why a dimension of a tensor is not cut along the axis that the layout names."""
 
     kind: Literal[
@@ -155,7 +155,7 @@ class Mesh:
             self._groups[axes] = tuple(map(tuple, groups.values()))
         return self._groups[axes]
 
-    def layout_in(self, region: Layout = EVERYWHERE, what: What = "tensor") -> Layout:
+    def layout_in(self, region: Layout = NO_CHANGES, what: What = "tensor") -> Layout:
         """Returns the rules for what lies in a region whose changes of the layout are
         `region`.
         """
@@ -178,7 +178,7 @@ class Mesh:
                 layout = layout.override(self._variable_rules)
             if what == "slot":
                 layout = layout.override(self._optimizer_rules)
-            if len(self._layouts) >= MOST_LAYOUTS:
+            if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[key] = layout
             return layout
@@ -213,13 +213,13 @@ class Mesh:
         ]
 
     @property
-    def whole(self) -> Placement:
+    def replicated(self) -> Placement:
         """The placement of a tensor that every position holds."""
         return (Replicated,) * len(self.axes)
 
     def place(
         self, shape: Shape, layout: Layout | None = None, stage: int | None = None
-    ) -> tuple[Placement, tuple[Clash, ...]]:
+    ) -> tuple[Placement, tuple[Conflict, ...]]:
         """Returns where a layout (by default the mesh's) puts a shape, and what it
         could not cut.
         """
@@ -233,19 +233,19 @@ class Mesh:
         states: dict[str, State] = dict.fromkeys(self.axes, Replicated)
         if stage is not None and self.axes.get(self.stages, 1) > 1:
             states[self.stages] = OnStage(stage)
-        clashes: list[Clash] = []
+        conflicts: list[Conflict] = []
         for dim in shape:
             axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
             parts = math.prod(self.axes[a] for a in axes)
             for axis in axes:
                 taken = states[axis]
                 if dim.size % parts:
-                    clashes.append(Clash("size", dim.name, axis))
+                    conflicts.append(Conflict("size", dim.name, axis))
                 elif isinstance(taken, Sharded):
-                    clashes.append(Clash("axis", dim.name, axis, taken.dim))
+                    conflicts.append(Conflict("axis", dim.name, axis, taken.dim))
                 else:
                     states[axis] = Sharded(dim.name)
-        return tuple(states.values()), tuple(clashes)
+        return tuple(states.values()), tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
         """Returns for each position whether it holds a tensor at all."""
@@ -263,7 +263,9 @@ class Mesh:
     def notes(self) -> tuple[str, ...]:
         """What is legal but worth knowing of its own rules: axes that it lacks."""
         own = (self.layout, self._variable_rules, self._optimizer_rules)
-        notes = notes_of_rules(self, [rule for rules in own for rule in rules.items()])
+        notes = missing_axis_notes(
+            self, [rule for rules in own for rule in rules.items()]
+        )
         if self.stages not in (*self.axes, "stage"):
             notes.append(_lacks(self, self.stages, f"stages={self.stages!r}"))
         return tuple(dict.fromkeys(notes))
@@ -348,7 +350,7 @@ class Mesh:
         )
 
 
-def notes_of_rules(
+def missing_axis_notes(
     mesh: Mesh, rules: Iterable[tuple[str, tuple[str, ...]]]
 ) -> list[str]:
     """Returns what is legal but worth knowing of rules: axes that a mesh lacks."""

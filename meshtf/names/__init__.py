@@ -17,7 +17,7 @@ from meshtf.names.dtype import (
     real_dtype,
     wide,
 )
-from meshtf.names.given import Names, name_of, names_of
+from meshtf.names.name_lists import Names, name_of, names_of
 from meshtf.names.parse import parse_pairs
 from meshtf.names.shape import Shape, ShapeLike
 from meshtf.names.source import Source

@@ -4,7 +4,7 @@ no TensorFlow.
 Contents:
 
     planner                 states and sharded names of one node: the planner's rules
-    wanted_placement        where outputs should lie, and at which stage ops run
+    preferred_placement     where outputs should lie, and at which stage ops run
     reshard_table           the table of communication
     cost                    bytes of a reshard
     steps                   loads, reshards, computations and stores, on values
@@ -19,7 +19,7 @@ Contents:
 
 from meshtf.partition.build import build
 from meshtf.partition.planner import NodePlan, plan_node
-from meshtf.partition.reshard_table import Move, moves
+from meshtf.partition.reshard_table import Reshard, reshards
 from meshtf.partition.segments import Segment, schedule
 from meshtf.partition.steps import (
     BranchStep,
@@ -28,15 +28,15 @@ from meshtf.partition.steps import (
     Compute,
     GatherStatisticsStep,
     LoopStep,
-    MoveStep,
     Program,
     ReadStep,
+    ReshardStep,
     Step,
     Value,
     WindowStep,
     WriteStep,
+    unstacked_values,
     walk,
-    walked_only,
 )
 
 __all__ = [
@@ -46,8 +46,8 @@ __all__ = [
     "Compute",
     "ReadStep",
     "LoopStep",
-    "Move",
-    "MoveStep",
+    "Reshard",
+    "ReshardStep",
     "NodePlan",
     "Program",
     "WriteStep",
@@ -57,9 +57,9 @@ __all__ = [
     "Value",
     "WindowStep",
     "build",
-    "moves",
+    "reshards",
     "plan_node",
     "schedule",
     "walk",
-    "walked_only",
+    "unstacked_values",
 ]

@@ -13,12 +13,12 @@ from typing import TypeGuard
 
 from meshtf.mesh import Mesh, OnStage, Partial
 from meshtf.partition.cost import local_bytes
-from meshtf.partition.steps import Bucket, MoveStep, Step, Value, needs
+from meshtf.partition.steps import Bucket, ReshardStep, Step, Value, dependencies_of
 
 
-def is_reduction(step: Step) -> TypeGuard[MoveStep]:
+def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
     """Whether a step finishes an unfinished sum by communication."""
-    return isinstance(step, MoveStep) and step.move.kind in (
+    return isinstance(step, ReshardStep) and step.reshard.kind in (
         "all_reduce",
         "reduce_scatter",
     )
@@ -36,7 +36,7 @@ class Buckets:
 
     def __init__(self, mesh: Mesh, limit: int) -> None:
         self.mesh, self.limit = mesh, limit
-        self._filling: dict[Hashable, list[MoveStep]] = {}
+        self._filling: dict[Hashable, list[ReshardStep]] = {}
 
     def sort(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
         """Returns the steps before a segment, of which it needs some values, and those
@@ -44,13 +44,13 @@ class Buckets:
         """
         out: list[Step] = []
         for step in steps:
-            self._close_for(needs(step), out)
-            if not is_reduction(step) or step.after is not None:
+            self._close_for(dependencies_of(step), out)
+            if not is_reduction(step) or step.wait_for is not None:
                 out.append(step)
                 continue
-            moves = self._filling.setdefault(_kind(step), [])
-            moves.append(step)
-            if sum(self._bytes(move) for move in moves) >= self.limit:
+            reductions = self._filling.setdefault(_kind(step), [])
+            reductions.append(step)
+            if sum(self._bytes(reshard) for reshard in reductions) >= self.limit:
                 self._close(_kind(step), out)
         self._close_for(needed, out)
         return out
@@ -66,24 +66,24 @@ class Buckets:
         wanted = set(values)
         needed = [
             kind
-            for kind, moves in self._filling.items()
-            if any(move.out in wanted for move in moves)
+            for kind, reductions in self._filling.items()
+            if any(reshard.out in wanted for reshard in reductions)
         ]
         for kind in needed:
             self._close(kind, out)
 
     def _close(self, kind: Hashable, out: list[Step]) -> None:
-        moves = self._filling.pop(kind)
-        out.append(Bucket(tuple(moves)) if len(moves) > 1 else moves[0])
+        reductions = self._filling.pop(kind)
+        out.append(Bucket(tuple(reductions)) if len(reductions) > 1 else reductions[0])
 
-    def _bytes(self, step: MoveStep) -> float:
+    def _bytes(self, step: ReshardStep) -> float:
         assert step.src.spec is not None
         return local_bytes(step.src.spec, step.src.placement, self.mesh)
 
 
-def _kind(step: MoveStep) -> Hashable:
+def _kind(step: ReshardStep) -> Hashable:
     """Returns what reductions must have in common to be one collective."""
-    move, src = step.move, step.src
-    assert src.spec is not None and isinstance(move.before, Partial)
+    reshard, src = step.reshard, step.src
+    assert src.spec is not None and isinstance(reshard.before, Partial)
     stages = tuple(state for state in src.placement if isinstance(state, OnStage))
-    return move.kind, move.axis, move.before.kind, src.spec.dtype, stages
+    return reshard.kind, reshard.axis, reshard.before.kind, src.spec.dtype, stages

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from meshtf.graph import Branch, Call, HostOp, Loop, Node, Tensor, WriteOp
 from meshtf.graph.recorder import latest
 from meshtf.mesh import Mesh, Placement
-from meshtf.mesh.said_once import log_once
+from meshtf.mesh.once_per_mesh import log_once
 from meshtf.mesh.state import finished
 from meshtf.partition.builder import Builder
 from meshtf.partition.calls import plan_call
@@ -48,7 +48,7 @@ def build(
     for tensor in results:
         state = builder.state(tensor)
         target = placement or (finished(state) if finish else state)
-        final.append(builder.bring(tensor, target, None))
+        final.append(builder.reshard_to(tensor, target, None))
     for note in builder.notes:
         log_once(mesh, note)
     return Program(mesh, tuple(builder.steps), tuple(final), tuple(builder.notes))

@@ -33,21 +33,21 @@ from meshtf.graph import (
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded
 from meshtf.mesh.state import finished
 from meshtf.partition.control_dependencies import Waiting
-from meshtf.partition.cost import bytes_received, local_size, reads_own
+from meshtf.partition.cost import bytes_received, local_size, reads_local_only
 from meshtf.partition.planner import NodePlan, plan_node
-from meshtf.partition.reshard_table import moved, moves
+from meshtf.partition.preferred_placement import PreferredPlacement
+from meshtf.partition.reshard_table import placement_after, reshards
 from meshtf.partition.steps import (
     Compute,
     GatherStatisticsStep,
-    MoveStep,
     Program,
     ReadStep,
+    ReshardStep,
     Step,
     Value,
     WindowStep,
     WriteStep,
 )
-from meshtf.partition.wanted_placement import WantedPlacement
 
 
 class PlannedBody(NamedTuple):
@@ -81,7 +81,7 @@ class Builder:
         ] = {}  # again, for the backward pass
         self.called: dict[Body, PlannedBody] = {}
         self.waiting = Waiting(self)
-        self.wanted = WantedPlacement(mesh, self, self.notes)
+        self.wanted = PreferredPlacement(mesh, self, self.notes)
         self.steps: list[Step] = []
         self.versions: dict[Tensor, dict[Placement, Value]] = {}
         self.states: dict[
@@ -115,7 +115,10 @@ class Builder:
             self.steps.append(
                 WriteStep(
                     node,
-                    tuple(self.bring(x, self.mesh.whole, node) for x in node.inputs),
+                    tuple(
+                        self.reshard_to(x, self.mesh.replicated, node)
+                        for x in node.inputs
+                    ),
                 )
             )
         elif type(op) in self.planners:
@@ -129,21 +132,21 @@ class Builder:
         """Takes a tensor that is there from outside, in these versions."""
         self.versions[tensor], self.states[tensor] = versions, state
 
-    def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
+    def reshard_to(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
         """Returns a tensor in a placement, moving the nearest version of it."""
         self.state(tensor)
         versions = self.at_hand(tensor, node)
         if target not in versions:
             start = min(versions, key=lambda p: self._distance(tensor.spec, p, target))
             value, placement = versions[start], start
-            for move in moves(self.mesh.axes, start, target):
-                placement = moved(self.mesh.axes, placement, move)
+            for reshard in reshards(self.mesh.axes, start, target):
+                placement = placement_after(self.mesh.axes, placement, reshard)
                 if placement not in versions:
                     versions[placement] = Value(tensor.spec, placement)
-                    freed = move.kind == "all_gather" and _is_freed(tensor)
+                    freed = reshard.kind == "all_gather" and _is_freed(tensor)
                     after = self.waiting.before_gathering(placement) if freed else None
                     self.steps.append(
-                        MoveStep(move, value, versions[placement], node, after)
+                        ReshardStep(reshard, value, versions[placement], node, after)
                     )
                 value = versions[placement]
         if any(
@@ -171,12 +174,12 @@ class Builder:
             else Replicated
             for s in store.placement
         )
-        return self.bring(x, target, node)
+        return self.reshard_to(x, target, node)
 
     def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
         if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
             return float("inf")  # nothing becomes unfinished again
-        path = moves(self.mesh.axes, old, new)
+        path = reshards(self.mesh.axes, old, new)
         return len(path) * 1e-3 + sum(
             bytes_received(
                 m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis]
@@ -188,7 +191,7 @@ class Builder:
         """Loads a store as it lies; whole, where it lies on another mesh than the
         program.
         """
-        placement = store.placement if store.mesh is self.mesh else self.mesh.whole
+        placement = store.placement if store.mesh is self.mesh else self.mesh.replicated
         value = Value(tensor.spec, placement)
         self.steps.append(ReadStep(store, value))
         self.versions[tensor] = {placement: value}
@@ -218,7 +221,7 @@ class Builder:
             stage,
         )
         values = tuple(
-            self._windowed(node, i, plan, self.bring(x, target, node))
+            self._windowed(node, i, plan, self.reshard_to(x, target, node))
             for i, (x, target) in enumerate(zip(node.inputs, plan.targets))
         )
         results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
@@ -232,7 +235,7 @@ class Builder:
                 results,
                 gathered=gathered,
                 residuals=residuals,
-                after=after,
+                wait_for=after,
             )
         )
         if any(
@@ -264,10 +267,10 @@ class Builder:
           What is gathered of all shards, and the residuals of each; None, None where
           the op runs without.
         """
-        op, here = node.op, self.mesh.whole
+        op, here = node.op, self.mesh.replicated
         if not isinstance(op, OpWithStatistics):
             return None, None
-        axes = tuple(a for a, f in plan.cut if f in op.statistics_dims())
+        axes = tuple(a for a, f in plan.sharded_factors if f in op.statistics_dims())
         if not axes:
             return None, None
         exchanged, residuals, gathered = (
@@ -275,7 +278,7 @@ class Builder:
         )
         outs = exchanged, residuals
         self.steps.append(
-            Compute(node, plan, values, outs, makes_statistics=True, after=after)
+            Compute(node, plan, values, outs, makes_statistics=True, wait_for=after)
         )
         self.steps.append(GatherStatisticsStep(axes, exchanged, gathered, node, plan))
         return gathered, residuals
@@ -288,7 +291,9 @@ class Builder:
             for axis in plan.axes_of(factor) if window is not None else ():
                 assert window is not None
                 size, parts = dict(plan.sizes)[factor], self.mesh.axes[axis]
-                if reads_own(window, size, value.spec.shape[dim] // parts, parts):
+                if reads_local_only(
+                    window, size, value.spec.shape[dim] // parts, parts
+                ):
                     continue
                 out = Value(value.spec, value.placement)
                 self.steps.append(WindowStep(axis, dim, window, size, value, out, node))

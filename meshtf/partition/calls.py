@@ -91,7 +91,9 @@ def _first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
     if any(places[total] != place for total, place in sums.values()):
         places |= dict(sums.values())
         given, inner = planned()
-    results = [inner.bring(x, _left(inner, x, sums), node) for x in op.body.results]
+    results = [
+        inner.reshard_to(x, _left(inner, x, sums), node) for x in op.body.results
+    ]
     body = Program(builder.mesh, tuple(inner.steps), tuple(results))
     varies = set(given)
     body, invariant = hoist_invariant_steps(body, varies)
@@ -149,7 +151,7 @@ def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Va
     for.
     """
     if not _is_zero(x) or placement == finished(placement):
-        return builder.bring(x, placement, node)
+        return builder.reshard_to(x, placement, node)
     stage = next((s.coordinate for s in placement if isinstance(s, OnStage)), None)
     plan = plan_node(
         x.node.op,

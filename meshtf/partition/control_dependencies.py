@@ -13,8 +13,8 @@ from typing import Protocol
 
 from meshtf.graph import Node, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated, State
+from meshtf.partition.preferred_placement import PreferredPlacement
 from meshtf.partition.steps import Value
-from meshtf.partition.wanted_placement import WantedPlacement
 
 PREFETCH = 2  # ops whose gathered variables may be there at once: one runs, one comes
 
@@ -25,7 +25,7 @@ class AvailableTensors(Protocol):
     """
 
     mesh: Mesh
-    wanted: WantedPlacement
+    wanted: PreferredPlacement
 
     def state(self, tensor: Tensor) -> Placement:
         """Returns where a tensor lies."""
@@ -33,7 +33,7 @@ class AvailableTensors(Protocol):
     def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
         """Returns the versions of a tensor that a node may use."""
 
-    def bring(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
+    def reshard_to(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
         """Returns a tensor in a placement."""
 
 
@@ -57,7 +57,7 @@ class Waiting:
                 p for p in builder.at_hand(after, node) if is_at(builder.mesh, p, stage)
             )
             place = next(there, restaged(builder.mesh, place, stage))
-        return builder.bring(after, place, node)
+        return builder.reshard_to(after, place, node)
 
     def before_gathering(self, placement: Placement) -> Value | None:
         """Returns what a gathering of variables must wait for, so that they do not pile

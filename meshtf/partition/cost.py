@@ -73,7 +73,7 @@ def spans(
     ]
 
 
-def rows_received(window: Window, size: int, rows: int, parts: int) -> float:
+def elements_received(window: Window, size: int, rows: int, parts: int) -> float:
     """Returns the rows that one slice receives from others, on average.
 
     Args:
@@ -96,9 +96,9 @@ def rows_received(window: Window, size: int, rows: int, parts: int) -> float:
     return total / parts
 
 
-def reads_own(window: Window, size: int, rows: int, parts: int) -> bool:
+def reads_local_only(window: Window, size: int, rows: int, parts: int) -> bool:
     """Returns whether each slice reads just the rows that it has; arguments of
-    `rows_received`.
+    `elements_received`.
     """
     each = size // parts
     return all(

@@ -21,14 +21,14 @@ from meshtf.partition.control_dependencies import restaged
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
-    MoveStep,
     Program,
+    ReshardStep,
     Step,
     Value,
     WriteStep,
-    makes,
-    needs,
-    reads,
+    dependencies_of,
+    inputs_of,
+    outputs_of,
 )
 
 
@@ -37,9 +37,9 @@ def plan_loop(builder: Builder, node: Node) -> None:
     op = node.op
     assert isinstance(op, Loop)
     wishes = [builder.wanted.placement(node, y) for y in node.outputs[: op.states]]
-    starts = [builder.bring(x, p, node) for x, p in zip(node.inputs, wishes)]
+    starts = [builder.reshard_to(x, p, node) for x, p in zip(node.inputs, wishes)]
     walked = [
-        builder.bring(x, _without(builder.state(x), op.dim), node)
+        builder.reshard_to(x, _without(builder.state(x), op.dim), node)
         for x in node.inputs[op.states : op.states + op.rows]
     ]
     turn, *formal = op.body.arguments
@@ -47,7 +47,7 @@ def plan_loop(builder: Builder, node: Node) -> None:
         Value(x.spec, p)
         for x, p in zip(formal, (*wishes, *(v.placement for v in walked)))
     ]
-    turned = Value(turn.spec, builder.mesh.whole)
+    turned = Value(turn.spec, builder.mesh.replicated)
     captures = node.inputs[op.states + op.rows :]
     body = plan_body(builder, node, op.body, [turned, *given], captures)
     results = _results(body, node, op, wishes)
@@ -95,7 +95,7 @@ def _planned_test(
         return None
     captures = node.inputs[op.states + op.rows + len(op.body.captures) :]
     test = plan_body(builder, node, op.test, arguments, captures)
-    goes_on = test.bring(op.test.results[0], builder.mesh.whole, node)
+    goes_on = test.reshard_to(op.test.results[0], builder.mesh.replicated, node)
     return Program(builder.mesh, tuple(test.steps), (goes_on,))
 
 
@@ -108,14 +108,14 @@ def _results(
     They are moved for the loop, `node`: those that made them in the body ran before.
     """
     states, others = op.body.results[: op.states], op.body.results[op.states :]
-    found = [body.bring(x, p, node) for x, p in zip(states, wishes)]
+    found = [body.reshard_to(x, p, node) for x, p in zip(states, wishes)]
     for i, x in enumerate(others):
         place = body.state(x)
         if i < op.sums and any(
             isinstance(s, Partial) and s.kind != "sum" for s in place
         ):
             place = finished(place)
-        found.append(body.bring(x, place, node))
+        found.append(body.reshard_to(x, place, node))
     return found
 
 
@@ -123,12 +123,12 @@ def plan_branch(builder: Builder, node: Node) -> None:
     """Plans a branch and writes its step."""
     op = node.op
     assert isinstance(op, Branch)
-    predicate = builder.bring(node.inputs[0], builder.mesh.whole, node)
+    predicate = builder.reshard_to(node.inputs[0], builder.mesh.replicated, node)
     wishes = [builder.wanted.placement(node, y) for y in node.outputs]
     programs = []
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
         inner = plan_body(builder, node, body, [], captures)
-        results = [inner.bring(x, p, node) for x, p in zip(body.results, wishes)]
+        results = [inner.reshard_to(x, p, node) for x, p in zip(body.results, wishes)]
         programs.append(Program(builder.mesh, tuple(inner.steps), tuple(results)))
     outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
     builder.steps.append(
@@ -164,7 +164,7 @@ def plan_body(
         state = finished(builder.state(outside))
         if node.stage is not None:
             state = restaged(builder.mesh, state, builder.wanted.stage(node))
-        builder.bring(outside, state, node)
+        builder.reshard_to(outside, state, node)
         inner.given(tensor, dict(builder.at_hand(outside, node)), state)
         if isinstance(
             node.op, Call
@@ -197,11 +197,11 @@ def hoist_invariant_steps(
     invariant: list[Step] = []
     remaining: list[Step] = []
     for step in program.steps:
-        if isinstance(step, WriteStep) or any(v in varies for v in reads(step)):
-            varies.update(makes(step))
+        if isinstance(step, WriteStep) or any(v in varies for v in inputs_of(step)):
+            varies.update(outputs_of(step))
             remaining.append(step)
-        elif isinstance(step, MoveStep):  # it need not wait for its iteration
-            invariant.append(dataclasses.replace(step, after=None))
+        elif isinstance(step, ReshardStep):  # it need not wait for its iteration
+            invariant.append(dataclasses.replace(step, wait_for=None))
         else:
             invariant.append(step)
     return dataclasses.replace(program, steps=tuple(remaining)), invariant
@@ -214,9 +214,9 @@ def captured_values(
     taken: dict[Value, None] = {}
     for program in programs:
         if program is not None:
-            made = {v for step in program.steps for v in makes(step)}
+            made = {v for step in program.steps for v in outputs_of(step)}
             used = (
-                *(v for step in program.steps for v in needs(step)),
+                *(v for step in program.steps for v in dependencies_of(step)),
                 *program.results,
             )
             taken.update(

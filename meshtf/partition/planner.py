@@ -45,7 +45,7 @@ from meshtf.mesh import (
     State,
 )
 from meshtf.partition.cost import bytes_received, local_size
-from meshtf.partition.reshard_table import moves
+from meshtf.partition.reshard_table import reshards
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,13 +55,13 @@ class NodePlan:
     targets: tuple[Placement, ...]  # of the inputs, when `local` runs
     results: tuple[Placement, ...]  # of the outputs, right after `local`
     finals: tuple[Placement, ...]  # of the outputs, after moves to the wanted state
-    cut: tuple[tuple[str, str], ...]  # (axis, factor)
+    sharded_factors: tuple[tuple[str, str], ...]  # (axis, factor)
     sizes: tuple[tuple[str, int], ...]  # whole size of each factor
     stage: int | None = None  # where it runs; None: on all stages
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
         """Returns the axes that cut a factor, major first."""
-        return tuple(a for a, f in self.cut if f == factor)
+        return tuple(a for a, f in self.sharded_factors if f == factor)
 
 
 def plan_node(
@@ -105,7 +105,7 @@ _plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
 
 
 class _Planner:
-    """Plans one node; `cut` grows axis by axis."""
+    """Plans one node; `sharded_factors` grows axis by axis."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class _Planner:
         self.sizes = {
             factor_of(op, d.name): d.size for x in reversed(ins) for d in x.shape
         } | {d.name: d.size for y in outs for d in y.shape}
-        self.cut: dict[str, str] = {}
+        self.sharded_factors: dict[str, str] = {}
         self.lazy: set[str] = set()
 
     def plan(self) -> NodePlan:
         if isinstance(self.op, ReshardOp):
-            self.cut = {
+            self.sharded_factors = {
                 a: s.dim
                 for a, s in zip(self.axes, self.wishes[0])
                 if isinstance(s, Sharded)
@@ -139,13 +139,16 @@ class _Planner:
             self._choose()
         targets = tuple(
             tuple(
-                self._target(x, s, axis, self.cut.get(axis))
+                self._target(x, s, axis, self.sharded_factors.get(axis))
                 for s, axis in zip(states, self.axes)
             )
             for x, states in zip(self.ins, self.states)
         )
         results = tuple(
-            tuple(self._result(y, axis, self.cut.get(axis)) for axis in self.axes)
+            tuple(
+                self._result(y, axis, self.sharded_factors.get(axis))
+                for axis in self.axes
+            )
             for y in self.outs
         )
         finals = tuple(map(final, results, self.wishes))
@@ -153,7 +156,7 @@ class _Planner:
             targets,
             results,
             finals,
-            tuple(self.cut.items()),
+            tuple(self.sharded_factors.items()),
             tuple(self.sizes.items()),
             self.stage.coordinate if isinstance(self.stage, OnStage) else None,
         )
@@ -168,7 +171,7 @@ class _Planner:
                 continue
             factor = self._free(axis, states) or self._fewest_bytes(axis, states)
             if factor is not None:
-                self.cut[axis] = factor
+                self.sharded_factors[axis] = factor
 
     def _stays_pending(self, states: list[State]) -> bool:
         pending = [
@@ -222,7 +225,7 @@ class _Planner:
     def _can_cut(self, factor: str, axis: str) -> bool:
         if factor not in self.sizes or self.op.role(factor) is Role.WHOLE:
             return False
-        others = [a for a, f in self.cut.items() if f == factor]
+        others = [a for a, f in self.sharded_factors.items() if f == factor]
         if others and not {*others, axis} <= set(self.layout.axes(factor)):
             return False
         parts = math.prod(self.mesh.axes[a] for a in (*others, axis))
@@ -258,7 +261,7 @@ class _Planner:
             bytes_received(
                 m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis]
             )
-            for m in moves(self.mesh.axes, old, new)
+            for m in reshards(self.mesh.axes, old, new)
         )
 
     def _target(self, x: Spec, state: State, axis: str, factor: str | None) -> State:

@@ -33,7 +33,7 @@ from typing import NamedTuple
 from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
 
 
-class Move(NamedTuple):
+class Reshard(NamedTuple):
     """One collective along one axis of the mesh."""
 
     kind: str
@@ -43,15 +43,17 @@ class Move(NamedTuple):
     other: str = ""  # of a permute: the axis that exchanges its state with `axis`
 
 
-def moved(axes: Iterable[str], placement: Placement, move: Move) -> Placement:
+def placement_after(
+    axes: Iterable[str], placement: Placement, reshard: Reshard
+) -> Placement:
     """Returns the placement after a move."""
     states = dict(zip(axes, placement))
-    if move.other:
-        states[move.other] = move.before
-    return tuple((states | {move.axis: move.after}).values())
+    if reshard.other:
+        states[reshard.other] = reshard.before
+    return tuple((states | {reshard.axis: reshard.after}).values())
 
 
-def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]:
+def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Reshard]:
     """Returns the moves that bring a tensor from placement `old` to `new`, in order.
 
     Args:
@@ -70,7 +72,7 @@ def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]
     permute = _permute(axes, old, new)
     if permute is None:
         return _steps(tuple(axes), old, new)
-    rest = moves(axes, moved(axes, old, permute), new)
+    rest = reshards(axes, placement_after(axes, old, permute), new)
     cuts = next(
         (i for i, m in enumerate(rest) if m.kind not in ("slice", "reduce_scatter")),
         len(rest),
@@ -78,7 +80,7 @@ def moves(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Move]
     return [*rest[:cuts], permute, *rest[cuts:]]
 
 
-def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Move | None:
+def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:
     """Returns an exchange of the states of two axes, where that is all that they do."""
     before, after = dict(zip(axes, old)), dict(zip(axes, new))
     for a, b in itertools.combinations(axes, 2):
@@ -95,11 +97,11 @@ def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Move | 
                 for s in (before[c], after[c])
             )
         ):
-            return Move("collective_permute", a, before[a], after[a], b)
+            return Reshard("collective_permute", a, before[a], after[a], b)
     return None
 
 
-def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
+def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
     before, after = dict(zip(axes, old)), dict(zip(axes, new))
     leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
     swap = {a for a in leave if a in enter and _alone(a, leave, enter)}
@@ -113,14 +115,14 @@ def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
         a for a in axes if isinstance(before[a], Partial) and after[a] == Replicated
     ]
     steps = [
-        Move("drop", a, Replicated, after[a])
+        Reshard("drop", a, Replicated, after[a])
         for a in axes
         if isinstance(after[a], OnStage) and before[a] == Replicated
     ]
     steps += [_cut(a, before[a], after[a]) for a in early]
-    steps += [Move("all_reduce", a, before[a], Replicated) for a in reduced]
+    steps += [Reshard("all_reduce", a, before[a], Replicated) for a in reduced]
     steps += [
-        Move(
+        Reshard(
             "send" if isinstance(after[a], OnStage) else "broadcast",
             a,
             before[a],
@@ -130,18 +132,18 @@ def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Move]:
         if isinstance(before[a], OnStage) and before[a] != after[a]
     ]
     steps += [
-        Move("all_gather", a, before[a], Replicated)
+        Reshard("all_gather", a, before[a], Replicated)
         for a in reversed(axes)
         if a in leave and a not in swap
     ]
-    steps += [Move("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
+    steps += [Reshard("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
     steps += [_cut(a, Replicated if a in leave else before[a], after[a]) for a in late]
     return steps
 
 
-def _cut(axis: str, before: State, after: State) -> Move:
+def _cut(axis: str, before: State, after: State) -> Reshard:
     kind = "reduce_scatter" if isinstance(before, Partial) else "slice"
-    return Move(kind, axis, before, after)
+    return Reshard(kind, axis, before, after)
 
 
 def _leaving(

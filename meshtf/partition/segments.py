@@ -8,11 +8,11 @@ unrelated moves end up side by side.
     level 0   ReadStep x, w     segment: everything up to the first move
     level 1   moves          segment: what needs them
 
-Where several positions share one device (`apart=True`), work that is the same along
+Where several positions share one device (`split_by_axes=True`), work that is the same along
 some axes of the mesh is kept apart from work that is not, so that the runtime can do it
 once for all of them.
 
-Where devices have memories of their own (`bucket=BYTES`), a segment ends once it has
+Where devices have memories of their own (`bucket_bytes=`), a segment ends once it has
 made so many bytes of unfinished sums, so that gradients are on their way while the
 backward pass goes on.
 """
@@ -32,8 +32,8 @@ from meshtf.partition.steps import (
     Step,
     Value,
     WriteStep,
-    makes,
-    needs,
+    dependencies_of,
+    outputs_of,
 )
 
 
@@ -59,7 +59,9 @@ class Segment:
                 number[v] = len(number)
             specs = tuple(x.spec for x in c.node.inputs)
             # What is waited for may be of any shape, which neither op nor plan tells.
-            after = None if c.after is None else (c.after.spec, c.after.placement)
+            after = (
+                None if c.wait_for is None else (c.wait_for.spec, c.wait_for.placement)
+            )
             lines.append(
                 (
                     c.node.op,
@@ -74,23 +76,29 @@ class Segment:
         return tuple(lines), tuple(number[v] for v in self.outs)
 
 
-def schedule(program: Program, apart: bool = False, bucket: int = 0) -> list[Segment]:
+def schedule(
+    program: Program, split_by_axes: bool = False, bucket_bytes: int = 0
+) -> list[Segment]:
     """Returns the segments of a program in order, with what goes in and out of each.
 
     Args:
       program: what is cut into segments.
-      apart: whether work that varies along different axes is kept apart.
-      bucket: the bytes of unfinished sums that are reduced together; 0: each by itself.
+      split_by_axes: whether work that varies along different axes is kept apart.
+      bucket_bytes: the bytes of unfinished sums that are reduced together; 0: each by itself.
     """
     reduced = (
-        {step.src for step in program.steps if is_reduction(step)} if bucket else set()
+        {step.src for step in program.steps if is_reduction(step)}
+        if bucket_bytes
+        else set()
     )
-    levels = _Levels(program.mesh, apart, _Fill(program.mesh, bucket, reduced))
+    levels = _Levels(
+        program.mesh, split_by_axes, _Fill(program.mesh, bucket_bytes, reduced)
+    )
     for step in program.steps:
         levels.add(step)
     segments = levels.finish()
-    if bucket:
-        segments = _with_buckets(segments, Buckets(program.mesh, bucket))
+    if bucket_bytes:
+        segments = _with_buckets(segments, Buckets(program.mesh, bucket_bytes))
     return _with_borders(segments, program.results)
 
 
@@ -158,7 +166,7 @@ class _Levels:
             self._place(step, level)
             self.made.update(dict.fromkeys(step.outs, level))
             return
-        level = max([0, *(self._before_a_segment(v) for v in needs(step))])
+        level = max([0, *(self._before_a_segment(v) for v in dependencies_of(step))])
         if isinstance(step, WriteStep):
             # What tells the world keeps its order, too.
             written = step.variables or (None,)
@@ -166,7 +174,7 @@ class _Levels:
             self.written.update(dict.fromkeys(written, level))
         elif isinstance(step, ReadStep):
             level = self.written.get(step.store, 0)
-        self.ready.update(dict.fromkeys(makes(step), level))
+        self.ready.update(dict.fromkeys(outputs_of(step), level))
         self._grow_before(level)
         self.before[level].append(step)
 
@@ -199,7 +207,7 @@ class _Levels:
         """Returns the axes along which positions compute different things."""
         if not self.apart:
             return ()
-        cut = {axis for axis, _ in step.plan.cut}
+        cut = {axis for axis, _ in step.plan.sharded_factors}
         return tuple(
             axis
             for i, axis in enumerate(self.mesh.axes)
@@ -254,5 +262,5 @@ def _with_borders(
         needed = tuple(out for out in outputs if out in wanted)
         complete.append(dataclasses.replace(segment, ins=inputs, outs=needed))
         wanted.update(inputs)
-        wanted.update(v for step in segment.before for v in needs(step))
+        wanted.update(v for step in segment.before for v in dependencies_of(step))
     return complete[::-1]

@@ -30,7 +30,7 @@ from meshtf.graph import (
 from meshtf.mesh import Mesh, Placement
 from meshtf.partition.cost import local_shape
 from meshtf.partition.planner import NodePlan
-from meshtf.partition.reshard_table import Move
+from meshtf.partition.reshard_table import Reshard
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -83,14 +83,14 @@ class WriteStep:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MoveStep:
+class ReshardStep:
     """One collective."""
 
-    move: Move
+    reshard: Reshard
     src: Value
     out: Value
     node: Node | None  # for whom
-    after: Value | None = None  # does not run before this value is there
+    wait_for: Value | None = None  # does not run before this value exists
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -99,12 +99,12 @@ class Bucket:
     has them.
     """
 
-    moves: tuple[MoveStep, ...]
+    reductions: tuple[ReshardStep, ...]
 
     @property
     def node(self) -> Node | None:
         """For whom the first of them is."""
-        return self.moves[0].node
+        return self.reductions[0].node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -132,7 +132,7 @@ class GatherStatisticsStep:
     node: Node
     plan: NodePlan
 
-    def slices(self, mesh: Mesh) -> int:
+    def num_shards(self, mesh: Mesh) -> int:
         """Returns how many shards exchange statistics."""
         return math.prod(mesh.axes[axis] for axis in self.axes)
 
@@ -161,14 +161,14 @@ class Compute:
     makes_statistics: bool = False  # then outs are (exchanged, residuals)
     gathered: Value | None = None  # statistics of all shards: runs `local_sharded`
     residuals: Value | None = None
-    after: Value | None = None  # does not run before this value is there
+    wait_for: Value | None = None  # does not run before this value exists
 
     @property
     def inputs(self) -> list[Value]:
         """All values that it needs."""
         return [
             v
-            for v in (*self.ins, self.gathered, self.residuals, self.after)
+            for v in (*self.ins, self.gathered, self.residuals, self.wait_for)
             if v is not None
         ]
 
@@ -199,14 +199,14 @@ class LoopStep:
     node: Node
     body: Program
     test: Program | None
-    turn: Value
-    states: tuple[Value, ...]
-    rows: tuple[Value, ...]
-    starts: tuple[Value, ...]
-    walked: tuple[Value, ...]
-    taken: tuple[Value, ...]  # what body and test use from outside
+    iteration: Value
+    carries: tuple[Value, ...]
+    elements: tuple[Value, ...]
+    initial_values: tuple[Value, ...]
+    scanned_inputs: tuple[Value, ...]
+    captured_values: tuple[Value, ...]  # of the surrounding program
     outs: tuple[Value, ...]
-    after: Value | None = None  # does not run before this value is there
+    wait_for: Value | None = None  # does not run before this value exists
 
     @property
     def op(self) -> Loop:
@@ -217,7 +217,12 @@ class LoopStep:
     @property
     def inputs(self) -> list[Value]:
         """All values that it needs."""
-        every = (*self.starts, *self.walked, *self.taken, self.after)
+        every = (
+            *self.initial_values,
+            *self.scanned_inputs,
+            *self.captured_values,
+            self.wait_for,
+        )
         return [v for v in every if v is not None]
 
 
@@ -228,14 +233,18 @@ class BranchStep:
     node: Node
     predicate: Value
     bodies: tuple[Program, Program]
-    taken: tuple[Value, ...]  # what the bodies use from outside
+    captured_values: tuple[Value, ...]  # of the surrounding program
     outs: tuple[Value, ...]
-    after: Value | None = None  # does not run before this value is there
+    wait_for: Value | None = None  # does not run before this value exists
 
     @property
     def inputs(self) -> list[Value]:
         """All values that it needs."""
-        return [v for v in (self.predicate, *self.taken, self.after) if v is not None]
+        return [
+            v
+            for v in (self.predicate, *self.captured_values, self.wait_for)
+            if v is not None
+        ]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -246,13 +255,11 @@ class CallStep:
 
     node: Node
     body: Program
-    given: tuple[Value, ...]  # what the body calls its arguments
-    passed: tuple[Value, ...]  # these, here
-    taken: tuple[Value, ...]  # what the body uses from outside
+    body_arguments: tuple[Value, ...]
+    arguments: tuple[Value, ...]  # of this call, one for each of `body_arguments`
+    captured_values: tuple[Value, ...]  # of the surrounding program
     outs: tuple[Value, ...]
-    follows: tuple[
-        Value, ...
-    ] = ()  # does not run before these are there, where it runs
+    wait_for: tuple[Value, ...] = ()  # does not run before these exist
 
     @property
     def op(self) -> Call:
@@ -263,13 +270,13 @@ class CallStep:
     @property
     def inputs(self) -> list[Value]:
         """All values that it needs."""
-        return [*self.passed, *self.taken, *self.follows]
+        return [*self.arguments, *self.captured_values, *self.wait_for]
 
 
 Step = (
     ReadStep
     | WriteStep
-    | MoveStep
+    | ReshardStep
     | Bucket
     | WindowStep
     | GatherStatisticsStep
@@ -280,36 +287,36 @@ Step = (
 )
 
 
-def reads(step: Step) -> Iterable[Value]:
+def inputs_of(step: Step) -> Iterable[Value]:
     """Returns the values that a step works on."""
     if isinstance(step, ReadStep):
         return ()
     if isinstance(step, Bucket):
-        return [move.src for move in step.moves]
+        return [reshard.src for reshard in step.reductions]
     if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
         return step.inputs
     return step.values if isinstance(step, WriteStep) else (step.src,)
 
 
-def needs(step: Step) -> Iterable[Value]:
+def dependencies_of(step: Step) -> Iterable[Value]:
     """Returns the values that must be there before a step runs: those that it reads,
     and more.
     """
-    if isinstance(step, MoveStep) and step.after is not None:
-        return step.src, step.after
-    return reads(step)
+    if isinstance(step, ReshardStep) and step.wait_for is not None:
+        return step.src, step.wait_for
+    return inputs_of(step)
 
 
-def makes(step: Step) -> tuple[Value, ...]:
+def outputs_of(step: Step) -> tuple[Value, ...]:
     """Returns the values that a step makes."""
     if isinstance(step, (WriteStep, Compute, LoopStep, BranchStep, CallStep)):
         return step.outs
     if isinstance(step, Bucket):
-        return tuple(move.out for move in step.moves)
+        return tuple(reshard.out for reshard in step.reductions)
     return (step.out,)
 
 
-def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
+def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
     """Returns what loops stack and other loops walk along, element by element, and
     nothing else uses.
 
@@ -323,7 +330,7 @@ def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]
     }
     for step in steps:
         stacks.difference_update(
-            _as_tensors(step) if isinstance(step, LoopStep) else needs(step)
+            _as_tensors(step) if isinstance(step, LoopStep) else dependencies_of(step)
         )
     return stacks.difference(results)
 
@@ -331,10 +338,10 @@ def walked_only(steps: Collection[Step], results: Iterable[Value]) -> set[Value]
 def _as_tensors(step: LoopStep) -> Iterator[Value]:
     """Yields what a loop needs as one tensor: what it walks along another dimension
     than the first counts as well."""
-    yield from (*step.starts, *step.taken)
-    if step.after is not None:
-        yield step.after
-    for value in step.walked:
+    yield from (*step.initial_values, *step.captured_values)
+    if step.wait_for is not None:
+        yield step.wait_for
+    for value in step.scanned_inputs:
         assert value.spec is not None and step.op.dim is not None
         if value.spec.shape.names[0] != step.op.dim.name:
             yield value

@@ -124,7 +124,7 @@ def bring(tensor: Tensor, placement: Placement) -> list[Any]:
 def export(tensor: Tensor) -> Any:
     """Returns an eager tensor as one whole TensorFlow tensor."""
     assert tensor.mesh is not None
-    return bring(tensor, tensor.mesh.whole)[0]
+    return bring(tensor, tensor.mesh.replicated)[0]
 
 
 def _run(program: Program) -> list[list[Any]]:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import Source, Spec, Tensor, context, executing
-from meshtf.mesh import EVERYWHERE, Layout, Mesh, Placement
+from meshtf.mesh import NO_CHANGES, Layout, Mesh, Placement
 from meshtf.names import Shape, is_complex, is_floating
 from meshtf.names.arguments import as_choice, refuse
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -67,7 +67,7 @@ def initial_shards(initializer: Initializer, variable: Described) -> list[Any]:
     """
     mesh, spec = variable.mesh, variable.spec
     at_once = not mesh.abstract and share_memory(devices_of(mesh))
-    rules = EVERYWHERE if at_once else Layout.changes("*:").then(variable.layout)
+    rules = NO_CHANGES if at_once else Layout.changes("*:").then(variable.layout)
     drawn_on = Mesh("", seed=mesh.seed) if at_once else mesh
     with context(region=rules, path=(), iterations=()), executing():
         value = initializer(drawn_on, spec.shape, variable.name)

@@ -16,7 +16,7 @@ from meshtf.graph import Graph, executing
 from meshtf.graph.apply import apply_unchecked
 from meshtf.graph.used_layouts import earlier_use, layout_use
 from meshtf.mesh import mesh as mesh_module
-from meshtf.mesh import said_once
+from meshtf.mesh import once_per_mesh
 from meshtf.partition import build
 from tests.support.refusals import ones, refuses
 
@@ -148,7 +148,7 @@ def test_a_rule_is_warned_of_once_for_all_programs_of_a_mesh():
 
 
 def test_an_axis_of_regions_is_warned_of_once(monkeypatch):
-    monkeypatch.setattr(mesh_module, "MOST_LAYOUTS", 2)
+    monkeypatch.setattr(mesh_module, "MAX_LAYOUTS", 2)
     mesh = mtf.Mesh("data:2", "batch:data")
 
     def run():
@@ -166,13 +166,13 @@ def test_an_axis_of_regions_is_warned_of_once(monkeypatch):
 
 
 def test_what_was_said_is_bounded_and_goes_with_its_mesh(monkeypatch):
-    monkeypatch.setattr(said_once, "MOST_GIVEN", 3)
+    monkeypatch.setattr(once_per_mesh, "MAX_MESSAGES", 3)
     meshes = [mtf.Mesh("data:2", "batch:data")]
     mtf.ones(meshes[0], "batch:4")
 
     def run():
         for what in "abcdefabcdef":
-            said_once.warn_once(meshes[0], what, what)
+            once_per_mesh.warn_once(meshes[0], what, what)
 
     assert warned(run) == ["a", "b", "c"]
     gone = weakref.ref(meshes.pop())

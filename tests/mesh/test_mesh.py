@@ -35,7 +35,7 @@ def test_groups_differ_only_along_their_axes():
 
 def test_a_mesh_of_one_position():
     mesh = Mesh("")
-    assert (mesh.size, mesh.coords, mesh.whole, repr(mesh)) == (
+    assert (mesh.size, mesh.coords, mesh.replicated, repr(mesh)) == (
         1,
         ((),),
         (),
@@ -76,14 +76,14 @@ def test_an_axis_of_size_one_cuts_nothing():
 
 def test_clashes_are_told_not_hidden():
     mesh = Mesh("data:2;model:4", "batch:data;d_ff:model;heads:model")
-    states, clashes = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
+    states, conflicts = mesh.place(Shape("batch:5;d_ff:8;heads:8"))
     assert states == (Replicated, Sharded("d_ff"))
-    assert clashes == (
+    assert conflicts == (
         ("size", "batch", "data", ""),
         ("axis", "heads", "model", "d_ff"),
     )
-    states, clashes = mesh.place(Shape("heads:8;d_ff:8"))
-    assert (states, clashes[0].other) == ((Replicated, Sharded("heads")), "heads")
+    states, conflicts = mesh.place(Shape("heads:8;d_ff:8"))
+    assert (states, conflicts[0].other) == ((Replicated, Sharded("heads")), "heads")
 
 
 def test_another_layout_for_one_shape():
@@ -131,9 +131,9 @@ def test_axes_that_no_rule_names():
     mesh = Mesh("data:2;model:2", "batch:modle", optional_axes="modle")
     region = LayoutUse(rules=frozenset({("d", ("data",))}))
     assert LayoutUse().unused_axes(mesh) == {"data": "", "model": "modle"}
-    assert LayoutUse().lies_idle(mesh)
+    assert LayoutUse().shards_nothing(mesh)
     assert region.unused_axes(mesh) == {"model": "modle"}
-    assert not region.lies_idle(mesh)
+    assert not region.shards_nothing(mesh)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ MISSED = (
     Mutant(
         "partial sums permuted",
         MOVES,
-        "moves",
+        "reshards",
         "any(isinstance(n, Partial) and n != o for o, n in zip(old, new))",
         "False",
         TEST_MOVES,
@@ -53,7 +53,7 @@ MISSED = (
     Mutant(
         "gathers of variables not gated",
         PROGRAM,
-        "Builder.bring",
+        "Builder.reshard_to",
         "self.waiting.before_gathering(placement) if freed else None",
         "None",
         TEST_PROGRAM,
@@ -168,7 +168,7 @@ PLANNING = (
     Mutant(
         "the farthest version is moved",
         PROGRAM,
-        "Builder.bring",
+        "Builder.reshard_to",
         "min(versions, key=lambda p: self._distance(tensor.spec, p, target))",
         "max(versions, key=lambda p: self._distance(tensor.spec, p, target))",
         TEST_PROGRAM,
@@ -183,8 +183,8 @@ PLANNING = (
     ),
     Mutant(
         "cotangents lie where the layout says",
-        "meshtf.partition.wanted_placement",
-        "WantedPlacement.placement",
+        "meshtf.partition.preferred_placement",
+        "PreferredPlacement.placement",
         "() if isinstance(node.op, ReshardOp) else node.primals",
         "()",
         ("tests/partition/test_build.py", "tests/graph/autodiff/test_gradients.py"),

@@ -101,7 +101,7 @@ COMMUNICATION = (
     Mutant(
         "one slice that reads its own is enough",
         COST,
-        "reads_own",
+        "reads_local_only",
         "all((window.low(j * each), window.high((j + 1) * each)) == (j * rows, (j + 1) "
         "* rows) for j in range(parts))",
         "any((window.low(j * each), window.high((j + 1) * each)) == (j * rows, (j + 1) "

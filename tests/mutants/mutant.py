@@ -28,7 +28,7 @@ class Mutant(NamedTuple):
 
     name: str
     module: str
-    function: str  # qualified, such as "Builder.bring"
+    function: str  # qualified, such as "Builder.reshard_to"
     old: str  # an expression or one statement, which the function has exactly once
     new: str
     tests: tuple[str, ...]  # what must notice it: files, or single tests of them

@@ -191,7 +191,7 @@ def test_slots_hold_the_sum_of_the_sizes_and_not_the_product():
         s.name: (s.shape, s.placement)
         for s in optimizers.Adafactor(variables).variables
     }
-    cut, whole = (mtf.mesh.Sharded("d_model"),), mesh.whole
+    cut, whole = (mtf.mesh.Sharded("d_model"),), mesh.replicated
     assert found == {
         "adafactor/w/row": (mtf.Shape("d_ff:256"), whole),
         "adafactor/w/column": (mtf.Shape("d_model:128"), cut),

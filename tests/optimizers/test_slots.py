@@ -18,7 +18,7 @@ from meshtf.ops.variables.optimizer_updates import (
     AdamUpdate,
     MomentumUpdate,
 )
-from meshtf.partition import MoveStep, WriteStep
+from meshtf.partition import ReshardStep, WriteStep
 from meshtf.partition.cost import bytes_received, local_size
 
 OPTIMIZERS = {
@@ -98,7 +98,7 @@ class Step:
         included.
         """
         return Counter(
-            (s.move.kind, s.move.axis, repr(s.src.spec.shape))
+            (s.reshard.kind, s.reshard.axis, repr(s.src.spec.shape))
             for s in _moves(self.lower())
             if "batch" not in s.src.spec.shape
         )
@@ -116,7 +116,7 @@ def _moves(compiled):
     return [
         s
         for s in compiled.program.steps
-        if isinstance(s, MoveStep) and s.move.kind != "slice"
+        if isinstance(s, ReshardStep) and s.reshard.kind != "slice"
     ]
 
 
@@ -127,9 +127,9 @@ def received(compiled):
     mesh = compiled.program.mesh
     return sum(
         bytes_received(
-            s.move.kind,
+            s.reshard.kind,
             local_size(s.src.spec.shape, s.src.placement, mesh),
-            mesh.axes[s.move.axis],
+            mesh.axes[s.reshard.axis],
         )
         for s in _moves(compiled)
         if s.src.spec.shape.size > 1
@@ -208,7 +208,7 @@ def test_clipping_leaves_gradients_cut_that_come_from_another_region():
         return optimizers.clip_by_global_norm(mtf.gradients([loss], [variable]), 1.0)[0]
 
     found = Counter(
-        (s.move.kind, s.move.axis)
+        (s.reshard.kind, s.reshard.axis)
         for s in _moves(clipped.lower(np.zeros((512, 8), "float32")))
         if "d_ff" in s.src.spec.shape
     )

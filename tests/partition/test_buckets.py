@@ -12,7 +12,7 @@ import meshtf as mtf
 from meshtf.graph import Spec
 from meshtf.mesh import Partial, Replicated, Sharded
 from meshtf.names import Shape
-from meshtf.partition import Bucket, Move, MoveStep, Value
+from meshtf.partition import Bucket, Reshard, ReshardStep, Value
 from meshtf.partition.buckets import Buckets
 
 MESH = mtf.Mesh("data:4; model:2", devices="abstract")
@@ -24,9 +24,9 @@ def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
     spec = Spec(Shape(f"d:{size}"), dtype)
     before = tuple(Partial("sum") if a == axis else Replicated for a in axes)
     after = Replicated if kind == "all_reduce" else Sharded("d")
-    move = Move(kind, axis, Partial("sum"), after)
+    reshard = Reshard(kind, axis, Partial("sum"), after)
     src = src or Value(spec, before)
-    return MoveStep(move, src, Value(spec, (after, Replicated)), None)
+    return ReshardStep(reshard, src, Value(spec, (after, Replicated)), None)
 
 
 def groups(steps, limit):
@@ -34,7 +34,7 @@ def groups(steps, limit):
     buckets = Buckets(MESH, limit)
     found = [*buckets.sort(steps, []), *buckets.rest()]
     return [
-        [steps.index(m) for m in (s.moves if isinstance(s, Bucket) else [s])]
+        [steps.index(m) for m in (s.reductions if isinstance(s, Bucket) else [s])]
         for s in found
     ]
 
@@ -49,10 +49,10 @@ def test_they_wait_for_each_other_until_a_segment_needs_one():
     buckets, steps = Buckets(MESH, 10**6), [reduction(10) for _ in range(4)]
     assert buckets.sort(steps[:1], []) == []
     (both,) = buckets.sort(steps[1:2], [steps[0].out])
-    assert both.moves == tuple(steps[:2])
+    assert both.reductions == tuple(steps[:2])
     assert buckets.sort(steps[2:3], [steps[0].out]) == []
     assert buckets.sort([], []) == []
-    assert buckets.sort(steps[3:], [steps[3].out])[0].moves == tuple(steps[2:])
+    assert buckets.sort(steps[3:], [steps[3].out])[0].reductions == tuple(steps[2:])
     assert buckets.rest() == []
 
 
@@ -73,5 +73,5 @@ def test_what_needs_a_sum_comes_after_it():
     first, other = reduction(8), reduction(8)
     then = reduction(8, axis="model", src=first.out)
     assert groups([first, then, other], 10**6) == [[0], [1], [2]]
-    gated = dataclasses.replace(reduction(8), after=other.out)
+    gated = dataclasses.replace(reduction(8), wait_for=other.out)
     assert groups([first, other, gated, reduction(8)], 10**6) == [[0, 1], [2], [3]]

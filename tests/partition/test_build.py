@@ -15,7 +15,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf import optimizers
-from meshtf.partition import Compute, MoveStep, ReadStep, WriteStep, schedule
+from meshtf.partition import Compute, ReadStep, ReshardStep, WriteStep, schedule
 
 
 def ones(mesh, shape, name):
@@ -28,18 +28,18 @@ def traffic(compiled):
     free.
     """
     return Counter(
-        f"{s.move.kind} {s.move.axis}"
+        f"{s.reshard.kind} {s.reshard.axis}"
         for s in compiled.program.steps
-        if isinstance(s, MoveStep) and s.move.kind != "slice"
+        if isinstance(s, ReshardStep) and s.reshard.kind != "slice"
     )
 
 
-def moved(compiled):
+def placement_after(compiled):
     """Returns kind and shape of each move."""
     return [
-        (s.move.kind, repr(s.src.spec.shape))
+        (s.reshard.kind, repr(s.src.spec.shape))
         for s in compiled.program.steps
-        if isinstance(s, MoveStep) and s.move.kind != "slice"
+        if isinstance(s, ReshardStep) and s.reshard.kind != "slice"
     ]
 
 
@@ -103,12 +103,12 @@ def _zeros():
 
 
 def test_one_device_moves_nothing():
-    assert not moved(Mlp("", "batch:data;d_ff:model").train_step())
+    assert not placement_after(Mlp("", "batch:data;d_ff:model").train_step())
 
 
 def test_tensor_parallelism_sums_once_forward_and_once_backward():
     mlp = Mlp("data:2;model:2", "batch:data;d_ff:model")
-    assert moved(mlp.forward()) == [("all_reduce", "[batch:512 d_model:16]")]
+    assert placement_after(mlp.forward()) == [("all_reduce", "[batch:512 d_model:16]")]
     assert traffic(mlp.forward()) == {"all_reduce model": 1}
     # backward: dx over model, and each weight's gradient over data
     assert traffic(mlp.backward()) == {"all_reduce model": 1, "all_reduce data": 2}
@@ -118,7 +118,7 @@ def test_tensor_parallelism_sums_once_forward_and_once_backward():
 def test_data_parallelism_sums_each_gradient_once():
     mlp = Mlp("data:4", "batch:data")
     assert not traffic(mlp.forward())
-    assert Counter(moved(mlp.train_step())) == {
+    assert Counter(placement_after(mlp.train_step())) == {
         ("all_reduce", "[d_model:16 d_ff:32]"): 1,
         ("all_reduce", "[d_ff:32 d_model:16]"): 1,
         ("all_reduce", "[]"): 1,
@@ -140,7 +140,7 @@ def test_fsdp_gathers_weights_and_scatters_gradients(keep, gathers):
         "data:4", "batch:data", variable_layout="d_model:data", keep_gathered=keep
     )
     assert traffic(mlp.forward()) == {"all_gather data": 2}
-    found = Counter(moved(mlp.train_step()))
+    found = Counter(placement_after(mlp.train_step()))
     assert found.pop(("all_reduce", "[]")) == 1  # the loss
     assert Counter(kind for kind, _ in found.elements()) == {
         "all_gather": gathers,
@@ -162,13 +162,17 @@ def test_gathered_variables_do_not_pile_up():
         return x
 
     program = layers.lower(np.zeros((64, 8), "float32")).program
-    gathers = [s for s in program.steps if isinstance(s, MoveStep)]
+    gathers = [s for s in program.steps if isinstance(s, ReshardStep)]
     users = [
         s.outs[0]
         for s in program.steps
         if isinstance(s, Compute) and s.node.op.display_name == "einsum"
     ]
-    assert [g.after for g in gathers] == [None, None, *users[:4]]  # at most two at once
+    assert [g.wait_for for g in gathers] == [
+        None,
+        None,
+        *users[:4],
+    ]  # at most two at once
     assert sum(1 for s in schedule(program) if s.computes) == 3  # two each
 
 
@@ -184,7 +188,8 @@ def test_small_activations_move_rather_than_large_weights():
         lambda x: mtf.einsum([x, w], "batch;d_out"), mesh=mesh, x="batch;d_in"
     )
     assert all(
-        "batch" in shape for _, shape in moved(f.lower(np.zeros((4, 64), "float32")))
+        "batch" in shape
+        for _, shape in placement_after(f.lower(np.zeros((4, 64), "float32")))
     )
 
 
@@ -201,13 +206,13 @@ def test_embedding_ids_travel_and_the_table_stays(layout, variable_layout):
         x = mtf.gather(table, ids, "vocab")
         return x, mtf.gradients([x], [table])
 
-    assert moved(lookup.lower(np.zeros((8, 2), "int32")))[:2] == [
+    assert placement_after(lookup.lower(np.zeros((8, 2), "int32")))[:2] == [
         ("all_gather", "[batch:8 length:2]"),
         ("reduce_scatter", "[batch:8 length:2 d_model:16]"),
     ]
     assert not any(
         kind == "all_gather" and "vocab" in shape
-        for kind, shape in moved(lookup.lower(np.zeros((8, 2), "int32")))
+        for kind, shape in placement_after(lookup.lower(np.zeros((8, 2), "int32")))
     )
 
 
@@ -235,7 +240,7 @@ def test_no_move_whose_result_nobody_uses():
     mlp = Mlp("data:4", "", variable_layout="d_model:data")
     w = mlp.variables[0]
     program = mtf.function(lambda: w.assign(w * 2.0), mesh=mlp.mesh).lower().program
-    assert not [s for s in program.steps if isinstance(s, MoveStep)], (
+    assert not [s for s in program.steps if isinstance(s, ReshardStep)], (
         "an update of a sharded variable from itself needs no communication"
     )
 
@@ -250,7 +255,7 @@ def test_dead_nodes_are_dropped():
 
     compiled = f.lower(_zeros())
     assert sum(ops(compiled).values()) == 1
-    assert not moved(compiled)
+    assert not placement_after(compiled)
     assert sum(isinstance(s, ReadStep) for s in compiled.program.steps) == 1
 
 
@@ -311,7 +316,9 @@ def test_a_plan_for_thousands_of_positions_has_the_steps_of_one_for_eight():
 
     def moved_kinds(program):
         return [
-            (s.move.kind, s.move.axis) for s in program.steps if isinstance(s, MoveStep)
+            (s.reshard.kind, s.reshard.axis)
+            for s in program.steps
+            if isinstance(s, ReshardStep)
         ]
 
     assert kinds("data:256;model:8") == kinds("data:4;model:2")
@@ -354,4 +361,4 @@ def test_partition_needs_no_tensorflow():
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "['Compute', 'Compute', 'MoveStep'] 2"
+    assert run.stdout.strip() == "['Compute', 'Compute', 'ReshardStep'] 2"

@@ -60,7 +60,7 @@ def test_free_a_factor_that_cuts_all_inputs_already():
         ("batch:8;k:4", "k:4;d:4"),
         [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
-    assert dict(found.cut) == {"data": "batch", "model": "k"}
+    assert dict(found.sharded_factors) == {"data": "batch", "model": "k"}
     assert found.targets == (
         (Sharded("batch"), Sharded("k")),
         (Replicated, Sharded("k")),
@@ -75,7 +75,7 @@ def test_free_a_factor_that_cuts_all_inputs_already():
         ("batch:8;k:4", "k:4;d_ff:256"),
         [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
-    assert dict(large.cut) == {
+    assert dict(large.sharded_factors) == {
         "data": "batch",
         "model": "k",
     }  # whatever the output's size
@@ -142,7 +142,7 @@ def test_work_is_cut_where_the_output_is_wanted_cut():
         ("batch:8;k:4", "k:4;d_ff:4"),
         [(Replicated, Replicated), (Replicated, Replicated)],
     )
-    assert dict(found.cut) == {"data": "batch", "model": "d_ff"}
+    assert dict(found.sharded_factors) == {"data": "batch", "model": "d_ff"}
 
 
 def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
@@ -199,7 +199,7 @@ def test_results_by_role():
 def test_one_factor_is_not_cut_by_two_axes_unless_the_layout_says_so():
     states = [(Sharded("batch"), Replicated), (Replicated, Sharded("batch"))]
     found = plan(Map(), MESH, ("batch:8", "batch:8"), states)
-    assert dict(found.cut) == {"data": "batch"}
+    assert dict(found.sharded_factors) == {"data": "batch"}
     assert found.targets == ((Sharded("batch"), Replicated),) * 2
     both = plan(
         Map(),
@@ -216,7 +216,7 @@ def test_an_axis_of_size_one_plans_nothing():
     found = plan(
         Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Replicated, Replicated)] * 2
     )
-    assert dict(found.cut) == {"model": "d_ff"}
+    assert dict(found.sharded_factors) == {"model": "d_ff"}
 
 
 def test_equal_nodes_are_planned_once():

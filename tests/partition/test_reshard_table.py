@@ -12,15 +12,15 @@ import pytest
 from meshtf.graph import Window
 from meshtf.mesh import Mesh, Partial, Replicated, Sharded
 from meshtf.names import Shape
-from meshtf.partition import moves
+from meshtf.partition import reshards
 from meshtf.partition.cost import (
     bytes_received,
+    elements_received,
     local_shape,
     local_size,
-    reads_own,
-    rows_received,
+    reads_local_only,
 )
-from meshtf.partition.reshard_table import moved
+from meshtf.partition.reshard_table import placement_after
 
 A, B, SUM = Sharded("a"), Sharded("b"), Partial("sum")
 REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(xs, 0)}
@@ -58,25 +58,27 @@ def parts_of(x, mesh, placement, rng):
     return have
 
 
-def carry_out(move, xs, mesh):
+def carry_out(reshard, xs, mesh):
     """Returns the slices after a move: what its name says, in numpy."""
-    i, out = mesh.axis_index[move.axis], list(xs)
-    if move.kind == "collective_permute":
-        for group in mesh.groups(move.axis, move.other):
-            grid = np.reshape(group, [mesh.axes[move.axis]] * 2)
+    i, out = mesh.axis_index[reshard.axis], list(xs)
+    if reshard.kind == "collective_permute":
+        for group in mesh.groups(reshard.axis, reshard.other):
+            grid = np.reshape(group, [mesh.axes[reshard.axis]] * 2)
             for source, target in zip(grid.T.flat, grid.flat, strict=True):
                 out[target] = xs[source]
         return out
-    join = "ab".index(move.before.dim) if isinstance(move.before, Sharded) else None
-    cut = "ab".index(move.after.dim) if isinstance(move.after, Sharded) else None
-    for group in mesh.groups(move.axis):
+    join = (
+        "ab".index(reshard.before.dim) if isinstance(reshard.before, Sharded) else None
+    )
+    cut = "ab".index(reshard.after.dim) if isinstance(reshard.after, Sharded) else None
+    for group in mesh.groups(reshard.axis):
         held = [xs[p] for p in group]
-        if move.kind in ("all_reduce", "reduce_scatter"):
-            whole = REDUCE[move.before.kind](held)
-        elif move.kind in ("all_gather", "all_to_all"):
+        if reshard.kind in ("all_reduce", "reduce_scatter"):
+            whole = REDUCE[reshard.before.kind](held)
+        elif reshard.kind in ("all_gather", "all_to_all"):
             whole = np.concatenate(held, join)
         for p in group:
-            y = xs[p] if move.kind == "slice" else whole
+            y = xs[p] if reshard.kind == "slice" else whole
             c = mesh.coords[p][i]
             out[p] = y if cut is None else np.split(y, len(group), cut)[c]
     return out
@@ -105,7 +107,7 @@ def legal(old, new):
     ],
 )
 def test_the_table_along_one_axis(before, after, kinds):
-    found = moves({"data": 4}, (before,), (after,))
+    found = reshards({"data": 4}, (before,), (after,))
     assert [m.kind for m in found] == kinds
     assert [(m.axis, m.before, m.after) for m in found] == [
         ("data", before, after)
@@ -129,10 +131,10 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
             if not legal(old, new) or len(kinds) > 1:
                 continue  # sums of maxima have no order: no op makes them
             ys, placement = xs, old
-            for move in moves(mesh.axes, old, new):
-                assert placement[mesh.axis_index[move.axis]] == move.before
-                placement = moved(mesh.axes, placement, move)
-                ys = carry_out(move, ys, mesh)
+            for reshard in reshards(mesh.axes, old, new):
+                assert placement[mesh.axis_index[reshard.axis]] == reshard.before
+                placement = placement_after(mesh.axes, placement, reshard)
+                ys = carry_out(reshard, ys, mesh)
             assert placement == new
             if not any(isinstance(s, Partial) for s in new):
                 for y, want in zip(ys, slices(x, mesh, new), strict=True):
@@ -160,7 +162,7 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
     ],
 )
 def test_the_order_of_moves(old, new, want):
-    found = [f"{m.kind} {m.axis}" for m in moves({"data": 4, "model": 2}, old, new)]
+    found = [f"{m.kind} {m.axis}" for m in reshards({"data": 4, "model": 2}, old, new)]
     assert found == want if want is not None else 2 <= len(found) <= 4
 
 
@@ -194,7 +196,7 @@ def test_the_order_of_moves(old, new, want):
     ],
 )
 def test_two_axes_of_one_size_exchange_their_states(old, new, want):
-    found = [m.kind for m in moves({"x": 2, "y": 2, "z": 3}, old, new)]
+    found = [m.kind for m in reshards({"x": 2, "y": 2, "z": 3}, old, new)]
     assert found == want if want is not None else "collective_permute" not in found
 
 
@@ -208,14 +210,14 @@ def test_two_axes_of_one_size_exchange_their_states(old, new, want):
 )
 def test_nothing_becomes_a_partial_sum(old, new):
     with pytest.raises(ValueError, match="partial"):
-        moves({"x": 2, "y": 2}, old, new)
+        reshards({"x": 2, "y": 2}, old, new)
 
 
 def test_a_window_that_one_slice_has_already_is_exchanged_for_the_others():
     before = Window(lambda a: max(a - 1, 0), lambda b: b)
-    assert not reads_own(before, size=8, rows=4, parts=2)
-    assert reads_own(Window(lambda a: a, lambda b: b), size=8, rows=4, parts=2)
-    assert rows_received(before, size=8, rows=4, parts=2) == 1
+    assert not reads_local_only(before, size=8, rows=4, parts=2)
+    assert reads_local_only(Window(lambda a: a, lambda b: b), size=8, rows=4, parts=2)
+    assert elements_received(before, size=8, rows=4, parts=2) == 1
 
 
 def test_what_moves_cost():

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.partition import MoveStep, walk
+from meshtf.partition import ReshardStep, walk
 
 MESHES = {
     "stage:2": "",
@@ -206,9 +206,9 @@ def test_a_loop_at_a_stage_sends_what_it_captures_outside_of_iterations(
         np.testing.assert_allclose(got.numpy(), want, 1e-5, 1e-6)
     sends = [
         times
-        for move, times in walk(step.lower(x).program)
-        if isinstance(move, MoveStep)
-        and move.move.kind == "send"
-        and set(move.src.spec.shape.names) == {"d", "e"}
+        for reshard, times in walk(step.lower(x).program)
+        if isinstance(reshard, ReshardStep)
+        and reshard.reshard.kind == "send"
+        and set(reshard.src.spec.shape.names) == {"d", "e"}
     ]
     assert sends == [1, 1, 1]  # the variable, forwards and backwards, and its cotangent

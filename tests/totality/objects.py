@@ -38,7 +38,7 @@ def names(t: SimpleNamespace) -> dict[str, Call]:
         "Mesh": call("data:2", "batch:data"),
         "Mesh.exchanges": call("data", "twin", on=twin),
         "Mesh.groups": call("data", on=mesh),
-        "Mesh.has": call(mesh.whole, on=mesh),
+        "Mesh.has": call(mesh.replicated, on=mesh),
         "Mesh.layout_in": call(layout, on=mesh),
         "Mesh.place": call(shape, on=mesh),
     }

@@ -78,7 +78,7 @@ class ScalarStore:
     def placement(self) -> Placement:
         """The same everywhere."""
         assert self.mesh is not None
-        return self.mesh.whole
+        return self.mesh.replicated
 
     def read(self) -> list[Any]:
         """Returns the number, for each position."""

@@ -59,7 +59,7 @@ class BodyRunner(Protocol):
 def run_loop(executor: BodyRunner, step: LoopStep) -> None:
     """Executes a loop, and keeps its results."""
     loop = _Loop(executor, step)
-    with _after(executor, step.after):
+    with _after(executor, step.wait_for):
         initial = loop.initial_variables()
     final = tf.while_loop(
         loop.has_next,
@@ -82,7 +82,7 @@ def run_branch(executor: BodyRunner, step: BranchStep) -> None:
             for x in executor.distinct_shards(value, shards)
         ]
 
-    with _after(executor, step.after):
+    with _after(executor, step.wait_for):
         shards = executor.values[step.predicate]
         predicate = tf.identity(executor.distinct_shards(step.predicate, shards)[0])
     results = tf.cond(predicate, lambda: run(0), lambda: run(1))
@@ -95,12 +95,12 @@ def run_call(executor: BodyRunner, step: CallStep) -> None:
     """Executes a call, and keeps its results."""
     waits = [
         x
-        for value in step.follows
+        for value in step.wait_for
         for x in executor.distinct_shards(value, executor.values[value])
     ]
     with executor.after(waits):
         inputs = _captured_values(executor, step)
-        for parameter, argument in zip(step.given, step.passed):
+        for parameter, argument in zip(step.body_arguments, step.arguments):
             inputs[parameter] = executor.values[argument]
         results = executor.run_body(step.body, inputs)
     executor.values.update(zip(step.outs, results))
@@ -118,12 +118,12 @@ class _Loop:
         self.iterations = op.turns
         self.reverse = op.reverse
         results = step.body.results
-        self.carries = step.states
+        self.carries = step.carries
         self.sums = results[op.states : op.states + op.sums]
         self.stacked = results[op.states + op.sums :]
         self.scanned = [
             _with_leading(executor, value, op.dim.name)
-            for value in step.walked
+            for value in step.scanned_inputs
             if op.dim
         ]
 
@@ -132,7 +132,7 @@ class _Loop:
         values = self.executor.values
         carries = [
             tf.identity(x)
-            for carry, initial in zip(self.carries, self.step.starts)
+            for carry, initial in zip(self.carries, self.step.initial_values)
             for x in self.executor.distinct_shards(carry, values[initial])
         ]
         sums = [
@@ -171,7 +171,7 @@ class _Loop:
         flat = iter(variables)
         index = self._index(iteration)
         inputs = self._body_inputs(index, flat)
-        for value, shards in zip(self.step.rows, self.scanned):
+        for value, shards in zip(self.step.elements, self.scanned):
             elements = [_element(x, index) for x in shards]
             inputs[value] = self.executor.to_positions(value, elements)
         body = self.step.body
@@ -198,9 +198,11 @@ class _Loop:
         values.
         """
         inputs = _captured_values(self.executor, self.step)
-        devices = self.executor.shard_devices(self.step.turn)
+        devices = self.executor.shard_devices(self.step.iteration)
         copies = [index] * len(devices)
-        inputs[self.step.turn] = self.executor.to_positions(self.step.turn, copies)
+        inputs[self.step.iteration] = self.executor.to_positions(
+            self.step.iteration, copies
+        )
         for value in self.carries:
             inputs[value] = _next_value(self.executor, value, flat)
         return inputs
@@ -228,7 +230,7 @@ def _captured_values(
     executor: BodyRunner, step: LoopStep | BranchStep | CallStep
 ) -> dict[Value, Any]:
     """Returns what bodies use from outside."""
-    return {value: executor.values[value] for value in step.taken}
+    return {value: executor.values[value] for value in step.captured_values}
 
 
 def _next_value(executor: BodyRunner, value: Value, flat: Iterator[Any]) -> Any:

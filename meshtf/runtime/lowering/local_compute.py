@@ -58,7 +58,7 @@ def run_compute(
 ) -> None:
     """Runs one op on one device's shards, taken from `env` and put there."""
     inputs = [env[v] for v in compute.ins]
-    waits = [env[compute.after]] if compute.after is not None else []
+    waits = [env[compute.wait_for]] if compute.wait_for is not None else []
     if waits and inputs and jit:
         inputs = optimization_barrier([*inputs, *waits])[:-1]
     with tf.control_dependencies(waits):
@@ -102,7 +102,7 @@ def _outlined(
     compute: Compute, context: DeviceContext, xs: Flat, outline: Outline
 ) -> Sequence[Any]:
     """Calls an op's `local` as a function that all equal nodes share."""
-    axes = [axis for axis, _ in compute.plan.cut]
+    axes = [axis for axis, _ in compute.plan.sharded_factors]
     coords = [context.coordinates[axis] for axis in axes]
     dtypes = tuple(x.dtype for x in xs)
     key = (compute.node.op, compute.plan, context.inputs, dtypes)

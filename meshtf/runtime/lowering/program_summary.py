@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from meshtf.graph import Spec, Store
 from meshtf.mesh import Mesh, Placement
-from meshtf.partition import MoveStep, Program, ReadStep, WriteStep, walk
+from meshtf.partition import Program, ReadStep, ReshardStep, WriteStep, walk
 from meshtf.partition.cost import local_bytes
 
 
@@ -35,10 +35,12 @@ def collectives_of(program: Program) -> list[str]:
     [batch:64 d_model:16]".
     """
     return [
-        f"{step.move.kind} over {step.move.axis} of {step.src.spec.shape!r}"
+        f"{step.reshard.kind} over {step.reshard.axis} of {step.src.spec.shape!r}"
         for step, times in walk(program)
         for _ in range(times)
-        if isinstance(step, MoveStep) and step.move.kind != "slice" and step.src.spec
+        if isinstance(step, ReshardStep)
+        and step.reshard.kind != "slice"
+        and step.src.spec
     ]
 
 

@@ -20,7 +20,7 @@ from meshtf.partition import (
     Step,
     Value,
     schedule,
-    walked_only,
+    unstacked_values,
 )
 from meshtf.runtime.lowering.local_compute import run_compute
 from meshtf.runtime.lowering.local_context import MeshCoordinates
@@ -55,7 +55,7 @@ class SingleReplica(StepExecutor):
         outer_values = self.values
         outer_unstacked = self.unstacked_values
         self.values = dict(given)
-        self.unstacked_values = walked_only(program.steps, program.results)
+        self.unstacked_values = unstacked_values(program.steps, program.results)
         for segment in schedule(program):
             for step in (*segment.before, *segment.computes):
                 with tf.name_scope(scope(step)):

@@ -24,9 +24,9 @@ from meshtf.partition import (
     CallStep,
     GatherStatisticsStep,
     LoopStep,
-    MoveStep,
     Program,
     ReadStep,
+    ReshardStep,
     Step,
     Value,
     WindowStep,
@@ -42,7 +42,7 @@ class StepExecutor:
       mesh: the program's.
       values: what each value of the program holds.
       unstacked_values: stacked outputs of loops that stay lists; see
-        `partition.walked_only`.
+        `partition.unstacked_values`.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -60,10 +60,10 @@ class StepExecutor:
             self.values[step.out] = self._gather_statistics(step)
         elif isinstance(step, WindowStep):
             self.values[step.out] = self._exchange_window(step)
-        elif isinstance(step, MoveStep):
+        elif isinstance(step, ReshardStep):
             self.values[step.out] = self._reshard(step)
         elif isinstance(step, Bucket):
-            outputs = [reshard.out for reshard in step.moves]
+            outputs = [reshard.out for reshard in step.reductions]
             self.values.update(zip(outputs, self._bucket(step)))
         elif isinstance(step, LoopStep):
             run_loop(self, step)
@@ -113,8 +113,8 @@ class StepExecutor:
     def _exchange_window(self, step: WindowStep) -> Any:
         raise NotImplementedError
 
-    def _reshard(self, step: MoveStep) -> Any:
+    def _reshard(self, step: ReshardStep) -> Any:
         raise NotImplementedError
 
     def _bucket(self, step: Bucket) -> list[Any]:
-        return [self._reshard(reshard) for reshard in step.moves]
+        return [self._reshard(reshard) for reshard in step.reductions]

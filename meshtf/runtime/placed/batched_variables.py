@@ -24,7 +24,7 @@ import tensorflow as tf
 from meshtf.graph import Store
 from meshtf.mesh import Mesh
 from meshtf.ops.common.trace_cache import trace_cache
-from meshtf.partition import MoveStep, ReadStep, Segment, Value, WriteStep
+from meshtf.partition import ReadStep, ReshardStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
 from meshtf.runtime.lowering.variable_writes import ShardVariable, write
@@ -108,7 +108,7 @@ class BatchedVariables:
         }
 
     def slice(
-        self, steps: Sequence[MoveStep], values: Mapping[Value, Shards]
+        self, steps: Sequence[ReshardStep], values: Mapping[Value, Shards]
     ) -> dict[Value, Shards] | None:
         """Returns each position's slices of what it has; None where one op for each
         value is better.
@@ -120,7 +120,7 @@ class BatchedVariables:
             or any(x is None for step in steps for x in values[step.src])
         ):
             return None
-        axes = list(dict.fromkeys(step.move.axis for step in steps))
+        axes = list(dict.fromkeys(step.reshard.axis for step in steps))
         outputs: list[Shards] = [[] for _ in steps]
         for position, device in enumerate(self.devices):
             coordinates = dict(zip(self.mesh.axes, self.mesh.coords[position]))

@@ -26,18 +26,18 @@ from meshtf.partition import (
     CallStep,
     GatherStatisticsStep,
     LoopStep,
-    MoveStep,
     Program,
     ReadStep,
+    ReshardStep,
     Segment,
     Step,
     Value,
     WindowStep,
     WriteStep,
     schedule,
-    walked_only,
+    unstacked_values,
 )
-from meshtf.partition.steps import needs
+from meshtf.partition.steps import dependencies_of
 from meshtf.runtime.devices.names import host_cpu
 from meshtf.runtime.devices.resolve import devices_of, one_memory
 from meshtf.runtime.placed.batched_variables import BatchedVariables
@@ -54,8 +54,8 @@ def schedule_for_devices(program: Program) -> list[Segment]:
     devices = devices_of(mesh)
     return schedule(
         program,
-        apart=len(set(devices)) < len(devices),
-        bucket=0 if one_memory(mesh) else mesh.bucket_bytes,
+        split_by_axes=len(set(devices)) < len(devices),
+        bucket_bytes=0 if one_memory(mesh) else mesh.bucket_bytes,
     )
 
 
@@ -93,7 +93,7 @@ class Placed(ReshardExecutor):
             for segment in self.segments
             for step in (*segment.before, *segment.computes)
         ]
-        self.unstacked_values = walked_only(steps, results)
+        self.unstacked_values = unstacked_values(steps, results)
         for segment in self.segments:
             self._execute_before(segment.before)
             if segment.outs:
@@ -120,7 +120,7 @@ class Placed(ReshardExecutor):
         if self.program is None or not isinstance(step, (LoopStep, BranchStep)):
             super().execute(step)
             return
-        inputs = list(dict.fromkeys(needs(step)))
+        inputs = list(dict.fromkeys(dependencies_of(step)))
 
         def run(shards: list[Any]) -> list[Any]:
             traced = self._in_tensorflow()
@@ -323,9 +323,9 @@ def _scope(step: Any) -> str:
     """Returns the name scope of a step's TensorFlow ops, for profilers and counts of
     bytes.
     """
-    step = step.moves[0] if isinstance(step, Bucket) else step
-    if isinstance(step, MoveStep):
-        return f"move/{step.move.kind}/{step.move.axis}/"
+    step = step.reductions[0] if isinstance(step, Bucket) else step
+    if isinstance(step, ReshardStep):
+        return f"move/{step.reshard.kind}/{step.reshard.axis}/"
     if isinstance(step, WindowStep):
         return f"move/window/{step.axis}/"
     if isinstance(step, GatherStatisticsStep):

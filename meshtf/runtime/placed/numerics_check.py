@@ -21,7 +21,15 @@ from meshtf.errors import NumericsError, PlanError, explain_error
 from meshtf.graph import Graph, Node, Source, Spec, context, current_executor
 from meshtf.mesh import Mesh, Partial
 from meshtf.names import has_gradient
-from meshtf.partition import Bucket, MoveStep, ReadStep, Segment, Step, Value, WriteStep
+from meshtf.partition import (
+    Bucket,
+    ReadStep,
+    ReshardStep,
+    Segment,
+    Step,
+    Value,
+    WriteStep,
+)
 from meshtf.runtime.placed.executor import Placed
 from meshtf.runtime.placed.resharding import Shards
 from meshtf.runtime.placed.segment_functions import run_directly
@@ -65,14 +73,14 @@ class Checked(Placed):
     def execute(self, step: Step) -> None:
         """Executes a step and refuses a sum that is not finite. Raises NumericsError."""
         super().execute(step)
-        reshards: Sequence[MoveStep] = ()
+        reshards: Sequence[ReshardStep] = ()
         if isinstance(step, Bucket):
-            reshards = step.moves
-        elif isinstance(step, MoveStep):
+            reshards = step.reductions
+        elif isinstance(step, ReshardStep):
             reshards = [step]
         for reshard in reshards:
-            if isinstance(reshard.move.before, Partial) and reshard.node is not None:
-                name = f"{reshard.move.kind} over mesh axis {reshard.move.axis!r}"
+            if isinstance(reshard.reshard.before, Partial) and reshard.node is not None:
+                name = f"{reshard.reshard.kind} over mesh axis {reshard.reshard.axis!r}"
                 self._check(name, reshard.node, (reshard.src,), (reshard.out,))
 
     def _call(self, segment: Segment) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from meshtf.mesh import Mesh, OnStage, Partial, Sharded
-from meshtf.partition import Bucket, GatherStatisticsStep, MoveStep, WindowStep
+from meshtf.partition import Bucket, GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.runtime.devices.resolve import devices_of, kept_separate
 from meshtf.runtime.lowering.step_executor import StepExecutor
 from meshtf.runtime.placed.collectives import bucketed, collectives_for, shared_memory
@@ -40,15 +40,15 @@ class ReshardExecutor(StepExecutor):
         """Returns the algorithms for a group of devices."""
         return collectives_for(devices, self.separate)
 
-    def _reshard(self, step: MoveStep) -> Shards:
-        kind = step.move.kind
+    def _reshard(self, step: ReshardStep) -> Shards:
+        kind = step.reshard.kind
         if kind == "slice":
             return self._slice(step)
         if kind in ("drop", "send", "broadcast"):
             return self._change_stage(step)
         if kind == "collective_permute":
             return self._permute(step)
-        before = step.move.before
+        before = step.reshard.before
         reduction = before.kind if isinstance(before, Partial) else ""
         split_axis, concat_axis = _split_axis(step), _concat_axis(step)
 
@@ -68,15 +68,15 @@ class ReshardExecutor(StepExecutor):
                 )
             return list(outputs)
 
-        return self._in_groups(self._delayed(step), (step.move.axis,), collective)
+        return self._in_groups(self._delayed(step), (step.reshard.axis,), collective)
 
     def _bucket(self, step: Bucket) -> list[Shards]:
         """Returns the outputs of several reductions, all of them in one collective."""
-        move = step.moves[0].move
+        move = step.reductions[0].reshard
         assert isinstance(move.before, Partial)
         reduction = move.before.kind
-        split_axes = [_split_axis(reshard) for reshard in step.moves]
-        shards_of_inputs = [self.values[reshard.src] for reshard in step.moves]
+        split_axes = [_split_axis(reshard) for reshard in step.reductions]
+        shards_of_inputs = [self.values[reshard.src] for reshard in step.reductions]
         bundles = [
             None if bundle[0] is None else bundle for bundle in zip(*shards_of_inputs)
         ]
@@ -92,21 +92,21 @@ class ReshardExecutor(StepExecutor):
         outputs = self._in_groups(bundles, (move.axis,), collective)
         return [
             [None if bundle is None else bundle[k] for bundle in outputs]
-            for k in range(len(step.moves))
+            for k in range(len(step.reductions))
         ]
 
-    def _delayed(self, step: MoveStep) -> Shards:
+    def _delayed(self, step: ReshardStep) -> Shards:
         """Returns what is resharded, not before what the step waits for is there.
 
         Where one op of the collective takes all shards of a group, it is enough that
         one of them comes late.
         """
-        if step.after is None:
+        if step.wait_for is None:
             return self.values[step.src]
         shards = list(self.values[step.src])
-        waits = self.values[step.after]
+        waits = self.values[step.wait_for]
         delayed: dict[Any, Any] = {}
-        for group in self.mesh.groups(step.move.axis):
+        for group in self.mesh.groups(step.reshard.axis):
             devices = [self.devices[p] for p in group]
             in_one_op = self._collectives(devices) is shared_memory
             for position in group[:1] if in_one_op else group:
@@ -123,23 +123,25 @@ class ReshardExecutor(StepExecutor):
         """Returns a tensor of one position on the device of another."""
         return send(x, self.devices[source], self.devices[target])
 
-    def _permute(self, step: MoveStep) -> Shards:
+    def _permute(self, step: ReshardStep) -> Shards:
         """Returns what two axes exchange: position (i, j) gets what (j, i) has."""
         shards = self.values[step.src]
         outputs = list(shards)
-        for source, target in self.mesh.exchanges(step.move.axis, step.move.other):
+        for source, target in self.mesh.exchanges(
+            step.reshard.axis, step.reshard.other
+        ):
             if shards[source] is not None:
                 outputs[target] = self._send(shards[source], source, target)
         return outputs
 
-    def _change_stage(self, step: MoveStep) -> Shards:
+    def _change_stage(self, step: ReshardStep) -> Shards:
         """Returns what all but one stage drop, one sends to another, or one sends to
         all.
         """
         shards = self.values[step.src]
-        before, after = step.move.before, step.move.after
+        before, after = step.reshard.before, step.reshard.after
         outputs: Shards = [None] * self.mesh.size
-        for group in self.mesh.groups(step.move.axis):
+        for group in self.mesh.groups(step.reshard.axis):
             for coordinate, target in enumerate(group):
                 if isinstance(after, OnStage) and after.coordinate != coordinate:
                     continue
@@ -151,11 +153,11 @@ class ReshardExecutor(StepExecutor):
                     outputs[target] = self._send(shards[source], source, target)
         return outputs
 
-    def _slice(self, step: MoveStep) -> Shards:
+    def _slice(self, step: ReshardStep) -> Shards:
         """Returns each position's slice; a device with several positions splits the
         tensor once.
         """
-        axis, mesh_axis = _split_axis(step), step.move.axis
+        axis, mesh_axis = _split_axis(step), step.reshard.axis
         num_shards = self.mesh.axes[mesh_axis]
         axis_index = self.mesh.axis_index[mesh_axis]
         indices = [coord[axis_index] for coord in self.mesh.coords]
@@ -235,15 +237,15 @@ class ReshardExecutor(StepExecutor):
         return self._in_groups(self.values[step.src], (step.axis,), exchange)
 
 
-def _split_axis(step: MoveStep) -> int:
+def _split_axis(step: ReshardStep) -> int:
     """Returns along which axis of a tensor a reshard splits it; -1: along none."""
     assert step.src.spec is not None
-    after = step.move.after
+    after = step.reshard.after
     return step.src.spec.shape.index(after.dim) if isinstance(after, Sharded) else -1
 
 
-def _concat_axis(step: MoveStep) -> int:
+def _concat_axis(step: ReshardStep) -> int:
     """Returns along which axis a reshard joins shards; -1: along none."""
     assert step.src.spec is not None
-    before = step.move.before
+    before = step.reshard.before
     return step.src.spec.shape.index(before.dim) if isinstance(before, Sharded) else -1

@@ -17,8 +17,8 @@ from meshtf.graph import Store
 from meshtf.mesh import Mesh, Partial, Sharded
 from meshtf.partition import (
     GatherStatisticsStep,
-    MoveStep,
     Program,
+    ReshardStep,
     WindowStep,
     WriteStep,
 )
@@ -61,12 +61,12 @@ class Replica(SingleReplica):
             step.write_op, variables, inputs, len(step.outs), temporaries=False
         )
 
-    def _reshard(self, step: MoveStep) -> Any:
+    def _reshard(self, step: ReshardStep) -> Any:
         assert step.src.spec is not None
         x = self.values[step.src]
-        if step.after is not None:
-            x = optimization_barrier([x, self.values[step.after]])[0]
-        move, shape = step.move, step.src.spec.shape
+        if step.wait_for is not None:
+            x = optimization_barrier([x, self.values[step.wait_for]])[0]
+        move, shape = step.reshard, step.src.spec.shape
         before, after = move.before, move.after
         concat_axis = shape.index(before.dim) if isinstance(before, Sharded) else -1
         split_axis = shape.index(after.dim) if isinstance(after, Sharded) else -1

@@ -340,7 +340,7 @@ def test_what_is_waited_for_is_there_at_the_stage(program, axes):
     waiting = [step for step in steps if getattr(step, "after", None) is not None]
     assert waiting
     for step in (step for step in waiting if isinstance(step, Compute)):
-        state = step.after.placement[0]
+        state = step.wait_for.placement[0]
         assert state in (Replicated, OnStage(step.plan.stage)), step.node.source
 
 

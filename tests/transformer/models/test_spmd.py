@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from meshtf.partition import GatherStatisticsStep, MoveStep, WindowStep
+from meshtf.partition import GatherStatisticsStep, ReshardStep, WindowStep
 from meshtf.partition.cost import local_shape
 from meshtf.runtime.spmd.pjrt_client import Runner
 from transformer.models.architecture import Architecture
@@ -194,14 +194,14 @@ def announced(made: Trainer) -> tuple[Counter[Collective], Counter[Collective]]:
     every: list[tuple[object, Collective]] = []
     for step in made._step.lower(text(0), np.int32(0)).program.steps:
         assert not isinstance(step, WindowStep)
-        if isinstance(step, MoveStep) and step.move.kind != "slice":
+        if isinstance(step, ReshardStep) and step.reshard.kind != "slice":
             shape = local_shape(step.out.spec.shape, step.out.placement, mesh)
             every.append(
                 (
-                    (step.src, step.move),
+                    (step.src, step.reshard),
                     (
-                        step.move.kind.replace("_", "-"),
-                        mesh.groups(step.move.axis),
+                        step.reshard.kind.replace("_", "-"),
+                        mesh.groups(step.reshard.axis),
                         shape.size,
                     ),
                 )

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from meshtf.graph import WriteOp
 from meshtf.mesh import Mesh, Sharded
-from meshtf.partition import MoveStep
+from meshtf.partition import ReshardStep
 from meshtf.runtime.lowering.variable_writes import ShardVariable, write
 from meshtf.runtime.storage.slot import TensorFlowSlot
 
@@ -82,7 +82,7 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
 
 
 def slicing(
-    steps: Sequence[MoveStep], axes: Sequence[str], mesh: Mesh
+    steps: Sequence[ReshardStep], axes: Sequence[str], mesh: Mesh
 ) -> Callable[..., list[Any]]:
     """Returns a function of coordinates along axes and of the tensors that steps
     slice.
@@ -93,7 +93,7 @@ def slicing(
         starts: dict[Any, Any] = {}  # equal ones are one op
         shards = []
         for step, x in zip(steps, args[len(axes) :]):
-            sharded, mesh_axis = step.move.after, step.move.axis
+            sharded, mesh_axis = step.reshard.after, step.reshard.axis
             assert isinstance(sharded, Sharded) and step.src.spec is not None
             axis = step.src.spec.shape.index(sharded.dim)
             sizes = x.shape.as_list()

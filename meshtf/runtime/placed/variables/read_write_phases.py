@@ -15,20 +15,20 @@ from meshtf.partition import (
     BranchStep,
     CallStep,
     LoopStep,
-    MoveStep,
     ReadStep,
+    ReshardStep,
     Step,
     Value,
     WriteStep,
 )
-from meshtf.partition.steps import makes, needs
+from meshtf.partition.steps import dependencies_of, outputs_of
 
 
 class Phase(NamedTuple):
     """Steps, in an order that keeps what the program computes."""
 
     reads: list[ReadStep]  # of variables
-    slices: list[MoveStep]  # of what `reads` read
+    slices: list[ReshardStep]  # of what `reads` read
     remaining: list[Step]
     writes: list[WriteStep]
 
@@ -42,7 +42,7 @@ class _Numbering:
 
     def phase_of(self, step: Step) -> int:
         """Returns the phase of the next step."""
-        phase = max([0, *(self._available.get(v, 0) for v in needs(step))])
+        phase = max([0, *(self._available.get(v, 0) for v in dependencies_of(step))])
         if isinstance(step, ReadStep):
             phase = self._available.get(step.store, 0)
             last_use = self._last_use.get(step.store, 0)
@@ -53,7 +53,7 @@ class _Numbering:
             self._last_use.update(dict.fromkeys(written, phase))
             self._available.update(dict.fromkeys(step.variables, phase + 1))
         results_from = phase + isinstance(step, WriteStep)
-        self._available.update(dict.fromkeys(makes(step), results_from))
+        self._available.update(dict.fromkeys(outputs_of(step), results_from))
         return phase
 
 
@@ -81,8 +81,8 @@ def phases_of(steps: Sequence[Step], mesh: Mesh) -> list[Phase]:
     return [phases[number] for number in sorted(phases)]
 
 
-def _slices(step: Step) -> TypeGuard[MoveStep]:
-    return isinstance(step, MoveStep) and step.move.kind == "slice"
+def _slices(step: Step) -> TypeGuard[ReshardStep]:
+    return isinstance(step, ReshardStep) and step.reshard.kind == "slice"
 
 
 def _reads_variable(step: Step, mesh: Mesh) -> bool:

@@ -10,8 +10,8 @@ import pytest
 import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers import initializers
-from meshtf.partition import MoveStep, ReadStep, WriteStep
-from meshtf.partition.steps import makes, needs
+from meshtf.partition import ReadStep, ReshardStep, WriteStep
+from meshtf.partition.steps import dependencies_of, outputs_of
 from meshtf.runtime.placed.variables.read_write_phases import phases_of
 
 MESH = mtf.Mesh("data:2;model:2", "batch:data;e:model", optimizer_layout="d:data")
@@ -21,7 +21,9 @@ def sorted_steps(fn, **layouts):
     """Returns what is between segments of a program, as it was and in phases."""
     step = mtf.function(fn, mesh=MESH, **layouts)
     program = step.lower(np.ones((4, 8), "float32")).program
-    steps = [s for s in program.steps if isinstance(s, (ReadStep, WriteStep, MoveStep))]
+    steps = [
+        s for s in program.steps if isinstance(s, (ReadStep, WriteStep, ReshardStep))
+    ]
     return steps, phases_of(steps, MESH)
 
 
@@ -35,11 +37,11 @@ def check(steps, phases):
     """Holds phases to an order in which everything that a step needs is there."""
     order = [s for phase in phases for steps in phase for s in steps]
     assert len(order) == len(steps) and set(map(id, order)) == set(map(id, steps))
-    made_here = {v for s in steps for v in makes(s)}
+    made_here = {v for s in steps for v in outputs_of(s)}
     there = set()
     for s in order:
-        assert all(v in there for v in needs(s) if v in made_here), s
-        there.update(makes(s))
+        assert all(v in there for v in dependencies_of(s) if v in made_here), s
+        there.update(outputs_of(s))
     written = {
         store
         for s in steps

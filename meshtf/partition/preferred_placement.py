@@ -27,7 +27,7 @@ class PlacedTensors(Protocol):
         """Returns where a tensor lies."""
 
 
-class WantedPlacement:
+class PreferredPlacement:
     """Answers, for one program, where outputs should lie and at which stage nodes run.
 
     Args:
@@ -50,14 +50,14 @@ class WantedPlacement:
         more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
         if same or more:
             return self._like((same or more)[0], y)
-        placement, clashes = self.mesh.place(y.shape, node.layout, self.stage(node))
-        for clash in clashes:
+        placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
+        for conflict in conflicts:
             note = (
-                f"{y.shape!r}, made for {node.source}, keeps {clash.dim} whole: "
-                f"{clash.axis} "
+                f"{y.shape!r}, made for {node.source}, keeps {conflict.dim} whole: "
+                f"{conflict.axis} "
                 + (
-                    f"already cuts {clash.other}."
-                    if clash.kind == "axis"
+                    f"already cuts {conflict.other}."
+                    if conflict.kind == "axis"
                     else "does not divide it."
                 )
             )

@@ -14,9 +14,9 @@ import weakref
 from absl import logging
 
 from meshtf.errors import LayoutWarning
-from meshtf.mesh.axes import level_outside
+from meshtf.mesh.axes import caller_stacklevel
 
-MOST_GIVEN = 1_000  # about one mesh; further ones are left out
+MAX_MESSAGES = 1_000  # about one mesh; further ones are left out
 _given: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
 
 
@@ -29,7 +29,7 @@ def warn_once(mesh: object, what: str, text: str) -> None:
       text: the warning.
     """
     if _is_new(mesh, what):
-        warnings.warn(text, LayoutWarning, stacklevel=level_outside())
+        warnings.warn(text, LayoutWarning, stacklevel=caller_stacklevel())
 
 
 def log_once(mesh: object, text: str) -> None:
@@ -40,7 +40,7 @@ def log_once(mesh: object, text: str) -> None:
 
 def _is_new(mesh: object, what: str) -> bool:
     given = _given.setdefault(mesh, set())
-    if what in given or len(given) >= MOST_GIVEN:
+    if what in given or len(given) >= MAX_MESSAGES:
         return False
     given.add(what)
     return True
