@@ -274,7 +274,7 @@ class Builder:
         if not axes:
             return None, None
         exchanged, residuals, gathered = (
-            Value(None, here, many=True) for _ in range(3)
+            Value(None, here, is_tuple=True) for _ in range(3)
         )
         outs = exchanged, residuals
         self.steps.append(

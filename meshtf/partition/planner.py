@@ -1,22 +1,23 @@
-"""The planner: how one node runs, given the states of its inputs.
+"""The planner: how one node runs, given the placements of its inputs.
 
-Axis by axis, in the order of the mesh:
+Axis by axis, in the order of the mesh, by the first rule that applies:
 
-    lazy    inputs are unfinished sums, the op is linear and does not grow: nothing is cut, and the
-            output stays unfinished
-    free    else cut a factor by which every input that is not Replicated here is cut already
-    bytes   else, of the factors that an input is cut by and the one wanted by the output, cut the
-            one that moves the fewest bytes, the output's move included; at ties the
-            wanted one; where what is cut must be whole, another factor that no axis
-            cuts, if that moves no more than to make it whole and cut it again: a sort
-            along "d" is done cut by "batch"
+    lazy    inputs are partial sums, the op is linear, and its outputs are not larger:
+            nothing is sharded, and the output is a partial sum as well
+    free    one factor shards every input that is not replicated along this axis:
+            shard that factor
+    bytes   of the factors that shard an input, or that the preferred placement of an
+            output asks for, shard the one that sends the fewest bytes, the reshard of
+            the output included; at ties the preferred one. Where none of them may be
+            sharded, shard a factor that no axis shards, if that sends no more than
+            gathering: a sort along "d" runs sharded by "batch"
 
-A factor can be cut if its role is not WHOLE, all its sizes divide, and no other axis
-cuts it (unless the layout says so). Outputs are then moved to the wanted placement; but
-where Replicated is wanted they stay cut or unfinished until an op needs them whole: w * w of
-a cut variable is cut.
+A factor can be sharded if its role is not WHOLE, all its sizes divide, and no other
+axis shards it (unless the layout says so). Outputs are then resharded to the preferred
+placement. But where that is Replicated, they stay sharded or partial until an op needs
+all of them: w * w of a sharded variable is sharded.
 
-    matmul x[batch, k] w[k, n], both cut by k along "model"  ->  free: k; output Partial("sum")
+    matmul x[batch, k] w[k, n], both sharded by k along "model" -> free: k; output Partial("sum")
 """
 
 from __future__ import annotations
@@ -47,6 +48,11 @@ from meshtf.mesh import (
 from meshtf.partition.cost import bytes_received, local_size
 from meshtf.partition.reshard_table import reshards
 
+_MAX_PLANS = 20_000  # of one mesh
+_plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
+    weakref.WeakKeyDictionary()
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class NodePlan:
@@ -54,14 +60,14 @@ class NodePlan:
 
     targets: tuple[Placement, ...]  # of the inputs, when `local` runs
     results: tuple[Placement, ...]  # of the outputs, right after `local`
-    finals: tuple[Placement, ...]  # of the outputs, after moves to the wanted state
+    finals: tuple[Placement, ...]  # of the outputs, once resharded
     sharded_factors: tuple[tuple[str, str], ...]  # (axis, factor)
-    sizes: tuple[tuple[str, int], ...]  # whole size of each factor
+    sizes: tuple[tuple[str, int], ...]  # global size of each factor
     stage: int | None = None  # where it runs; None: on all stages
 
     def axes_of(self, factor: str) -> tuple[str, ...]:
-        """Returns the axes that cut a factor, major first."""
-        return tuple(a for a, f in self.sharded_factors if f == factor)
+        """Returns the axes that shard a factor, major first."""
+        return tuple(axis for axis, name in self.sharded_factors if name == factor)
 
 
 def plan_node(
@@ -69,19 +75,30 @@ def plan_node(
     mesh: Mesh,
     layout: Layout,
     ins: Sequence[Spec],
-    states: Sequence[Placement],
+    placements: Sequence[Placement],
     outs: Sequence[Spec],
-    wishes: Sequence[Placement],
+    preferred: Sequence[Placement],
     stage: int | None = None,
 ) -> NodePlan:
-    """Returns how a node runs: pure, and computed once for equal arguments."""
+    """Returns how a node runs: a pure function, computed once for equal arguments.
+
+    Args:
+      op: of the node.
+      mesh: where it runs.
+      layout: the rules at the node.
+      ins: specs of the inputs.
+      placements: of the inputs.
+      outs: specs of the outputs.
+      preferred: placements that the outputs should have.
+      stage: where it runs; None: on all stages.
+    """
     arguments = (
         op,
         layout,
         tuple(ins),
-        tuple(states),
+        tuple(placements),
         tuple(outs),
-        tuple(wishes),
+        tuple(preferred),
         stage,
     )
     plans = _plans.setdefault(mesh, {})
@@ -92,16 +109,11 @@ def plan_node(
             raise
         return _Planner(mesh, *arguments).plan()
     if plan is None:
-        if len(plans) >= _MOST_PLANS:
+        if len(plans) >= _MAX_PLANS:
             plans.clear()
-        plan = plans[arguments] = _Planner(mesh, *arguments).plan()
+        plan = _Planner(mesh, *arguments).plan()
+        plans[arguments] = plan
     return plan
-
-
-_MOST_PLANS = 20_000  # of a mesh
-_plans: weakref.WeakKeyDictionary[Mesh, dict[Any, NodePlan]] = (
-    weakref.WeakKeyDictionary()
-)
 
 
 class _Planner:
@@ -113,122 +125,130 @@ class _Planner:
         op: Op,
         layout: Layout,
         ins: tuple[Spec, ...],
-        states: tuple[Placement, ...],
+        placements: tuple[Placement, ...],
         outs: tuple[Spec, ...],
-        wishes: tuple[Placement, ...],
+        preferred: tuple[Placement, ...],
         stage: int | None,
     ) -> None:
-        self.stage: State = Replicated if stage is None else OnStage(stage)
-        self.op, self.mesh, self.layout = op, mesh, layout
-        self.ins, self.states, self.outs, self.wishes = ins, states, outs, wishes
+        self.mesh = mesh
+        self.op = op
+        self.layout = layout
+        self.ins = ins
+        self.placements = placements
+        self.outs = outs
+        self.preferred = preferred
+        self.stage = stage
         self.axes = tuple(mesh.axes)
-        self.sizes = {
-            factor_of(op, d.name): d.size for x in reversed(ins) for d in x.shape
-        } | {d.name: d.size for y in outs for d in y.shape}
-        self.sharded_factors: dict[str, str] = {}
-        self.lazy: set[str] = set()
+        self.sizes = _factor_sizes(op, ins, outs)
+        self.sharded_factors: dict[str, str] = {}  # by axis
+        self.lazy: set[str] = set()  # axes along which partial sums stay partial
 
     def plan(self) -> NodePlan:
         if isinstance(self.op, ReshardOp):
-            self.sharded_factors = {
-                a: s.dim
-                for a, s in zip(self.axes, self.wishes[0])
-                if isinstance(s, Sharded)
-            }
+            self._shard_as_preferred()
         else:
             self._choose()
         targets = tuple(
-            tuple(
-                self._target(x, s, axis, self.sharded_factors.get(axis))
-                for s, axis in zip(states, self.axes)
-            )
-            for x, states in zip(self.ins, self.states)
+            self._input_placement(x, placement)
+            for x, placement in zip(self.ins, self.placements)
         )
-        results = tuple(
-            tuple(
-                self._result(y, axis, self.sharded_factors.get(axis))
-                for axis in self.axes
-            )
-            for y in self.outs
-        )
-        finals = tuple(map(final, results, self.wishes))
+        results = tuple(self._output_placement(y) for y in self.outs)
+        finals = tuple(map(final, results, self.preferred))
         return NodePlan(
             targets,
             results,
             finals,
             tuple(self.sharded_factors.items()),
             tuple(self.sizes.items()),
-            self.stage.coordinate if isinstance(self.stage, OnStage) else None,
+            self.stage,
         )
 
+    def _shard_as_preferred(self) -> None:
+        """Shards the factors that the preferred placement shards."""
+        for axis, state in zip(self.axes, self.preferred[0]):
+            if isinstance(state, Sharded):
+                self.sharded_factors[axis] = state.dim
+
     def _choose(self) -> None:
+        """Chooses a factor, or none, for each axis."""
         for i, axis in enumerate(self.axes):
-            states = [s[i] for s in self.states]
+            states = [placement[i] for placement in self.placements]
             if self.mesh.axes[axis] == 1 or axis == self.mesh.stages:
                 continue
-            if self._stays_pending(states):
+            if self._stays_partial(states):
                 self.lazy.add(axis)
                 continue
             factor = self._free(axis, states) or self._fewest_bytes(axis, states)
             if factor is not None:
                 self.sharded_factors[axis] = factor
 
-    def _stays_pending(self, states: list[State]) -> bool:
-        pending = [
+    def _stays_partial(self, states: list[State]) -> bool:
+        """Whether the op works on partial sums, and gives a partial sum: rule lazy."""
+        partial_sizes = [
             x.shape.size for x, s in zip(self.ins, states) if isinstance(s, Partial)
         ]
-        linear = self.op.linearity
-        sums = all(s.kind == "sum" for s in states if isinstance(s, Partial))
-        if not pending or linear is None or not sums:
+        all_sums = all(s.kind == "sum" for s in states if isinstance(s, Partial))
+        linearity = self.op.linearity
+        if not partial_sizes or linearity is None or not all_sums:
             return False
-        if sum(y.shape.size for y in self.outs) > max(pending) * max(1, len(self.outs)):
+        output_size = sum(y.shape.size for y in self.outs)
+        if output_size > max(partial_sizes) * max(1, len(self.outs)):
             return False
-        if linear == "joint":
-            return len(pending) == len(states)
-        return len(pending) == 1 and not any(isinstance(s, Sharded) for s in states)
+        if linearity == "joint":
+            return len(partial_sizes) == len(states)
+        any_sharded = any(isinstance(s, Sharded) for s in states)
+        return len(partial_sizes) == 1 and not any_sharded
 
     def _free(self, axis: str, states: list[State]) -> str | None:
-        cuts = {
-            s if isinstance(s, Partial) else factor_of(self.op, s.dim)
-            for s in states
-            if isinstance(s, (Sharded, Partial))
-        }
-        factor = cuts.pop() if len(cuts) == 1 else None
-        return (
-            factor if isinstance(factor, str) and self._can_cut(factor, axis) else None
-        )
+        """Returns the only factor that shards inputs along an axis: rule free."""
+        if any(isinstance(s, Partial) for s in states):
+            return None
+        factors = {factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)}
+        if len(factors) != 1:
+            return None
+        factor = factors.pop()
+        return factor if self._can_shard(factor, axis) else None
 
     def _fewest_bytes(self, axis: str, states: list[State]) -> str | None:
+        """Returns the factor with the fewest bytes of reshards: rule bytes."""
         i = self.mesh.axis_index[axis]
-        wanted = [s.dim for w in self.wishes if isinstance(s := w[i], Sharded)]
-        held = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
-        choices = [f for f in dict.fromkeys(wanted + held) if self._can_cut(f, axis)]
-        if not choices and held:
-            return self._instead(axis)
+        preferred = [s.dim for p in self.preferred if isinstance(s := p[i], Sharded)]
+        current = [factor_of(self.op, s.dim) for s in states if isinstance(s, Sharded)]
+        candidates = dict.fromkeys(preferred + current)
+        choices = [f for f in candidates if self._can_shard(f, axis)]
+        if not choices and current:
+            return self._unsharded_factor(axis)
         if len(choices) < 2:
             return choices[0] if choices else None
         return min(choices, key=lambda f: self._bytes(f, axis))
 
-    def _instead(self, axis: str) -> str | None:
-        """Returns a factor to cut in place of one that must be whole; None: nothing
-        moves less.
+    def _unsharded_factor(self, axis: str) -> str | None:
+        """Returns a factor to shard instead of one that must not be sharded; None:
+        gathering sends fewer bytes.
         """
-        taken = {
-            factor_of(self.op, s.dim)
-            for placement in (*self.states, *self.wishes)
-            for s in placement
-            if isinstance(s, Sharded)
+        sharded = {
+            factor_of(self.op, state.dim)
+            for placement in (*self.placements, *self.preferred)
+            for state in placement
+            if isinstance(state, Sharded)
         }
-        free = [f for f in self.sizes if f not in taken and self._can_cut(f, axis)]
-        return min([*free, None], key=lambda f: self._bytes(f, axis))
+        choices = [
+            f for f in self.sizes if f not in sharded and self._can_shard(f, axis)
+        ]
+        return min([*choices, None], key=lambda f: self._bytes(f, axis))
 
-    def _can_cut(self, factor: str, axis: str) -> bool:
+    def _can_shard(self, factor: str, axis: str) -> bool:
+        """Whether an axis may shard a factor, given the axes before it."""
         if factor not in self.sizes or self.op.role(factor) is Role.WHOLE:
             return False
-        others = [a for a, f in self.sharded_factors.items() if f == factor]
-        if others and not {*others, axis} <= set(self.layout.axes(factor)):
+        earlier = [a for a, f in self.sharded_factors.items() if f == factor]
+        if earlier and not {*earlier, axis} <= set(self.layout.axes(factor)):
             return False
-        parts = math.prod(self.mesh.axes[a] for a in (*others, axis))
+        num_shards = math.prod(self.mesh.axes[a] for a in (*earlier, axis))
+        return not any(size % num_shards for size in self._sizes_of(factor))
+
+    def _sizes_of(self, factor: str) -> list[int]:
+        """Returns the sizes of a factor in inputs and outputs, which may differ."""
         sizes = [
             d.size
             for x in self.ins
@@ -236,49 +256,55 @@ class _Planner:
             if factor_of(self.op, d.name) == factor
         ]
         sizes += [y.shape[factor] for y in self.outs if factor in y.shape]
-        return not any(size % parts for size in (*sizes, self.sizes[factor]))
+        return [*sizes, self.sizes[factor]]
 
     def _bytes(self, factor: str | None, axis: str) -> float:
-        """Elements that one device receives if `axis` cuts `factor`, other axes as they
-        are.
+        """Returns the elements that one device receives if `axis` shards `factor`, with
+        the other axes as they are.
         """
         i = self.mesh.axis_index[axis]
         total = 0.0
-        for x, states in zip(self.ins, self.states):
-            target = (
-                *states[:i],
-                self._target(x, states[i], axis, factor),
-                *states[i + 1 :],
-            )
-            total += self._moved(x, states, target)
-        for y, wish in zip(self.outs, self.wishes):
-            result = (*wish[:i], self._result(y, axis, factor), *wish[i + 1 :])
-            total += self._moved(y, result, wish)
+        for x, placement in zip(self.ins, self.placements):
+            state = self._input_state(x, placement[i], axis, factor)
+            target = (*placement[:i], state, *placement[i + 1 :])
+            total += received_elements(self.mesh, x, placement, target)
+        for y, preferred in zip(self.outs, self.preferred):
+            state = self._output_state(y, axis, factor)
+            result = (*preferred[:i], state, *preferred[i + 1 :])
+            total += received_elements(self.mesh, y, result, preferred)
         return total
 
-    def _moved(self, spec: Spec, old: Placement, new: Placement) -> float:
-        return sum(
-            bytes_received(
-                m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis]
-            )
-            for m in reshards(self.mesh.axes, old, new)
+    def _input_placement(self, x: Spec, placement: Placement) -> Placement:
+        return tuple(
+            self._input_state(x, state, axis, self.sharded_factors.get(axis))
+            for state, axis in zip(placement, self.axes)
         )
 
-    def _target(self, x: Spec, state: State, axis: str, factor: str | None) -> State:
-        """Returns how an input lies along an axis that shards a factor, or none."""
-        if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
-            return self.stage
+    def _input_state(
+        self, x: Spec, state: State, axis: str, factor: str | None
+    ) -> State:
+        """Returns the state of an input along an axis that shards a factor, or none."""
+        if self._is_of_stages(axis):
+            return self._stage_state()
         if axis in self.lazy or self.mesh.axes[axis] == 1:
             return state
         if factor is None:
             return Replicated
-        dim = next((n for n in x.shape.names if factor_of(self.op, n) == factor), None)
-        return Sharded(dim) if dim is not None else Replicated
+        for name in x.shape.names:
+            if factor_of(self.op, name) == factor:
+                return Sharded(name)
+        return Replicated
 
-    def _result(self, y: Spec, axis: str, factor: str | None) -> State:
-        """Returns how an output lies along an axis that shards a factor, or none."""
-        if axis == self.mesh.stages and self.mesh.axes[axis] > 1:
-            return self.stage
+    def _output_placement(self, y: Spec) -> Placement:
+        return tuple(
+            self._output_state(y, axis, self.sharded_factors.get(axis))
+            for axis in self.axes
+        )
+
+    def _output_state(self, y: Spec, axis: str, factor: str | None) -> State:
+        """Returns the state of an output along an axis that shards a factor, or none."""
+        if self._is_of_stages(axis):
+            return self._stage_state()
         if axis in self.lazy:
             return Partial("sum")
         if factor is None:
@@ -288,11 +314,38 @@ class _Planner:
             return Sharded(factor) if factor in y.shape else Replicated
         return Replicated if role is Role.SAME else Partial(role.value)
 
+    def _is_of_stages(self, axis: str) -> bool:
+        return axis == self.mesh.stages and self.mesh.axes[axis] > 1
 
-def final(result: Placement, wish: Placement) -> Placement:
-    """Returns where an output stays: what is cut or unfinished stays so where Replicated is
-    wished, unless another axis is to cut it."""
+    def _stage_state(self) -> State:
+        return Replicated if self.stage is None else OnStage(self.stage)
+
+
+def _factor_sizes(op: Op, ins: Sequence[Spec], outs: Sequence[Spec]) -> dict[str, int]:
+    """Returns the global size of each factor: in an output, else in the first input
+    that has it.
+    """
+    sizes = {factor_of(op, d.name): d.size for x in reversed(ins) for d in x.shape}
+    sizes |= {d.name: d.size for y in outs for d in y.shape}
+    return sizes
+
+
+def received_elements(mesh: Mesh, spec: Spec, old: Placement, new: Placement) -> float:
+    """Returns the elements that one device receives in a reshard from `old` to `new`."""
+    size = local_size(spec.shape, old, mesh)
+    return sum(
+        bytes_received(reshard.kind, size, mesh.axes[reshard.axis])
+        for reshard in reshards(mesh.axes, old, new)
+    )
+
+
+def final(result: Placement, preferred: Placement) -> Placement:
+    """Returns the placement in which an output stays.
+
+    It is the preferred one. But where that is Replicated, what is sharded or partial
+    stays so, unless another axis is to shard the same dimension.
+    """
     return tuple(
-        r if w == Replicated and not (isinstance(r, Sharded) and r in wish) else w
-        for r, w in zip(result, wish)
+        r if p == Replicated and not (isinstance(r, Sharded) and r in preferred) else p
+        for r, p in zip(result, preferred)
     )

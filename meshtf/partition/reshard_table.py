@@ -1,4 +1,4 @@
-"""The table of moves: all communication between two placements of one tensor.
+"""The table of reshards: all communication between two placements of one tensor.
 
     before \\ after  Replicated   Sharded(d)               Partial   OnStage(k)
     Replicated      -            slice (free)             never     drop (free)
@@ -6,21 +6,22 @@
     Partial         all_reduce   reduce_scatter           -         never
     OnStage(j)      broadcast    never                    never     send
 
-Where two axes of one size do no more than exchange their states, so that only the order
-of devices changes, that is one collective_permute.
+Where two axes of equal size exchange their states, and nothing else changes, only the
+order of the devices changes: that is one collective_permute.
 
-A dimension over several axes is joined minor axis first and cut major axis first; cuts
-of dimensions that no join touches go before the joins, since they make what is joined
-smaller; only the trailing axes that differ are touched.
+A dimension over several axes is gathered minor axis first and sliced major axis first,
+and only the trailing axes that differ are resharded. Slices of dimensions that no
+all_gather changes come before all gathers, since they make the gathered tensors
+smaller.
 
 >>> from meshtf.mesh import OnStage, Partial, Sharded, Replicated
 >>> mesh = {"data": 4, "model": 4}
 >>> batch, length = Sharded("batch"), Sharded("length")
->>> [m.kind for m in moves(mesh, (batch, Partial("sum")), (batch, Replicated))]
+>>> [r.kind for r in reshards(mesh, (batch, Partial("sum")), (batch, Replicated))]
 ['all_reduce']
->>> [m.kind for m in moves(mesh, (batch, Replicated), (length, Replicated))]
+>>> [r.kind for r in reshards(mesh, (batch, Replicated), (length, Replicated))]
 ['all_to_all']
->>> [m.kind for m in moves(mesh, (batch, Replicated), (Replicated, batch))]
+>>> [r.kind for r in reshards(mesh, (batch, Replicated), (Replicated, batch))]
 ['collective_permute']
 """
 
@@ -34,9 +35,9 @@ from meshtf.mesh import OnStage, Partial, Placement, Replicated, Sharded, State
 
 
 class Reshard(NamedTuple):
-    """One collective along one axis of the mesh."""
+    """One entry of the table, along one axis of the mesh."""
 
-    kind: str
+    kind: str  # of the table, such as "all_reduce"
     axis: str
     before: State
     after: State
@@ -46,24 +47,26 @@ class Reshard(NamedTuple):
 def placement_after(
     axes: Iterable[str], placement: Placement, reshard: Reshard
 ) -> Placement:
-    """Returns the placement after a move."""
+    """Returns the placement after a reshard."""
     states = dict(zip(axes, placement))
+    states[reshard.axis] = reshard.after
     if reshard.other:
         states[reshard.other] = reshard.before
-    return tuple((states | {reshard.axis: reshard.after}).values())
+    return tuple(states.values())
 
 
 def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Reshard]:
-    """Returns the moves that bring a tensor from placement `old` to `new`, in order.
+    """Returns the reshards from placement `old` to `new`, in the order in which they
+    run.
 
     Args:
       axes: names and sizes of the mesh's axes, in order.
-      old: where the tensor is.
-      new: where it is wanted.
+      old: the placement of the tensor.
+      new: the required placement.
 
     Raises:
-      ValueError: `new` is a partial sum where `old` is not that one: the table has
-        "never" there.
+      ValueError: `new` is a partial sum along an axis where `old` is not the same
+        partial sum: the table has "never" there.
     """
     if old == new:
         return []
@@ -71,57 +74,91 @@ def reshards(axes: Mapping[str, int], old: Placement, new: Placement) -> list[Re
         raise ValueError(f"nothing becomes a partial sum: {old} -> {new}.")
     permute = _permute(axes, old, new)
     if permute is None:
-        return _steps(tuple(axes), old, new)
-    rest = reshards(axes, placement_after(axes, old, permute), new)
-    cuts = next(
-        (i for i, m in enumerate(rest) if m.kind not in ("slice", "reduce_scatter")),
-        len(rest),
+        return _in_order(tuple(axes), old, new)
+    remaining = reshards(axes, placement_after(axes, old, permute), new)
+    # What shrinks the tensor goes before the permute.
+    shrinking = itertools.takewhile(
+        lambda r: r.kind in ("slice", "reduce_scatter"), remaining
     )
-    return [*rest[:cuts], permute, *rest[cuts:]]
+    num_shrinking = len(list(shrinking))
+    return [*remaining[:num_shrinking], permute, *remaining[num_shrinking:]]
 
 
 def _permute(axes: Mapping[str, int], old: Placement, new: Placement) -> Reshard | None:
-    """Returns an exchange of the states of two axes, where that is all that they do."""
-    before, after = dict(zip(axes, old)), dict(zip(axes, new))
+    """Returns an exchange of the states of two axes; None: no two axes of equal size
+    exchange theirs.
+    """
+    before = dict(zip(axes, old))
+    after = dict(zip(axes, new))
     for a, b in itertools.combinations(axes, 2):
-        states = {before[a], before[b]}
+        exchanged = {before[a], before[b]} - {Replicated}
+        other_states = {
+            state for c in axes if c not in (a, b) for state in (before[c], after[c])
+        }
         if (
             axes[a] == axes[b]
             and before[a] != before[b]
             and (before[a], before[b]) == (after[b], after[a])
-            and not any(isinstance(s, Partial) for s in states)
-            and not any(
-                s in states and s != Replicated
-                for c in axes
-                if c not in (a, b)
-                for s in (before[c], after[c])
-            )
+            and not any(isinstance(state, Partial) for state in exchanged)
+            and exchanged.isdisjoint(other_states)
         ):
             return Reshard("collective_permute", a, before[a], after[a], b)
     return None
 
 
-def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
-    before, after = dict(zip(axes, old)), dict(zip(axes, new))
-    leave, enter = _leaving(axes, before, after), _leaving(axes, after, before)
-    swap = {a for a in leave if a in enter and _alone(a, leave, enter)}
-    waiting = {
-        *leave.values(),
-        *(enter[a] for a in leave if a in enter),
-    }  # for a join to be over
-    early = [a for a in axes if a in enter and enter[a] not in waiting]
-    late = [a for a in axes if a in enter and a not in swap and a not in early]
-    reduced = [
-        a for a in axes if isinstance(before[a], Partial) and after[a] == Replicated
+def _in_order(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshard]:
+    """Returns reshards of one axis each, in this order: drop, early slice or
+    reduce_scatter, all_reduce, send or broadcast, all_gather, all_to_all, late slice.
+    """
+    before = dict(zip(axes, old))
+    after = dict(zip(axes, new))
+    left = _left_dims(axes, before, after)
+    entered = _left_dims(axes, after, before)
+    exchanging = [a for a in axes if a in left and a in entered]
+    all_to_all = [a for a in exchanging if _is_all_to_all(a, left, entered)]
+    # Dimensions that are gathered: they are sliced only after that.
+    gathered_dims = {*left.values(), *(entered[a] for a in exchanging)}
+    early = [a for a in axes if a in entered and entered[a] not in gathered_dims]
+    late = [a for a in axes if a in entered and a not in (*all_to_all, *early)]
+    gathered = [a for a in reversed(axes) if a in left and a not in all_to_all]
+    return [
+        *_drops(axes, before, after),
+        *(_shard(a, before[a], after[a]) for a in early),
+        *_all_reduces(axes, before, after),
+        *_between_stages(axes, before, after),
+        *(Reshard("all_gather", a, before[a], Replicated) for a in gathered),
+        *(Reshard("all_to_all", a, before[a], after[a]) for a in all_to_all),
+        *(_shard(a, Replicated if a in left else before[a], after[a]) for a in late),
     ]
-    steps = [
+
+
+def _drops(
+    axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
+) -> list[Reshard]:
+    """Returns the drops: tensors that stay on one stage only."""
+    return [
         Reshard("drop", a, Replicated, after[a])
         for a in axes
         if isinstance(after[a], OnStage) and before[a] == Replicated
     ]
-    steps += [_cut(a, before[a], after[a]) for a in early]
-    steps += [Reshard("all_reduce", a, before[a], Replicated) for a in reduced]
-    steps += [
+
+
+def _all_reduces(
+    axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
+) -> list[Reshard]:
+    """Returns the reductions whose result is replicated."""
+    return [
+        Reshard("all_reduce", a, before[a], Replicated)
+        for a in axes
+        if isinstance(before[a], Partial) and after[a] == Replicated
+    ]
+
+
+def _between_stages(
+    axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
+) -> list[Reshard]:
+    """Returns the transfers from one stage to another, or to all."""
+    return [
         Reshard(
             "send" if isinstance(after[a], OnStage) else "broadcast",
             a,
@@ -131,47 +168,46 @@ def _steps(axes: tuple[str, ...], old: Placement, new: Placement) -> list[Reshar
         for a in axes
         if isinstance(before[a], OnStage) and before[a] != after[a]
     ]
-    steps += [
-        Reshard("all_gather", a, before[a], Replicated)
-        for a in reversed(axes)
-        if a in leave and a not in swap
-    ]
-    steps += [Reshard("all_to_all", a, before[a], after[a]) for a in axes if a in swap]
-    steps += [_cut(a, Replicated if a in leave else before[a], after[a]) for a in late]
-    return steps
 
 
-def _cut(axis: str, before: State, after: State) -> Reshard:
+def _shard(axis: str, before: State, after: State) -> Reshard:
+    """Returns the reshard that shards a replicated tensor or a partial sum."""
     kind = "reduce_scatter" if isinstance(before, Partial) else "slice"
     return Reshard(kind, axis, before, after)
 
 
-def _leaving(
+def _left_dims(
     axes: tuple[str, ...], before: dict[str, State], after: dict[str, State]
 ) -> dict[str, str]:
-    """Returns {axis: dim} of cuts that `after` does not have, or has below another
-    axis.
+    """Returns {axis: dimension} of the axes that stop sharding a dimension.
+
+    An axis that shards the same dimension before and after, but below another major
+    axis, counts as well: its shards are other ones.
     """
-    found: dict[str, str] = {}
+    left: dict[str, str] = {}
     for dim in {s.dim for s in before.values() if isinstance(s, Sharded)}:
-        old = [a for a in axes if before[a] == Sharded(dim)]
-        new = [a for a in axes if after[a] == Sharded(dim)]
-        same = 0
-        while same < min(len(old), len(new)) and old[same] == new[same]:
-            same += 1
-        found.update((a, dim) for a in old[same:])
-    return found
+        old_axes = [a for a in axes if before[a] == Sharded(dim)]
+        new_axes = [a for a in axes if after[a] == Sharded(dim)]
+        shared = 0  # length of the prefix of axes that both have
+        while (
+            shared < min(len(old_axes), len(new_axes))
+            and old_axes[shared] == new_axes[shared]
+        ):
+            shared += 1
+        left.update((axis, dim) for axis in old_axes[shared:])
+    return left
 
 
-def _alone(axis: str, leave: dict[str, str], enter: dict[str, str]) -> bool:
-    """Whether `axis` is the only one that leaves its old dimension and enters its new
-    one.
+def _is_all_to_all(axis: str, left: dict[str, str], entered: dict[str, str]) -> bool:
+    """Whether `axis` goes from one dimension to another, and no other axis enters or
+    leaves these two.
     """
-    old, new = leave[axis], enter[axis]
+    old = left[axis]
+    new = entered[axis]
     return (
         old != new
-        and old not in enter.values()
-        and new not in leave.values()
-        and list(leave.values()).count(old) == 1
-        and list(enter.values()).count(new) == 1
+        and old not in entered.values()
+        and new not in left.values()
+        and list(left.values()).count(old) == 1
+        and list(entered.values()).count(new) == 1
     )

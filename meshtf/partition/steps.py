@@ -1,12 +1,13 @@
-"""The steps of a program, on values: what every position does, whatever their number.
+"""The steps of a program. Every device runs the same steps, for any number of devices.
 
     ReadStep w      ReadStep x
-    Compute einsum  (w, x) -> h           every device on its slices
-    MoveStep        h: Partial -> Replicated   all_reduce over "model"
+    Compute einsum  (w, x) -> h           every device on its shards
+    ReshardStep     h: Partial -> Replicated   all_reduce over "model"
     Compute relu    h -> y
     WriteStep y
 
-A `Value` is a tensor in one placement, the same thing on every device but for offsets.
+A step reads and makes `Value`s. A value is a tensor in one placement: each device holds
+its shard.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ class Value:
 
     spec: Spec | None
     placement: Placement
-    many: bool = False  # a tuple of tensors, as of `statistics`
+    is_tuple: bool = False  # of tensors, as from `OpWithStatistics.statistics`
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReadStep:
-    """Read a store."""
+    """Reads a store: a variable, an argument or a constant."""
 
     store: Store
     out: Value
@@ -52,7 +53,7 @@ class ReadStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WriteStep:
-    """Write the variables of a `WriteOp`, or run a `HostOp` once."""
+    """Writes the variables of a `WriteOp`, or runs a `HostOp` once."""
 
     node: Node
     values: tuple[Value, ...]
@@ -60,7 +61,7 @@ class WriteStep:
 
     @property
     def op(self) -> Op:
-        """What it carries out."""
+        """The op of the node."""
         return self.node.op
 
     @property
@@ -71,52 +72,52 @@ class WriteStep:
 
     @property
     def host_op(self) -> HostOp:
-        """The op, where it tells the world outside."""
+        """The op, where it runs on the host."""
         assert isinstance(self.node.op, HostOp)
         return self.node.op
 
     @property
     def variables(self) -> tuple[Store, ...]:
-        """What it writes; none where it tells the world outside."""
+        """The variables that it writes; none for a `HostOp`."""
         op = self.node.op
         return op.variables if isinstance(op, WriteOp) else ()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ReshardStep:
-    """One collective."""
+    """One reshard of a value along one axis of the mesh, such as an all_reduce."""
 
     reshard: Reshard
     src: Value
     out: Value
-    node: Node | None  # for whom
+    node: Node | None  # the node that needs it; None: the results of the program
     wait_for: Value | None = None  # does not run before this value exists
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Bucket:
-    """Reductions of several values along one axis, as one collective; only a schedule
-    has them.
+    """Reductions of several values along one axis as one collective. `schedule` makes
+    buckets; a `Program` has none.
     """
 
     reductions: tuple[ReshardStep, ...]
 
     @property
     def node(self) -> Node | None:
-        """For whom the first of them is."""
+        """The node that needs the first reduction."""
         return self.reductions[0].node
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class WindowStep:
-    """Neighbour exchange: each device gets its window's rows of `dim`,
-    its `fill` outside.
+    """Neighbour exchange: each device receives the elements of `dim` that its window
+    reads, with the window's `fill` beyond the ends.
     """
 
     axis: str
     dim: str
     window: Window
-    factor_size: int
+    factor_size: int  # global size of the factor that the window slides along
     src: Value
     out: Value
     node: Node
@@ -137,7 +138,7 @@ class GatherStatisticsStep:
         return math.prod(mesh.axes[axis] for axis in self.axes)
 
     def specs(self, mesh: Mesh) -> tuple[Spec, ...]:
-        """Returns what each shard exchanges."""
+        """Returns the specs of the statistics of one shard."""
         op = self.node.op
         assert isinstance(op, OpWithStatistics)
         return op.statistics_specs(
@@ -150,35 +151,34 @@ class GatherStatisticsStep:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compute:
-    """The work of one node on every device: `local`, or one half of it where shards
-    exchange statistics.
+    """The computation of one node on every device.
+
+    It runs `Op.local`. Where shards exchange statistics, there are two such steps: one
+    runs `statistics`, the other `local_sharded`.
     """
 
     node: Node
     plan: NodePlan
     ins: tuple[Value, ...]
     outs: tuple[Value, ...]
-    makes_statistics: bool = False  # then outs are (exchanged, residuals)
-    gathered: Value | None = None  # statistics of all shards: runs `local_sharded`
-    residuals: Value | None = None
+    makes_statistics: bool = False  # then `outs` are (statistics, residuals)
+    gathered: Value | None = None  # statistics of all shards, for `local_sharded`
+    residuals: Value | None = None  # of the local shard, for `local_sharded`
     wait_for: Value | None = None  # does not run before this value exists
 
     @property
     def inputs(self) -> list[Value]:
-        """All values that it needs."""
-        return [
-            v
-            for v in (*self.ins, self.gathered, self.residuals, self.wait_for)
-            if v is not None
-        ]
+        """The values that it depends on, `wait_for` included."""
+        optional = (self.gathered, self.residuals, self.wait_for)
+        return [*self.ins, *(v for v in optional if v is not None)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Program:
-    """Steps, and the values that are the results.
+    """Steps in the order in which they run, and the values that are the results.
 
-    `notes` say what is legal but worth knowing about it; those of a body are with the
-    program around it.
+    `notes` are remarks for the user, such as a rule of the layout that does not apply.
+    The notes of a body belong to the program that contains it.
     """
 
     mesh: Mesh
@@ -189,67 +189,59 @@ class Program:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LoopStep:
-    """A program that runs many times; see `graph.Loop`.
+    """A program that runs once for each iteration; see `graph.Loop`.
 
-    In each turn `turn`, `states` and `rows` are given to the body, whose results are
-    states, sums and what is stacked; the states' first values are `starts`, rows are of
-    `walked`.
+    The arguments of the body are the index of the iteration, the carries, and one
+    element of each scanned input. Its results are the next carries, terms of sums, and
+    outputs to be stacked.
     """
 
     node: Node
     body: Program
-    test: Program | None
-    iteration: Value
-    carries: tuple[Value, ...]
-    elements: tuple[Value, ...]
-    initial_values: tuple[Value, ...]
-    scanned_inputs: tuple[Value, ...]
+    test: Program | None  # whether there is another iteration; None: the count is known
+    iteration: Value  # argument of the body: the index of the iteration
+    carries: tuple[Value, ...]  # arguments of the body
+    elements: tuple[Value, ...]  # arguments of the body
+    initial_values: tuple[Value, ...]  # of the carries
+    scanned_inputs: tuple[Value, ...]  # of the elements
     captured_values: tuple[Value, ...]  # of the surrounding program
     outs: tuple[Value, ...]
     wait_for: Value | None = None  # does not run before this value exists
 
     @property
     def op(self) -> Loop:
-        """What it carries out."""
+        """The op of the node."""
         assert isinstance(self.node.op, Loop)
         return self.node.op
 
     @property
     def inputs(self) -> list[Value]:
-        """All values that it needs."""
-        every = (
-            *self.initial_values,
-            *self.scanned_inputs,
-            *self.captured_values,
-            self.wait_for,
-        )
-        return [v for v in every if v is not None]
+        """The values that it depends on, `wait_for` included."""
+        inputs = [*self.initial_values, *self.scanned_inputs, *self.captured_values]
+        return inputs if self.wait_for is None else [*inputs, self.wait_for]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BranchStep:
-    """One of two programs, chosen by a value that is the same on all devices."""
+    """One of two programs, chosen by a boolean that is equal on all devices."""
 
     node: Node
     predicate: Value
-    bodies: tuple[Program, Program]
+    bodies: tuple[Program, Program]  # where `predicate` is true, where it is false
     captured_values: tuple[Value, ...]  # of the surrounding program
     outs: tuple[Value, ...]
     wait_for: Value | None = None  # does not run before this value exists
 
     @property
     def inputs(self) -> list[Value]:
-        """All values that it needs."""
-        return [
-            v
-            for v in (self.predicate, *self.captured_values, self.wait_for)
-            if v is not None
-        ]
+        """The values that it depends on, `wait_for` included."""
+        inputs = [self.predicate, *self.captured_values]
+        return inputs if self.wait_for is None else [*inputs, self.wait_for]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class CallStep:
-    """One run of a program that is planned once and runs at several places; see
+    """One run of a program that is planned once and called several times; see
     `graph.Call`.
     """
 
@@ -263,13 +255,13 @@ class CallStep:
 
     @property
     def op(self) -> Call:
-        """What it carries out."""
+        """The op of the node."""
         assert isinstance(self.node.op, Call)
         return self.node.op
 
     @property
     def inputs(self) -> list[Value]:
-        """All values that it needs."""
+        """The values that it depends on, `wait_for` included."""
         return [*self.arguments, *self.captured_values, *self.wait_for]
 
 
@@ -288,19 +280,21 @@ Step = (
 
 
 def inputs_of(step: Step) -> Iterable[Value]:
-    """Returns the values that a step works on."""
+    """Returns the values that a step computes on."""
     if isinstance(step, ReadStep):
         return ()
+    if isinstance(step, WriteStep):
+        return step.values
     if isinstance(step, Bucket):
-        return [reshard.src for reshard in step.reductions]
+        return [reduction.src for reduction in step.reductions]
     if isinstance(step, (Compute, LoopStep, BranchStep, CallStep)):
         return step.inputs
-    return step.values if isinstance(step, WriteStep) else (step.src,)
+    return (step.src,)
 
 
 def dependencies_of(step: Step) -> Iterable[Value]:
-    """Returns the values that must be there before a step runs: those that it reads,
-    and more.
+    """Returns the values that must exist before a step runs: its inputs, and the value
+    that a reshard waits for.
     """
     if isinstance(step, ReshardStep) and step.wait_for is not None:
         return step.src, step.wait_for
@@ -312,33 +306,37 @@ def outputs_of(step: Step) -> tuple[Value, ...]:
     if isinstance(step, (WriteStep, Compute, LoopStep, BranchStep, CallStep)):
         return step.outs
     if isinstance(step, Bucket):
-        return tuple(reshard.out for reshard in step.reductions)
+        return tuple(reduction.out for reduction in step.reductions)
     return (step.out,)
 
 
 def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[Value]:
-    """Returns what loops stack and other loops walk along, element by element, and
-    nothing else uses.
+    """Returns the stacked outputs of loops that only other loops scan, element by
+    element.
 
-    It need not become one tensor.
+    A runtime can keep such a value as a list: it need not become one tensor.
     """
-    stacks = {
-        v
+    stacked = {
+        value
         for step in steps
         if isinstance(step, LoopStep)
-        for v in step.outs[step.op.states + step.op.sums :]
+        for value in step.outs[step.op.states + step.op.sums :]
     }
     for step in steps:
-        stacks.difference_update(
-            _as_tensors(step) if isinstance(step, LoopStep) else dependencies_of(step)
-        )
-    return stacks.difference(results)
+        if isinstance(step, LoopStep):
+            stacked.difference_update(_tensor_inputs(step))
+        else:
+            stacked.difference_update(dependencies_of(step))
+    return stacked.difference(results)
 
 
-def _as_tensors(step: LoopStep) -> Iterator[Value]:
-    """Yields what a loop needs as one tensor: what it walks along another dimension
-    than the first counts as well."""
-    yield from (*step.initial_values, *step.captured_values)
+def _tensor_inputs(step: LoopStep) -> Iterator[Value]:
+    """Yields the values that a loop needs as one tensor each.
+
+    Among them are scanned inputs whose scanned dimension is not their first one.
+    """
+    yield from step.initial_values
+    yield from step.captured_values
     if step.wait_for is not None:
         yield step.wait_for
     for value in step.scanned_inputs:
@@ -348,17 +346,19 @@ def _as_tensors(step: LoopStep) -> Iterator[Value]:
 
 
 def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
-    """Yields all steps, those of loops and branches too, each with how often it runs at
-    most.
+    """Yields all steps, those of bodies too, each with the most times that it runs.
 
-    Of a loop whose number of turns only a run tells, one turn counts.
+    A while loop counts as one iteration.
     """
     for step in program.steps:
         yield step, times
         if isinstance(step, LoopStep):
-            for body in (step.test, step.body):
-                if body is not None:
-                    yield from walk(body, times * (step.op.turns or 1))
-        elif isinstance(step, (BranchStep, CallStep)):
-            for body in step.bodies if isinstance(step, BranchStep) else (step.body,):
+            iterations = times * (step.op.turns or 1)
+            if step.test is not None:
+                yield from walk(step.test, iterations)
+            yield from walk(step.body, iterations)
+        elif isinstance(step, BranchStep):
+            for body in step.bodies:
                 yield from walk(body, times)
+        elif isinstance(step, CallStep):
+            yield from walk(step.body, times)

@@ -215,9 +215,11 @@ def test_nothing_becomes_a_partial_sum(old, new):
 
 def test_a_window_that_one_slice_has_already_is_exchanged_for_the_others():
     before = Window(lambda a: max(a - 1, 0), lambda b: b)
-    assert not reads_local_only(before, size=8, rows=4, parts=2)
-    assert reads_local_only(Window(lambda a: a, lambda b: b), size=8, rows=4, parts=2)
-    assert elements_received(before, size=8, rows=4, parts=2) == 1
+    assert not reads_local_only(before, factor_size=8, input_size=4, num_shards=2)
+    assert reads_local_only(
+        Window(lambda a: a, lambda b: b), factor_size=8, input_size=4, num_shards=2
+    )
+    assert elements_received(before, factor_size=8, input_size=4, num_shards=2) == 1
 
 
 def test_what_moves_cost():
