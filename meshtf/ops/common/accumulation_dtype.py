@@ -1,4 +1,4 @@
-"""The data type in which half floats are added up."""
+"""The data type in which float16 and bfloat16 are accumulated: float32."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from meshtf.names import wide
 
 
 def widen(x: Any) -> Any:
-    """Returns a TensorFlow tensor in the type of statistics."""
+    """Returns the TensorFlow tensor x, cast to float32 if it is float16 or bfloat16."""
     return tf.cast(x, wide(x.dtype.name))

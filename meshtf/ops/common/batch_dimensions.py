@@ -1,16 +1,19 @@
-"""Which dimensions come from a batch of which a microbatch is worked on, and where its
-rows lie.
+"""Maps dimensions that were made of a microbatch's examples back to the batch.
 
-    with microbatch("batch", 4, number):                     # rows number, number + 4, ...
+    with microbatch("batch", 4, index):          # examples index, index + 4, ... of the batch
       y = mtf.merge(x, ["batch", "length"], "tokens")
-      y = mtf.dropout(y, 0.1)                                # the masks of the tokens of these rows
+      y = mtf.dropout(y, 0.1)                    # the mask that the batch has for these tokens
 
-`rename`, `merge`, `split_dim` and `reshape` note here what they make of the dimensions
-of a batch. A dimension is a row of *digits*, the major one first: index = digit * size
-of those after it + ... One that has a microbatch's rows as one of its digits has a
-place in the batch, element by element. A piece of them has none, since another piece of
-the batch was cut otherwise: groups of 4 rows of a microbatch are no groups of the
-batch. There random ops draw numbers that differ by microbatch.
+A random op inside a microbatch must draw the numbers that it would draw for the same
+elements of the batch. For this, `rename`, `merge`, `split_dim` and `reshape` record here
+what they make of the batch's dimension.
+
+An index of a dimension is written in mixed radix, as *digits* with the major one first:
+index = digit * (product of the sizes of the digits after it) + ... Where one digit
+counts all examples of the microbatch, each index has a known index in the batch. Where a
+dimension holds only a section of that digit it has none: the batch would have been split
+into other sections, since groups of 4 examples of a microbatch are not groups of the
+batch. Random ops then draw numbers that differ by microbatch.
 """
 
 from __future__ import annotations
@@ -26,275 +29,331 @@ from meshtf.names import Dimension, Shape
 
 
 class Digit(NamedTuple):
-    """A part of an index: some of a microbatch's rows, or (batch None)
-    anything else.
+    """One digit of a mixed-radix index.
+
+    It counts examples of a microbatch, or anything else if `batch` is None.
     """
 
-    batch: str | None
+    batch: str | None  # the microbatch's dimension
     size: int
-    stride: int = 1  # in rows of the microbatch; 0: nobody knows
-    whole: int = 0  # how many rows the microbatch has
+    stride: int = 1  # in examples of the microbatch; 0: not known
+    num_examples: int = 0  # of the microbatch
 
     @property
-    def is_piece(self) -> bool:
-        """Whether it is not all of the microbatch's rows."""
-        return self.batch is not None and (self.stride != 1 or self.size != self.whole)
+    def counts_examples(self) -> bool:
+        """Whether it counts examples of a microbatch."""
+        return self.batch is not None
+
+    @property
+    def is_section(self) -> bool:
+        """Whether it counts only a section of the microbatch's examples."""
+        if not self.counts_examples:
+            return False
+        return self.stride != 1 or self.size != self.num_examples
 
 
 Digits = tuple[Digit, ...]
-_TWO_MEANINGS: Digits = (Digit("", 0),)
+DigitsByDim = dict[tuple[str, int], Digits]  # by name and size of a dimension
+_AMBIGUOUS: Digits = (Digit("", 0),)  # of a dimension that was made in two ways
 
 
 class Microbatch(NamedTuple):
-    """Rows number, number + microbatches, ... of a batch."""
+    """Examples index, index + num_microbatches, ... of a batch."""
 
-    microbatches: int
-    number: Any  # an int, or a scalar int32 tensor
-    placed: bool = True  # whether a row's place in the batch is known
+    num_microbatches: int
+    index: Any  # an int, or a scalar int32 tensor
+    has_batch_indices: bool = True  # whether examples have known indices in the batch
 
 
 class Strided(NamedTuple):
-    """Index i of `dim` is (i // inner * microbatches + number) * inner + i % inner in
-    the batch.
+    """Index i of `dim` is index
+    (i // inner_size * num_microbatches + microbatch) * inner_size + i % inner_size
+    of the batch.
     """
 
     dim: str
-    microbatches: int
-    inner: int
+    num_microbatches: int
+    inner_size: int
 
 
 class UnknownIndex(NamedTuple):
-    """An index in the batch that nobody knows, which is an error for random
-    ops alone.
-    """
+    """An ambiguous index in the batch. Only random ops raise its error."""
 
     error: PlanError
 
 
 class MicrobatchState:
-    """The microbatches in force, by their dimension, and the dimensions that were made
-    of them.
-    """
+    """The active microbatches by dimension, and the digits of dimensions made of them."""
 
     def __init__(
         self,
         microbatches: Mapping[str, Microbatch],
-        known: dict[tuple[str, int], Digits],
+        digits_by_dim: DigitsByDim,
     ) -> None:
-        self.microbatches, self.known = dict(microbatches), known
+        self.microbatches = dict(microbatches)
+        self.digits_by_dim = digits_by_dim
 
     def digits(self, dim: Dimension) -> Digits:
-        """Returns what a dimension is made of."""
-        known = self.known.get((dim.name, dim.size))
-        if known is not None:
-            return known
+        """Returns the digits of an index of `dim`."""
+        recorded = self.digits_by_dim.get((dim.name, dim.size))
+        if recorded is not None:
+            return recorded
         if dim.name in self.microbatches:
             return (Digit(dim.name, dim.size, 1, dim.size),)
         return (Digit(None, dim.size),)
 
-    def note(self, dim: Dimension, digits: Digits) -> None:
-        """Remembers what a dimension is made of."""
+    def record(self, dim: Dimension, digits: Digits) -> None:
+        """Records the digits of `dim`; two different records make it ambiguous."""
         key = dim.name, dim.size
-        if _TWO_MEANINGS[0] in digits:
-            if key not in self.known and dim.name not in self.microbatches:
-                self.known[key] = _TWO_MEANINGS
-        elif self.known.setdefault(key, _joined(digits)) != _joined(digits):
-            self.known[key] = _TWO_MEANINGS
+        if _AMBIGUOUS[0] in digits:
+            if key not in self.digits_by_dim and dim.name not in self.microbatches:
+                self.digits_by_dim[key] = _AMBIGUOUS
+            return
+        digits = _merge_adjacent(digits)
+        if self.digits_by_dim.setdefault(key, digits) != digits:
+            self.digits_by_dim[key] = _AMBIGUOUS
 
-    def within(
-        self, dim: str, count: int, number: Any, known: dict[tuple[str, int], Digits]
+    def nested(
+        self,
+        dim: str,
+        num_microbatches: int,
+        index: Any,
+        digits_by_dim: DigitsByDim,
     ) -> MicrobatchState:
-        """Returns the microbatches in force within one more."""
-        outer = self.microbatches.get(dim)
-        if outer is not None:  # a part of a part
-            number = number * outer.microbatches + outer.number
-            count, placed = count * outer.microbatches, outer.placed
-        else:
-            placed = not any(
-                name == dim and any(d.batch is not None for d in digits)
-                for (name, _), digits in self.known.items()
-            )
-        for key, digits in self.known.items():
-            if key[0] != dim and not any(d.batch == dim for d in digits):
-                known.setdefault(key, digits)
-        return MicrobatchState(
-            {**self.microbatches, dim: Microbatch(count, number, placed)}, known
-        )
+        """Returns the state inside one further microbatch.
 
-    def place(self, dim: Dimension) -> Strided | None:
-        """Returns where a dimension lies in the batch. Raises PlanError if there are
-        two answers.
+        Args:
+          dim: the dimension of its examples.
+          num_microbatches: into how many the batch is divided.
+          index: the index of this one.
+          digits_by_dim: where the digits of dimensions made inside are recorded.
+        """
+        outer = self.microbatches.get(dim)
+        if outer is not None:  # a microbatch of a microbatch
+            index = index * outer.num_microbatches + outer.index
+            num_microbatches *= outer.num_microbatches
+            has_batch_indices = outer.has_batch_indices
+        else:
+            has_batch_indices = not self._is_made_of_batch(dim)
+        for key, digits in self.digits_by_dim.items():
+            if key[0] != dim and not any(d.batch == dim for d in digits):
+                digits_by_dim.setdefault(key, digits)
+        microbatch = Microbatch(num_microbatches, index, has_batch_indices)
+        return MicrobatchState({**self.microbatches, dim: microbatch}, digits_by_dim)
+
+    def _is_made_of_batch(self, name: str) -> bool:
+        """Returns whether a dimension of this name was made of a batch's dimension."""
+        for (recorded_name, _), digits in self.digits_by_dim.items():
+            if recorded_name == name and any(d.counts_examples for d in digits):
+                return True
+        return False
+
+    def strided(self, dim: Dimension) -> Strided | None:
+        """Returns how indices of `dim` map to the batch; None if they have no index there.
+
+        Raises:
+          PlanError: the dimension is ambiguous.
         """
         digits = self.digits(dim)
-        if digits == _TWO_MEANINGS:
-            raise PlanError(
-                explain_error(
-                    f'dimension "{dim.name}" of size {dim.size} is made of the batch '
-                    "in two ways, or was another dimension before, so that nobody "
-                    "knows which random numbers are those of this microbatch.",
-                    **{"from": Source.here()},
-                    way_out="Give one of them another name where it is renamed, merged "
-                    "or split.",
-                )
-            )
-        rows = [k for k, d in enumerate(digits) if d.batch is not None]
-        if len(rows) != 1 or digits[rows[0]].is_piece:
+        if digits == _AMBIGUOUS:
+            raise _ambiguity_error(dim)
+        positions = [k for k, d in enumerate(digits) if d.counts_examples]
+        if len(positions) != 1:
             return None
-        batch = self.microbatches.get(digits[rows[0]].batch or "")
-        if batch is None or not batch.placed:
+        batch_digit = digits[positions[0]]
+        if batch_digit.is_section:
             return None
-        return Strided(
-            dim.name,
-            batch.microbatches,
-            math.prod(d.size for d in digits[rows[0] + 1 :]),
-        )
+        microbatch = self.microbatches.get(batch_digit.batch or "")
+        if microbatch is None or not microbatch.has_batch_indices:
+            return None
+        inner_size = math.prod(d.size for d in digits[positions[0] + 1 :])
+        return Strided(dim.name, microbatch.num_microbatches, inner_size)
 
-    def is_of_batch(self, dim: Dimension) -> bool:
-        """Returns whether a dimension has rows of a microbatch."""
-        return any(d.batch is not None for d in self.digits(dim))
+    def has_examples(self, dim: Dimension) -> bool:
+        """Returns whether indices of `dim` count examples of a microbatch."""
+        return any(d.counts_examples for d in self.digits(dim))
 
-    def number_of(self, dim: Dimension) -> Any:
-        """Returns the number of the microbatch whose rows a dimension has."""
-        return next(
-            self.microbatches[d.batch].number
-            for d in self.digits(dim)
-            if d.batch is not None
-        )
+    def index_of(self, dim: Dimension) -> Any:
+        """Returns the index of the microbatch whose examples `dim` counts."""
+        names = [d.batch for d in self.digits(dim) if d.batch is not None]
+        return self.microbatches[names[0]].index
 
-    def count(self, name: str) -> int:
-        """Returns how many microbatches have rows of a dimension of this name: 1 if it
-        is another.
+    def num_microbatches(self, name: str) -> int:
+        """Returns into how many microbatches the examples of a dimension are divided.
+
+        It is 1 for a dimension that counts no examples.
         """
         if name in self.microbatches:
-            return self.microbatches[name].microbatches
-        found = [
-            d.batch
-            for (known, _), digits in self.known.items()
-            for d in digits
-            if known == name
-        ]
-        return max((self.microbatches[b].microbatches for b in found if b), default=1)
+            return self.microbatches[name].num_microbatches
+        counts = [1]
+        for (recorded_name, _), digits in self.digits_by_dim.items():
+            if recorded_name != name:
+                continue
+            for digit in digits:
+                if digit.batch:
+                    counts.append(self.microbatches[digit.batch].num_microbatches)
+        return max(counts)
 
     @property
-    def numbers(self) -> list[Any]:
-        """The numbers of all microbatches in force."""
-        return [m.number for m in self.microbatches.values()]
+    def indices(self) -> list[Any]:
+        """The indices of all active microbatches."""
+        return [m.index for m in self.microbatches.values()]
+
+
+def _ambiguity_error(dim: Dimension) -> PlanError:
+    return PlanError(
+        explain_error(
+            f'dimension "{dim.name}" of size {dim.size} is made of the batch '
+            "in two ways, or was another dimension before. So it is ambiguous "
+            "which random numbers are those of this microbatch.",
+            **{"from": Source.here()},
+            way_out="Give one of them another name where it is renamed, merged "
+            "or split.",
+        )
+    )
 
 
 def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
-    """Notes that dimensions of a shape got other names."""
-    part = current().part
-    if part is not None and not _of_ops_alone((*pairs, *pairs.values())):
-        found = [
-            (Dimension(new, shape[old]), part.digits(shape.dim(old)))
-            for old, new in pairs.items()
-        ]
-        for dim, digits in found:
-            part.note(dim, digits)
+    """Records that dimensions of a shape got other names: pairs of old and new."""
+    microbatches = current().part
+    if microbatches is None or _has_internal_name((*pairs, *pairs.values())):
+        return
+    # All digits are read before any is recorded: names may be exchanged.
+    records = [
+        (Dimension(new, shape[old]), microbatches.digits(shape.dim(old)))
+        for old, new in pairs.items()
+    ]
+    for dim, digits in records:
+        microbatches.record(dim, digits)
 
 
 def record_reshape(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
-    """Notes that dimensions became others, in row-major order."""
-    part = current().part
-    if part is None or _of_ops_alone(d.name for d in (*old, *new)):
+    """Records that dimensions `old` became dimensions `new`, in row-major order."""
+    microbatches = current().part
+    if microbatches is None or _has_internal_name(d.name for d in (*old, *new)):
         return
-    digits = [d for dim in old for d in part.digits(dim)]
-    for dim, found in zip(new, _shared_out(digits, [d.size for d in new])):
-        if dim not in old or part.digits(dim) != found:
-            part.note(dim, found)
+    old_digits: list[Digit] = []
+    for dim in old:
+        old_digits.extend(microbatches.digits(dim))
+    new_digits = _distribute(old_digits, [dim.size for dim in new])
+    for dim, digits in zip(new, new_digits):
+        if dim not in old or microbatches.digits(dim) != digits:
+            microbatches.record(dim, digits)
 
 
-def _of_ops_alone(names: Iterable[str]) -> bool:
-    """Returns whether ops split a dimension for a while: with names that no
-    user has.
-    """
+def _has_internal_name(names: Iterable[str]) -> bool:
+    """Returns whether a name is one that only ops give, for a temporary dimension."""
     return any(name.startswith(".") for name in names)
 
 
 def index_in_batch(dim: Dimension, index: Any) -> Any:
-    """Returns which element of the batch an element of a dimension is: another one in
-    each microbatch; an `UnknownIndex` where there are two answers."""
-    part = current().part
-    if part is None or not part.is_of_batch(dim):
+    """Returns the index in the batch of an element of `dim`, for use in a random key.
+
+    Where there is no such index, the result differs by microbatch. Where it is
+    ambiguous, it is an `UnknownIndex`.
+    """
+    microbatches = current().part
+    if microbatches is None or not microbatches.has_examples(dim):
         return index
     try:
-        place = part.place(dim)
+        strided = microbatches.strided(dim)
     except PlanError as error:
         return UnknownIndex(error)
-    if place is not None and place.inner == 1:
-        return index * place.microbatches + part.number_of(dim)
-    if place is not None:
-        row = (index // place.inner) * place.microbatches + part.number_of(dim)
-        return row * place.inner + index % place.inner
-    for batch in part.microbatches.values():
-        index = index * batch.microbatches + batch.number
-    return index
+    if strided is None:
+        for microbatch in microbatches.microbatches.values():
+            index = index * microbatch.num_microbatches + microbatch.index
+        return index
+    num_microbatches = strided.num_microbatches
+    inner_size = strided.inner_size
+    microbatch_index = microbatches.index_of(dim)
+    if inner_size == 1:
+        return index * num_microbatches + microbatch_index
+    example = index // inner_size
+    example_in_batch = example * num_microbatches + microbatch_index
+    return example_in_batch * inner_size + index % inner_size
 
 
-def _shared_out(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
-    """Returns the digits of dimensions of these sizes, that have these
-    digits together.
+def _distribute(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
+    """Returns the digits of each of several dimensions of the given sizes.
+
+    Args:
+      digits: of the index over all of these dimensions in row-major order.
+      sizes: of the dimensions.
     """
-    if _TWO_MEANINGS[0] in digits:
-        return [_TWO_MEANINGS] * len(sizes)
-    left = deque(d for d in digits if d.size > 1 or d.batch is not None)
-    found = []
+    if _AMBIGUOUS[0] in digits:
+        return [_AMBIGUOUS] * len(sizes)
+    remaining = deque(d for d in digits if d.size > 1 or d.counts_examples)
+    result = []
     for k, size in enumerate(sizes):
-        mine: list[Digit] = []
-        while left and (
-            size > 1
-            or left[0].size == 1
-            and sizes[k + 1 : k + 2] != [1]
-            or not mine
-            and left[0].size == 1
-        ):
-            digit = left.popleft()
-            if digit.size > size and digit.size % size == 0:
-                rest = digit.size // size
-                left.appendleft(digit._replace(size=rest))
-                # Of what is no batch, all pieces of a size are alike, whatever they
-                # were cut from.
-                stride = 1 if digit.batch is None else digit.stride * rest
-                digit = digit._replace(size=size, stride=stride)
-            elif size % digit.size:
-                return _unknown(digits, sizes)
-            mine.append(digit)
-            size //= digit.size
-        found.append(_joined(mine))
-    return found
+        next_is_one = sizes[k + 1 : k + 2] == [1]
+        dim_digits = _take_digits(remaining, size, next_is_one)
+        if dim_digits is None:
+            return _unknown_digits(digits, sizes)
+        result.append(_merge_adjacent(dim_digits))
+    return result
 
 
-def _unknown(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
-    """Returns digits of dimensions of which nobody knows where they have the batch."""
-    batch = next((d for d in digits if d.batch is not None), None)
-    return [
-        (
-            Digit(None, size)
-            if batch is None
-            else Digit(batch.batch, size, 0, batch.whole),
-        )
-        for size in sizes
-    ]
+def _take_digits(
+    remaining: deque[Digit], size: int, next_is_one: bool
+) -> list[Digit] | None:
+    """Takes the digits of one dimension from the start of `remaining`, which changes.
+
+    Args:
+      remaining: the digits of this dimension and of those after it.
+      size: of this dimension.
+      next_is_one: whether the next dimension has size 1, and so takes the next digit of
+        size 1.
+
+    Returns the digits, or None if no product of digits is `size`.
+    """
+    result: list[Digit] = []
+    while remaining:
+        may_take_one = not next_is_one or not result
+        if size <= 1 and not (remaining[0].size == 1 and may_take_one):
+            break
+        digit = remaining.popleft()
+        if digit.size > size and digit.size % size == 0:
+            rest = digit.size // size
+            remaining.appendleft(digit._replace(size=rest))
+            # Sections that count no examples are all equal, wherever they come from.
+            stride = 1 if digit.batch is None else digit.stride * rest
+            digit = digit._replace(size=size, stride=stride)
+        elif size % digit.size:
+            return None
+        result.append(digit)
+        size //= digit.size
+    return result
 
 
-def _joined(digits: Sequence[Digit]) -> Digits:
-    """Returns digits with neighbours as one that are one number."""
-    found: list[Digit] = []
+def _unknown_digits(digits: Sequence[Digit], sizes: Sequence[int]) -> list[Digits]:
+    """Returns digits of dimensions whose examples have unknown strides."""
+    batch_digit = next((d for d in digits if d.counts_examples), None)
+    if batch_digit is None:
+        return [(Digit(None, size),) for size in sizes]
+    name = batch_digit.batch
+    num_examples = batch_digit.num_examples
+    return [(Digit(name, size, 0, num_examples),) for size in sizes]
+
+
+def _merge_adjacent(digits: Sequence[Digit]) -> Digits:
+    """Returns the digits, with adjacent ones merged where they count as one digit."""
+    merged: list[Digit] = []
     for digit in digits:
-        last = found[-1] if found else None
-        if (
-            last is not None
-            and last.batch == digit.batch
-            and (
-                digit.batch is None
-                or last.whole == digit.whole
-                and digit.stride
-                and last.stride == digit.size * digit.stride
-            )
-        ):
-            digit = Digit(
-                digit.batch, last.size * digit.size, digit.stride, digit.whole
-            )
-            found.pop()
-        found.append(digit)
-    return tuple(found)
+        if merged and _are_mergeable(merged[-1], digit):
+            size = merged.pop().size * digit.size
+            digit = Digit(digit.batch, size, digit.stride, digit.num_examples)
+        merged.append(digit)
+    return tuple(merged)
+
+
+def _are_mergeable(major: Digit, minor: Digit) -> bool:
+    """Returns whether two adjacent digits count as one: (i, j) -> i * minor.size + j."""
+    if major.batch != minor.batch:
+        return False
+    if minor.batch is None:
+        return True
+    return (
+        major.num_examples == minor.num_examples
+        and minor.stride > 0
+        and major.stride == minor.size * minor.stride
+    )

@@ -1,14 +1,14 @@
 """Broadcasting by names, and the rules for data types that pointwise ops share.
 
-Tensors meet by names: [batch d] + [d] and [d batch] * [batch] both work. One of them
-has all names of the others: [batch] * [d] is refused, since a name that is misspelt
-would pair all with all, too; `mtf.outer` does that. `align` turns the axes of
-a tensor so that TensorFlow broadcasts the rest by itself; where nothing must turn it
-adds no op:
+Dimensions are matched by name: [batch d] + [d] and [d batch] * [batch] both work. One
+operand must have all names of the others: [batch] * [d] is an error, since a misspelt
+name would give an outer product as well; `mtf.outer` computes that. `align` transposes
+and reshapes an operand so that TensorFlow's broadcasting does the rest. It adds an op
+only where it must:
 
-    [d batch] with the output [batch d]                 a transposition
-    [batch] with the output [batch d]                   a reshape to [batch, 1], which moves nothing
-    [d] or [batch d] with the output [batch d]          nothing
+    [d batch] with the output [batch d]                 a transpose
+    [batch] with the output [batch d]                   a reshape to [batch, 1] without a copy
+    [d] or [batch d] with the output [batch d]          no op
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,21 +28,27 @@ from meshtf.ops.common.local_reshape import reshape, transpose
 
 
 def align(x: Any, shape: Shape, out: Shape) -> Any:
-    """Returns the TensorFlow tensor x[shape] with its axes where broadcasting to `out`
-    finds them.
+    """Returns the TensorFlow tensor x[shape] in a form that broadcasts to `out`.
+
+    Its dimensions are in the order of `out`, with size 1 for those that x lacks, except
+    for leading ones.
     """
-    names, order = shape.names, out.names
-    present = [n for n in order if n in shape]
-    if tuple(present) != names:
-        x = transpose(x, [shape.index(n) for n in present])
-    if tuple(present) == order[len(order) - len(present) :]:
+    order = out.names
+    present = tuple(name for name in order if name in shape)
+    if present != shape.names:
+        x = transpose(x, [shape.index(name) for name in present])
+    trailing = order[len(order) - len(present) :]
+    if present == trailing:
         return x
-    return reshape(x, [shape.get(n) for n in order[out.index(present[0]) :]])
+    start = out.index(present[0])
+    return reshape(x, [shape.get(name) for name in order[start:]])
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:
-    """Returns the shape that broadcasting by names gives. Raises ShapeError where sizes
-    clash.
+    """Returns the shape to which shapes broadcast by name.
+
+    Raises:
+      ShapeError: a dimension has two sizes.
     """
     sizes: dict[str, int] = {}
     for shape in shapes:
@@ -52,115 +58,123 @@ def broadcast_shape(*shapes: Shape) -> Shape:
                     explain_error(
                         f"dimension {d.name!r} has the sizes {sizes[d.name]} and "
                         f"{d.size}.",
-                        way_out="Tensors meet by names: mtf.rename one of the "
-                        "dimensions if they are different things.",
+                        way_out="Dimensions are matched by name: mtf.rename one of "
+                        "them if they are different dimensions.",
                     )
                 )
     return functools.reduce(Shape.union, shapes)
 
 
-class _Pairs(threading.local):
-    """Whether tensors may meet of which none has all names: see `allow_outer_broadcast`."""
+class _OuterBroadcast(threading.local):
+    """Whether operands of which none has all names may broadcast, in this thread."""
 
     allowed = False
 
 
-_pairs = _Pairs()
+_outer_broadcast = _OuterBroadcast()
 
 
 @contextlib.contextmanager
 def allow_outer_broadcast() -> Iterator[None]:
-    """Lets tensors meet in a `with` block of which none has all names."""
-    before, _pairs.allowed = _pairs.allowed, True
+    """Allows operands of which none has all names to broadcast in a `with` block."""
+    before = _outer_broadcast.allowed
+    _outer_broadcast.allowed = True
     try:
         yield
     finally:
-        _pairs.allowed = before
+        _outer_broadcast.allowed = before
 
 
 def broadcast_operands(function: str, *xs: Any) -> list[Any]:
-    """Returns tensors, of which one has the names of all others unless that is not
-    wanted.
+    """Returns the operands of a pointwise function, with variables read.
 
-    Variables are read: in a loop over them a read has fewer names than the variable.
-    Rules of gradients combine again what was combined before: they are not asked.
+    One of them must have all names, unless outer broadcasting is allowed. Gradient rules
+    are not checked, since they combine what the forward pass combined. Variables are read
+    before the check: inside a Repeat, the value of a variable lacks the layers' dimension.
+
+    Args:
+      function: its public name, for the error.
+      *xs: tensors, variables and Python numbers.
 
     Raises:
-      ShapeError: no shape has all names.
+      ShapeError: no operand has all names.
     """
-    xs = tuple(x.tensor() if hasattr(x, "tensor") else x for x in xs)
-    shapes = [x.shape for x in xs if isinstance(x, Tensor)]
-    names = {n for shape in shapes for n in shape.names}
-    if (
-        not shapes
-        or any(len(shape) == len(names) for shape in shapes)
-        or _pairs.allowed
-        or current().primals
-    ):
-        return list(xs)
+    operands = [x.tensor() if hasattr(x, "tensor") else x for x in xs]
+    in_gradient_rule = bool(current().primals)
+    if _outer_broadcast.allowed or in_gradient_rule:
+        return operands
+    shapes = [x.shape for x in operands if isinstance(x, Tensor)]
+    names: set[str] = set()
+    for shape in shapes:
+        names.update(shape.names)
+    if shapes and all(len(shape) < len(names) for shape in shapes):
+        raise _no_common_shape(function, shapes, names)
+    return operands
+
+
+def _no_common_shape(
+    function: str, shapes: Sequence[Shape], names: Iterable[str]
+) -> ShapeError:
+    """Returns the error of operands of which none has all `names`."""
     longest = max(shapes, key=len)
-    lacking = [n for n in names if n not in longest]
-    close = near_misses(lacking[0], longest.names)
-    raise ShapeError(
+    absent = next(name for name in names if name not in longest)
+    close = near_misses(absent, longest.names)
+    suggestion = f" Did you mean {close}?" if close else ""
+    return ShapeError(
         explain_error(
             f"{function} takes tensors of which one has the dimensions of all others; "
-            f'here none does: {longest!r} lacks "{lacking[0]}".'
-            + (f" Did you mean {close}?" if close else ""),
+            f'here none does: {longest!r} lacks "{absent}".{suggestion}',
             inputs=" ".join(map(repr, shapes)),
             **{"from": Source.here()},
             way_out=f"For all pairs of elements write mtf.outer(x, y, mtf.{function}), "
-            "or mtf.einsum for products; mtf.broadcast makes more dimensions, "
-            "mtf.rename others.",
+            "or mtf.einsum for products; mtf.broadcast adds dimensions, "
+            "mtf.rename renames them.",
         )
     )
 
 
 def sum_to_shape(dy: Tensor | None, x: Tensor) -> Tensor | None:
-    """Returns a broadcast cotangent summed over the names that x lacks, in
-    x's order.
+    """Returns the cotangent dy of a broadcast result, reduced to the shape of x.
+
+    It is summed over the names that x lacks, and transposed to x's order.
     """
     if dy is None or dy.shape == x.shape:
         return dy
     extra = [n for n in dy.shape.names if n not in x.shape]
     if extra:
         dy = OPERATORS["reduce_sum"](dy, extra)
-    return (
-        dy if dy.shape == x.shape else OPERATORS["transpose"](dy, list(x.shape.names))
-    )
+    if dy.shape == x.shape:
+        return dy
+    return OPERATORS["transpose"](dy, list(x.shape.names))
 
 
 def is_scalar(x: Any) -> bool:
-    """Whether x is a plain number, which becomes an attribute of an op instead of a
-    tensor.
+    """Returns whether x is a Python or NumPy scalar.
+
+    Such a value becomes an attribute of an op, and not an input.
     """
-    return (
-        isinstance(x, (bool, int, float, complex, np.generic))
-        or isinstance(x, np.ndarray)
-        and not x.ndim
-    )
+    if isinstance(x, np.ndarray):
+        return x.ndim == 0
+    return isinstance(x, (bool, int, float, complex, np.generic))
 
 
 def python_scalar(x: Any) -> Any:
-    """Returns a number as a Python number, which is the same in every op that
-    holds it.
-    """
+    """Returns a NumPy scalar as a Python number, so that equal ops compare as equal."""
     return x.item() if isinstance(x, (np.generic, np.ndarray)) else x
 
 
 def check_scalar(value: Any, dtype: str) -> None:
-    """Raises DTypeError if `value` is no number of this type."""
+    """Raises DTypeError if a tensor of type `dtype` cannot hold `value`."""
     if isinstance(value, bool) and dtype != "bool":
-        way_out = "Write 0 or 1 instead of a truth value."
+        way_out = "Write 0 or 1 instead of a boolean."
     elif not isinstance(value, bool) and dtype == "bool":
-        way_out = 'Turn the tensor into numbers first, with mtf.cast(x, "int32").'
+        way_out = 'Convert the tensor to integers, with mtf.cast(x, "int32").'
     elif isinstance(value, complex) and not is_complex(dtype):
-        way_out = (
-            'Make complex numbers of the tensor first, with mtf.cast(x, "complex64").'
-        )
+        way_out = 'Convert the tensor to complex, with mtf.cast(x, "complex64").'
     elif isinstance(value, float) and is_integer(dtype):
-        way_out = 'Make floats of the tensor with mtf.cast(x, "float32"), or write an integer.'
+        way_out = 'Convert the tensor with mtf.cast(x, "float32"), or write an integer.'
     elif is_integer(dtype) and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-        way_out = 'Turn the tensor into a wider type first, with mtf.cast(x, "int64").'
+        way_out = 'Convert the tensor to a wider type, with mtf.cast(x, "int64").'
     else:
         return
     raise DTypeError(

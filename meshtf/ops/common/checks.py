@@ -22,7 +22,7 @@ from meshtf.names.arguments import as_dim
 
 
 def require_floating(x: Spec, function: str) -> None:
-    """Refuses tensors that are not of floats. Raises DTypeError."""
+    """Raises DTypeError if x is not of a floating type."""
     require_order(x.dtype, function)
     if not is_floating(x.dtype):
         raise DTypeError(
@@ -34,7 +34,7 @@ def require_floating(x: Spec, function: str) -> None:
 
 
 def same_dtype(*xs: Spec) -> str:
-    """Returns the common data type. Raises DTypeError if there is none."""
+    """Returns the data type of all xs. Raises DTypeError if they differ."""
     for x in xs:
         if x.dtype != xs[0].dtype:
             raise DTypeError(
@@ -46,33 +46,31 @@ def same_dtype(*xs: Spec) -> str:
     return xs[0].dtype
 
 
-def require_order(dtype: str, what: str) -> None:
-    """Refuses complex numbers, none of which is greater than another. Raises
-    DTypeError.
-    """
+def require_order(dtype: str, function: str) -> None:
+    """Raises DTypeError for a complex type: `function` needs numbers that have an order."""
     if is_complex(dtype):
         raise DTypeError(
             explain_error(
-                f"{what} does not take {dtype}: complex numbers have no order.",
-                way_out="Take a part of them: abs(x), mtf.real(x) or mtf.imag(x).",
+                f"{function} does not take {dtype}: complex numbers have no order.",
+                way_out="Use real numbers: abs(x), mtf.real(x) or mtf.imag(x).",
             )
         )
 
 
 def single_dim(dim: ShapeLike) -> Dimension:
-    """Returns the one dimension in "rows:16". Raises ShapeError where there are more or
-    none.
+    """Returns the dimension that a string such as "batch:16" describes.
+
+    Raises:
+      ShapeError: it describes none, or several.
     """
     dims = tuple(Shape(dim))
     if len(dims) != 1:
-        raise ShapeError(
-            f'one dimension is wanted here, such as "rows:16", not {dim!r}.'
-        )
+        raise ShapeError(f'one dimension is expected, such as "batch:16", not {dim!r}.')
     return dims[0]
 
 
 def require_dim(shape: Shape, *names: str) -> None:
-    """Refuses names that a shape lacks. Raises ShapeError."""
+    """Raises ShapeError if `shape` lacks one of the names."""
     for name in names:
         as_dim("dim", name, shape)
         if name not in shape:
@@ -80,34 +78,39 @@ def require_dim(shape: Shape, *names: str) -> None:
 
 
 def _absent(name: str, shape: Shape) -> str:
+    """Returns the message for a dimension that a shape lacks."""
     close = near_misses(name.partition(":")[0], shape.names)
-    return f'there is no dimension "{name}" in {shape!r}.' + (
-        f" Did you mean {close}?" if close else ""
-    )
+    suggestion = f" Did you mean {close}?" if close else ""
+    return f'there is no dimension "{name}" in {shape!r}.{suggestion}'
 
 
 def tensor_along(
     x: Any, dim: Any, name: str = "x", dim_name: str = "dim"
 ) -> tuple[Tensor, str]:
-    """Returns a tensor and the name of one of its dimensions, of what a public function
-    was given.
+    """Returns the arguments `x` and `dim` of a public function as a tensor and a name.
+
+    Args:
+      x: a tensor or variable.
+      dim: a name of one of its dimensions, or a `Dimension`.
+      name: the name of the argument x, for errors.
+      dim_name: the name of the argument dim, for errors.
 
     Raises:
       ArgumentError: x is no tensor, or `dim` neither a name nor a dimension.
       ShapeError: x has no such dimension, or another size of it.
     """
     x = as_tensor(name, x)
-    found = as_dim(dim_name, dim, x.shape)
-    if found not in x.shape:
+    axis = as_dim(dim_name, dim, x.shape)
+    if axis not in x.shape:
         raise ShapeError(
-            explain_error(_absent(found, x.shape), **{"from": Source.here()})
+            explain_error(_absent(axis, x.shape), **{"from": Source.here()})
         )
-    if isinstance(dim, Dimension) and x.shape[found] != dim.size:
+    if isinstance(dim, Dimension) and x.shape[axis] != dim.size:
         raise ShapeError(
             explain_error(
                 f"there is no dimension {dim!r} in {x.shape!r}.",
                 **{"from": Source.here()},
-                way_out=f'Take its size there, or its name alone: "{found}".',
+                way_out=f'Give its size in the tensor, or only its name: "{axis}".',
             )
         )
-    return x, found
+    return x, axis

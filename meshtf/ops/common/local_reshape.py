@@ -1,7 +1,8 @@
-"""Reshapes and transposes of a tensor, each made once in a trace.
+"""Reshapes and transposes of one device's tensor, each added to a trace once.
 
-Several products of one tensor want it in the same order, and ops are what tracing
-costs. What is computed again is not found here: its inputs are other tensors.
+Several matmuls of one tensor need it in the same order, and the number of ops determines
+how long tracing takes. A recomputed tensor is another tensor, so it shares no reshape
+with the one of the forward pass.
 
 >>> import tensorflow as tf
 >>> reshape(tf.zeros([2, 3]), [6]).shape
@@ -18,14 +19,17 @@ import tensorflow as tf
 from meshtf.ops.common.trace_cache import constant, once_per_trace
 
 
-def _of(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
-    """Returns what is made of x, in a trace once."""
-    return make() if tf.executing_eagerly() else once_per_trace((x.ref(), key), make)
+def _cached(x: Any, key: Hashable, make: Callable[[], Any]) -> Any:
+    """Returns make(), which depends on x and `key` alone; in a trace it is called once."""
+    if tf.executing_eagerly():
+        return make()
+    return once_per_trace((x.ref(), key), make)
 
 
 def reshape(x: Any, sizes: Sequence[int]) -> Any:
-    """Returns x with other sizes; x itself, or what it was reshaped from, if that has
-    them.
+    """Returns x with other sizes.
+
+    No op is added if x, or the tensor that x was reshaped from, has these sizes.
     """
     if x.shape == sizes:
         return x
@@ -33,7 +37,7 @@ def reshape(x: Any, sizes: Sequence[int]) -> Any:
         origin = x.op.inputs[0]
         if origin.shape.is_fully_defined():
             return reshape(origin, sizes)
-    return _of(
+    return _cached(
         x,
         ("reshape", *sizes),
         lambda: tf.raw_ops.Reshape(tensor=x, shape=constant(list(sizes))),
@@ -41,10 +45,10 @@ def reshape(x: Any, sizes: Sequence[int]) -> Any:
 
 
 def transpose(x: Any, order: Sequence[int]) -> Any:
-    """Returns x with its axes in another order; x itself if that is the same."""
+    """Returns x with its axes in another order; x itself if that is its order."""
     if list(order) == sorted(order):
         return x
-    return _of(
+    return _cached(
         x,
         ("transpose", *order),
         lambda: tf.raw_ops.Transpose(x=x, perm=constant(list(order))),

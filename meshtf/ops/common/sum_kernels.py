@@ -1,16 +1,15 @@
-"""Sums over dimensions of one device's tensor, by the kernel that is fastest for where
-they lie.
+"""Sums over axes of one device's tensor, by the fastest kernel for those axes.
 
     y = sum_over(x, [0, 1])       # x[16, 128, 1024] -> [1024]: 0.2 ms on one core, reduce_sum 1.5
 
-TensorFlow transposes what lies between dimensions that are summed, and sums rows with
-one accumulator for each column. So dimensions that do not lie side by side are summed
-one group after the other, the last one first, and leading ones by the kernel for
-gradients of biases.
+If the summed axes are not adjacent, TensorFlow transposes the axes between them. So
+`sum_over` sums one group of adjacent axes after another, from the last group to the
+first. Leading axes are summed by the kernel for gradients of biases (BiasAddGrad), since
+reduce_sum adds up the vectors along the remaining axes with one accumulator per column.
 
-XLA adds up windows that span all leading dimensions, whose rows lie far apart: such a
-sum, for the gradient of a bias, takes as long as a product. So it is made to sum the
-last of them by itself.
+XLA adds up windows that span all leading axes, and their elements are far apart in
+memory: the gradient of a bias then takes as long as a matmul. With a separate sum over
+the last of these axes it does not.
 """
 
 from __future__ import annotations
@@ -24,26 +23,47 @@ import tensorflow as tf
 from meshtf.graph import LocalContext
 from meshtf.ops.common.local_reshape import reshape
 
-_LARGE = 2**14  # elements: below that more ops cost more than they save
-_ROWS = 8  # rows: as few of them are added up as fast
+_LARGE = 2**14  # elements: for fewer, further ops cost more than they save
+_FEW_VECTORS = 8  # reduce_sum adds up as few as these as fast as BiasAddGrad
 
 
 def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -> Any:
-    """Returns the sum of x over some axes; `context` says whether XLA compiles it."""
-    if (
-        x.dtype == tf.float16
-    ):  # TensorFlow's kernels add these up in float16, not in float32
+    """Returns the sum of x over axes.
+
+    Args:
+      x: a TensorFlow tensor.
+      axes: which to sum over.
+      context: says whether XLA compiles the sum; None: it does not.
+    """
+    if x.dtype == tf.float16:
+        # TensorFlow's kernels accumulate float16 in float16, not in float32.
         return tf.cast(sum_over(tf.cast(x, tf.float32), axes, context), tf.float16)
-    axes, shape = sorted(axes), x.shape.as_list()
-    if not axes or x.dtype not in (tf.float32, tf.float64) or math.prod(shape) < _LARGE:
+    axes = sorted(axes)
+    shape = x.shape.as_list()
+    is_float = x.dtype in (tf.float32, tf.float64)
+    is_large = math.prod(shape) >= _LARGE
+    if not (axes and is_float and is_large):
         return tf.reduce_sum(x, axes)
-    first = next(i for i, a in enumerate(axes) if axes[-1] - a == len(axes) - 1 - i)
-    if first > 0:
-        return sum_over(tf.reduce_sum(x, axes[first:]), axes[:first], context)
-    kept = shape[len(axes) :]
-    if axes[0] > 0 or not kept or math.prod(shape[: len(axes)]) <= _ROWS:
+    start = _last_group_start(axes)
+    if start > 0:
+        partly_summed = tf.reduce_sum(x, axes[start:])
+        return sum_over(partly_summed, axes[:start], context)
+    summed = shape[axes[0] : axes[-1] + 1]
+    remaining = shape[len(axes) :]
+    if axes[0] > 0 or not remaining or math.prod(summed) <= _FEW_VECTORS:
         return tf.reduce_sum(x, axes)
     if context is not None and context.compiled and len(axes) > 1:
-        return tf.reduce_sum(context.apart(tf.reduce_sum(x, axes[:-1])), 0)
-    rows = x if len(kept) == 1 else reshape(x, [*shape[: len(axes)], math.prod(kept)])
-    return reshape(tf.raw_ops.BiasAddGrad(out_backprop=rows), kept)
+        partly_summed = tf.reduce_sum(x, axes[:-1])
+        return tf.reduce_sum(context.apart(partly_summed), 0)
+    if len(remaining) > 1:
+        x = reshape(x, [*summed, math.prod(remaining)])
+    total = tf.raw_ops.BiasAddGrad(out_backprop=x)
+    return reshape(total, remaining)
+
+
+def _last_group_start(axes: Sequence[int]) -> int:
+    """Returns the index in sorted `axes` at which its last run of adjacent axes starts."""
+    start = len(axes) - 1
+    while start > 0 and axes[start - 1] == axes[start] - 1:
+        start -= 1
+    return start

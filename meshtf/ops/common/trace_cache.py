@@ -1,10 +1,10 @@
-"""What a trace makes once: constants, and reshapes of the very same tensor.
+"""A cache of ops within one trace: constants, and reshapes of one tensor.
 
-    with trace_cache():                    # while a graph is traced
-        constant([2, 3])                   # one op, however often it is asked for
+    with trace_cache():                    # while a tf.function is traced
+        constant([2, 3])                   # one op, however often it is called
 
-A third of the ops of a model are constants, such as the new sizes of reshapes, and an
-op costs a trace a fifth of a millisecond.
+A third of the ops of a model are constants, such as the sizes for reshapes, and each op
+costs a trace a fifth of a millisecond.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ from typing import Any
 
 import tensorflow as tf
 
-_LOCAL = threading.local()  # .made: of this thread's trace, by graph and key
+_LOCAL = threading.local()  # .cache: of this thread's trace, by graph and key
 
 
 @contextlib.contextmanager
 def trace_cache() -> Iterator[None]:
-    """Lets `once_per_trace` remember what it makes, until the trace ends; in eager mode it
-    remembers nothing.
+    """Gives `once_per_trace` a new cache for a `with` block.
+
+    In eager mode nothing is cached.
     """
-    outer = _made()
-    _LOCAL.made = {}
+    outer = _cache()
+    _LOCAL.cache = {}
     try:
         yield
     finally:
-        _LOCAL.made = outer
+        _LOCAL.cache = outer
 
 
 def once_per_trace(key: Hashable, make: Callable[[], Any]) -> Any:
-    """Returns what is made, or was made before in the same graph under an equal key.
+    """Returns make(), or its cached result if this graph has one with an equal key.
 
     Args:
-      key: equal for what may be one; tensors in it as their `ref()`.
-      make: makes it.
+      key: equal for equal results; a tensor in it is given as its `ref()`.
+      make: called if there is no cached result.
     """
-    made = _made()
-    if made is None or tf.executing_eagerly():
+    cache = _cache()
+    if cache is None or tf.executing_eagerly():
         return make()
-    graph = id(tf.compat.v1.get_default_graph())  # alive, as its tensors are
-    if (graph, key) not in made:
-        made[graph, key] = make()
-    return made[graph, key]
+    # The id is not reused: the cached tensors keep their graph alive.
+    graph_id = id(tf.compat.v1.get_default_graph())
+    if (graph_id, key) not in cache:
+        cache[graph_id, key] = make()
+    return cache[graph_id, key]
 
 
 def constant(value: Any, dtype: tf.DType = tf.int32) -> Any:
-    """Returns a number or a (nested) list of numbers as a tensor; on no device of its
-    own.
-    """
-    key = dtype, repr(value)  # 0.0 and -0.0 are equal, and not the same
+    """Returns a number or a (nested) list of numbers as a constant tensor."""
+    key = dtype, repr(value)  # repr: 0.0 and -0.0 are equal, but differ as constants
 
     def make() -> Any:
-        with tf.control_dependencies(None):  # so that all may have it
+        # Without control dependencies, so that any later op may use it.
+        with tf.control_dependencies(None):
             return tf.constant(value, dtype)
 
     return once_per_trace(("constant", key), make)
 
 
-def _made() -> dict[Any, Any] | None:
-    return getattr(_LOCAL, "made", None)
+def _cache() -> dict[Any, Any] | None:
+    return getattr(_LOCAL, "cache", None)

@@ -126,7 +126,7 @@ def microbatch(
     """
     around = current().part or MicrobatchState({}, {})
     with context(
-        part=around.within(dim, microbatches, number, {} if known is None else known)
+        part=around.nested(dim, microbatches, number, {} if known is None else known)
     ):
         yield
 
@@ -137,7 +137,7 @@ def microbatches_of(dim: str) -> int:
     """
     dim = as_dim("dim", dim)
     part = current().part
-    return 1 if part is None else part.count(dim)
+    return 1 if part is None else part.num_microbatches(dim)
 
 
 class MicrobatchInputs(NamedTuple):
@@ -162,13 +162,13 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
     def tensor(n: Any) -> Tensor:
         return n if isinstance(n, Tensor) else numbered(mesh, n, "int32")
 
-    dims = [dim for dim in shape if part.is_of_batch(dim)]
-    places = [(part.place(dim), dim) for dim in dims]
+    dims = [dim for dim in shape if part.has_examples(dim)]
+    places = [(part.strided(dim), dim) for dim in dims]
     strided = [
-        (place, part.number_of(dim)) for place, dim in places if place is not None
+        (place, part.index_of(dim)) for place, dim in places if place is not None
     ]
     return MicrobatchInputs(
         tuple(place for place, _ in strided),
         tuple(tensor(n) for _, n in strided),
-        tuple(map(tensor, part.numbers if len(strided) < len(dims) else [])),
+        tuple(map(tensor, part.indices if len(strided) < len(dims) else [])),
     )

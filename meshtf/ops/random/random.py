@@ -133,7 +133,7 @@ def _words(
 ) -> Any:
     number = len(inputs) - len(places)
     given = {
-        p.dim: (p.microbatches, p.inner, first)
+        p.dim: (p.num_microbatches, p.inner_size, first)
         for p, first in zip(places, inputs[number:])
     }
     return index_words(context, shape.names, random_key(inputs[:number]), given)

@@ -114,6 +114,6 @@ def test_what_is_refused(table, ids):
     with pytest.raises(mtf.ShapeError, match='no dimension "b" in'):
         mtf.segment_sum(table, ids, "w:4")
     with pytest.raises(
-        mtf.ShapeError, match='one dimension is wanted here, such as "rows:16"'
+        mtf.ShapeError, match='one dimension is expected, such as "batch:16"'
     ):
         mtf.one_hot(ids, "v:8;w:2")
