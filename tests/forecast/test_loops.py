@@ -58,7 +58,7 @@ LOOPS = {
     "microbatches": {"microbatches": 2},
     "both": {"scanned": True, "microbatches": 2},
 }
-AS_ONE = {"window": "collective_permute", "tell": "all_gather"}
+AS_ONE = {"window": "collective_permute", "gather_statistics": "all_gather"}
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +207,7 @@ def test_the_main_job_in_every_layout(layout):
     more = ["Architecture.scanned = True", "train.microbatches = 2"]
     sizes = [
         "ByteText.length = 16",
-        "train.batch = 8",
+        "train.batch_size = 8",
         "Architecture.d_model = 16",
         "Architecture.d_ff = 32",
         "Architecture.d_kv = 8",
