@@ -94,7 +94,7 @@ class Campaign:
     def _start(self, name: str, restarts: int) -> Launched:
         settings = {
             "train.steps": self.steps,
-            "train.batch": 8,
+            "train.batch_size": 8,
             "train.save_every": 5,
             "train.report_every": 1,
             "train.deterministic": True,

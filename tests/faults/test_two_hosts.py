@@ -88,7 +88,7 @@ def worker(host, address):
 def training(folder, steps):
     settings = {
         "train.steps": steps,
-        "train.batch": 8,
+        "train.batch_size": 8,
         "train.save_every": 5,
         "ByteText.length": 16,
         "train.report_every": 1,
