@@ -63,5 +63,5 @@ if __name__ == "__main__":
         print(
             f"{layout or 'nothing cut':<20} {y.numpy().sum():.3f}  "
             f"{np.abs(dc.numpy()).sum():.3f}  "
-            f"{y.held.placement}"
+            f"{y.sharded_value.placement}"
         )

@@ -200,13 +200,13 @@ class _Analysis:
         return "optimizer state" if store in self._slots else "other"
 
     def _add_loop(self, step: LoopStep, times: int) -> None:
-        if step.op.turns is None:
+        if step.op.num_iterations is None:
             self.notes.append(
                 f"the number of iterations of the loop of {step.node.source} is not known: "
                 "one iteration is counted."
             )
         bodies = [body for body in (step.test, step.body) if body is not None]
-        self._add_bodies(step, bodies, times, step.op.turns or 1)
+        self._add_bodies(step, bodies, times, step.op.num_iterations or 1)
         self._find_gradients(step)
 
     def _add_call(self, step: CallStep, times: int) -> None:

@@ -53,7 +53,7 @@ def _inner_nodes(node: Node) -> Iterator[Node]:
 
 def _is_backward(node: Node) -> bool:
     """Returns whether a gradient rule recorded a node."""
-    if isinstance(node.op, Call) and node.op.which.backward:
+    if isinstance(node.op, Call) and node.op.call_id.backward:
         return True
     return bool(node.primals)
 

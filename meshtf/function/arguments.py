@@ -160,7 +160,7 @@ class Call:
         if self.in_place:
             self.mesh = self.mesh or leaf.mesh
             return lambda: leaf
-        if leaf.held is None:
+        if leaf.sharded_value is None:
             raise PlanError(
                 explain_error(
                     "a recorded tensor cannot be passed to a function from outside.",
@@ -182,10 +182,12 @@ class Call:
 
     def _passed(self, name: str, leaf: Tensor, own: str) -> Callable[[], Any]:
         """Adds a tensor that is passed to a trace."""
-        assert leaf.mesh is not None and leaf.held is not None
-        different, pattern = distinct(leaf.held.values)
-        store = SlicesStore(own, leaf.spec, leaf.mesh, leaf.held.placement, pattern)
-        facts = (*leaf.spec, leaf.held.placement, pattern, leaf.mesh)
+        assert leaf.mesh is not None and leaf.sharded_value is not None
+        different, pattern = distinct(leaf.sharded_value.values)
+        store = SlicesStore(
+            own, leaf.spec, leaf.mesh, leaf.sharded_value.placement, pattern
+        )
+        facts = (*leaf.spec, leaf.sharded_value.placement, pattern, leaf.mesh)
         self._add(store, Entry(name, "shape", facts), different)
         if has_gradient(leaf.dtype):
             self.tensors.append(leaf)

@@ -38,8 +38,8 @@ from meshtf.graph import (
 )
 from meshtf.graph.apply import set_eager_executor
 from meshtf.graph.arguments import as_mesh
-from meshtf.graph.context import OUT_OF_FORCE, is_traceable
-from meshtf.graph.used_layouts import earlier_use
+from meshtf.graph.context import RESET_IN_TRACES, is_traceable
+from meshtf.graph.used_layouts import recorded_layout_use
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_bool
 from meshtf.runtime.eager import EAGER, InPlace
@@ -173,7 +173,7 @@ class Function:
         if isinstance(current_executor(), Graph):  # within another function: its part
             return self._in_place(args, kwargs)
         if not is_traceable(current()):
-            with context(**OUT_OF_FORCE):
+            with context(**RESET_IN_TRACES):
                 return self._in_place(args, kwargs)
         call = self._python.bind(args, kwargs)
         beat(f"{'runs' if call.key in self._compiled else 'traces'} {self.name}")
@@ -265,5 +265,5 @@ class Function:
         compile_recorded = functools.partial(self._runtime.compile, jit=self._jit)
         trace = Trace(self.name, graph, recorded, arguments, compile_recorded)
         writes = any(isinstance(n.op, WriteOp) for n in graph.nodes)
-        warn_of_unmatched(recorded.mesh, earlier_use(recorded.mesh), writes)
+        warn_of_unmatched(recorded.mesh, recorded_layout_use(recorded.mesh), writes)
         return trace, structure

@@ -26,10 +26,10 @@ from meshtf.graph import (
     current_executor,
     executing,
 )
-from meshtf.graph.context import OUT_OF_FORCE
+from meshtf.graph.context import RESET_IN_TRACES
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
-from meshtf.graph.used_layouts import layout_use, remember_use
+from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_callable
 from meshtf.ops.control.nested_values import flatten
@@ -143,7 +143,7 @@ class PythonFunction:
         Raises:
           MeshError: nothing tells on which mesh the function runs.
         """
-        with executing(graph), context(**OUT_OF_FORCE):
+        with executing(graph), context(**RESET_IN_TRACES):
             returned = self.run(call)
             flat = flatten(returned)
             results = [
@@ -153,7 +153,7 @@ class PythonFunction:
             ]
         if graph.mesh is None:
             raise self._no_mesh()
-        remember_use(graph.mesh, layout_use(graph.nodes))
+        record_layout_use(graph.mesh, layout_use(graph.nodes))
         marks = [RESULT if hasattr(y, "spec") else y for y in flat]
         return Recording(
             Recorded(graph.nodes, results, graph.mesh),

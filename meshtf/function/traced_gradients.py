@@ -31,8 +31,8 @@ from meshtf.graph import (
     executing,
 )
 from meshtf.graph.autodiff.gradients import gradients_within
-from meshtf.graph.context import Context, current, nothing_in_force
-from meshtf.graph.control_flow.body import uses
+from meshtf.graph.context import Context, current, default_context
+from meshtf.graph.control_flow.body import dependencies
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Layout, Mesh, Placement
@@ -134,7 +134,7 @@ class Trace:
         """Returns what the function uses besides arguments: eager tensors, and reads of
         variables, which stand-ins replace outside of it."""
         for x in self.outside:
-            if x.held is None and x not in self.stand_ins:
+            if x.sharded_value is None and x not in self.stand_ins:
                 self.stand_ins[x] = _stand_in(x)
         return [self.stand_ins.get(x, x) for x in self.outside]
 
@@ -161,9 +161,9 @@ class Trace:
             [n for n in self.nodes if not isinstance(n.op, HostOp)],
         )
         before = list(graph.nodes)
-        graph.continue_after(nodes)
+        graph.set_nodes(nodes)
         try:
-            with executing(graph), nothing_in_force():
+            with executing(graph), default_context():
                 given = [apply(Read(store), mesh=self.mesh) for store in dys]
                 made = gradients_within(
                     set(nodes),
@@ -173,7 +173,7 @@ class Trace:
                 )
             nodes = list(graph.nodes)
         finally:
-            graph.continue_after(before)
+            graph.set_nodes(before)
         trace = Trace(
             f"the gradient of {self.name}",
             graph,
@@ -187,11 +187,11 @@ class Trace:
 
 class Called:
     """A call of a trace: the rule by which its results have gradients; see
-    `graph.Rule`.
+    `graph.GradientRule`.
     """
 
     captures: tuple[Tensor, ...] = _NOTHING
-    beside: tuple[Tensor, ...] = _NOTHING
+    intermediates: tuple[Tensor, ...] = _NOTHING
 
     def __init__(
         self, trace: Trace, flat: Sequence[Any], tensors: Sequence[Tensor]
@@ -319,18 +319,19 @@ def _reads_variable(node: Node) -> bool:
 def _is_first(x: Tensor) -> bool:
     """Returns whether an eager tensor was made of nothing that can have a gradient."""
     node = x.node
-    return node.rule is None and not node.inputs and not _reads_variable(node)
+    return node.gradient_rule is None and not node.inputs and not _reads_variable(node)
 
 
 def _outside(nodes: Sequence[Node], results: Sequence[Tensor]) -> Iterable[Tensor]:
     """Returns reads of variables, and eager tensors that a program uses, if they have
     gradients.
     """
-    used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
+    used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *results))
     return [
         x
         for x in used
-        if has_gradient(x.dtype) and (x.held is not None or _reads_variable(x.node))
+        if has_gradient(x.dtype)
+        and (x.sharded_value is not None or _reads_variable(x.node))
     ]
 
 

@@ -34,7 +34,7 @@ from meshtf.graph.op_kinds import (
     window_of,
 )
 from meshtf.graph.operators import OPERATORS, Operators
-from meshtf.graph.recorder import Graph, Group, Rule
+from meshtf.graph.recorder import GradientRule, Graph, RecomputeGroup
 from meshtf.graph.tensor import Node, ShardedValue, Source, Tensor, next_serial
 
 __all__ = [
@@ -47,9 +47,8 @@ __all__ = [
     "EffectOp",
     "Executor",
     "GradientBarrier",
+    "GradientRule",
     "Graph",
-    "Group",
-    "ShardedValue",
     "HostOp",
     "LocalContext",
     "Loop",
@@ -60,11 +59,12 @@ __all__ = [
     "OpWithStatistics",
     "Operators",
     "ReadOp",
+    "RecomputeGroup",
     "RenamingOp",
     "ReshardOp",
     "Role",
-    "Rule",
     "Sample",
+    "ShardedValue",
     "Source",
     "Spec",
     "Statistics",

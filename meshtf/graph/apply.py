@@ -120,8 +120,8 @@ def _apply_all(
         x if isinstance(x, Tensor) else _as_tensor(x, op, i)
         for i, x in enumerate(inputs)
     )
-    if around.instead is not None:
-        tensors = tuple(around.instead.get(x, x) for x in tensors)
+    if around.substitutes is not None:
+        tensors = tuple(around.substitutes.get(x, x) for x in tensors)
     mesh = around.mesh or common_mesh(tensors, mesh or executor.mesh, source)
     specs = _out(op, tensors, source)
     if mesh is not None and around.stage is not None:
@@ -130,8 +130,8 @@ def _apply_all(
     if mesh is not None and check:
         check_layout(specs, mesh, mesh.layout_in(around.region), source)
     node = Node(op, tensors, specs, mesh, source, around, executor.owner)
-    if node.group is not None and not isinstance(op, EffectOp):
-        node.group.nodes.append(node)
+    if node.recompute_group is not None and not isinstance(op, EffectOp):
+        node.recompute_group.nodes.append(node)
     return executor.run(node)
 
 

@@ -25,32 +25,48 @@ class Context:
     region: Layout = NO_CHANGES  # changes of the mesh's layout
     path: tuple[str, ...] = ()  # names of the modules around, for seeds and variables
     seeds: tuple[Any, ...] | None = None  # of random ops; None: none was given
-    seeded: Any = None  # random ops met under these seeds: `ops/control/seeds.py`
+    random_paths: Any = None  # random ops met under these seeds: `ops/control/seeds.py`
     iterations: tuple[
         Any, ...
     ] = ()  # numbers of those of all loops around, outer first
     primals: tuple[
         Any, ...
     ] = ()  # inside a gradient rule: the tensors of the forward node
-    rule: Any = None  # a gradient of a user's own, and which of its results is made
-    group: Any = None  # inside `recompute`: what is computed again
-    after: Any = None  # nodes made here must not run before this tensor is there
-    instead: Any = None  # by tensor: the same, computed again, to take in its place
+    gradient_rule: Any = (
+        None  # a gradient of a user's own, and which of its results is made
+    )
+    recompute_group: Any = None  # inside `recompute`: what is computed again
+    wait_for: Any = None  # nodes made here must not run before this tensor is there
+    substitutes: Any = None  # by tensor: the same, computed again, to take in its place
     stage: int | None = None  # the stage of a pipeline; None: where the inputs are
-    part: Any = None  # the microbatch made here: `ops/common/batch_dimensions.py`
-    later: Any = None  # where `once_per_batch` keeps what is to be called
-    stack: tuple[Any, ...] = ()  # dimensions that variables made here get in front
+    microbatches: Any = (
+        None  # the microbatch made here: `ops/common/batch_dimensions.py`
+    )
+    deferred_calls: Any = None  # where `once_per_batch` keeps what is to be called
+    stacked_dims: tuple[
+        Any, ...
+    ] = ()  # dimensions that variables made here get in front
     mesh: Any = None  # where all that is made lies; None: where its inputs do
-    checked: bool = False  # whether eager ops must make finite numbers
-    rows: Any = None  # by id of a variable: the row of it that is its value here
+    check_numerics: bool = False  # whether eager ops must make finite numbers
+    layer_entries: Any = (
+        None  # by id of a variable: the row of it that is its value here
+    )
 
 
 # A function that is called outside of functions is recorded without these:
-OUT_OF_FORCE: dict[str, Any] = {
+RESET_IN_TRACES: dict[str, Any] = {
     field.name: field.default
     for field in dataclasses.fields(Context)
     if field.name
-    in ("seeds", "seeded", "primals", "group", "after", "instead", "stack")
+    in (
+        "seeds",
+        "random_paths",
+        "primals",
+        "recompute_group",
+        "wait_for",
+        "substitutes",
+        "stacked_dims",
+    )
 }
 # It has a trace for each of these; for each path only if it draws random numbers:
 _TRACED_FOR = ("region", "stage", "mesh", "path")
@@ -62,7 +78,7 @@ _NOT_IN_TRACES = ("iterations", "checked")
 _RUN_IN_PLACE = [
     (field.name, field.default)
     for field in dataclasses.fields(Context)
-    if field.name not in (*OUT_OF_FORCE, *_TRACED_FOR, *_NOT_IN_TRACES)
+    if field.name not in (*RESET_IN_TRACES, *_TRACED_FOR, *_NOT_IN_TRACES)
 ]
 
 
@@ -85,7 +101,7 @@ def current() -> Context:
 
 
 @contextlib.contextmanager
-def nothing_in_force() -> Iterator[None]:
+def default_context() -> Iterator[None]:
     """Takes all out of force, for a `with` block."""
     before, _local.context = _local.context, Context()
     try:

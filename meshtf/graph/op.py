@@ -136,7 +136,7 @@ class LocalContext(Protocol):
         had to come from.
         """
 
-    def apart(self, x: Any) -> Any:
+    def optimization_barrier(self, x: Any) -> Any:
         """Returns x, which XLA does not merge with what is made of it."""
 
 

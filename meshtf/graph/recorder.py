@@ -21,7 +21,7 @@ from meshtf.graph.tensor import Node, Tensor
 from meshtf.mesh import Mesh
 
 
-class Group:
+class RecomputeGroup:
     """Nodes that are computed again for the backward pass."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Group:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Rule:
+class GradientRule:
     """A gradient of a user's own: that of results by `inputs`, whatever lies between
     them.
 
@@ -37,7 +37,7 @@ class Rule:
       inputs: the tensors by which there are gradients.
       captures: what the results depend on besides: it gets no gradient.
       count: the number of results.
-      beside: what was made on the way, which the gradient may need.
+      intermediates: what was made on the way, which the gradient may need.
       gradient: takes the cotangent of each result, returns that of each input; None
         where there is none.
     """
@@ -45,7 +45,7 @@ class Rule:
     inputs: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
     count: int
-    beside: tuple[Tensor, ...]
+    intermediates: tuple[Tensor, ...]
     gradient: Callable[[Sequence[Any]], Sequence[Any]]
 
 
@@ -110,7 +110,7 @@ class Graph:
         """Returns an earlier read of the same variable that no write came after."""
         return self._reads.get(op.store)
 
-    def continue_after(self, nodes: Sequence[Node]) -> None:
+    def set_nodes(self, nodes: Sequence[Node]) -> None:
         """Takes nodes, of which none writes, for all that was recorded so far."""
         self.nodes[:] = nodes
         self._reads = {n.op.store: n for n in nodes if isinstance(n.op, ReadOp)}

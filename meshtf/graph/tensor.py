@@ -1,7 +1,7 @@
 """Tensors with named dimensions, and the nodes that make them.
 
 A recorded tensor is a promise; an eager one also holds a value on each position
-(`held`):
+(`sharded_value`):
 
     x = mtf.import_tensor(mesh, array, "batch;d_model")
     y = mtf.relu(x) * 2 + x
@@ -42,14 +42,14 @@ class Node:
       region: changes of the mesh's layout.
       source: the user's line.
       primals: inside of a gradient rule, the tensors whose states it takes.
-      group: nodes of one group are computed again for the backward pass.
-      after: it does not run before this tensor is there.
+      recompute_group: nodes of one group are computed again for the backward pass.
+      wait_for: it does not run before this tensor is there.
       stage: of a pipeline; None: where the inputs are.
       owner: the executor that recorded or ran it.
       serial: a number above those of all nodes before.
-      rule: a gradient of a user's own, in place of the op's; it is that of several
+      gradient_rule: a gradient of a user's own, in place of the op's; it is that of several
         nodes, one for each result.
-      rule_index: which of the rule's results this is.
+      result_index: which of the rule's results this is.
       path: the names of the modules around.
     """
 
@@ -61,13 +61,13 @@ class Node:
         "region",
         "source",
         "primals",
-        "group",
-        "after",
+        "recompute_group",
+        "wait_for",
         "stage",
         "owner",
         "serial",
-        "rule",
-        "rule_index",
+        "gradient_rule",
+        "result_index",
         "path",
     )
 
@@ -77,13 +77,13 @@ class Node:
     region: Layout
     source: Source
     primals: tuple[Tensor, ...]
-    group: Any
-    after: Tensor | None
+    recompute_group: Any
+    wait_for: Tensor | None
     stage: int | None
     owner: Any
     serial: int
-    rule: Any
-    rule_index: int
+    gradient_rule: Any
+    result_index: int
     path: tuple[str, ...]
     _mesh: Mesh | None
 
@@ -99,7 +99,7 @@ class Node:
         serial: int | None = None,
     ) -> None:
         primals = around.primals
-        rule, rule_index = around.rule or (None, 0)
+        gradient_rule, result_index = around.gradient_rule or (None, 0)
         self._set(
             op=op,
             inputs=inputs,
@@ -107,13 +107,13 @@ class Node:
             region=around.region,
             source=source,
             primals=primals,
-            group=around.group,
-            after=around.after,
+            recompute_group=around.recompute_group,
+            wait_for=around.wait_for,
             stage=around.stage,
             owner=owner,
             serial=next(_serial) if serial is None else serial,
-            rule=rule,
-            rule_index=rule_index,
+            gradient_rule=gradient_rule,
+            result_index=result_index,
             path=primals[-1].node.path if primals else around.path,
         )
         self._set(outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)))
@@ -173,14 +173,14 @@ class ShardedValue(NamedTuple):
 class Tensor(Operators):
     """A tensor with named dimensions on a mesh."""
 
-    __slots__ = ("node", "index", "spec", "held", "__weakref__")
+    __slots__ = ("node", "index", "spec", "sharded_value", "__weakref__")
     __array_priority__ = 100  # numpy leaves `array * tensor` to the tensor
 
     def __init__(self, node: Node, index: int, spec: Spec) -> None:
         self.node = node
         self.index = index
         self.spec = spec
-        self.held: ShardedValue | None = None
+        self.sharded_value: ShardedValue | None = None
 
     @property
     def shape(self) -> Shape:
@@ -201,7 +201,7 @@ class Tensor(Operators):
 
     def numpy(self) -> Any:
         """Returns the whole tensor as a numpy array (eager only)."""
-        if self.held is None:
+        if self.sharded_value is None:
             raise NoValueError(
                 explain_error(
                     "a recorded tensor has no value yet.",
@@ -232,7 +232,7 @@ class Tensor(Operators):
         return int(self.numpy())
 
     def __bool__(self) -> bool:
-        if self.held is None:
+        if self.sharded_value is None:
             raise NoValueError(
                 explain_error(
                     "Python needs the truth of a recorded tensor, which has no value "
@@ -259,12 +259,12 @@ class Tensor(Operators):
 
     def __repr__(self) -> str:
         what = f"{self.dtype} {self.shape!r}"
-        if self.held is None:
+        if self.sharded_value is None:
             return f"<mtf.Tensor {what}>"
         value = (
-            f"\n{self.numpy()}" if self.held.values else ""
+            f"\n{self.numpy()}" if self.sharded_value.values else ""
         )  # none on an abstract mesh
-        return f"<mtf.Tensor {what} {self.held.placement}{value}>"
+        return f"<mtf.Tensor {what} {self.sharded_value.placement}{value}>"
 
     __hash__ = object.__hash__
 
@@ -273,7 +273,7 @@ def tensor_of_value(
     spec: Spec,
     held: ShardedValue,
     mesh: Mesh,
-    rule: tuple[Any, int] | None = None,
+    gradient_rule: tuple[Any, int] | None = None,
     owner: object = None,
 ) -> Tensor:
     """Returns an eager tensor that no op made: the result of a function, or its
@@ -283,12 +283,12 @@ def tensor_of_value(
       spec: its shape and data type.
       held: its value.
       mesh: where that lies.
-      rule: what its gradients are by, and which of the rule's results it is.
+      gradient_rule: what its gradients are by, and which of the rule's results it is.
       owner: the executor in whose gradients it takes part.
     """
-    around = Context(rule=rule)
+    around = Context(gradient_rule=gradient_rule)
     node = Node(Op(), (), (), mesh, Source("function", "", 0), around, owner)
     # The node does not refer to the tensor, which goes when it is unused.
     tensor = Tensor(node, 0, spec)
-    tensor.held = held
+    tensor.sharded_value = held
     return tensor

@@ -37,14 +37,14 @@ def layout_use(nodes: Iterable[Node]) -> LayoutUse:
     )
 
 
-def remember_use(mesh: Mesh, use: LayoutUse) -> None:
-    """Adds to what `earlier_use` returns."""
-    known = earlier_use(mesh)
+def record_layout_use(mesh: Mesh, use: LayoutUse) -> None:
+    """Adds to what `recorded_layout_use` returns."""
+    known = recorded_layout_use(mesh)
     if not use <= known:
         _earlier[mesh] = known | use
 
 
-def earlier_use(mesh: Mesh) -> LayoutUse:
+def recorded_layout_use(mesh: Mesh) -> LayoutUse:
     """Returns what all ops, variables and programs on a mesh so far had to do with
     layouts.
     """

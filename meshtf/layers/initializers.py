@@ -185,7 +185,7 @@ def lecun(
 def _fan(
     shape: Shape, summed: tuple[str, ...], experts: tuple[str, ...], mode: Mode
 ) -> float:
-    kernel = shape.without(*experts, *(d.name for d in current().stack))
+    kernel = shape.without(*experts, *(d.name for d in current().stacked_dims))
     fan_in = kernel.only(summed).size
     fan_out = kernel.without(*summed).size
     return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[

@@ -54,7 +54,7 @@ class Repeat(Module):
         check_bools(recomputed=recomputed)
         super().__init__(name)
         self.dim, self.recomputed = single_dim(dim), recomputed
-        with self.scope(), context(stack=(*current().stack, self.dim)):
+        with self.scope(), context(stacked_dims=(*current().stacked_dims, self.dim)):
             self.layer = make()
         if not isinstance(self.layer, Module):
             refuse(
@@ -103,7 +103,7 @@ class Repeat(Module):
 
             def layer(h: Any) -> tuple[Any, Any]:
                 own = {id(v): value for v, value in zip(variables, values)}
-                with context(rows={**(current().rows or {}), **own}):
+                with context(layer_entries={**(current().layer_entries or {}), **own}):
                     made = fn(self.layer, h, row)
                     return pack(
                         made, tensors_of(made, "result")

@@ -74,7 +74,7 @@ class Reversible(Module):
 
     def _back(self, y1: Tensor, y2: Tensor, kwargs: dict[str, Any]) -> Rule:
         forward = current()
-        rows = forward.rows or {}  # of layers in a Repeat
+        rows = forward.layer_entries or {}  # of layers in a Repeat
         variables = [rows.get(id(v), v) for v in self.trainable_variables]
 
         def rule(d1: Tensor, d2: Tensor) -> list[Any]:
@@ -87,9 +87,9 @@ class Reversible(Module):
                 with context(
                     path=forward.path,
                     seeds=forward.seeds,
-                    seeded=set(),
+                    random_paths=set(),
                     iterations=forward.iterations,
-                    rows=forward.rows,
+                    layer_entries=forward.layer_entries,
                 ):
                     made = f(seen, **kwargs)
                 dx, *more = gradients([made], [seen, *variables], [d2])

@@ -75,7 +75,7 @@ def accumulate_gradients(
         number, rows = rows
         with (
             microbatch(dim, microbatches, number),
-            context(iterations=around.iterations, seeded=set()),
+            context(iterations=around.iterations, random_paths=set()),
             deferred_calls() as found,
         ):
             loss = as_scalar("the loss", loss_of(rows))

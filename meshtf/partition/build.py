@@ -62,6 +62,6 @@ def live(nodes: Sequence[Node], results: Iterable[Tensor]) -> list[Node]:
         if node in needed or isinstance(node.op, (WriteOp, HostOp)):
             kept.append(node)
             needed.update(latest(x.node) for x in node.inputs)
-            if node.after is not None:
-                needed.add(latest(node.after.node))
+            if node.wait_for is not None:
+                needed.add(latest(node.wait_for.node))
     return kept[::-1]

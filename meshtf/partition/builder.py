@@ -91,7 +91,7 @@ class Builder:
     def state(self, tensor: Tensor) -> Placement:
         """Returns where a tensor is, loading one that was made outside of the graph."""
         if tensor not in self.states:
-            if tensor.held is None:
+            if tensor.sharded_value is None:
                 raise PlanError(
                     explain_error(
                         "a recorded tensor is used outside of the mtf.function that "
@@ -330,10 +330,10 @@ class _HeldStore:
 
     @property
     def placement(self) -> Placement:
-        assert self.tensor.held is not None
-        return self.tensor.held.placement
+        assert self.tensor.sharded_value is not None
+        return self.tensor.sharded_value.placement
 
     def read(self) -> list[Any]:
         """Returns the values."""
-        assert self.tensor.held is not None
-        return self.tensor.held.values
+        assert self.tensor.sharded_value is not None
+        return self.tensor.sharded_value.values

@@ -49,7 +49,7 @@ def plan_call(builder: Builder, node: Node) -> None:
     )
     follows = [
         v
-        for x in op.follows
+        for x in op.wait_for
         if x in builder.versions
         for v in builder.versions[x].values()
     ]

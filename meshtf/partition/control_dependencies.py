@@ -47,7 +47,7 @@ class Waiting:
 
     def before(self, node: Node) -> Value | None:
         """Returns what a node must not run before, at the stage where it runs."""
-        builder, after = self.builder, node.after
+        builder, after = self.builder, node.wait_for
         if after is None:
             return None
         place = builder.state(after)

@@ -36,11 +36,11 @@ def plan_loop(builder: Builder, node: Node) -> None:
     """Plans a loop and writes its step."""
     op = node.op
     assert isinstance(op, Loop)
-    wishes = [builder.wanted.placement(node, y) for y in node.outputs[: op.states]]
+    wishes = [builder.wanted.placement(node, y) for y in node.outputs[: op.num_carries]]
     starts = [builder.reshard_to(x, p, node) for x, p in zip(node.inputs, wishes)]
     walked = [
         builder.reshard_to(x, _without(builder.state(x), op.dim), node)
-        for x in node.inputs[op.states : op.states + op.rows]
+        for x in node.inputs[op.num_carries : op.num_carries + op.num_scanned]
     ]
     turn, *formal = op.body.arguments
     given = [
@@ -48,11 +48,11 @@ def plan_loop(builder: Builder, node: Node) -> None:
         for x, p in zip(formal, (*wishes, *(v.placement for v in walked)))
     ]
     turned = Value(turn.spec, builder.mesh.replicated)
-    captures = node.inputs[op.states + op.rows :]
+    captures = node.inputs[op.num_carries + op.num_scanned :]
     body = plan_body(builder, node, op.body, [turned, *given], captures)
     results = _results(body, node, op, wishes)
     inner = Program(builder.mesh, tuple(body.steps), tuple(results))
-    tested = _planned_test(builder, node, op, [turned, *given[: op.states]])
+    tested = _planned_test(builder, node, op, [turned, *given[: op.num_carries]])
     varies = {turned, *given}
     inner, invariant = hoist_invariant_steps(inner, varies)
     builder.steps += invariant
@@ -68,8 +68,8 @@ def plan_loop(builder: Builder, node: Node) -> None:
             inner,
             tested,
             turned,
-            tuple(given[: op.states]),
-            tuple(given[op.states :]),
+            tuple(given[: op.num_carries]),
+            tuple(given[op.num_carries :]),
             tuple(starts),
             tuple(walked),
             captured_values([inner, tested], varies),
@@ -91,11 +91,11 @@ def _planned_test(
       op: the loop.
       arguments: the iteration's index, and the carry.
     """
-    if op.test is None:
+    if op.condition is None:
         return None
-    captures = node.inputs[op.states + op.rows + len(op.body.captures) :]
-    test = plan_body(builder, node, op.test, arguments, captures)
-    goes_on = test.reshard_to(op.test.results[0], builder.mesh.replicated, node)
+    captures = node.inputs[op.num_carries + op.num_scanned + len(op.body.captures) :]
+    test = plan_body(builder, node, op.condition, arguments, captures)
+    goes_on = test.reshard_to(op.condition.results[0], builder.mesh.replicated, node)
     return Program(builder.mesh, tuple(test.steps), (goes_on,))
 
 
@@ -107,11 +107,14 @@ def _results(
 
     They are moved for the loop, `node`: those that made them in the body ran before.
     """
-    states, others = op.body.results[: op.states], op.body.results[op.states :]
+    states, others = (
+        op.body.results[: op.num_carries],
+        op.body.results[op.num_carries :],
+    )
     found = [body.reshard_to(x, p, node) for x, p in zip(states, wishes)]
     for i, x in enumerate(others):
         place = body.state(x)
-        if i < op.sums and any(
+        if i < op.num_sums and any(
             isinstance(s, Partial) and s.kind != "sum" for s in place
         ):
             place = finished(place)

@@ -94,7 +94,7 @@ class PreferredPlacement:
         """Where a primal is; where it would have been, if nothing but its gradient
         needs it.
         """
-        if primal in self.tensors.states or primal.held is not None:
+        if primal in self.tensors.states or primal.sharded_value is not None:
             return self.tensors.state(primal)
         return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
 

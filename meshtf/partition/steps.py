@@ -320,7 +320,7 @@ def unstacked_values(steps: Collection[Step], results: Iterable[Value]) -> set[V
         value
         for step in steps
         if isinstance(step, LoopStep)
-        for value in step.outs[step.op.states + step.op.sums :]
+        for value in step.outs[step.op.num_carries + step.op.num_sums :]
     }
     for step in steps:
         if isinstance(step, LoopStep):
@@ -353,7 +353,7 @@ def walk(program: Program, times: int = 1) -> Iterator[tuple[Step, int]]:
     for step in program.steps:
         yield step, times
         if isinstance(step, LoopStep):
-            iterations = times * (step.op.turns or 1)
+            iterations = times * (step.op.num_iterations or 1)
             if step.test is not None:
                 yield from walk(step.test, iterations)
             yield from walk(step.body, iterations)

@@ -87,7 +87,7 @@ def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
     graph, found = Graph(flat[0].mesh), []
     with (
         executing(graph),
-        context(seeds=(0,), seeded=set(), region=Layout.changes("*:")),
+        context(seeds=(0,), random_paths=set(), region=Layout.changes("*:")),
     ):
         for i, layer in enumerate(layers):
             before = len(graph.nodes)

@@ -247,7 +247,7 @@ class GPipe(Module):
         for number, x in enumerate(parts):
             known: Any = {}
             with (
-                context(seeded=set()),
+                context(random_paths=set()),
                 deferred_calls() as later,
             ):  # it draws for rows of its own
                 for k in range(last):

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from meshtf.graph import Body, Spec, Tensor, context, record_body
 from meshtf.graph.arguments import as_scalar, as_tensor
-from meshtf.graph.control_flow.call import Backward, Which, backward_of, call
+from meshtf.graph.control_flow.call import BackwardBody, CallId, backward_body, call
 from meshtf.names import Shape, has_gradient, wide
 from meshtf.ops.control.layout_region import stage
 from meshtf.ops.control.microbatch import (
@@ -110,7 +110,7 @@ class Cells:
         """Returns what all cells make of a microbatch."""
         flat = tf.nest.flatten(x)
         for k, body in enumerate(self.bodies):
-            made = self._call(Which(k, number), body, [self._number(number), *flat])
+            made = self._call(CallId(k, number), body, [self._number(number), *flat])
             self.runs[k, number] = _Run((), made)
             flat = list(made[: len(self.outputs[k])])
         return tf.nest.pack_sequence_as(self.structures[-1], flat)
@@ -142,7 +142,9 @@ class Cells:
           (loss, cotangents of parts, cotangents of captures).
         """
         self._record_backwards()
-        self.kept = [b.keeping(body) for body, b in zip(self.bodies, self.backwards)]
+        self.kept = [
+            b.with_residuals(body) for body, b in zip(self.bodies, self.backwards)
+        ]
         self.sums: list[list[Tensor]] = [
             self._zeros(k, b) for k, b in enumerate(self.backwards)
         ]
@@ -210,7 +212,7 @@ class Cells:
         A variable that the loss does not depend on has no gradient then, as without a
         pipeline, so that an optimizer leaves it as it is.
         """
-        self.backwards: list[Backward] = []
+        self.backwards: list[BackwardBody] = []
         self.wanted: list[list[int]] = []  # of each cell: which outputs have cotangents
         for k in reversed(range(len(self.bodies))):
             outputs = self.outputs[k]
@@ -220,7 +222,7 @@ class Cells:
                 wanted = [i for i in wanted if self._taken(k)[i] in reached]
             self.wanted.insert(0, wanted)
             self.backwards.insert(
-                0, backward_of(self.bodies[k], [outputs[i] for i in wanted])
+                0, backward_body(self.bodies[k], [outputs[i] for i in wanted])
             )
 
     def _taken(self, k: int) -> Sequence[Tensor]:
@@ -234,18 +236,18 @@ class Cells:
             return full(self.mesh, "", number, "int32")
 
     def _call(
-        self, which: Which, body: Body, arguments: Sequence[Tensor]
+        self, call_id: CallId, body: Body, arguments: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
         """Calls a body at the stage of its cell, after all that this stage
         did before.
         """
-        place = self.pipe.stage_of(which.cell)
+        place = self.pipe.stage_of(call_id.chunk)
         with stage(place):
-            made = call(body, arguments, self.last.get(place, ()), which=which)
+            made = call(body, arguments, self.last.get(place, ()), call_id=call_id)
         self.last[place] = made
         return made
 
-    def _zeros(self, k: int, backward: Backward) -> list[Tensor]:
+    def _zeros(self, k: int, backward: BackwardBody) -> list[Tensor]:
         with stage(self.pipe.stage_of(k)):
             return [zeros(self.mesh, x.shape, wide(x.dtype)) for x in backward.captures]
 
@@ -262,7 +264,7 @@ class Cells:
         if k == len(self.bodies) - 1:
             taken += inputs[others:]
         arguments = (self._number(task.microbatch), *taken)
-        made = self._call(Which(k, task.microbatch), body, arguments)
+        made = self._call(CallId(k, task.microbatch), body, arguments)
         self.runs[k, task.microbatch] = _Run(arguments, made)
 
     def _backward(self, k: int, task: Task) -> None:
@@ -276,10 +278,10 @@ class Cells:
                 (*run.arguments, *run.results),
             )
         )
-        kept = [outside[x] for x in backward.kept]
+        kept = [outside[x] for x in backward.residuals]
         made = iter(
             self._call(
-                Which(k, task.microbatch, backward=True),
+                CallId(k, task.microbatch, backward=True),
                 backward.body,
                 [*kept, *self._given(k, task.microbatch), *self.sums[k]],
             )

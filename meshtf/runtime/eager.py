@@ -23,7 +23,7 @@ from meshtf.graph import (
     WriteOp,
     current,
 )
-from meshtf.graph.used_layouts import layout_use, remember_use
+from meshtf.graph.used_layouts import layout_use, record_layout_use
 from meshtf.mesh import Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.partition import Program, build, schedule
@@ -65,7 +65,7 @@ class Eager:
                 )
             )
         if not node.primals:
-            remember_use(node.mesh, layout_use([node]))
+            record_layout_use(node.mesh, layout_use([node]))
         program = build([node], node.outputs, node.mesh, finish=False)
         values = (
             [[]] * len(program.results)
@@ -75,10 +75,10 @@ class Eager:
         if isinstance(node.op, WriteOp):
             for store in node.op.variables:
                 written(store)
-        if node.group is None and _ends_gradients(node):
+        if node.recompute_group is None and _ends_gradients(node):
             node = node.without_inputs()  # no longer of use, and perhaps large
         for y, value, slices in zip(node.outputs, program.results, values):
-            y.held = ShardedValue(value.placement, slices)
+            y.sharded_value = ShardedValue(value.placement, slices)
         return node.outputs
 
 
@@ -89,7 +89,8 @@ class InPlace(Eager):
     """Runs the ops of a function one by one, on its mesh."""
 
     def __init__(self, mesh: Mesh | None) -> None:
-        self.mesh, self.around = mesh, EAGER
+        self.mesh = mesh
+        self.outer = EAGER
 
     @property
     def owner(self) -> Eager:
@@ -116,8 +117,8 @@ def _run_node(program: Program, node: Node) -> list[list[Any]]:
 def bring(tensor: Tensor, placement: Placement) -> list[Any]:
     """Returns the slices of an eager tensor in a placement."""
     assert tensor.mesh is not None
-    if tensor.held is not None and tensor.held.placement == placement:
-        return tensor.held.values
+    if tensor.sharded_value is not None and tensor.sharded_value.placement == placement:
+        return tensor.sharded_value.values
     return _run(build([], [tensor], tensor.mesh, placement=placement))[0]
 
 
@@ -129,7 +130,7 @@ def export(tensor: Tensor) -> Any:
 
 def _run(program: Program) -> list[list[Any]]:
     segments = schedule(program)
-    if current().checked:
+    if current().check_numerics:
         return Checked(program.mesh, segments).run(program.results)
     return Placed(program.mesh, segments, run_directly).run(program.results)
 

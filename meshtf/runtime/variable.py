@@ -29,7 +29,7 @@ from meshtf.graph import (
 )
 from meshtf.graph.arguments import as_mesh
 from meshtf.graph.layout_check import check_layout
-from meshtf.graph.used_layouts import remember_use
+from meshtf.graph.used_layouts import record_layout_use
 from meshtf.mesh import Layout, LayoutUse, Mesh, Placement
 from meshtf.names import Shape, ShapeLike, dtype_name
 from meshtf.names.arguments import as_bool, as_callable, as_int, as_text, refuse
@@ -97,7 +97,9 @@ class Variable(Operators, Untracked):
             mesh.layout_in(around.region, "variable") if layout is None else layout
         )
         self.mesh = mesh
-        self.stack = around.stack  # dimensions of repeated layers: see `layers.Repeat`
+        self.stack = (
+            around.stacked_dims
+        )  # dimensions of repeated layers: see `layers.Repeat`
         self.spec = Spec(Shape([*self.stack, *Shape(shape)]), dtype_name(dtype))
         self.path = "/".join((*around.path, name))
         self.trainable = trainable
@@ -109,7 +111,7 @@ class Variable(Operators, Untracked):
             f"{self.path!r}, {Source.here()}",
             what="variable",
         )
-        remember_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
+        record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(
             self.spec.shape, self.layout, self.stage
         )[0]
@@ -129,7 +131,7 @@ class Variable(Operators, Untracked):
         """The named shape; in a layer of a `Repeat` that of the layer's entry, as of
         `tensor()`.
         """
-        rows = current().rows
+        rows = current().layer_entries
         entry = None if rows is None else rows.get(id(self))
         return self.spec.shape if entry is None else entry.shape
 
@@ -145,7 +147,7 @@ class Variable(Operators, Untracked):
 
     def tensor(self) -> Tensor:
         """Returns the present value as a tensor; ops do this by themselves."""
-        rows = current().rows
+        rows = current().layer_entries
         if rows is not None and id(self) in rows:
             return rows[id(self)]
         return apply(Read(self), mesh=self.mesh)

@@ -70,8 +70,8 @@ def check_placement(devices: Sequence[str]) -> Report:
             [import_tensor(mesh, x, "a:2;b:3"), import_tensor(mesh, x.T, "b:3;c:2")],
             "a;c",
         )
-        assert y.held is not None
-        value = y.held.values[0]
+        assert y.sharded_value is not None
+        value = y.sharded_value.values[0]
         if not value.device.upper().endswith(device.upper()):
             report.failures.append(f"work for {device} was done on {value.device}")
         elif not np.allclose(value.numpy(), x @ x.T):

@@ -88,7 +88,7 @@ def test_stages_have_traces_of_their_own():
     x, places = mtf.ones(mesh, "d:4"), []
     for number in (0, 1, 0, 1):
         with mtf.stage(number):
-            places.append(f(x).held.placement)
+            places.append(f(x).sharded_value.placement)
     assert places == [(OnStage(0),), (OnStage(1),)] * 2 and f.traces == 2
 
 

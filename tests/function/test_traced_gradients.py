@@ -276,7 +276,10 @@ def test_functions_of_two_stages(jit):
     got = mtf.gradients([y * y, square], [v, w])
     sin, cos, w_ = np.sin(x * v.numpy()), np.cos(x * v.numpy()), w.numpy()
     same(got, [(2 * sin * w_**2 * cos * x).sum(0), (2 * sin**2 * w_).sum(0) + 2 * w_])
-    assert got[0].held.placement == v.placement and got[1].held.placement == w.placement
+    assert (
+        got[0].sharded_value.placement == v.placement
+        and got[1].sharded_value.placement == w.placement
+    )
 
 
 def test_results_let_go_of_what_they_do_not_need(mesh):

@@ -31,7 +31,7 @@ def run_module(
     held = [
         port.cut(exported.values[port.name], mesh)
         if port.name in exported.values
-        else list(map(np.asarray, next(given).held.values))
+        else list(map(np.asarray, next(given).sharded_value.values))
         for port in exported.inputs
     ]
     found = Runner(exported.module, mesh.size, quick=True)(*held)

@@ -21,7 +21,7 @@ def test_nodes_are_recorded_with_their_line_and_region():
         x.node.op.display_name,
         y.node.op.display_name,
     ]
-    assert graph.mesh is mesh and x.held is None
+    assert graph.mesh is mesh and x.sharded_value is None
     assert (x.node.layout, y.node.layout) == (Layout("batch:data"), Layout("d:data"))
     assert y.node.source.function == "exp" and y.node.source.file == __file__
     with open(__file__, encoding="utf-8") as file:
@@ -34,9 +34,11 @@ def test_a_region_has_its_own_layout():
     mesh = mtf.Mesh("data:2", "batch:data")
     with mtf.layout("batch:; d:data"):
         y = mtf.exp(mtf.ones(mesh, "batch:3;d:4"))  # 3 rows: only legal in this region
-    assert [s.dim for s in y.held.placement] == ["d"]
+    assert [s.dim for s in y.sharded_value.placement] == ["d"]
     assert (
-        mtf.function(lambda y: y * 2.0)(mtf.ones(mesh, "batch:4")).held.placement
+        mtf.function(lambda y: y * 2.0)(
+            mtf.ones(mesh, "batch:4")
+        ).sharded_value.placement
         == mesh.place(mtf.Shape("batch:4"))[0]
     )
 

@@ -14,7 +14,7 @@ from absl import logging
 import meshtf as mtf
 from meshtf.graph import Graph, executing
 from meshtf.graph.apply import apply_unchecked
-from meshtf.graph.used_layouts import earlier_use, layout_use
+from meshtf.graph.used_layouts import layout_use, recorded_layout_use
 from meshtf.mesh import mesh as mesh_module
 from meshtf.mesh import once_per_mesh
 from meshtf.partition import build
@@ -197,4 +197,4 @@ def test_the_use_of_a_program():
     use = layout_use(graph.nodes)
     assert use.dims == {"batch", "inner", "d"}
     assert use.rules == {("d", ("model",))}
-    assert earlier_use(mesh).dims == {"d"}  # of the variable
+    assert recorded_layout_use(mesh).dims == {"d"}  # of the variable

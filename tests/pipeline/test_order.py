@@ -143,14 +143,14 @@ def held(program, stages):
         v: i
         for i, step in enumerate(steps)
         for v in dependencies_of(step)
-        if step.op.which.backward
+        if step.op.call_id.backward
     }
     spans, shapes = ([[] for _ in range(stages)] for _ in range(2))
     for i, step in enumerate(steps):
-        if not step.op.which.backward:
+        if not step.op.call_id.backward:
             kept = [v for v in step.outs if v in last]
-            spans[step.op.which.cell].append((i, max(last[v] for v in kept)))
-            shapes[step.op.which.cell].append({repr(v.spec.shape) for v in kept})
+            spans[step.op.call_id.chunk].append((i, max(last[v] for v in kept)))
+            shapes[step.op.call_id.chunk].append({repr(v.spec.shape) for v in kept})
     return [
         max(sum(start <= i <= end for start, end in mine) for i in range(len(steps)))
         for mine in spans
@@ -174,8 +174,8 @@ def test_how_many_microbatches_are_held(stages):
 def test_with_recompute_inputs_of_cells_are_all_that_is_held():
     _, program = compiled(2, 6, "gpipe", 1, True)
     for step in program.program.steps:
-        if isinstance(step, CallStep) and not step.op.which.backward:
-            last = step.op.which.cell == 1
+        if isinstance(step, CallStep) and not step.op.call_id.backward:
+            last = step.op.call_id.chunk == 1
             assert [repr(v.spec.shape) for v in step.outs] == [
                 "[]" if last else "[batch:2 d:4]"
             ]

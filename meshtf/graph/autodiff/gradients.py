@@ -23,7 +23,7 @@ from meshtf.graph.context import context, current
 from meshtf.graph.op import Op
 from meshtf.graph.op_kinds import GradientBarrier, ReadOp
 from meshtf.graph.operators import OPERATORS
-from meshtf.graph.recorder import Rule, latest
+from meshtf.graph.recorder import GradientRule, latest
 from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import Source, has_gradient
 from meshtf.names.arguments import as_sequence
@@ -55,7 +55,7 @@ def gradients(
     ys, xs = as_tensors("ys", ys), as_variables("xs", xs)
     _check_own(ys)
     entries = (
-        current().rows or {}
+        current().layer_entries or {}
     )  # of variables of a Repeat, in a layer: their values there
     xs = [entries.get(id(x), x) for x in xs]
     if grad_ys is not None:
@@ -71,7 +71,7 @@ def _check_own(ys: Sequence[Tensor]) -> None:
     """
     owners = set(_around(current_executor()))
     for y in ys:
-        if y.held is None and y.node.owner not in owners:
+        if y.sharded_value is None and y.node.owner not in owners:
             raise PlanError(
                 explain_error(
                     "a recorded tensor is used outside of the function, or the body of "
@@ -151,12 +151,12 @@ def _around(executor: Any) -> Iterator[Any]:
     """
     while executor is not None:
         yield executor
-        executor = getattr(executor, "around", None)
+        executor = getattr(executor, "outer", None)
 
 
 def _sources(node: Node) -> Sequence[Tensor]:
     """Returns the tensors by which a node has gradients."""
-    inputs: Sequence[Tensor] = (node.rule or node).inputs
+    inputs: Sequence[Tensor] = (node.gradient_rule or node).inputs
     return () if isinstance(node.op, GradientBarrier) else inputs
 
 
@@ -169,7 +169,7 @@ class _Backward:
         self.cotangents = Cotangents()
         self.again: dict[Tensor, Tensor] = {}  # tensor -> the same, computed once more
         self.replayed: set[Any] = set()
-        self.ruled: set[Any] = set()  # users' own gradients that were called
+        self.applied_rules: set[Any] = set()  # users' own gradients that were called
         # Users' own gradients -> their results that are used, by which result it is.
         self.results: dict[Any, dict[int, Tensor]] = {}
         self.reads: dict[int, list[Tensor]] = {}  # variable -> its reads
@@ -187,12 +187,12 @@ class _Backward:
                 continue
             if allowed is not None and node.serial not in allowed:
                 continue
-            if node.rule is not None:
-                self.results.setdefault(node.rule, {})[node.rule_index] = y
+            if node.gradient_rule is not None:
+                self.results.setdefault(node.gradient_rule, {})[node.result_index] = y
             if node.serial not in found:
                 found[node.serial] = node
                 stack.extend(_sources(node))
-                stack.extend(node.rule.captures if node.rule else ())
+                stack.extend(node.gradient_rule.captures if node.gradient_rule else ())
         reaching: set[int] = set()  # serials of nodes
         for serial in sorted(found):
             node = found[serial]
@@ -206,16 +206,16 @@ class _Backward:
             ):
                 reaching.add(serial)
                 self.nodes.append(node)
-            if node.rule is not None:
+            if node.gradient_rule is not None:
                 self._check_captures(node, reaching)
 
     def step(self, node: Node) -> None:
         """Turns cotangents of a node's outputs into cotangents of its inputs."""
         inputs, outputs = _sources(node), self._outputs(node)
         dys = [None if y is None else self.cotangents.get(y) for y in outputs]
-        if all(dy is None for dy in dys) or node.rule in self.ruled:
+        if all(dy is None for dy in dys) or node.gradient_rule in self.applied_rules:
             return
-        if node.group is not None:
+        if node.recompute_group is not None:
             self._replay(node, next(dy for dy in dys if dy is not None))
         xs = [self.again.get(x, x) for x in inputs]
         present = [y for y in outputs if y is not None]
@@ -227,10 +227,10 @@ class _Backward:
 
     def _outputs(self, node: Node) -> Sequence[Tensor | None]:
         """Returns what a node made, or the results of its rule that are used."""
-        if node.rule is None:
+        if node.gradient_rule is None:
             return node.outputs
-        results = self.results[node.rule]
-        return [results.get(k) for k in range(node.rule.count)]
+        results = self.results[node.gradient_rule]
+        return [results.get(k) for k in range(node.gradient_rule.count)]
 
     def of(self, x: Any) -> Tensor | None:
         """Returns the cotangent of a target."""
@@ -248,11 +248,11 @@ class _Backward:
         self, node: Node, dys: list[Any], ys: list[Tensor], xs: list[Tensor]
     ) -> list[Any]:
         if (
-            node.rule is not None
+            node.gradient_rule is not None
         ):  # its other outputs came later: their cotangents are there
-            self.ruled.add(node.rule)
-            with context(instead=self.again):
-                return list(node.rule.gradient(dys))
+            self.applied_rules.add(node.gradient_rule)
+            with context(substitutes=self.again):
+                return list(node.gradient_rule.gradient(dys))
         many = len(node.outputs) > 1
         try:
             return node.op.gradient(
@@ -272,7 +272,7 @@ class _Backward:
         """Refuses a user's own gradient which would miss a target, since it is not by
         that.
         """
-        for x in node.rule.captures:
+        for x in node.gradient_rule.captures:
             if id(x) in self.targets or x.node.serial in reaching:
                 op = x.node.op
                 what = repr(op.store.name) if isinstance(op, ReadOp) else "a tensor"
@@ -289,14 +289,14 @@ class _Backward:
 
     def _replay(self, node: Node, dy: Tensor) -> None:
         """Computes the nodes of a recomputed group again, not before `dy` is there."""
-        if node.group in self.replayed:
+        if node.recompute_group in self.replayed:
             return
-        self.replayed.add(node.group)
+        self.replayed.add(node.recompute_group)
         arrival = _Arrival(dy)
         made: set[Tensor] = set()
-        rules: dict[Rule, Rule] = {}
+        rules: dict[GradientRule, GradientRule] = {}
         same = {n.serial for n in self.same}
-        for old in map(latest, node.group.nodes):
+        for old in map(latest, node.recompute_group.nodes):
             if old.serial in same:
                 continue
             xs = [self.again.get(x, x) for x in old.inputs]
@@ -305,23 +305,23 @@ class _Backward:
                 primals=old.outputs,
                 region=old.region,
                 stage=old.stage,
-                group=None,
-                after=after,
-                rule=self._second_rule(old, rules),
+                recompute_group=None,
+                wait_for=after,
+                gradient_rule=self._second_rule(old, rules),
             ):
                 ys = apply_all(_following(old.op, self.again), *xs, mesh=old.mesh)
             self.again.update(zip(old.outputs, ys))
             made.update(ys)
 
     def _second_rule(
-        self, old: Node, rules: dict[Rule, Rule]
-    ) -> tuple[Rule, int] | None:
+        self, old: Node, rules: dict[GradientRule, GradientRule]
+    ) -> tuple[GradientRule, int] | None:
         """Returns what the second run of a node has for a rule; rules are made once."""
-        if old.rule is None:
+        if old.gradient_rule is None:
             return None
-        if old.rule not in rules:
-            rules[old.rule] = _second_run(old.rule, self.again)
-        return rules[old.rule], old.rule_index
+        if old.gradient_rule not in rules:
+            rules[old.gradient_rule] = _second_run(old.gradient_rule, self.again)
+        return rules[old.gradient_rule], old.result_index
 
 
 class _Arrival:
@@ -336,7 +336,7 @@ class _Arrival:
         place a scalar that is cheap to send; None in eager mode, where the cotangent is
         there."""
         dy, mesh = self.dy, self.dy.mesh
-        if dy.held is not None:
+        if dy.sharded_value is not None:
             return None
         if (
             mesh is None
@@ -346,7 +346,9 @@ class _Arrival:
         ):
             return dy
         if self.token is None:
-            with context(primals=(dy,), stage=dy.node.stage, group=None, after=None):
+            with context(
+                primals=(dy,), stage=dy.node.stage, recompute_group=None, wait_for=None
+            ):
                 self.token = OPERATORS["ordering_token"](dy)
         return self.token
 
@@ -355,30 +357,30 @@ def _following(op: Op, again: Mapping[Tensor, Tensor]) -> Op:
     """Returns an op for a second run: a call then follows the second runs of what it
     followed.
     """
-    follows = getattr(op, "follows", ())
+    follows = getattr(op, "wait_for", ())
     return (
         dataclasses.replace(  # type: ignore[type-var]
-            op, follows=tuple(again.get(x, x) for x in follows)
+            op, wait_for=tuple(again.get(x, x) for x in follows)
         )
         if follows
         else op
     )
 
 
-def _second_run(rule: Rule, again: Mapping[Tensor, Tensor]) -> Rule:
+def _second_run(rule: GradientRule, again: Mapping[Tensor, Tensor]) -> GradientRule:
     """Returns a user's own gradient of what was computed again, for gradients of
     gradients.
     """
 
     def gradient(dys: Sequence[Any]) -> Sequence[Any]:
-        outer = current().instead or {}
+        outer = current().substitutes or {}
         with context(
-            instead={**outer, **{x: outer.get(y, y) for x, y in again.items()}}
+            substitutes={**outer, **{x: outer.get(y, y) for x, y in again.items()}}
         ):
             return rule.gradient(dys)
 
     inputs, captures, beside = (
         tuple(again.get(x, x) for x in xs)
-        for xs in (rule.inputs, rule.captures, rule.beside)
+        for xs in (rule.inputs, rule.captures, rule.intermediates)
     )
-    return Rule(inputs, captures, rule.count, beside, gradient)
+    return GradientRule(inputs, captures, rule.count, beside, gradient)

@@ -23,7 +23,7 @@ from meshtf.graph.tensor import Node, Source, Tensor
 
 
 @dataclasses.dataclass(frozen=True)
-class Given(Op):
+class BodyArgument(Op):
     """What a body is given each time it runs; never run itself."""
 
     spec: Spec
@@ -32,22 +32,22 @@ class Given(Op):
         return (self.spec,)
 
 
-class Inner(Graph):
+class BodyGraph(Graph):
     """Records a body. Reads go to the graph around it; what writes is refused."""
 
     def __init__(self, around: Graph) -> None:
         super().__init__(around.mesh)
-        self.around = around
+        self.outer = around
         self.backwards: dict[Any, Any] = {}  # of bodies that are called: see `call`
         self.keeping: dict[Any, Any] = {}
 
     def find(self, op: ReadOp) -> Node | None:
         """Returns an earlier read of the same variable, outside."""
-        return self.around.find(op)
+        return self.outer.find(op)
 
     def recorder_of(self, op: Op) -> Graph:
         """Returns the graph that nodes of an op go to: reads go to the one around."""
-        return self.around.recorder_of(op) if isinstance(op, ReadOp) else self
+        return self.outer.recorder_of(op) if isinstance(op, ReadOp) else self
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         """Records a node, and returns its outputs. Raises PlanError if it writes."""
@@ -68,7 +68,7 @@ class Inner(Graph):
     def given(self, spec: Spec) -> Tensor:
         """Returns a tensor that stands for what the body will be given."""
         source = Source.here()
-        node = Node(Given(spec), (), (spec,), self.mesh, source, current(), self)
+        node = Node(BodyArgument(spec), (), (spec,), self.mesh, source, current(), self)
         return node.outputs[0]
 
 
@@ -78,7 +78,7 @@ class Body:
     `captures`.
     """
 
-    graph: Inner
+    graph: BodyGraph
     arguments: tuple[Tensor, ...]
     recorded: tuple[Node, ...]
     results: tuple[Tensor, ...]
@@ -91,7 +91,7 @@ class Body:
 
     @staticmethod
     def of(
-        graph: Inner,
+        graph: BodyGraph,
         arguments: Sequence[Tensor],
         nodes: Sequence[Node],
         results: Sequence[Tensor],
@@ -99,9 +99,9 @@ class Body:
         """Returns a body of the nodes that the results need, with what they use from
         outside.
         """
-        nodes = needed(nodes, results)
+        nodes = required_nodes(nodes, results)
         made = {*arguments, *(y for n in nodes for y in n.outputs)}
-        used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
+        used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *results))
         return Body(
             graph,
             tuple(arguments),
@@ -116,7 +116,7 @@ class Body:
         return sum(n.op.flops(*(x.spec for x in n.inputs)) for n in self.nodes)
 
 
-def require_given(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
+def check_body_inputs(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
     """Refuses what differs from what a body was recorded for, if only in the order of
     dimensions.
 
@@ -131,33 +131,35 @@ def require_given(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
             )
 
 
-def uses(node: Node) -> tuple[Tensor, ...]:
+def dependencies(node: Node) -> tuple[Tensor, ...]:
     """Returns the tensors that must be there before a node runs, or that its rule
     needs.
     """
-    before = node.inputs if node.after is None else (*node.inputs, node.after)
+    before = node.inputs if node.wait_for is None else (*node.inputs, node.wait_for)
     return (
-        before if node.rule is None else (*before, *node.rule.inputs, *node.rule.beside)
+        before
+        if node.gradient_rule is None
+        else (*before, *node.gradient_rule.inputs, *node.gradient_rule.intermediates)
     )
 
 
-def needed(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
+def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
     """Returns those nodes that the results need, in their order."""
     wanted = {latest(t.node) for t in results}
     kept = []
     for node in map(latest, reversed(nodes)):
         if node in wanted:
             kept.append(node)
-            wanted.update(latest(x.node) for x in uses(node))
+            wanted.update(latest(x.node) for x in dependencies(node))
     return kept[::-1]
 
 
-def unvarying(body: Body) -> list[Node]:
+def invariant_nodes(body: Body) -> list[Node]:
     """Returns the nodes that do the same in each run, such as casts of captures."""
     varies = {*body.arguments}
     same = []
     for node in body.nodes:
-        if any(x in varies for x in uses(node)):
+        if any(x in varies for x in dependencies(node)):
             varies.update(node.outputs)
         else:
             same.append(node)
@@ -167,7 +169,7 @@ def unvarying(body: Body) -> list[Node]:
 def record_body(
     fn: Callable[..., Sequence[Tensor]],
     specs: Sequence[Spec],
-    recorder: type[Inner] = Inner,
+    recorder: type[BodyGraph] = BodyGraph,
 ) -> Body:
     """Records fn, which takes a tensor for each spec and returns tensors.
 
@@ -191,13 +193,13 @@ def record_body(
             )
         )
     graph = recorder(around)
-    with executing(graph), context(group=None, after=None, primals=()):
+    with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         arguments = [graph.given(spec) for spec in specs]
         results = fn(*arguments)
     return Body.of(graph, arguments, graph.nodes, results)
 
 
-def record_more(
+def record_on_body(
     body: Body, fn: Callable[[], Sequence[Any]]
 ) -> tuple[list[Node], list[Any]]:
     """Records what fn makes of a body's tensors; returns the new nodes and fn's
@@ -205,7 +207,7 @@ def record_more(
     """
     graph = body.graph
     before = len(graph.nodes)
-    with executing(graph), context(group=None, after=None, primals=()):
+    with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         results = list(fn())
     made = graph.nodes[before:]
     del graph.nodes[before:]

@@ -13,7 +13,7 @@ from typing import Any
 
 from meshtf.graph.apply import apply_all
 from meshtf.graph.autodiff.gradients import gradients_within
-from meshtf.graph.control_flow.body import Body, record_more, require_given
+from meshtf.graph.control_flow.body import Body, check_body_inputs, record_on_body
 from meshtf.graph.op import Spec
 from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
@@ -33,8 +33,8 @@ class Branch(ControlFlowOp):
     otherwise: Body
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        require_given((*self.then.captures, *self.otherwise.captures), xs[1:])
-        require_given(self.otherwise.results, [r.spec for r in self.then.results])
+        check_body_inputs((*self.then.captures, *self.otherwise.captures), xs[1:])
+        check_body_inputs(self.otherwise.results, [r.spec for r in self.then.results])
         return tuple(r.spec for r in self.then.results)
 
     def flops(self, *xs: Spec) -> int:
@@ -59,7 +59,7 @@ class Branch(ControlFlowOp):
         bodies, inputs = [], []
         for half, own in zip(halves, self.captures(xs)):
             bodies.append(_gradient_body(half, found))
-            outside = {**dict(zip(half.forward.captures, own)), **half.given}
+            outside = {**dict(zip(half.forward.captures, own)), **half.outer_cotangents}
             inputs += [outside.get(x, x) for x in bodies[-1].captures]
         made = (
             apply_all(Branch(*bodies), xs[0], *inputs, mesh=xs[0].mesh) if found else ()
@@ -86,7 +86,7 @@ class BranchGradient:
     forward: Body
     nodes: tuple[Node, ...]
     cotangents: dict[Tensor, Tensor]
-    given: dict[Tensor, Tensor]
+    outer_cotangents: dict[Tensor, Tensor]
 
     def body(self, results: Sequence[Tensor], more: Sequence[Node] = ()) -> Body:
         """Returns a body that computes the forward body again, and results of it or of
@@ -118,7 +118,7 @@ def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
             [d for _, d, _ in pairs],
         )
 
-    nodes, made = record_more(body, backward)
+    nodes, made = record_on_body(body, backward)
     return BranchGradient(
         body,
         tuple(nodes),
@@ -137,7 +137,7 @@ def _gradient_body(
     def zeros() -> list[Tensor]:
         return [OPERATORS["zeros_like"](x) for owner, x in found if owner is not half]
 
-    nodes, made = record_more(half.forward, zeros)
+    nodes, made = record_on_body(half.forward, zeros)
     others = iter(made)
     return half.body(
         [half.cotangents[x] if owner is half else next(others) for owner, x in found],

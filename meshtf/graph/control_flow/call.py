@@ -18,11 +18,11 @@ from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import context
 from meshtf.graph.control_flow.body import (
     Body,
-    needed,
-    record_more,
-    require_given,
-    unvarying,
-    uses,
+    check_body_inputs,
+    dependencies,
+    invariant_nodes,
+    record_on_body,
+    required_nodes,
 )
 from meshtf.graph.op import Spec
 from meshtf.graph.op_kinds import ControlFlowOp
@@ -32,34 +32,34 @@ from meshtf.graph.tensor import Node, Tensor
 from meshtf.names import has_gradient, wide
 
 
-class Which(NamedTuple):
+class CallId(NamedTuple):
     """Which call it is, to people who read plans and profiles."""
 
-    cell: int = 0
-    number: int = 0  # of the microbatch
+    chunk: int = 0
+    microbatch: int = 0  # of the microbatch
     backward: bool = False
 
     @property
     def label(self) -> str:
         """What is called, such as "forward.2"."""
-        return f"{'backward' if self.backward else 'forward'}.{self.cell}"
+        return f"{'backward' if self.backward else 'forward'}.{self.chunk}"
 
 
-_FIRST = Which()
+_FIRST = CallId()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call(ControlFlowOp):
-    """Runs a body; inputs are its arguments and captures. `follows`: what has to be
+    """Runs a body; inputs are its arguments and captures. `wait_for`: what has to be
     there before.
     """
 
     body: Body
-    follows: tuple[Tensor, ...] = ()
-    which: Which = _FIRST
+    wait_for: tuple[Tensor, ...] = ()
+    call_id: CallId = _FIRST
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        require_given((*self.body.arguments, *self.body.captures), xs)
+        check_body_inputs((*self.body.arguments, *self.body.captures), xs)
         return tuple(r.spec for r in self.body.results)
 
     def flops(self, *xs: Spec) -> int:
@@ -71,14 +71,14 @@ class Call(ControlFlowOp):
 
     @property
     def display_name(self) -> str:
-        return self.which.label
+        return self.call_id.label
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         dys = dy if isinstance(dy, tuple) else (dy,)
         node = latest((y[0] if isinstance(y, tuple) else y).node)
         there = tuple(k for k, d in enumerate(dys) if d is not None)
         backward = _shared_backward(self.body, there)
-        keeping = backward.keeping(self.body)
+        keeping = backward.with_residuals(self.body)
         extra = [r.spec for r in keeping.results[len(node.outputs) :]]
         if extra:
             op = dataclasses.replace(self, body=keeping)
@@ -91,9 +91,13 @@ class Call(ControlFlowOp):
         ]
         made = call(
             backward.body,
-            [*(outside[x] for x in backward.kept), *(dys[k] for k in there), *sums],
+            [
+                *(outside[x] for x in backward.residuals),
+                *(dys[k] for k in there),
+                *sums,
+            ],
             captures=outside,
-            which=self.which._replace(backward=True),
+            call_id=self.call_id._replace(backward=True),
         )
         found = dict(zip((*backward.arguments, *backward.captures), made))
         for x in backward.captures:
@@ -102,7 +106,7 @@ class Call(ControlFlowOp):
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Backward:
+class BackwardBody:
     """The backward body of a body, and what it takes.
 
     Its arguments are `kept`, tensors of the forward body, the cotangents of results,
@@ -112,16 +116,16 @@ class Backward:
     """
 
     body: Body
-    kept: tuple[Tensor, ...]
+    residuals: tuple[Tensor, ...]
     arguments: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
 
-    def keeping(self, body: Body) -> Body:
+    def with_residuals(self, body: Body) -> Body:
         """Returns the forward body with what the backward body takes among
         its results.
         """
         own = {*body.arguments, *body.results}
-        more = [x for x in self.kept if x not in own]
+        more = [x for x in self.residuals if x not in own]
         if not more:
             return body
         if body not in body.graph.keeping:
@@ -131,7 +135,7 @@ class Backward:
         return body.graph.keeping[body]
 
 
-def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
+def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
     """Records the gradient of a body with respect to its arguments and captures.
 
     Args:
@@ -140,7 +144,7 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
     """
     given = [body.graph.given(r.spec) for r in results]
     inputs = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
-    same = unvarying(body)  # made again or shared, and not handed on by each call
+    same = invariant_nodes(body)  # made again or shared, and not handed on by each call
     sums: dict[Tensor, Tensor] = {}
     adds: dict[Node, list[Node]] = {}
 
@@ -163,15 +167,15 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
                 )
         return [found.get(x) for x in inputs]
 
-    nodes, made = record_more(body, gradient)
+    nodes, made = record_on_body(body, gradient)
     reached = {x: dx for x, dx in zip(inputs, made) if dx is not None}
     wanted = list(reached.values())
-    nodes = needed([*same, *_at_once(nodes, adds)], wanted)
+    nodes = required_nodes([*same, *_at_once(nodes, adds)], wanted)
     there = {y for n in nodes for y in n.outputs}
     own = {*body.arguments, *(y for n in body.nodes for y in n.outputs)}
-    used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *wanted))
+    used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *wanted))
     kept = tuple(x for x in used if x in own and x not in there)
-    return Backward(
+    return BackwardBody(
         Body.of(body.graph, (*kept, *given, *sums.values()), nodes, wanted),
         kept,
         tuple(x for x in reached if x not in sums),
@@ -190,11 +194,11 @@ def _at_once(nodes: Sequence[Node], after: Mapping[Node, Sequence[Node]]) -> lis
     return [*first, *later.difference(first)]
 
 
-def _shared_backward(body: Body, results: tuple[int, ...]) -> Backward:
+def _shared_backward(body: Body, results: tuple[int, ...]) -> BackwardBody:
     """Returns the backward body of some results, recorded once for all calls."""
     key = body, results
     if key not in body.graph.backwards:
-        body.graph.backwards[key] = backward_of(
+        body.graph.backwards[key] = backward_body(
             body, [body.results[k] for k in results]
         )
     return body.graph.backwards[key]
@@ -205,7 +209,7 @@ def call(
     arguments: Sequence[Tensor],
     follows: Sequence[Tensor] = (),
     captures: Mapping[Tensor, Tensor] | None = None,
-    which: Which = _FIRST,
+    call_id: CallId = _FIRST,
 ) -> tuple[Tensor, ...]:
     """Returns the results of a body.
 
@@ -217,4 +221,4 @@ def call(
       which: call it is.
     """
     taken = [x if captures is None else captures.get(x, x) for x in body.captures]
-    return apply_unchecked(Call(body, tuple(follows), which), *arguments, *taken)
+    return apply_unchecked(Call(body, tuple(follows), call_id), *arguments, *taken)

@@ -21,11 +21,11 @@ from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import context
 from meshtf.graph.control_flow.body import (
     Body,
-    needed,
-    record_more,
-    require_given,
-    unvarying,
-    uses,
+    check_body_inputs,
+    dependencies,
+    invariant_nodes,
+    record_on_body,
+    required_nodes,
 )
 from meshtf.graph.op import Spec
 from meshtf.graph.op_kinds import ControlFlowOp
@@ -46,51 +46,51 @@ class Loop(ControlFlowOp):
     """
 
     body: Body
-    states: int
-    rows: int = 0
-    sums: int = 0
+    num_carries: int
+    num_scanned: int = 0
+    num_sums: int = 0
     dim: Dimension | None = None  # its size is the number of turns
     reverse: bool = False  # whether the last row comes first
-    test: Body | None = None
+    condition: Body | None = None
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         given = (
-            *xs[: self.states],
+            *xs[: self.num_carries],
             *(
                 Spec(x.shape.without(self.dim.name), x.dtype)
-                for x in xs[self.states : self.states + self.rows]
+                for x in xs[self.num_carries : self.num_carries + self.num_scanned]
                 if self.dim
             ),
         )
-        test = () if self.test is None else self.test.captures
-        require_given(
+        test = () if self.condition is None else self.condition.captures
+        check_body_inputs(
             (*self.body.arguments[1:], *self.body.captures, *test),
-            (*given, *xs[self.states + self.rows :]),
+            (*given, *xs[self.num_carries + self.num_scanned :]),
         )
-        require_given(self.body.results[: self.states], xs[: self.states])
+        check_body_inputs(self.body.results[: self.num_carries], xs[: self.num_carries])
         specs = [r.spec for r in self.body.results]
-        each = self.states + self.sums
+        each = self.num_carries + self.num_sums
         return (
             *specs[:each],
-            *(stacked(s, self.dim) for s in specs[each:] if self.dim is not None),
+            *(stacked_spec(s, self.dim) for s in specs[each:] if self.dim is not None),
         )
 
     def flops(self, *xs: Spec) -> int:
         return self.body.flops * (1 if self.dim is None else self.dim.size)
 
     @property
-    def turns(self) -> int | None:
+    def num_iterations(self) -> int | None:
         """How often the body runs; None: only a run tells."""
         return None if self.dim is None else self.dim.size
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        return (self.body,) if self.test is None else (self.test, self.body)
+        return (self.body,) if self.condition is None else (self.condition, self.body)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         ys = y if isinstance(y, tuple) else (y,)
         dys = dy if isinstance(dy, tuple) else (dy,)
-        if self.test is not None:
+        if self.condition is not None:
             raise no_gradient_of_while(ys[0].node.source)
         return _Reversed(self, ys, xs).cotangents(dys)
 
@@ -107,7 +107,7 @@ def no_gradient_of_while(source: Source) -> PlanError:
     )
 
 
-def unused_name(body: Body, name: str) -> str:
+def unused_dim_name(body: Body, name: str) -> str:
     """Returns a name for the dimension that a loop walks along: another one if the body
     has it.
 
@@ -130,7 +130,7 @@ def _names(body: Body) -> Iterator[str]:
             yield from _names(inner)
 
 
-def stacked(spec: Spec, dim: Dimension, source: Source | None = None) -> Spec:
+def stacked_spec(spec: Spec, dim: Dimension, source: Source | None = None) -> Spec:
     """Returns what a stack of `dim` such tensors is. Raises ShapeError."""
     if dim.name in spec.shape:
         raise ShapeError(
@@ -159,10 +159,14 @@ class _Reversed:
     def __init__(self, loop: Loop, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
         self.loop, self.body, self.ys = loop, loop.body, ys
         _, *formal = loop.body.arguments
-        self.states, self.rows = formal[: loop.states], formal[loop.states :]
+        self.states, self.rows = formal[: loop.num_carries], formal[loop.num_carries :]
         # What stands for what: of each tensor in the body, the one outside.
-        self.walked = dict(zip(self.rows, xs[loop.states : loop.states + loop.rows]))
-        self.captured = dict(zip(loop.body.captures, xs[loop.states + loop.rows :]))
+        self.walked = dict(
+            zip(self.rows, xs[loop.num_carries : loop.num_carries + loop.num_scanned])
+        )
+        self.captured = dict(
+            zip(loop.body.captures, xs[loop.num_carries + loop.num_scanned :])
+        )
         self.inputs = (*formal, *loop.body.captures)
         self.node = latest(ys[0].node)
 
@@ -192,7 +196,7 @@ class _Reversed:
                 for x, dx in zip(wanted, made)
             ]
 
-        nodes, found = record_more(self.body, backward)
+        nodes, found = record_on_body(self.body, backward)
         dxs = dict(zip(wanted, found))
         carried = [x for x in self.states if x in dxs]
         summed = [x for x in self.captured if dxs.get(x) is not None]
@@ -206,12 +210,12 @@ class _Reversed:
         )
         got.update((x, _cast(got[x], x.dtype, self.captured[x])) for x in summed)
         # Without an iteration the first carry is the result, whether it is read or not.
-        absent = ignored if self.loop.turns else set()
+        absent = ignored if self.loop.num_iterations else set()
         return [None if x in absent else got.get(x) for x in self.inputs]
 
     def _given(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
         """Returns results of the body, and what stands for their cotangents."""
-        first = self.loop.states
+        first = self.loop.num_carries
         return [
             (r, self.body.graph.given(r.spec))
             for k, (r, dy) in enumerate(zip(self.body.results, dys))
@@ -227,14 +231,14 @@ class _Reversed:
         loop, formal = self.loop, iter(d for _, d in given)
         self.carried: dict[Tensor, Tensor] = {}
         for k, (r, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
-            if not has_gradient(r.dtype) or (k >= loop.states and dy is None):
+            if not has_gradient(r.dtype) or (k >= loop.num_carries and dy is None):
                 continue
             dy = OPERATORS["zeros_like"](y) if dy is None else dy
             into = (
                 self.carried
-                if k < loop.states
+                if k < loop.num_carries
                 else self.captured
-                if k < loop.states + loop.sums
+                if k < loop.num_carries + loop.num_sums
                 else self.walked
             )
             into[next(formal)] = dy
@@ -243,9 +247,9 @@ class _Reversed:
         self, nodes: list[Node], results: list[Tensor], carried: list[Tensor], sums: int
     ) -> tuple[Tensor, ...]:
         # What no turn changes takes less to make again than to stack.
-        nodes = needed([*unvarying(self.body), *nodes], results)
+        nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
         turn, made = self.body.arguments[0], {y for n in nodes for y in n.outputs}
-        used = dict.fromkeys((*(x for n in nodes for x in uses(n)), *results))
+        used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *results))
         own = {
             *self.states,
             *self.rows,
@@ -270,12 +274,12 @@ class _Reversed:
         """Makes the forward loop stack what the backward body needs of each turn."""
         node, op = self.node, self.node.op
         assert isinstance(op, Loop) and op.dim is not None
-        first = op.states + op.sums
+        first = op.num_carries + op.num_sums
         stacks = dict(zip(op.body.results[first:], node.outputs[first:]))
         new = [x for x in kept if x not in stacks]
         if new:
             body = dataclasses.replace(op.body, results=(*op.body.results, *new))
-            specs = [stacked(x.spec, op.dim) for x in new]
+            specs = [stacked_spec(x.spec, op.dim) for x in new]
             extended = dataclasses.replace(op, body=body)
             more = node.owner.replace(node, extended, specs).outputs[-len(new) :]
             stacks.update(zip(new, more))

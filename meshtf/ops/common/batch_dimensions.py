@@ -215,7 +215,7 @@ def _ambiguity_error(dim: Dimension) -> PlanError:
 
 def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
     """Records that dimensions of a shape got other names: pairs of old and new."""
-    microbatches = current().part
+    microbatches = current().microbatches
     if microbatches is None or _has_internal_name((*pairs, *pairs.values())):
         return
     # All digits are read before any is recorded: names may be exchanged.
@@ -229,7 +229,7 @@ def record_rename(shape: Shape, pairs: Mapping[str, str]) -> None:
 
 def record_reshape(old: Sequence[Dimension], new: Sequence[Dimension]) -> None:
     """Records that dimensions `old` became dimensions `new`, in row-major order."""
-    microbatches = current().part
+    microbatches = current().microbatches
     if microbatches is None or _has_internal_name(d.name for d in (*old, *new)):
         return
     old_digits: list[Digit] = []
@@ -252,7 +252,7 @@ def index_in_batch(dim: Dimension, index: Any) -> Any:
     Where there is no such index, the result differs by microbatch. Where it is
     ambiguous, it is an `UnknownIndex`.
     """
-    microbatches = current().part
+    microbatches = current().microbatches
     if microbatches is None or not microbatches.has_examples(dim):
         return index
     try:

@@ -54,7 +54,7 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
         return tf.reduce_sum(x, axes)
     if context is not None and context.compiled and len(axes) > 1:
         partly_summed = tf.reduce_sum(x, axes[:-1])
-        return tf.reduce_sum(context.apart(partly_summed), 0)
+        return tf.reduce_sum(context.optimization_barrier(partly_summed), 0)
     if len(remaining) > 1:
         x = reshape(x, [*summed, math.prod(remaining)])
     total = tf.raw_ops.BiasAddGrad(out_backprop=x)

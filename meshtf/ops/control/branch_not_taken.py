@@ -19,17 +19,17 @@ from meshtf.errors import NoValueError
 from meshtf.graph import (
     OPERATORS,
     Body,
+    GradientRule,
     Graph,
     HostOp,
     Node,
     ReadOp,
-    Rule,
     Tensor,
     WriteOp,
     context,
     executing,
 )
-from meshtf.graph.control_flow.body import Inner, record_body
+from meshtf.graph.control_flow.body import BodyGraph, record_body
 from meshtf.graph.control_flow.branch import branch_gradient
 from meshtf.mesh import Mesh
 from meshtf.names import has_gradient
@@ -44,7 +44,7 @@ from meshtf.ops.control.nested_values import (
 BRANCHES_DIFFER = "the two branches of a cond differ"
 
 
-class _NeverRun(Inner):
+class _NeverRun(BodyGraph):
     """Records the body of a branch that does not run; what it would write or print is
     left out.
     """
@@ -96,13 +96,13 @@ def with_zeros_of_other_branch(
 def _is_outside(x: Tensor) -> bool:
     """Returns whether a gradient may be asked by a tensor that a body captures."""
     return has_gradient(x.dtype) and (
-        x.held is not None or _read_variable(x) is not None
+        x.sharded_value is not None or _read_variable(x) is not None
     )
 
 
 def _outside(x: Tensor) -> Tensor:
     """Returns an eager tensor in place of one that a branch captures."""
-    return x if x.held is not None else _read_variable(x).tensor()
+    return x if x.sharded_value is not None else _read_variable(x).tensor()
 
 
 def _read_variable(x: Tensor) -> Any:
@@ -118,14 +118,14 @@ def _zeros_rule(
     taken: Sequence[Tensor],
     body: Body,
     outside: Mapping[Tensor, Tensor],
-) -> Rule:
+) -> GradientRule:
     """Returns the rule of `count` results: the gradient of `taken`, and zeros by what
     the body of the other branch captures.
     """
     captures = [x for x in body.captures if x in outside]
     inputs = (*taken, *(outside[x] for x in captures))
     gradient = functools.partial(_gradient, len(taken), captures, body, outside)
-    return Rule(inputs, (), count, (), gradient)
+    return GradientRule(inputs, (), count, (), gradient)
 
 
 def _gradient(
@@ -141,7 +141,7 @@ def _gradient(
     half = branch_gradient(body, dys)
     reached = [x for x in half.cotangents if x in outside]
     further = half.body([half.cotangents[x] for x in reached])
-    rule = _zeros_rule(len(reached), (), further, {**outside, **half.given})
+    rule = _zeros_rule(len(reached), (), further, {**outside, **half.outer_cotangents})
     zeros = {}
     for k, x in enumerate(reached):
         with context(primals=(outside[x],)):

@@ -83,7 +83,7 @@ def while_loop(
         return tensors_of(next_carry(state, new, specs), "state")
 
     tested, recorded = (record_body(fn, [ITERATION, *specs]) for fn in (decide, run))
-    loop = Loop(recorded, len(specs), test=tested)
+    loop = Loop(recorded, len(specs), condition=tested)
     return pack(
         state,
         apply_all(

@@ -23,9 +23,9 @@ from meshtf.graph import (
     OPERATORS,
     Context,
     GradientBarrier,
+    GradientRule,
     Op,
     ReadOp,
-    Rule,
     Sample,
     Source,
     Spec,
@@ -63,9 +63,9 @@ class Result(Op):
         return xs
 
 
-def result_of(rule: Rule, index: int, y: Tensor) -> Tensor:
+def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:
     """Returns y as a result of a rule, by which its gradient is."""
-    with context(rule=(rule, index)):
+    with context(gradient_rule=(rule, index)):
         return apply(Result(), y)
 
 
@@ -112,7 +112,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         ys = flatten(made[0])
         own = [as_tensor("result", y) for y in ys if y is not None]
         inputs = tuple(x for x in flat if isinstance(x, Tensor))
-        rule = Rule(
+        rule = GradientRule(
             inputs,
             _captures(own, inputs, since),
             len(own),
@@ -147,9 +147,9 @@ def _captures(
                 found.append(x)
         elif not isinstance(op, GradientBarrier):
             called = (
-                not x.node.inputs and x.node.rule is not None
+                not x.node.inputs and x.node.gradient_rule is not None
             )  # a function, in eager mode
-            stack.extend(x.node.rule.inputs if called else x.node.inputs)
+            stack.extend(x.node.gradient_rule.inputs if called else x.node.inputs)
     return tuple(found)
 
 
@@ -170,7 +170,7 @@ def _cotangents(
         OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
         for y, dy in zip(ys, dys, strict=True)
     ]
-    with context(iterations=forward.iterations, rows=forward.rows):
+    with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
         dxs = rule(*full)
     dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
     if len(dxs) != len(inputs):

@@ -30,7 +30,7 @@ from meshtf.graph import (
     executing,
     record_body,
 )
-from meshtf.graph.control_flow.loop import stacked, unused_name
+from meshtf.graph.control_flow.loop import stacked_spec, unused_dim_name
 from meshtf.names import Dimension, wide
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import index_in_batch
@@ -183,10 +183,10 @@ def _recorded(
     recorded, sums, stacks = _record(body, state, rows, dim)
     first = len(states) + len(leaves(sums))
     for result in recorded.results[first:]:
-        stacked(result.spec, dim, Source.here())
+        stacked_spec(result.spec, dim, Source.here())
     # A body may use the name itself, as a loop within does: then the loop walks under
     # another one.
-    inner = Dimension(unused_name(recorded, dim.name), dim.size)
+    inner = Dimension(unused_dim_name(recorded, dim.name), dim.size)
     walked = [_renamed(x, dim, inner) for x in walked]
     loop = Loop(recorded, len(states), len(walked), len(leaves(sums)), inner, reverse)
     made = apply_all(loop, *states, *walked, *recorded.captures)
@@ -241,7 +241,7 @@ def _without_iteration(
     specs = [r.spec for r in recorded.results]
     empty = [
         *specs[len(states) : first],
-        *(stacked(spec, dim, Source.here()) for spec in specs[first:]),
+        *(stacked_spec(spec, dim, Source.here()) for spec in specs[first:]),
     ]
     ys = iter(
         [*states, *(full(recorded.graph.mesh, s.shape, 0, s.dtype) for s in empty)]

@@ -68,7 +68,7 @@ def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
     """
     as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
-    later = current().later
+    later = current().deferred_calls
     if later is None:
         fn(*tensors)
     else:
@@ -89,7 +89,7 @@ class DeferredCall(NamedTuple):
 def deferred_calls() -> Iterator[list[DeferredCall]]:
     """Collects what `once_per_batch` is asked for within, instead of calling it."""
     later: list[DeferredCall] = []
-    with context(later=later):
+    with context(deferred_calls=later):
         yield later
 
 
@@ -124,9 +124,11 @@ def microbatch(
       known: what is known of dimensions that were made of it, of an earlier use of this
         microbatch.
     """
-    around = current().part or MicrobatchState({}, {})
+    around = current().microbatches or MicrobatchState({}, {})
     with context(
-        part=around.nested(dim, microbatches, number, {} if known is None else known)
+        microbatches=around.nested(
+            dim, microbatches, number, {} if known is None else known
+        )
     ):
         yield
 
@@ -136,7 +138,7 @@ def microbatches_of(dim: str) -> int:
     mostly 1.
     """
     dim = as_dim("dim", dim)
-    part = current().part
+    part = current().microbatches
     return 1 if part is None else part.num_microbatches(dim)
 
 
@@ -155,7 +157,7 @@ def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
     Raises:
       PlanError: the name of a dimension has two meanings.
     """
-    part = current().part
+    part = current().microbatches
     if part is None:
         return MicrobatchInputs((), (), ())
 

@@ -44,7 +44,7 @@ def seed(*values: Any) -> Iterator[None]:
         raise PlanError(
             "mtf.seed() needs at least one value, such as mtf.seed(run_seed, step)."
         )
-    with context(seeds=tuple(map(_checked, values)), seeded=set()):
+    with context(seeds=tuple(map(_checked, values)), random_paths=set()):
         yield
 
 
@@ -133,24 +133,24 @@ def alternatives() -> Iterator[Callable[[], contextlib.AbstractContextManager[An
     Within each of them random ops count as met that were met before all of them. After
     all, those count that were met in any of them.
     """
-    seeded = current().seeded
-    before = None if seeded is None else set(seeded)
+    random_paths = current().random_paths
+    before = None if random_paths is None else set(random_paths)
     found: list[set[Any]] = []
 
     def one() -> contextlib.AbstractContextManager[Any]:
         if before is None:
             return contextlib.nullcontext()
         found.append(set(before))
-        return context(seeded=found[-1])
+        return context(random_paths=found[-1])
 
     yield one
-    if seeded is not None:
-        seeded.update(*found)
+    if random_paths is not None:
+        random_paths.update(*found)
 
 
 def _in_force(path: str) -> tuple[Any, ...]:
     """Returns the seeds of `with mtf.seed(...)`, once for each path."""
-    seeds, seeded = current().seeds, current().seeded
+    seeds, random_paths = current().seeds, current().random_paths
     if seeds is None:
         raise PlanError(
             explain_error(
@@ -164,7 +164,7 @@ def _in_force(path: str) -> tuple[Any, ...]:
         len(current().iterations),
         path,
     )  # ops in loops and outside of them draw other numbers
-    if met in seeded:
+    if met in random_paths:
         raise PlanError(
             explain_error(
                 f"two random ops are called {path!r} under one seed: they would draw "
@@ -174,5 +174,5 @@ def _in_force(path: str) -> tuple[Any, ...]:
                 "`with mtf.seed(run_seed, step, i):`.",
             )
         )
-    seeded.add(met)
+    random_paths.add(met)
     return seeds

@@ -24,7 +24,7 @@ from meshtf.graph import (
     apply,
     context,
 )
-from meshtf.graph.recorder import Group
+from meshtf.graph.recorder import RecomputeGroup
 from meshtf.names import Shape
 from meshtf.names.arguments import as_callable
 
@@ -87,7 +87,7 @@ def recompute(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        with context(group=Group()):
+        with context(recompute_group=RecomputeGroup()):
             return fn(*args, **kwargs)
 
     return wrapped

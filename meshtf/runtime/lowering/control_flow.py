@@ -115,12 +115,12 @@ class _Loop:
         op = step.op
         self.executor = executor
         self.step = step
-        self.iterations = op.turns
+        self.iterations = op.num_iterations
         self.reverse = op.reverse
         results = step.body.results
         self.carries = step.carries
-        self.sums = results[op.states : op.states + op.sums]
-        self.stacked = results[op.states + op.sums :]
+        self.sums = results[op.num_carries : op.num_carries + op.num_sums]
+        self.stacked = results[op.num_carries + op.num_sums :]
         self.scanned = [
             _with_leading(executor, value, op.dim.name)
             for value in step.scanned_inputs

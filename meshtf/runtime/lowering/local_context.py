@@ -163,6 +163,6 @@ class DeviceContext:
         ]
         return tf.concat(elements, axis)
 
-    def apart(self, x: Any) -> Any:
+    def optimization_barrier(self, x: Any) -> Any:
         """Returns x, which XLA does not merge with what is made of it."""
         return optimization_barrier([x])[0] if self.compiled else x

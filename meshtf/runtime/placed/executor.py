@@ -331,7 +331,7 @@ def _scope(step: Any) -> str:
     if isinstance(step, GatherStatisticsStep):
         return f"move/tell/{'.'.join(step.axes)}/"
     if isinstance(step, CallStep):
-        return f"call/{step.op.display_name}.{step.op.which.number}/"
+        return f"call/{step.op.display_name}.{step.op.call_id.microbatch}/"
     if isinstance(step, (LoopStep, BranchStep)):
         return f"{step.node.op.display_name}/"
     return "load/" if isinstance(step, ReadStep) else "put/"

@@ -58,7 +58,7 @@ def check_numerics() -> Iterator[None]:
                 "inside.",
             )
         )
-    with context(checked=True):
+    with context(check_numerics=True):
         yield
 
 

@@ -65,7 +65,7 @@ class Compiled:
     def __call__(self, flat: Sequence[Any]) -> list[ShardedValue]:
         """Runs the program on the arguments' tensors and returns the results' shards."""
         results = self.program.results
-        if current().checked:
+        if current().check_numerics:
             self._fill(flat)
             values = Checked(self.mesh, self.segments).run(results)
             return [

@@ -40,18 +40,18 @@ def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> st
         return f"shape {x.shape!r}, wanted {shape!r}"
     if x.dtype != want.dtype.name:
         return f"dtype {x.dtype}, wanted {want.dtype.name}"
-    if x.held is None or x.mesh is None:
+    if x.sharded_value is None or x.mesh is None:
         return "holds no value"
-    locals_ = [np.asarray(v) for v in x.held.values]
-    expected = _local_sizes(x.mesh, x.held, want.shape, shape)
+    locals_ = [np.asarray(v) for v in x.sharded_value.values]
+    expected = _local_sizes(x.mesh, x.sharded_value, want.shape, shape)
     for position, value in enumerate(locals_):
         if value.shape != expected or value.dtype != want.dtype:
             return (
                 f"position {position} holds {value.dtype}{list(value.shape)}, "
-                f"{x.held.placement} means {want.dtype}{list(expected)}"
+                f"{x.sharded_value.placement} means {want.dtype}{list(expected)}"
             )
-    grid = _finish(x.mesh, x.held, locals_)
-    return _differing_position(x.mesh, x.held, grid, shape, want, tolerance)
+    grid = _finish(x.mesh, x.sharded_value, locals_)
+    return _differing_position(x.mesh, x.sharded_value, grid, shape, want, tolerance)
 
 
 def same(value: Any, want: Any, tolerance: float) -> bool:

@@ -61,7 +61,9 @@ def run_exported(
     and returns its results as they lie there."""
     made = export(program, *inputs)
     arguments = [
-        list(map(np.asarray, x.held.values)) for x in inputs if x.held is not None
+        list(map(np.asarray, x.sharded_value.values))
+        for x in inputs
+        if x.sharded_value is not None
     ]
     found = Runner(made.module, made.mesh.size, quick=True)(*arguments)
     tensors = []

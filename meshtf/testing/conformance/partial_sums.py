@@ -85,7 +85,7 @@ def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Ten
       kind: how the parts make up the value.
       uneven: the number of a pattern of amounts that cancel in a sum; 0: none.
     """
-    mesh, held = x.mesh, x.held
+    mesh, held = x.mesh, x.sharded_value
     assert mesh is not None and held is not None
     place, size = mesh.axis_index[axis], mesh.axes[axis]
     values = [
@@ -96,7 +96,7 @@ def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Ten
         Partial(kind) if i == place else s for i, s in enumerate(held.placement)
     )
     y = Tensor(x.node, x.index, x.spec)
-    y.held = ShardedValue(placement, values)
+    y.sharded_value = ShardedValue(placement, values)
     return y
 
 
@@ -127,8 +127,8 @@ def can_be_partial(x: Tensor, axis: str) -> bool:
     """Whether an eager tensor is whole along `axis`, and of floats or
     complex numbers.
     """
-    assert x.mesh is not None and x.held is not None
+    assert x.mesh is not None and x.sharded_value is not None
     return (
         has_gradient(x.dtype)
-        and x.held.placement[x.mesh.axis_index[axis]] == Replicated
+        and x.sharded_value.placement[x.mesh.axis_index[axis]] == Replicated
     )

@@ -123,14 +123,14 @@ def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
         return None
     value = tf.identity(_value(x))
     tape.watch(value)
-    assert x.held is not None
-    x.held = ShardedValue(x.held.placement, [value])
+    assert x.sharded_value is not None
+    x.sharded_value = ShardedValue(x.sharded_value.placement, [value])
     return value
 
 
 def _value(x: Tensor) -> tf.Tensor:
-    assert x.held is not None
-    (value,) = x.held.values
+    assert x.sharded_value is not None
+    (value,) = x.sharded_value.values
     return value
 
 

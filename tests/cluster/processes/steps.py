@@ -127,9 +127,10 @@ def read_by_hosts() -> dict[str, Any]:
         "equal": all(
             bool((far[name].numpy() == own[name].numpy()).all()) for name in own
         ),
-        "hosts": [host_of(x.device)[-6:] for x in far["tokens"].held.values],
+        "hosts": [host_of(x.device)[-6:] for x in far["tokens"].sharded_value.values],
         "devices": [
-            x.device == d for x, d in zip(floats["x"].held.values, devices_of(mesh))
+            x.device == d
+            for x, d in zip(floats["x"].sharded_value.values, devices_of(mesh))
         ],
     }
 

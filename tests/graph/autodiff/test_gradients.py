@@ -126,7 +126,7 @@ def test_gradients_of_sharded_variables_are_sharded_as_they_are():
         )[0]
 
     for dw in (gradient(x), mtf.function(gradient)(x)):
-        assert dw.held.placement == w.placement != mesh.replicated
+        assert dw.sharded_value.placement == w.placement != mesh.replicated
         np.testing.assert_array_equal(dw.numpy(), np.full((4, 3), 32))
 
 
@@ -135,10 +135,10 @@ def test_cotangents_lie_where_their_primals_lie():
     x = mtf.import_tensor(mesh, np.ones((4, 2), "float32"), "batch;d")
     w = vector(mesh, 1, 2)
     dx, dw = mtf.gradients([mtf.reduce_sum(mtf.einsum([x, w], "batch"))], [x, w])
-    assert dx.held.placement == x.held.placement
+    assert dx.sharded_value.placement == x.sharded_value.placement
     assert mtf.function(lambda x, w: mtf.gradients([x * w], [w])[0])(
         x, w
-    ).held.placement == (w.held.placement)
+    ).sharded_value.placement == (w.sharded_value.placement)
     np.testing.assert_array_equal(dw.numpy(), [4, 4])
 
 

@@ -193,13 +193,13 @@ def test_gradients_lie_as_the_forward_choice():
     w = np.ones((8, 16), "float32")
     outside, inside, gradients = fn(X, w, w)
     assert (
-        outside.held.placement
-        == gradients[0].held.placement
+        outside.sharded_value.placement
+        == gradients[0].sharded_value.placement
         == (Sharded("batch"), Sharded("h"))
     )
     assert (
-        inside.held.placement
-        == gradients[1].held.placement
+        inside.sharded_value.placement
+        == gradients[1].sharded_value.placement
         == (Sharded("h"), Sharded("batch"))
     )
 
@@ -226,7 +226,7 @@ def test_one_tensor_and_its_gradient_are_brought_where_it_says(
             y = mtf.square(laid)
         return laid, *mtf.gradients([y], [h, x])
 
-    laid, dh, dx = (y.held.placement for y in fn(X))
+    laid, dh, dx = (y.sharded_value.placement for y in fn(X))
     assert laid == dh and dx == (Sharded("batch"),)
     assert [kind for kind, *_ in moves(fn, X, phase="forward")] == forward
     assert [kind for kind, *_ in moves(fn, X, phase="backward")] == backward
@@ -278,7 +278,7 @@ def test_a_region_around_the_call_of_a_function():
     with mtf.layout("batch:;d:a"):
         inside = cut(X)
         assert mtf.explain(cut, X).ops[-1].outputs[0].states == ("d",)
-    assert (outside.held.placement, inside.held.placement) == (
+    assert (outside.sharded_value.placement, inside.sharded_value.placement) == (
         (Sharded("batch"),),
         (Sharded("d"),),
     )

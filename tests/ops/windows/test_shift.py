@@ -27,7 +27,11 @@ def test_any_amount(layout, by):
     np.testing.assert_array_equal(y.numpy(), shifted(X, by, -2.5))
     z = mtf.roll(x, "n", by)
     np.testing.assert_array_equal(z.numpy(), np.roll(X, by, 1))
-    assert y.held.placement == z.held.placement == x.held.placement
+    assert (
+        y.sharded_value.placement
+        == z.sharded_value.placement
+        == x.sharded_value.placement
+    )
 
 
 def test_gradients_flow_back():

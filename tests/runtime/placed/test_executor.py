@@ -147,7 +147,7 @@ def test_work_lies_on_the_devices_of_the_mesh():
     mesh = mtf.Mesh("data:2", "batch:data", devices=["CPU:3", "CPU:5"])
     x = mtf.import_tensor(mesh, np.arange(4, dtype="float32"), "batch")
     y = mtf.exp(x)
-    assert [v.device[-6:] for v in y.held.values] == [":CPU:3", ":CPU:5"]
+    assert [v.device[-6:] for v in y.sharded_value.values] == [":CPU:3", ":CPU:5"]
     f = mtf.function(mtf.exp)
     np.testing.assert_array_equal(f(x).numpy(), y.numpy())
     calls = [n for n in f.lower(x).definition.node_def if called(n)]
@@ -158,10 +158,10 @@ def test_positions_that_hold_the_same_on_one_device_compute_once():
     mesh = mtf.Mesh("data:4;model:2", "batch:data")
     x = mtf.import_tensor(mesh, np.arange(8, dtype="float32"), "batch")
     y = mtf.exp(x)
-    assert len({id(v) for v in y.held.values}) == 4
+    assert len({id(v) for v in y.sharded_value.values}) == 4
     apart = mtf.Mesh("data:4;model:2", "batch:data", devices="logical:8")
     y = mtf.exp(mtf.import_tensor(apart, np.arange(8, dtype="float32"), "batch"))
-    assert len({id(v) for v in y.held.values}) == 8
+    assert len({id(v) for v in y.sharded_value.values}) == 8
 
 
 # Windows
@@ -206,8 +206,8 @@ def test_windows_may_be_longer_than_slices(before, after, axes, rng):
     y = mtf.apply(Around("length", before, after), named)
     np.testing.assert_allclose(y.numpy(), want, rtol=1e-5, atol=1e-6)
     if "seq" in axes:
-        assert y.held.placement[-1] == Sharded("length")
-        assert Replicated not in y.held.placement
+        assert y.sharded_value.placement[-1] == Sharded("length")
+        assert Replicated not in y.sharded_value.placement
 
 
 @pytest.mark.parametrize("devices", ["logical:4", "separate:4", None])
@@ -215,7 +215,7 @@ def test_each_position_slices_its_own_piece(devices, rng):
     mesh = mtf.Mesh("x:2;y:2", "", devices=devices)
     array = rng.normal(size=(4, 6)).astype("float32")
     sharded = mtf.shard(mtf.import_tensor(mesh, array, "b;d"), {"b": "y", "d": "x"})
-    for (i, j), piece in zip(mesh.coords, sharded.held.values, strict=True):
+    for (i, j), piece in zip(mesh.coords, sharded.sharded_value.values, strict=True):
         np.testing.assert_array_equal(
             piece, array[2 * j : 2 * j + 2, 3 * i : 3 * i + 3]
         )
@@ -226,7 +226,8 @@ def test_results_stay_on_the_devices_that_made_them():
     double = mtf.function(lambda x: x * 2.0, mesh=mesh, x="batch")
     y = double(double(np.ones(8, "float32")))
     assert [
-        tf.DeviceSpec.from_string(v.backing_device).device_index for v in y.held.values
+        tf.DeviceSpec.from_string(v.backing_device).device_index
+        for v in y.sharded_value.values
     ] == [*range(8)]
     np.testing.assert_array_equal(y.numpy(), np.full(8, 4))
 

@@ -142,7 +142,7 @@ def test_inputs_of_one_name_are_told_apart_and_partial_sums_refused():
     np.testing.assert_array_equal(export.values["a tensor"], X)
     np.testing.assert_array_equal(export.values["a tensor_1"], X * 2)
     partial = mtf.reduce_sum(one, "batch")
-    assert partial.held.placement == (mtf.Partial("sum"),)
+    assert partial.sharded_value.placement == (mtf.Partial("sum"),)
     with pytest.raises(mtf.PlanError, match=r"(?s)partial result.*mtf.replicate\(x\)"):
         mtf.export(mtf.function(lambda x: x * partial, mesh=mesh), one)
     given = mtf.export(

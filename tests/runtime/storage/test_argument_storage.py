@@ -25,7 +25,7 @@ def test_constants_are_cut_as_the_layout_says(layout, placement):
     mesh = mtf.Mesh("x:2;y:2", layout)
     for array in (ARRAY, ARRAY.tolist(), tf.constant(ARRAY)):
         x = mtf.constant(mesh, array, "a;b")
-        assert (x.shape, x.dtype, x.held.placement) == (
+        assert (x.shape, x.dtype, x.sharded_value.placement) == (
             mtf.Shape("a:4;b:6"),
             "float32",
             placement,

@@ -266,4 +266,9 @@ def test_the_public_way_gives_the_same_on_the_same_devices(switches, monkeypatch
     want = 1 + 2 * x.sum(1)
     np.testing.assert_array_equal(y.numpy(), x * want[:, None])
     assert float(total.numpy()) == want.sum()
-    assert [v.backing_device[-1] for v in y.held.values] == ["0", "1", "2", "3"]
+    assert [v.backing_device[-1] for v in y.sharded_value.values] == [
+        "0",
+        "1",
+        "2",
+        "3",
+    ]
