@@ -67,7 +67,7 @@ class BodyGraph(Graph):
 
     def given(self, spec: Spec) -> Tensor:
         """Returns a tensor that stands for what the body will be given."""
-        source = Source.here()
+        source = Source.of_caller()
         node = Node(BodyArgument(spec), (), (spec,), self.mesh, source, current(), self)
         return node.outputs[0]
 
@@ -188,7 +188,7 @@ def record_body(
             explain_error(
                 "a loop or branch must know its mesh, and no tensor of this function "
                 "tells it so far.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Write @mtf.function(mesh=mesh, ...).",
             )
         )
