@@ -24,7 +24,7 @@ def state(x):
 
 BODIES = {
     "keys of a carry": (
-        "changes what its state is",
+        "changes the structure, shapes or types of its state",
         lambda x: mtf.scan(
             lambda h, row: ({"b": h["b"], "c": h["a"]}, None),
             {"a": state(x), "b": state(x)},
@@ -33,7 +33,7 @@ BODIES = {
         ),
     ),
     "keys of a while loop": (
-        "changes what its state is",
+        "changes the structure, shapes or types of its state",
         lambda x: mtf.while_loop(
             lambda h: mtf.reduce_sum(h["a"]) < 9.0,
             lambda h: {"c": h["a"] * 2.0},
@@ -41,29 +41,29 @@ BODIES = {
         ),
     ),
     "a dict for a list": (
-        "changes what its state is",
+        "changes the structure, shapes or types of its state",
         lambda x: mtf.scan(lambda h, row: ({"a": h[0]}, None), [state(x)], x, "n"),
     ),
     "two results for three": (
-        "returns three things",
+        "returns three values",
         lambda x: mtf.scan_and_sum(lambda h, row: (h, row), state(x), x, "n"),
     ),
     "one for three": (
-        "returns three things",
+        "returns three values",
         lambda x: mtf.scan_and_sum(lambda h, row: h, state(x), x, "n"),
     ),
     "none for three, no iteration": (
-        "returns three things",
+        "returns three values",
         lambda x: mtf.scan_and_sum(lambda h, row: None, x, length=0),
     ),
     "sums of bool": (
-        "adds up numbers",
+        "sums numbers, not bool",
         lambda x: mtf.scan_and_sum(
             lambda h, row: (h, row > 0.0, None), state(x), x, "n"
         ),
     ),
     "keys without an order": (
-        "cannot be taken apart",
+        "cannot be flattened",
         lambda x: mtf.scan(lambda h, row: (h, {"a": h, 1: h}), state(x), x, "n"),
     ),
     "number of slices": (
@@ -151,7 +151,7 @@ def test_functions_that_python_cannot_look_into(x):
 )
 def test_keys_without_an_order(call, x):
     f = mtf.function(lambda x, mixed=False: {"a": x, 1: x} if mixed else x)
-    with pytest.raises(mtf.PlanError, match="cannot be taken apart"):
+    with pytest.raises(mtf.PlanError, match="cannot be flattened"):
         call(f, x)
 
 

@@ -30,7 +30,7 @@ MISSED = (
         "a round of the random mix dropped",
         BITS,
         "mix_high",
-        "h *= _number(0x7FEB352D)",
+        "h *= np.uint32(0x7FEB352D)",
         "pass",
         TEST_RANDOM,
     ),

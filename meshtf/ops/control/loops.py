@@ -1,13 +1,12 @@
-"""Loops of a known number of iterations: scan, scan_and_sum. All devices take part in
-one loop.
+"""Loops of a known number of iterations: scan, scan_and_sum.
 
     def layer(h, w):                                   # one traced body for a deep model
       return mtf.relu(mtf.einsum([h, w], "batch;d_out")), None
     h, _ = mtf.scan(layer, h, weights, "layers")        # weights[layers, d, d_out]
 
-State is cut as the layout says. Outside of a mtf.function they run as Python runs them,
-one op after another, so a body can be looked at. Random ops draw other numbers in each
-iteration, wherever the seed is set.
+All devices run one loop together, and the state is sharded as the layout says. Outside of
+a mtf.function the body runs in Python, op by op, so it can be debugged. Random ops draw
+different numbers in each iteration, wherever the seed is set.
 """
 
 from __future__ import annotations
@@ -59,37 +58,40 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any]:
-    """Returns the last state, and what the body made in each turn, stacked along `dim`.
+    """Returns the last state, and the outputs of all iterations stacked along `dim`.
 
-    It has a gradient, which keeps of each turn what the backward pass needs: with
-    `mtf.recompute` of the body that is its state alone. A tensor from outside that
-    every turn uses, such as a weight of a recurrent network, gets one sum of gradients,
-    which devices add up once, after the loop.
+    As `jax.lax.scan`. It has a gradient: each iteration stores the residuals that the
+    backward pass needs, or only its state if the body is wrapped in `mtf.recompute`. The
+    gradient of a captured tensor that every iteration uses, such as a weight of a
+    recurrent network, is summed locally, and reduced over devices once, after the loop.
 
     Args:
-      body: takes a state and a row of `rows` (or None), returns the next state and what
-        to stack.
-      state: the first one: tensors, in any nesting, in which None may be; or None.
-      rows: tensors with dimension `dim`, likewise; each turn gets one row, without
-        `dim`.
-      dim: the name that is walked along, and that stacks get first.
-      length: how many turns, if there are no rows; 0: the state stays and stacks are
-        empty.
-      reverse: whether to start with the last row.
+      body: takes the state and one slice of `rows` (or None), and returns the next state
+        and the outputs to stack.
+      state: the initial state: tensors in any nesting, with None; or None.
+      rows: the inputs: tensors with dimension `dim` in any nesting; iteration i gets
+        element i along `dim`, without this dimension.
+      dim: the name of the dimension that is scanned over; it is the first dimension of
+        stacked outputs.
+      length: the number of iterations if there are no `rows`. If it is 0, the result is
+        the initial state and empty stacks.
+      reverse: whether to start with the last element.
 
     Raises:
-      ShapeError, DTypeError: a state changes its names, sizes or data type (their order
-        may change: it is brought back); rows lack `dim`, or have different numbers of
-          it.
+      ShapeError, DTypeError: the state changes its names, sizes or data type (the order
+        of names may change: it is restored); `rows` lack `dim`, or have several sizes of
+        it.
       PlanError: the body writes to a variable, or the mesh is not known yet.
     """
     as_callable("body", body)
 
-    def turn(state: Any, row: Any) -> tuple[Any, Any, Any]:
-        new, stack = _pair(body(state, row))
-        return new, None, stack
+    def body_without_sums(state: Any, row: Any) -> tuple[Any, Any, Any]:
+        new, outputs = _pair(body(state, row))
+        return new, None, outputs
 
-    state, _, stacks = scan_and_sum(turn, state, rows, dim, length, reverse)
+    state, _, stacks = scan_and_sum(
+        body_without_sums, state, rows, dim, length, reverse
+    )
     return state, stacks
 
 
@@ -101,198 +103,221 @@ def scan_and_sum(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[Any, Any, Any]:
-    """Returns what `scan` does, with sums over all turns: (last state, sums, stacks).
+    """Returns (last state, sums over all iterations, stacked outputs): see `scan`.
 
-    The body returns (state, what to add up, what to stack). What is added up may stay
-    unfinished in all turns: devices reduce a sum once, after the loop, and not in each
-    turn, as they would a state. Half floats are added up in float32. Arguments and
+    The body returns (state, summands, outputs to stack). A sum may stay a partial sum in
+    all iterations: devices reduce it once, after the loop, while a state would be reduced
+    in each iteration. float16 and bfloat16 are accumulated in float32. Arguments and
     errors are those of `scan`.
     """
     as_callable("body", body)
     dim = as_dim("dim", dim)
-    walked = Dimension(dim, _length(rows, dim, length))
+    scan_dim = Dimension(dim, _length(rows, dim, length))
     reverse = as_bool("reverse", reverse)
-    if not walked.size:
-        return _without_iteration(body, state, rows, walked)
-    run = _recorded if isinstance(current_executor(), Graph) else _unrolled
-    return run(body, state, rows, walked, reverse)
+    if not scan_dim.size:
+        return _empty_scan(body, state, rows, scan_dim)
+    is_recording = isinstance(current_executor(), Graph)
+    run = _recorded_scan if is_recording else _eager_scan
+    return run(body, state, rows, scan_dim, reverse)
 
 
 def _length(rows: Any, dim: str, length: int | None) -> int:
-    sizes = {} if length is None else {as_int("length", length, least=0): "length"}
+    """Returns the number of iterations.
+
+    Raises:
+      ShapeError: `rows` and `length` give none, or several.
+    """
+    lengths = set()
+    if length is not None:
+        lengths.add(as_int("length", length, least=0))
     for x in tensors_of(rows, "rows"):
         if dim not in x.shape:
-            raise ShapeError(
-                explain_error(
-                    f'rows of a scan lack "{dim}", which it walks along.',
-                    tensor=repr(x.shape),
-                    **{"from": Source.of_caller()},
-                    way_out=f'Name it: mtf.scan(..., dim="{x.shape.names[0]}").'
-                    if x.shape.names
-                    else "Leave it out: use it in the body.",
-                )
-            )
-        sizes.setdefault(x.shape[dim], repr(x.shape))
-    if len(sizes) != 1:
+            raise _no_scan_dim(x, dim)
+        lengths.add(x.shape[dim])
+    if len(lengths) != 1:
+        detail = f", not {sorted(lengths)}." if lengths else "."
         raise ShapeError(
             explain_error(
-                "a scan needs one number of turns"
-                + (f", not {sorted(sizes)}." if sizes else "."),
+                f"a scan needs one number of iterations{detail}",
                 **{"from": Source.of_caller()},
                 way_out="Give rows with dimension dim=, or length=.",
             )
         )
-    return next(iter(sizes))
+    return lengths.pop()
+
+
+def _no_scan_dim(x: Tensor, dim: str) -> ShapeError:
+    """Returns the error of an input x of a scan that lacks the scanned dimension."""
+    way_out = "Leave it out: use it in the body."
+    if x.shape.names:
+        way_out = f'Name it: mtf.scan(..., dim="{x.shape.names[0]}").'
+    return ShapeError(
+        explain_error(
+            f'rows of a scan lack "{dim}", the dimension that it scans over.',
+            tensor=repr(x.shape),
+            **{"from": Source.of_caller()},
+            way_out=way_out,
+        )
+    )
 
 
 def _record(
     body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
 ) -> tuple[Body, Any, Any]:
-    """Returns the recorded body, and the nests of what it adds up and of what it
-    stacks.
+    """Returns the recorded body, and the structures of its summands and its outputs.
+
+    The recorded body takes the iteration index, the state, and the inputs of one
+    iteration. It returns the next state, the summands, and the outputs to stack.
     """
-    states, walked = tensors_of(state, "state"), tensors_of(rows, "rows")
-    specs = [x.spec for x in states] + [
-        Spec(x.shape.without(dim.name), x.dtype) for x in walked
-    ]
-    made: list[Any] = []
+    states = tensors_of(state, "state")
+    scanned = tensors_of(rows, "rows")
+    state_specs = [x.spec for x in states]
+    input_specs = [Spec(x.shape.without(dim.name), x.dtype) for x in scanned]
+    summands: Any = None
+    outputs: Any = None
 
-    def record(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
-        with iteration(index_in_batch(dim, turn)):
-            new, *made[:] = _triple(
-                body(
-                    pack(state, given[: len(states)]),
-                    pack(rows, given[len(states) :]),
-                )
-            )
-        more = _widened(made[0])
-        return [
-            *tensors_of(next_carry(state, new, specs), "state"),
-            *more,
-            *tensors_of(made[1], "result"),
-        ]
+    def record(index: Tensor, *arguments: Tensor) -> Sequence[Tensor]:
+        nonlocal summands, outputs
+        carry = pack(state, arguments[: len(states)])
+        inputs = pack(rows, arguments[len(states) :])
+        with iteration(index_in_batch(dim, index)):
+            new, summands, outputs = _triple(body(carry, inputs))
+        flat_summands = _widened(summands)
+        new_states = tensors_of(next_carry(state, new, state_specs), "state")
+        return [*new_states, *flat_summands, *tensors_of(outputs, "result")]
 
-    recorded = record_body(record, [ITERATION, *specs])
-    return recorded, made[0], made[1]
+    recorded = record_body(record, [ITERATION, *state_specs, *input_specs])
+    return recorded, summands, outputs
 
 
-def _recorded(
+def _recorded_scan(
     body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
-    states, walked = tensors_of(state, "state"), tensors_of(rows, "rows")
-    recorded, sums, stacks = _record(body, state, rows, dim)
-    first = len(states) + len(leaves(sums))
-    for result in recorded.results[first:]:
-        stacked_spec(result.spec, dim, Source.of_caller())
-    # A body may use the name itself, as a loop within does: then the loop walks under
-    # another one.
+    """Records a scan as one `Loop` in the current graph."""
+    states = tensors_of(state, "state")
+    scanned = tensors_of(rows, "rows")
+    recorded, summands, outputs = _record(body, state, rows, dim)
+    num_sums = len(leaves(summands))
+    stack_start = len(states) + num_sums
+    for result in recorded.results[stack_start:]:
+        stacked_spec(
+            result.spec, dim, Source.of_caller()
+        )  # raises if `dim` is already a name
+    # A body may use the name itself, as a nested loop does: then the loop scans over a
+    # dimension of another name.
     inner = Dimension(unused_dim_name(recorded, dim.name), dim.size)
-    walked = [_renamed(x, dim, inner) for x in walked]
-    loop = Loop(recorded, len(states), len(walked), len(leaves(sums)), inner, reverse)
-    made = apply_all(loop, *states, *walked, *recorded.captures)
-    ys = iter((*made[:first], *(_renamed(y, inner, dim) for y in made[first:])))
-    return pack_next(state, ys), _narrowed(sums, ys), pack_next(stacks, ys)
+    scanned = [_renamed(x, dim, inner) for x in scanned]
+    loop = Loop(recorded, len(states), len(scanned), num_sums, inner, reverse)
+    results = apply_all(loop, *states, *scanned, *recorded.captures)
+    stacks = [_renamed(y, inner, dim) for y in results[stack_start:]]
+    ys = iter([*results[:stack_start], *stacks])
+    return pack_next(state, ys), _narrowed(summands, ys), pack_next(outputs, ys)
 
 
 def _renamed(x: Tensor, old: Dimension, new: Dimension) -> Tensor:
     return x if old == new else rename(x, {old.name: new.name})
 
 
-def _unrolled(
+def _eager_scan(
     body: Callable[..., Any], state: Any, rows: Any, dim: Dimension, reverse: bool
 ) -> tuple[Any, Any, Any]:
-    walked = [unstack(x, dim.name) for x in tensors_of(rows, "rows")]
-    sums, stacks = [], {}
-    order = list(range(dim.size))
+    """Runs a scan op by op, outside of functions."""
+    unstacked = [unstack(x, dim.name) for x in tensors_of(rows, "rows")]
     specs = [x.spec for x in tensors_of(state, "state")]
-    with alternatives() as another:
-        for i in reversed(order) if reverse else order:
-            with another(), iteration(index_in_batch(dim, i)):
-                made = body(state, pack(rows, [xs[i] for xs in walked]))
-            new, more, stacks[i] = _triple(made)
+    indices = list(range(dim.size))
+    summands = []
+    outputs = {}
+    with alternatives() as alternative:
+        for i in reversed(indices) if reverse else indices:
+            inputs = pack(rows, [xs[i] for xs in unstacked])
+            with alternative(), iteration(index_in_batch(dim, i)):
+                returned = body(state, inputs)
+            new, summand, outputs[i] = _triple(returned)
             state = next_carry(state, new, specs)
-            sums.append(more)
-    totals = iter(
-        [functools.reduce(operator.add, xs) for xs in zip(*map(_widened, sums))]
-    )
-    flat = zip(*(tensors_of(stacks[i], "result") for i in order))
-    return (
-        state,
-        _narrowed(sums[0], totals),
-        pack(stacks[0], [stack(list(xs), dim.name) for xs in flat]),
-    )
+            summands.append(summand)
+    totals = [
+        functools.reduce(operator.add, xs) for xs in zip(*map(_widened, summands))
+    ]
+    sums = _narrowed(summands[0], iter(totals))
+    flat_outputs = [tensors_of(outputs[i], "result") for i in indices]
+    stacks = [stack(list(ys), dim.name) for ys in zip(*flat_outputs)]
+    return state, sums, pack(outputs[0], stacks)
 
 
-def _without_iteration(
+def _empty_scan(
     body: Callable[..., Any], state: Any, rows: Any, dim: Dimension
 ) -> tuple[Any, Any, Any]:
-    """Returns what a scan of no iteration does; the body is recorded, for shapes, and
-    never runs.
+    """Returns the results of a scan of no iteration: zero sums, and empty stacks.
+
+    The body is recorded for their shapes, and never runs.
     """
     states = tensors_of(state, "state")
-    given = [*states, *tensors_of(rows, "rows")]
-    around = current_executor()
-    graph = (
-        around if isinstance(around, Graph) else Graph(given[0].mesh if given else None)
-    )
+    tensors = [*states, *tensors_of(rows, "rows")]
+    graph = current_executor()
+    if not isinstance(graph, Graph):
+        graph = Graph(tensors[0].mesh if tensors else None)
     with executing(graph):
-        recorded, sums, stacks = _record(body, state, rows, dim)
-    first = len(states) + len(leaves(sums))
-    specs = [r.spec for r in recorded.results]
-    empty = [
-        *specs[len(states) : first],
-        *(stacked_spec(spec, dim, Source.of_caller()) for spec in specs[first:]),
+        recorded, summands, outputs = _record(body, state, rows, dim)
+    stack_start = len(states) + len(leaves(summands))
+    specs = [result.spec for result in recorded.results]
+    sum_specs = specs[len(states) : stack_start]
+    stack_specs = [
+        stacked_spec(spec, dim, Source.of_caller()) for spec in specs[stack_start:]
     ]
-    ys = iter(
-        [*states, *(full(recorded.graph.mesh, s.shape, 0, s.dtype) for s in empty)]
-    )
-    return pack_next(state, ys), _narrowed(sums, ys), pack_next(stacks, ys)
+    mesh = recorded.graph.mesh
+    zeros = [full(mesh, s.shape, 0, s.dtype) for s in (*sum_specs, *stack_specs)]
+    ys = iter([*states, *zeros])
+    return pack_next(state, ys), _narrowed(summands, ys), pack_next(outputs, ys)
 
 
-def _triple(made: Any) -> tuple[Any, Any, Any]:
-    if not isinstance(made, tuple) or len(made) != 3:
+def _triple(returned: Any) -> tuple[Any, Any, Any]:
+    """Returns what the body of scan_and_sum returned. Raises PlanError for others."""
+    if not isinstance(returned, tuple) or len(returned) != 3:
         raise PlanError(
             explain_error(
-                "the body of scan_and_sum returns three things: the next state, what "
-                "to add up, and what to stack.",
+                "the body of scan_and_sum returns three values: the next state, the "
+                "summands, and the outputs to stack.",
                 **{"from": Source.of_caller()},
-                way_out="Return (state, more, None) to stack nothing.",
+                way_out="Return (state, summands, None) to stack nothing.",
             )
         )
-    return made
+    return returned
 
 
 def _widened(sums: Any) -> list[Tensor]:
-    """Returns what is added up, half floats as float32: they stop counting at 256."""
-    found = tensors_of(sums, "sum")
-    for x in found:
+    """Returns the tensors to be summed, float16 and bfloat16 as float32.
+
+    A bfloat16 sum of ones would stop at 256.
+    """
+    tensors = tensors_of(sums, "sum")
+    for x in tensors:
         if x.dtype == "bool":
             raise DTypeError(
                 explain_error(
-                    "scan_and_sum adds up numbers, not bool.",
+                    "scan_and_sum sums numbers, not bool.",
                     tensor=repr(x),
                     **{"from": Source.of_caller()},
                     way_out='Convert it: mtf.cast(x, "int32").',
                 )
             )
-    return [cast(x, accumulation_dtype(x.dtype)) for x in found]
+    return [cast(x, accumulation_dtype(x.dtype)) for x in tensors]
 
 
 def _narrowed(sums: Any, totals: Iterator[Tensor]) -> Any:
-    """Returns the nest of sums with the next totals, in the types of what was
-    added up.
-    """
-    return pack(sums, [cast(next(totals), x.dtype) for x in tensors_of(sums, "sum")])
+    """Returns the structure of summands with their totals, in the types of summands."""
+    dtypes = [x.dtype for x in tensors_of(sums, "sum")]
+    return pack(sums, [cast(next(totals), dtype) for dtype in dtypes])
 
 
-def _pair(made: Any) -> tuple[Any, Any]:
-    if not isinstance(made, tuple) or len(made) != 2:
+def _pair(returned: Any) -> tuple[Any, Any]:
+    """Returns what the body of scan returned. Raises PlanError for others."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
         raise PlanError(
             explain_error(
-                "the body of a scan returns two things: the next state, and what to "
-                "stack.",
+                "the body of a scan returns two values: the next state, and the outputs "
+                "to stack.",
                 **{"from": Source.of_caller()},
                 way_out="Return (state, None) to stack nothing.",
             )
         )
-    return made
+    return returned

@@ -1,11 +1,12 @@
-"""Microbatches: a batch in several parts, which together draw the numbers of the whole.
+"""Microbatches: divisions of a batch that draw the random numbers of the batch.
 
-    parts = unstack(in_microbatches(x, "batch", 4), MICROBATCH)     # rows 0, 4, 8..; 1, 5, 9..; ...
-    with microbatch("batch", 4, number):
-      h = mtf.dropout(layer(parts[number]), 0.1)                    # the masks of these very rows
+    split = split_into_microbatches(x, "batch", 4)
+    microbatches = unstack(split, MICROBATCH)       # examples 0, 4, 8, ...; 1, 5, 9, ...; ...
+    with microbatch("batch", 4, index):
+      h = mtf.dropout(layer(microbatches[index]), 0.1)      # the mask of just these examples
 
-Each part has every so-many-th row, so rows of a batch that is cut over devices stay
-where they are.
+A microbatch takes every n-th example of the batch, for n microbatches. So each device
+holds examples of every microbatch, and a batch that is sharded stays where it is.
 """
 
 from __future__ import annotations
@@ -20,157 +21,168 @@ from meshtf.graph.arguments import as_tensors
 from meshtf.mesh import Mesh
 from meshtf.names import Dimension, Shape
 from meshtf.names.arguments import as_callable, as_dim, as_int
-from meshtf.ops.common.batch_dimensions import Digits, MicrobatchState, Strided
+from meshtf.ops.common.batch_dimensions import DigitsByDim, MicrobatchState, Strided
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.shapes.reshape import merge, split_dim
-from meshtf.ops.variables.read_write import number as numbered
+from meshtf.ops.variables.read_write import scalar_input
 
-MICROBATCH = "microbatch"  # the dimension of the parts
+MICROBATCH = "microbatch"  # the dimension along which microbatches are stacked
 
 
-def split_into_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
-    """Returns x with rows of `dim` as [dim, microbatch], the latter of size `number`.
+def split_into_microbatches(x: Tensor, dim: str, num_microbatches: int) -> Tensor:
+    """Returns x[..., dim, ...] as [..., dim, microbatch, ...].
+
+    Example i of the batch becomes example i // n of microbatch i % n, where n is
+    `num_microbatches`.
 
     Raises:
-      ShapeError: x lacks `dim`, or `number` does not divide it.
+      ShapeError: x lacks `dim`, or `num_microbatches` does not divide it.
     """
-    number = as_int("microbatches", number)
+    num_microbatches = as_int("microbatches", num_microbatches)
     require_dim(x.shape, dim)
     size = x.shape[dim]
-    if number < 1 or size % number:
+    if num_microbatches < 1 or size % num_microbatches:
+        divisors = [n for n in range(1, size + 1) if size % n == 0]
         raise ShapeError(
             explain_error(
-                f'{number} microbatches do not divide dimension "{dim}" of size '
-                f"{size}.",
+                f'{num_microbatches} microbatches do not divide dimension "{dim}" of '
+                f"size {size}.",
                 tensor=repr(x.shape),
                 **{"from": Source.of_caller()},
-                way_out="Take one of "
-                f"{[n for n in range(1, size + 1) if size % n == 0][:12]}.",
+                way_out=f"Take one of {divisors[:12]}.",
             )
         )
-    return split_dim(
-        x, dim, [Dimension(dim, size // number), Dimension(MICROBATCH, number)]
-    )
+    new_dims = [
+        Dimension(dim, size // num_microbatches),
+        Dimension(MICROBATCH, num_microbatches),
+    ]
+    return split_dim(x, dim, new_dims)
 
 
 def merge_microbatches(x: Tensor, dim: str) -> Tensor:
-    """Returns x[..., dim, microbatch, ...] with the rows of the whole batch again."""
+    """Returns x[..., dim, microbatch, ...] as [..., dim, ...], in the batch's order."""
     return merge(x, (dim, MICROBATCH), dim)
 
 
 def once_per_batch(fn: Callable[..., None], *tensors: Tensor) -> None:
-    """Calls fn(*tensors), which writes what a layer keeps of a batch, such as moving
-    averages.
+    """Calls fn(*tensors), which updates statistics of a layer, such as moving averages.
 
     Where the batch comes in microbatches (a pipeline, gradient accumulation), fn is
     called once for all of them, with the means of the tensors over them.
     """
     as_callable("fn", fn)
     tensors = tuple(as_tensors("tensors", tensors))
-    later = current().deferred_calls
-    if later is None:
+    calls = current().deferred_calls
+    if calls is None:
         fn(*tensors)
     else:
-        later.append(
-            DeferredCall(fn, tuple(stop_gradient(x) for x in tensors), current())
-        )
+        constants = tuple(stop_gradient(x) for x in tensors)
+        calls.append(DeferredCall(fn, constants, current()))
 
 
 class DeferredCall(NamedTuple):
-    """What is to be called when all microbatches are through."""
+    """A call of `once_per_batch`, to be done after the last microbatch."""
 
     fn: Callable[..., None]
     tensors: tuple[Tensor, ...]
-    around: Context  # in force where `once_per_batch` was called
+    context: Context  # of the call of `once_per_batch`
 
 
 @contextlib.contextmanager
 def deferred_calls() -> Iterator[list[DeferredCall]]:
-    """Collects what `once_per_batch` is asked for within, instead of calling it."""
-    later: list[DeferredCall] = []
-    with context(deferred_calls=later):
-        yield later
+    """Yields a list, to which `once_per_batch` appends its calls in a `with` block."""
+    calls: list[DeferredCall] = []
+    with context(later=calls):
+        yield calls
 
 
 def call_with_means(
-    later: Sequence[DeferredCall], sums: Iterable[Tensor], microbatches: int
+    calls: Sequence[DeferredCall], sums: Iterable[Tensor], num_microbatches: int
 ) -> None:
-    """Calls all that was collected, with sums over microbatches of its tensors in their
-    order.
+    """Does deferred calls with the means of their tensors over the microbatches.
+
+    Args:
+      calls: the deferred calls.
+      sums: over the microbatches, of the tensors of all calls in order.
+      num_microbatches: by which sums are divided.
     """
-    means = iter([x * (1.0 / microbatches) for x in sums])
-    for fn, tensors, around in later:
-        with context(region=around.region, stage=around.stage, path=around.path):
+    means = iter([x * (1.0 / num_microbatches) for x in sums])
+    for fn, tensors, caller in calls:
+        with context(region=caller.region, stage=caller.stage, path=caller.path):
             fn(*(next(means) for _ in tensors))
 
 
 @contextlib.contextmanager
 def microbatch(
     dim: str,
-    microbatches: int,
-    number: Any,
-    known: dict[tuple[str, int], Digits] | None = None,
+    num_microbatches: int,
+    index: Any,
+    digits_by_dim: DigitsByDim | None = None,
 ) -> Iterator[None]:
-    """Says that `dim` has the rows number, number + microbatches, ... of a batch.
+    """Declares that `dim` counts the examples index, index + num_microbatches, ... of a
+    batch, in a `with` block.
 
-    Random ops count rows so, whatever parts a batch is cut into, also where the batch
-    has another name, is merged with another dimension, or was split and merged again.
+    Random ops inside draw the numbers that they would draw for these examples of the
+    batch.
 
     Args:
-      dim: the dimension.
-      microbatches: how many there are.
-      number: of this one: an int, or a scalar int32 tensor.
-      known: what is known of dimensions that were made of it, of an earlier use of this
-        microbatch.
+      dim: the name of the batch's dimension.
+      num_microbatches: into how many the batch is divided.
+      index: of this one: an int, or a scalar int32 tensor.
+      digits_by_dim: of dimensions that an earlier block of this microbatch made of the
+        batch. The block adds its own.
     """
-    around = current().microbatches or MicrobatchState({}, {})
-    with context(
-        microbatches=around.nested(
-            dim, microbatches, number, {} if known is None else known
-        )
-    ):
+    outer = current().microbatches or MicrobatchState({}, {})
+    if digits_by_dim is None:
+        digits_by_dim = {}
+    with context(part=outer.nested(dim, num_microbatches, index, digits_by_dim)):
         yield
 
 
 def microbatches_of(dim: str) -> int:
-    """Returns how many microbatches rows of `dim` are parted into where this is called,
-    mostly 1.
+    """Returns into how many microbatches the examples of `dim` are divided at this point.
+
+    It is 1 outside of pipelines and gradient accumulation.
     """
     dim = as_dim("dim", dim)
-    part = current().microbatches
-    return 1 if part is None else part.num_microbatches(dim)
+    state = current().microbatches
+    return 1 if state is None else state.num_microbatches(dim)
 
 
 class MicrobatchInputs(NamedTuple):
-    """Where the elements of a shape lie in the whole batch, for random ops."""
+    """What a random op needs to find the elements of its shape in the batch."""
 
-    strided: tuple[Strided, ...]  # dimensions with a place
-    numbers: tuple[Tensor, ...]  # of the microbatches, one for each of them
-    seeds: tuple[Tensor, ...]  # more of them, for dimensions without a place
+    strided: tuple[Strided, ...]  # dimensions with known indices in the batch
+    indices: tuple[Tensor, ...]  # of the microbatch of each of them, int32 []
+    seeds: tuple[Tensor, ...]  # further seeds, for dimensions without such indices
 
 
 def microbatch_inputs(mesh: Mesh | None, shape: Shape) -> MicrobatchInputs:
-    """Returns where elements lie. A shape without rows of the batch is the same in each
-    microbatch.
+    """Returns how the elements of a shape map to the batch.
+
+    A shape whose dimensions count no examples is the same in each microbatch.
 
     Raises:
-      PlanError: the name of a dimension has two meanings.
+      PlanError: a dimension is ambiguous: it was made of the batch in two ways.
     """
-    part = current().microbatches
-    if part is None:
+    state = current().microbatches
+    if state is None:
         return MicrobatchInputs((), (), ())
 
-    def tensor(n: Any) -> Tensor:
-        return n if isinstance(n, Tensor) else numbered(mesh, n, "int32")
+    def as_input(index: Any) -> Tensor:
+        return (
+            index if isinstance(index, Tensor) else scalar_input(mesh, index, "int32")
+        )
 
-    dims = [dim for dim in shape if part.has_examples(dim)]
-    places = [(part.strided(dim), dim) for dim in dims]
-    strided = [
-        (place, part.index_of(dim)) for place, dim in places if place is not None
-    ]
-    return MicrobatchInputs(
-        tuple(place for place, _ in strided),
-        tuple(tensor(n) for _, n in strided),
-        tuple(map(tensor, part.indices if len(strided) < len(dims) else [])),
-    )
+    example_dims = [dim for dim in shape if state.has_examples(dim)]
+    strided = []
+    indices = []
+    for dim in example_dims:
+        mapping = state.strided(dim)
+        if mapping is not None:
+            strided.append(mapping)
+            indices.append(as_input(state.index_of(dim)))
+    all_have_indices = len(strided) == len(example_dims)
+    seeds = [] if all_have_indices else [as_input(index) for index in state.indices]
+    return MicrobatchInputs(tuple(strided), tuple(indices), tuple(seeds))

@@ -1,5 +1,4 @@
-"""Nests of tensors that go through the bodies of loops and branches: tuples, lists,
-dicts, None.
+"""Nested structures of tensors in loops and branches: tuples, lists, dicts, None.
 
 Example:
 
@@ -18,105 +17,115 @@ from meshtf.graph import Source, Spec, Tensor
 from meshtf.names import Shape
 from meshtf.ops.shapes.reshape import transpose
 
-ITERATION = Spec(Shape(), "int32")  # the number of an iteration, which bodies are given
+ITERATION = Spec(Shape(), "int32")  # of the iteration index, an argument of bodies
 
 
-def tensors_of(nest: Any, what: str) -> list[Tensor]:
-    """Returns the tensors of a nest; variables are read. Raises PlanError
-    for others.
+def tensors_of(nest: Any, label: str) -> list[Tensor]:
+    """Returns the tensors of a nested structure, with variables read.
+
+    Args:
+      nest: tensors and variables in any nesting, with None.
+      label: what the structure is, for the error.
+
+    Raises:
+      PlanError: a leaf is no tensor, variable or None.
     """
-    found = []
+    tensors = []
     for x in leaves(nest):
         x = x.tensor() if hasattr(x, "tensor") else x
         if not isinstance(x, Tensor):
             raise PlanError(
                 explain_error(
-                    f"the {what} of a loop or branch is made of tensors, not of "
+                    f"the {label} of a loop or branch is made of tensors, not of "
                     f"{type(x).__name__}.",
                     **{"from": Source.of_caller()},
                     way_out='Make it one: mtf.full(mesh, "", value, dtype).',
                 )
             )
-        found.append(x)
-    return found
+        tensors.append(x)
+    return tensors
 
 
 def leaves(nest: Any) -> list[Any]:
-    """Returns what a nest holds, without None."""
+    """Returns the leaves of a nested structure, without None."""
     return [x for x in flatten(nest) if x is not None]
 
 
 def flatten(nest: Any) -> list[Any]:
-    """Returns all leaves of a nest. Raises PlanError if it has a dict whose keys have
-    no order.
+    """Returns all leaves of a nested structure, with None.
+
+    Raises:
+      PlanError: it has a dict whose keys have no order.
     """
     try:
-        found: list[Any] = tf.nest.flatten(nest)
+        flat: list[Any] = tf.nest.flatten(nest)
     except TypeError as error:
         raise PlanError(
             explain_error(
-                f"a nesting of tensors cannot be taken apart: {error}.",
+                f"a nested structure of tensors cannot be flattened: {error}.",
                 **{"from": Source.of_caller()},
                 way_out="Keys of a dict must be of one kind, such as strings.",
             )
         ) from None
-    return found
+    return flat
 
 
 def pack_next(nest: Any, flat: Iterator[Any]) -> Any:
-    """Returns the nest with as many of the next tensors as it has."""
+    """Returns the structure with as many tensors from `flat` as it has leaves."""
     return pack(nest, [next(flat) for _ in leaves(nest)])
 
 
 def pack(nest: Any, flat: Sequence[Any]) -> Any:
-    """Returns the nest with these tensors."""
-    given = iter(flat)
-    return tf.nest.map_structure(lambda x: None if x is None else next(given), nest)
+    """Returns the structure with these tensors as its leaves; None stays."""
+    remaining = iter(flat)
+    return tf.nest.map_structure(lambda x: None if x is None else next(remaining), nest)
 
 
 def next_carry(old: Any, new: Any, specs: Sequence[Spec]) -> Any:
-    """Returns the carry that a body made, each tensor with its dimensions in the order
-    of the first.
+    """Returns the carry for the next iteration.
+
+    Each tensor has its dimensions in the order of the initial carry.
 
     Args:
-      old: the carry before, in its nesting.
-      new: what the body returned.
-      specs: those of the first carry's tensors.
+      old: the carry before.
+      new: the carry that the body returned.
+      specs: of the tensors of the initial carry.
 
     Raises:
-      PlanError, ShapeError, DTypeError: the new carry has another nesting, or tensors
+      PlanError, ShapeError, DTypeError: the new carry has another structure, or tensors
         of other names, sizes or data types.
     """
-    what = "the body of a loop changes what its state is"
-    require_same_structure(old, new, what)
+    message = "the body of a loop changes the structure, shapes or types of its state"
+    require_same_structure(old, new, message)
     ordered = []
     for spec, x in zip(specs, tensors_of(new, "state")):
         if set(x.shape) == set(spec.shape):
             x = transpose(x, spec.shape)
-        require_same_spec(spec, x.spec, what)
+        require_same_spec(spec, x.spec, message)
         ordered.append(x)
     return pack(old, ordered)
 
 
-def require_same_spec(old: Spec, new: Spec, what: str) -> None:
-    """Refuses a tensor of another shape or data type. Raises ShapeError, DTypeError."""
+def require_same_spec(old: Spec, new: Spec, message: str) -> None:
+    """Raises ShapeError or DTypeError with `message` unless the specs are equal."""
     if old.shape != new.shape:
+        way_out = "Names and sizes must stay the same."
+        if set(old.shape) == set(new.shape):
+            order = ";".join(old.shape.names)
+            way_out = f'Restore the order: mtf.transpose(x, "{order}").'
         raise ShapeError(
             explain_error(
-                f"{what}.",
+                f"{message}.",
                 before=repr(old.shape),
                 after=repr(new.shape),
                 **{"from": Source.of_caller()},
-                way_out="Bring it back: mtf.transpose(x, "
-                f'"{";".join(old.shape.names)}").'
-                if set(old.shape) == set(new.shape)
-                else "Names and sizes must stay.",
+                way_out=way_out,
             )
         )
     if old.dtype != new.dtype:
         raise DTypeError(
             explain_error(
-                f"{what}: {old.dtype} is not {new.dtype}.",
+                f"{message}: {old.dtype} is not {new.dtype}.",
                 tensor=repr(old.shape),
                 **{"from": Source.of_caller()},
                 way_out=f'Convert it: mtf.cast(x, "{old.dtype}").',
@@ -124,21 +133,22 @@ def require_same_spec(old: Spec, new: Spec, what: str) -> None:
         )
 
 
-def require_same_structure(old: Any, new: Any, what: str) -> None:
-    """Refuses another nesting; a list may stand for a tuple. Raises PlanError."""
+def require_same_structure(old: Any, new: Any, message: str) -> None:
+    """Raises PlanError with `message` unless the nested structures are the same."""
     if not same_structure(old, new):
         raise PlanError(
             explain_error(
-                f"{what}: {describe_structure(old)} is not {describe_structure(new)}.",
+                f"{message}: {describe_structure(old)} is not {describe_structure(new)}.",
                 **{"from": Source.of_caller()},
-                way_out="Return the same nesting of tensors.",
+                way_out="Return the same nested structure of tensors.",
             )
         )
 
 
 def same_structure(old: Any, new: Any) -> bool:
-    """Returns whether two nestings are the same, keys included; a list may stand for a
-    tuple.
+    """Returns whether two nested structures are the same, keys included.
+
+    A list and a tuple count as the same.
     """
     if isinstance(old, Mapping) or isinstance(new, Mapping):
         return (
@@ -162,5 +172,5 @@ def same_structure(old: Any, new: Any) -> bool:
 
 
 def describe_structure(nest: Any) -> str:
-    """Returns a nesting in words, with a star for each tensor."""
+    """Returns a nested structure as a string, with a star for each tensor."""
     return repr(tf.nest.map_structure(lambda x: None if x is None else "*", nest))

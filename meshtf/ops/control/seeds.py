@@ -1,16 +1,16 @@
-"""Seeds in force: what a random op's numbers depend on besides its name and their
-place.
+"""Seeds of random ops: `mtf.seed`, and the other inputs of a random op's key.
 
-    with mtf.seed(run_seed, step):         # the step as an argument of the mtf.function
+    with mtf.seed(run_seed, step):         # the step is an argument of the mtf.function
       h = mtf.dropout(h, 0.1)              # seeds run_seed and step, salt hash("encoder/dropout")
 
-Names, never counters: adding a layer changes no other layer's numbers, and a block that
-is computed again finds its own. So two random ops of one path under one seed are an
-error.
+A random op's numbers depend on the active seeds, on a hash of its path of names, and on
+the global index of each element. There is no counter: adding a layer changes the numbers
+of no other layer, and a recomputed block draws the same numbers. So two random ops of
+one path under one seed are an error.
 
-In a loop's body the numbers of the iterations of all loops around are part of the key
-as well, wherever the seed is set, so each iteration draws its own. Of the branches of a
-`cond` only one runs: both may have random ops of one path, which draw the same numbers.
+In the body of a loop the key includes the iterations of all enclosing loops, wherever
+the seed is set, so each iteration draws different numbers. Of the branches of a `cond`
+only one runs: both may have random ops of one path, which draw the same numbers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from meshtf.mesh import Mesh
 from meshtf.names.arguments import as_text
 from meshtf.ops.common.batch_dimensions import UnknownIndex
 from meshtf.ops.variables.fill import full
-from meshtf.ops.variables.read_write import number, path_hash
+from meshtf.ops.variables.read_write import path_hash, scalar_input
 
 Seed: TypeAlias = int | Tensor | Sequence[int | Tensor] | None
 
@@ -49,6 +49,11 @@ def seed(*values: Any) -> Iterator[None]:
 
 
 def _checked(value: Any) -> Any:
+    """Returns a seed as an int in the range of int32, or as a scalar int32 tensor.
+
+    Raises:
+      PlanError: it is neither, or does not fit in 32 bits.
+    """
     if not isinstance(value, Tensor) and hasattr(value, "tensor"):
         value = value.tensor()  # a variable, such as a step counter
     if isinstance(value, Tensor):
@@ -62,64 +67,69 @@ def _checked(value: Any) -> Any:
             )
         return value
     try:
-        number = operator.index(value)
+        integer = operator.index(value)
     except TypeError:
         raise PlanError(
             f"a seed is an integer or a scalar int32 tensor, not {value!r}."
         ) from None
-    if not -(2**31) <= number < 2**32:
+    if not -(2**31) <= integer < 2**32:
         raise PlanError(
             explain_error(
-                f"the seed {number} does not fit in 32 bits.",
+                f"the seed {integer} does not fit in 32 bits.",
                 way_out="Give two: mtf.seed(value >> 32, value & 0xffffffff).",
             )
         )
-    return number - 2**32 if number >= 2**31 else number
+    return integer - 2**32 if integer >= 2**31 else integer
 
 
 def seeds_of(mesh: Mesh | None, seed: Seed, name: str) -> list[Tensor]:
-    """Returns the inputs of a random op: a hash of its path of names, seeds, and
-    iterations.
+    """Returns the inputs of a random op, scalars of int32.
 
-    Path and iterations are inputs like the seeds, so that ops of one shape are equal
-    and traced once.
+    They are a hash of its path of names, the seeds, and the iterations of all enclosing
+    loops. Path and iterations are inputs like the seeds, so that ops of one shape are
+    equal and traced once.
+
+    Args:
+      mesh: the mesh of the op.
+      seed: one or several; None: those of the enclosing `mtf.seed`.
+      name: of the op, the last part of its path.
     """
     as_text("name", name)
     path = "/".join((*current().path, name))
     if seed is None:
-        values = _in_force(path)
+        values = _active_seeds(path)
     else:
-        values = tuple(
-            _checked(v) for v in (seed if isinstance(seed, (tuple, list)) else (seed,))
-        )
-    salt = path_hash(mesh, _checked(zlib.crc32(path.encode())))
-    return [
-        salt,
-        *(v if isinstance(v, Tensor) else full(mesh, "", v, "int32") for v in values),
-        *(
-            i if isinstance(i, Tensor) else number(mesh, i, "int32")
-            for i in iterations()
-        ),
-    ]
+        several = seed if isinstance(seed, (tuple, list)) else (seed,)
+        values = tuple(map(_checked, several))
+    inputs = [path_hash(mesh, _checked(zlib.crc32(path.encode())))]
+    for value in values:
+        is_tensor = isinstance(value, Tensor)
+        inputs.append(value if is_tensor else full(mesh, "", value, "int32"))
+    for index in iterations():
+        is_tensor = isinstance(index, Tensor)
+        inputs.append(index if is_tensor else scalar_input(mesh, index, "int32"))
+    return inputs
 
 
 def iterations() -> tuple[Any, ...]:
-    """Returns the numbers of the iterations of all loops around, outer first.
+    """Returns the iteration indices of all enclosing loops, from the outermost.
 
     Raises:
-      PlanError: one of them is not known: see `batch_dims.index_in_batch`.
+      PlanError: one of them is ambiguous: see `batch_dimensions.index_in_batch`.
     """
-    around = current().iterations
-    for index in around:
+    indices = current().iterations
+    for index in indices:
         if isinstance(index, UnknownIndex):
             raise index.error
-    return around
+    return indices
 
 
 @contextlib.contextmanager
 def iteration(index: Any) -> Iterator[None]:
-    """Says that what is made within is made in iteration `index` of a loop: int32,
-    maybe a tensor.
+    """Declares that ops in a `with` block belong to iteration `index` of a loop.
+
+    Args:
+      index: an int, a scalar int32 tensor, or an `UnknownIndex`.
     """
     with context(iterations=(*current().iterations, index)):
         yield
@@ -127,44 +137,47 @@ def iteration(index: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alternatives() -> Iterator[Callable[[], contextlib.AbstractContextManager[Any]]]:
-    """Gives what makes a context for each of several alternatives, such as the branches
-    of a cond.
+    """Yields a function that returns a context for each of several alternatives.
 
-    Within each of them random ops count as met that were met before all of them. After
-    all, those count that were met in any of them.
+    Alternatives, such as the branches of a cond, may have random ops of one path. In each
+    of them, the random ops before all of them are already used. After the `with` block,
+    those of all alternatives are.
     """
-    random_paths = current().random_paths
-    before = None if random_paths is None else set(random_paths)
-    found: list[set[Any]] = []
+    used = current().random_paths
+    if used is None:
+        yield contextlib.nullcontext
+        return
+    used_before = set(used)
+    used_inside: list[set[Any]] = []
 
-    def one() -> contextlib.AbstractContextManager[Any]:
-        if before is None:
-            return contextlib.nullcontext()
-        found.append(set(before))
-        return context(random_paths=found[-1])
+    def alternative() -> contextlib.AbstractContextManager[Any]:
+        used_inside.append(set(used_before))
+        return context(random_paths=used_inside[-1])
 
-    yield one
-    if random_paths is not None:
-        random_paths.update(*found)
+    yield alternative
+    used.update(*used_inside)
 
 
-def _in_force(path: str) -> tuple[Any, ...]:
-    """Returns the seeds of `with mtf.seed(...)`, once for each path."""
-    seeds, random_paths = current().seeds, current().random_paths
+def _active_seeds(path: str) -> tuple[Any, ...]:
+    """Returns the seeds of the enclosing `with mtf.seed(...)`, once for each path.
+
+    Raises:
+      PlanError: there are none, or another random op with this path has used them.
+    """
+    seeds = current().seeds
+    used = current().random_paths
     if seeds is None:
         raise PlanError(
             explain_error(
-                f"{path!r} needs a seed, and none is in force.",
+                f"{path!r} needs a seed, and there is none.",
                 **{"from": Source.of_caller()},
                 way_out="Write it inside of `with mtf.seed(run_seed, step):` (inside "
                 "of the mtf.function, with the step as an argument), or pass seed=.",
             )
         )
-    met = (
-        len(current().iterations),
-        path,
-    )  # ops in loops and outside of them draw other numbers
-    if met in random_paths:
+    # The depth of loops is part of the key, since it changes the numbers.
+    key = len(current().iterations), path
+    if key in used:
         raise PlanError(
             explain_error(
                 f"two random ops are called {path!r} under one seed: they would draw "
@@ -174,5 +187,5 @@ def _in_force(path: str) -> tuple[Any, ...]:
                 "`with mtf.seed(run_seed, step, i):`.",
             )
         )
-    random_paths.add(met)
+    used.add(key)
     return seeds

@@ -1,1 +1,1 @@
-"""Random numbers, which no layout changes."""
+"""Random numbers that are the same under every layout."""

@@ -1,23 +1,24 @@
-"""The hash behind random numbers: 32 bits of (key, global index), in TensorFlow ops of
-one device.
+"""A counter-based random generator: 32 bits as a hash of (key, global index).
 
-Each index i_d of dimension d gets two 32-bit words, of 1-D tensors; an element adds up
-the words of its indices and mixes the two sums once, the only work on whole tensors:
+Each index i_d of dimension d has two 32-bit words, from 1-D tensors. An element adds up
+the words of its indices, and mixes the two sums. Only these additions and this mixing run
+for every element:
 
     a = sum_d word0(i_d)      b = sum_d word1(i_d)      bits = mix(a, b)
 
-With one word per dimension two of 250,000 rows would be alike almost surely; with two,
-never. All is uint32: TensorFlow runs int32 arithmetic of a GPU on its host. On one CPU
-core a million take 5 ms op by op and 1.3 ms compiled by XLA, against 6 ms of
-TensorFlow's own stateless numbers. Outside of functions NumPy makes keys and words, and
-on a CPU the elements as well, by blocks that stay in the cache, which takes less time
-than TensorFlow's ops one by one.
+With one word per index, two of 250,000 indices would almost surely have the same word,
+and so the same bits; with two words they have not. All arithmetic is in uint32, since
+TensorFlow runs int32 ops of a GPU on the host. On one CPU core a million numbers take
+5 ms op by op and 1.3 ms compiled by XLA; tf.random.stateless_uniform takes 6 ms.
+
+In eager mode NumPy computes keys and words. On a CPU it computes the elements as well, in
+blocks that fit the cache, which is faster than TensorFlow's ops one by one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -25,17 +26,36 @@ import tensorflow as tf
 from meshtf.graph import LocalContext
 
 _PACKET = 16  # floats in the widest vector register
-_EMPTY: Mapping[str, tuple[int, int, Any]] = {}
-_BLOCK = 1 << 16  # elements of which a few arrays stay in a core's cache
+_BLOCK = 1 << 16  # elements: a few arrays of this size fit a core's cache
+_GOLDEN_RATIO = 0x9E3779B9  # 2**32 / golden ratio, as in Weyl sequences
+_SALT = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)  # differs for the two words
+
+Words = tuple[list[Any], list[Any]]  # two lists of 1-D tensors or arrays, by dimension
+
+
+class IndexStride(NamedTuple):
+    """Which indices of the batch a microbatch's dimension has.
+
+    Index i is index (i // inner_size * num_microbatches + microbatch) * inner_size
+    + i % inner_size of the batch.
+    """
+
+    num_microbatches: int
+    inner_size: int
+    microbatch: Any  # the index of the microbatch, int32 []
+
+
+_NO_STRIDES: Mapping[str, IndexStride] = {}
 
 
 def random_key(seeds: Sequence[Any]) -> Any:
-    """Returns the key, uint32 [2, 1], of scalar int32 seeds; of eager ones a NumPy
-    array.
+    """Returns the key of scalar int32 seeds, uint32 [2, 1].
+
+    It is a NumPy array in eager mode.
     """
-    key: Any = np.array([[0], [0x9E3779B9]], np.uint32)
+    key: Any = np.array([[0], [_GOLDEN_RATIO]], np.uint32)
     for seed in seeds:
-        key = _avalanche(_unsigned(seed) + key) ^ _number(0x85EBCA6B)
+        key = _avalanche(_as_uint32(seed) + key) ^ np.uint32(0x85EBCA6B)
     return _avalanche(key)
 
 
@@ -43,190 +63,197 @@ def index_words(
     context: LocalContext,
     names: Sequence[str],
     key: Any,
-    places: Mapping[str, tuple[int, int, Any]] = _EMPTY,
-) -> tuple[list[Any], list[Any]]:
-    """Returns the two words of each index of each dimension: two lists of 1-D tensors
-    or, for a key that is a NumPy array, of arrays.
+    strides: Mapping[str, IndexStride] = _NO_STRIDES,
+) -> Words:
+    """Returns the two words of each index of each dimension, uint32.
+
+    They are NumPy arrays if the key is one.
 
     Args:
-      context: where it runs.
+      context: of the op.
       names: of the dimensions.
       key: see `random_key`.
-      places: (count, inner, number) of dimensions that have but some of the indices of
-        the whole: of each `count` blocks of `inner` of them one, the block `number`.
+      strides: of dimensions that count examples of a microbatch.
     """
-    sizes = [context.local_size(n) for n in names] or [1]
-    rows = [_rows(context, n, d, places.get(n)) for d, n in enumerate(names)] or [
-        _one_row()
+    sizes = [context.local_size(name) for name in names] or [1]
+    indices = [
+        _distinct_indices(context, name, d, strides.get(name))
+        for d, name in enumerate(names)
     ]
-    salt = np.array([[0x68E31DA4], [0xB5297A4D]], np.uint32)
+    if not names:
+        indices = [_zero_index()]
     if isinstance(key, np.ndarray):
-        words = _avalanche(_avalanche(np.concatenate(rows) + key) + key[::-1] + salt)
+        hashed = _avalanche(np.concatenate(indices) + key)
+        words = _avalanche(hashed + key[::-1] + _SALT)
         ends = np.cumsum(sizes)[:-1]
         return np.split(words[0], ends), np.split(words[1], ends)
-    index = tf.concat(rows, 0) if len(rows) > 1 else rows[0]
-    one, other = tf.unstack(
-        _avalanche(_avalanche(index + key) + tf.reverse(key, [0]) + salt)
-    )
+    index = tf.concat(indices, 0) if len(indices) > 1 else indices[0]
+    hashed = _avalanche(index + key)
+    words = _avalanche(hashed + tf.reverse(key, [0]) + _SALT)
+    words_a, words_b = tf.unstack(words)
     if len(sizes) == 1:
-        return [one], [other]
-    return tf.split(one, sizes), tf.split(other, sizes)
+        return [words_a], [words_b]
+    return tf.split(words_a, sizes), tf.split(words_b, sizes)
 
 
-def of_elements(
-    function: Callable[[Any, Any], Any],
-    words: tuple[list[Any], list[Any]],
-    sizes: Sequence[int],
+def map_elements(
+    function: Callable[[Any, Any], Any], words: Words, sizes: Sequence[int]
 ) -> Any:
-    """Returns function(a, b) of the sums of words of all elements, a tensor of these
-    sizes.
+    """Returns function(a, b) for the sums a and b of the words of each element.
+
+    Args:
+      function: elementwise, of NumPy arrays or of tensors.
+      words: see `index_words`.
+      sizes: of the result.
     """
     if isinstance(words[0][0], np.ndarray):
         if "CPU" in tf.constant(0.0).device:
-            return tf.convert_to_tensor(_by_blocks(function, words).reshape(sizes))
+            array = _map_blocks(function, words)
+            return tf.convert_to_tensor(array.reshape(sizes))
         words = [tf.constant(w) for w in words[0]], [tf.constant(w) for w in words[1]]
     return tf.reshape(function(*element_sums(words)), sizes)
 
 
-def element_sums(words: tuple[list[Any], list[Any]]) -> tuple[Any, Any]:
-    """Returns the sums of words for all elements: two 1-D or 2-D tensors in row-major
-    order.
-    """
-    return _grid(words[0]), _grid(words[1])
+def element_sums(words: Words) -> tuple[Any, Any]:
+    """Returns the sums of words of all elements: two 1-D or 2-D tensors, row-major."""
+    return _outer_sum(words[0]), _outer_sum(words[1])
 
 
 def mix_high(a: Any, b: Any) -> Any:
-    """Returns 32 bits of two words, of which the upper 16 are as good as `mix`'s."""
-    h = _right(a, 16)
-    h ^= a  # in place for NumPy, and another tensor for TensorFlow
-    h *= _number(0x7FEB352D)
+    """Returns 32 bits from two words; only the upper 16 are as random as those of `mix`."""
+    h = _shift_right(a, 16)
+    h ^= a  # in place for NumPy, a new tensor for TensorFlow
+    h *= np.uint32(0x7FEB352D)
     h += b
-    h ^= _right(h, 15)
-    h *= _number(0x846CA68B)
+    h ^= _shift_right(h, 15)
+    h *= np.uint32(0x846CA68B)
     return h
 
 
 def mix(a: Any, b: Any) -> Any:
-    """Returns 32 random bits of two words."""
+    """Returns 32 random bits from two words."""
     h = mix_high(a, b)
-    h ^= _right(h, 16)
+    h ^= _shift_right(h, 16)
     return h
 
 
 def upper_bits(bits: Any, count: int) -> Any:
     """Returns the upper `count` bits, at most 31, as int32."""
-    bits = _right(bits, 32 - count)
-    return (
-        bits.view(np.int32)
-        if isinstance(bits, np.ndarray)
-        else tf.bitcast(bits, tf.int32)
-    )
+    bits = _shift_right(bits, 32 - count)
+    if isinstance(bits, np.ndarray):
+        return bits.view(np.int32)
+    return tf.bitcast(bits, tf.int32)
 
 
 def by_packets(function: Callable[..., Any], *xs: Any) -> Any:
-    """Returns function(*xs) of TensorFlow, the same for each element whatever its
-    position.
+    """Returns function(*xs), where equal inputs give equal bits at every position.
 
-    Logarithms and cosines of TensorFlow differ in the last bit between full vector
-    registers and the few elements after the last full one, so none may come after it.
+    TensorFlow computes the elements after the last full vector register with other code,
+    whose logarithms and cosines differ in the last bit. So the inputs are padded to full
+    registers.
+
+    Args:
+      function: an elementwise function of TensorFlow.
+      *xs: tensors or NumPy arrays of one shape; the result is of the same kind.
     """
-    if isinstance(
-        xs[0], np.ndarray
-    ):  # NumPy's logarithms and cosines have other last bits
+    if isinstance(xs[0], np.ndarray):
+        # Not NumPy's logarithms and cosines: their last bits differ from TensorFlow's.
         return by_packets(function, *map(tf.convert_to_tensor, xs)).numpy()
-    shape, size = xs[0].shape, xs[0].shape.num_elements()
-    short = -size % _PACKET
-    if not short:
+    shape = xs[0].shape
+    size = shape.num_elements()
+    padding = -size % _PACKET
+    if not padding:
         return function(*xs)
-    y = function(*(tf.pad(tf.reshape(x, [size]), [[0, short]]) for x in xs))
+    padded = [tf.pad(tf.reshape(x, [size]), [[0, padding]]) for x in xs]
+    y = function(*padded)
     return tf.reshape(y[:size], shape)
 
 
-def _rows(
-    context: LocalContext, name: str, d: int, place: tuple[int, int, Any] | None
+def _distinct_indices(
+    context: LocalContext, name: str, d: int, stride: IndexStride | None
 ) -> Any:
-    """Returns the global indices of one dimension, far from those of the others."""
+    """Returns the global indices of the local elements of dimension d, uint32 [size].
+
+    A constant that depends on d keeps them distinct from those of other dimensions.
+    """
     eager = tf.executing_eagerly()
-    rows = (
-        np.arange(context.local_size(name), dtype=np.int32)
-        if eager
-        else tf.range(context.local_size(name))
-    )
+    size = context.local_size(name)
+    index = np.arange(size, dtype=np.int32) if eager else tf.range(size)
     if context.num_shards(name) > 1:
-        rows = rows + (
-            context.shard_offset(name).numpy() if eager else context.shard_offset(name)
-        )
-    if place is not None:
-        count, inner, number = place
-        number = number.numpy() if eager else number
-        rows = (
-            (rows // inner * count + number) * inner + rows % inner
-            if inner > 1
-            else (rows * count + number)
-        )
-    return _unsigned(rows) + _number(0x9E3779B9 * d)
+        offset = context.shard_offset(name)
+        index = index + (offset.numpy() if eager else offset)
+    if stride is not None:
+        microbatch = stride.microbatch.numpy() if eager else stride.microbatch
+        index = _index_in_batch(index, stride, microbatch)
+    return _as_uint32(index) + np.uint32(_GOLDEN_RATIO * d & 0xFFFFFFFF)
 
 
-def _one_row() -> Any:
-    row = np.zeros([1], np.uint32)
-    return row if tf.executing_eagerly() else tf.constant(row)
+def _index_in_batch(index: Any, stride: IndexStride, microbatch: Any) -> Any:
+    """Returns indices of a microbatch's dimension as indices of the batch."""
+    count = stride.num_microbatches
+    inner = stride.inner_size
+    if inner == 1:
+        return index * count + microbatch
+    return (index // inner * count + microbatch) * inner + index % inner
 
 
-def _unsigned(x: Any) -> Any:
-    """Returns int32 numbers as uint32, of eager tensors in a NumPy array."""
+def _zero_index() -> Any:
+    """Returns the only index of a scalar, uint32 [1]."""
+    index = np.zeros([1], np.uint32)
+    return index if tf.executing_eagerly() else tf.constant(index)
+
+
+def _as_uint32(x: Any) -> Any:
+    """Returns the bits of int32 numbers as uint32; a NumPy array in eager mode."""
     if tf.executing_eagerly():
         return np.asarray(x).view(np.uint32)
     return tf.bitcast(x, tf.uint32)
 
 
-def _grid(words: list[Any]) -> Any:
+def _outer_sum(words: list[Any]) -> Any:
+    """Returns the sums of one word of each dimension, for all combinations of indices.
+
+    The result is [elements of all dimensions but the last, size of the last].
+    """
     total = words[0]
     for word in words[1:]:
-        total = (np if isinstance(word, np.ndarray) else tf).reshape(
-            total, [-1, 1]
-        ) + word
+        library = np if isinstance(word, np.ndarray) else tf
+        total = library.reshape(total, [-1, 1]) + word
     return total
 
 
-def _by_blocks(
-    function: Callable[[Any, Any], Any], words: tuple[list[Any], list[Any]]
-) -> Any:
-    """Returns function(a, b) of all elements, of NumPy arrays block by block."""
-    (a, a_last), (b, b_last) = map(_rows_and_last, words)
+def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
+    """Returns function(a, b) for all elements, computed in blocks of NumPy arrays."""
+    a_outer, a_last = _leading_sums_and_last(words[0])
+    b_outer, b_last = _leading_sums_and_last(words[1])
     step = max(1, _BLOCK // a_last.size)
 
     def block(start: int) -> Any:
-        rows = slice(start, start + step)
-        return np.asarray(function(a[rows] + a_last, b[rows] + b_last))
+        section = slice(start, start + step)
+        return np.asarray(
+            function(a_outer[section] + a_last, b_outer[section] + b_last)
+        )
 
-    first = block(0)
-    out = np.empty([len(a), *first.shape[1:]], first.dtype)
-    out[:step] = first
-    for start in range(step, len(a), step):
+    start_block = block(0)
+    out = np.empty([len(a_outer), *start_block.shape[1:]], start_block.dtype)
+    out[:step] = start_block
+    for start in range(step, len(a_outer), step):
         out[start : start + step] = block(start)
     return out
 
 
-def _rows_and_last(words: list[Any]) -> tuple[Any, Any]:
-    """Returns the sums over all dimensions but the last as a column, and the words of
-    the last.
-    """
+def _leading_sums_and_last(words: list[Any]) -> tuple[Any, Any]:
+    """Returns the sums over all dimensions but the last, [n, 1], and the last's words."""
     if len(words) == 1:
         return words[0].reshape(-1, 1), np.zeros([1], np.uint32)
-    return np.reshape(_grid(words[:-1]), [-1, 1]), words[-1]
+    return np.reshape(_outer_sum(words[:-1]), [-1, 1]), words[-1]
 
 
 def _avalanche(h: Any) -> Any:
-    return mix(h, _number(0))
+    return mix(h, np.uint32(0))
 
 
-def _number(value: int) -> np.uint32:
-    return np.uint32(value & 0xFFFFFFFF)
-
-
-def _right(h: Any, by: int) -> Any:
-    return (
-        h >> _number(by)
-        if isinstance(h, np.ndarray)
-        else tf.bitwise.right_shift(h, _number(by))
-    )
+def _shift_right(h: Any, count: int) -> Any:
+    if isinstance(h, np.ndarray):
+        return h >> np.uint32(count)
+    return tf.bitwise.right_shift(h, np.uint32(count))

@@ -1,10 +1,9 @@
-"""Numbers of a distribution, each made of the two words of an element (see `bits`).
+"""Random distributions: functions of the two words of an element (see `counter_bits`).
 
     draw = DISTRIBUTIONS["normal"]("float32", 0.02, 0.0)       # type, scale, shift
     y = draw(a, b)                                             # of NumPy arrays or of tensors
 
-What comes out is cast to the type by the caller: numbers of few bits are made as
-float32.
+The caller casts the result to the type: float16 and bfloat16 are computed in float32.
 """
 
 from __future__ import annotations
@@ -18,75 +17,86 @@ import tensorflow as tf
 
 from meshtf.ops.random.counter_bits import by_packets, mix, upper_bits
 
-# Bits of a number in [0, 1) that the type holds exactly, so that none is rounded up to
-# 1.
-_DIGITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
+# Random bits of a number in [0, 1), as many as the type holds exactly. With more, a number
+# could be rounded up to 1.
+_UNIFORM_BITS = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 31}
 
 Draw = Callable[[Any, Any], Any]
 
 
 def _uniform(dtype: str, scale: float, shift: float) -> Draw:
-    digits, wide = _DIGITS[dtype], "float64" if dtype == "float64" else "float32"
-    return _moved(
-        lambda a, b: _cast(upper_bits(mix(a, b), digits), wide) * 2.0**-digits,
-        scale,
-        shift,
-    )
+    """Floats, uniform in [shift, shift + scale)."""
+    num_bits = _UNIFORM_BITS[dtype]
+    compute_dtype = "float64" if dtype == "float64" else "float32"
+
+    def draw(a: Any, b: Any) -> Any:
+        bits = upper_bits(mix(a, b), num_bits)
+        return _cast(bits, compute_dtype) * 2.0**-num_bits
+
+    return _scale_and_shift(draw, scale, shift)
 
 
-def _integers(dtype: str, count: float, first: float) -> Draw:
+def _integers(dtype: str, count: float, minval: float) -> Draw:
+    """Integers, uniform in [minval, minval + count): minval + bits * count // 2**32."""
+
     def draw(a: Any, b: Any) -> Any:
         product = _cast(mix(a, b), "uint64") * np.uint64(int(count))
-        upper = (
-            product >> np.uint64(32)
-            if isinstance(product, np.ndarray)
-            else tf.bitwise.right_shift(product, np.uint64(32))
-        )
-        return _cast(upper, dtype)
+        if isinstance(product, np.ndarray):
+            return _cast(product >> np.uint64(32), dtype)
+        return _cast(tf.bitwise.right_shift(product, np.uint64(32)), dtype)
 
-    return _moved(draw, 1, first)
+    return _scale_and_shift(draw, 1, minval)
 
 
 def _normal(dtype: str, scale: float, shift: float) -> Draw:
-    """Box and Muller: equal to 1e-6 op by op and under XLA, where erfinv differs by
-    2e-3.
+    """Normal numbers, by the Box-Muller transform.
+
+    They agree within 1e-6 op by op and under XLA; with erfinv they would differ by 2e-3.
     """
 
     def radius(x: Any) -> Any:
         return tf.sqrt(-2.0 * tf.math.log(x))
 
     def draw(a: Any, b: Any) -> Any:
-        x, angle = _float(mix(a, b), 24), _float(mix(b, a), 24)
-        x += 1.0  # in place for NumPy, and another tensor for TensorFlow
+        x = _upper_float(mix(a, b), 24)
+        angle = _upper_float(mix(b, a), 24)
+        x += 1.0  # in place for NumPy, a new tensor for TensorFlow
         x *= 2.0**-24
         angle *= 2 * math.pi * 2.0**-24
         return by_packets(radius, x) * by_packets(tf.cos, angle)
 
-    return _moved(draw, scale, shift)
+    return _scale_and_shift(draw, scale, shift)
 
 
 def _truncated(dtype: str, scale: float, shift: float) -> Draw:
-    inside = math.erf(math.sqrt(2))  # the mass within two standard deviations
+    """Normal numbers within two standard deviations, by the inverse distribution."""
+    mass = math.erf(math.sqrt(2))  # the probability of two standard deviations
 
-    def quantile(bits: Any) -> Any:  # of the midpoints of 2**23 equal parts of (-1, 1)
-        return tf.math.erfinv(
-            (_float(bits, 23) + 0.5) * (inside * 2.0**-22) - inside
-        ) * math.sqrt(2)
+    def quantile(bits: Any) -> Any:
+        # Midpoints of 2**23 intervals of equal probability, in (-mass, mass).
+        midpoints = (_upper_float(bits, 23) + 0.5) * (mass * 2.0**-22) - mass
+        return tf.math.erfinv(midpoints) * math.sqrt(2)
 
-    return _moved(lambda a, b: by_packets(quantile, mix(a, b)), scale, shift)
+    return _scale_and_shift(lambda a, b: by_packets(quantile, mix(a, b)), scale, shift)
 
 
 def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
-    def double_log(
-        bits: Any,
-    ) -> Any:  # small numbers, the upper tail, keep all their digits
-        return -tf.math.log(-tf.math.log1p((_float(bits, 31) + 0.5) * -(2.0**-31)))
+    """Numbers of the Gumbel distribution: -log(-log(1 - p)) of uniform p."""
 
-    return _moved(lambda a, b: by_packets(double_log, mix(a, b)), scale, shift)
+    def double_log(bits: Any) -> Any:
+        # By log1p, small p keep all their digits: they are the upper tail.
+        minus_p = (_upper_float(bits, 31) + 0.5) * -(2.0**-31)
+        return -tf.math.log(-tf.math.log1p(minus_p))
+
+    return _scale_and_shift(
+        lambda a, b: by_packets(double_log, mix(a, b)), scale, shift
+    )
 
 
-def _moved(draw: Draw, scale: float, shift: float) -> Draw:
-    def moved(a: Any, b: Any) -> Any:
+def _scale_and_shift(draw: Draw, scale: float, shift: float) -> Draw:
+    """Returns a function whose result is draw(a, b) * scale + shift."""
+
+    def scaled(a: Any, b: Any) -> Any:
         y = draw(a, b)
         if scale != 1:
             y *= scale
@@ -94,10 +104,11 @@ def _moved(draw: Draw, scale: float, shift: float) -> Draw:
             y += shift
         return y
 
-    return moved
+    return scaled
 
 
-def _float(bits: Any, count: int) -> Any:
+def _upper_float(bits: Any, count: int) -> Any:
+    """Returns the upper `count` bits as an integer in float32."""
     return _cast(upper_bits(bits, count), "float32")
 
 

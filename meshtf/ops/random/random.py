@@ -3,9 +3,9 @@
     with mtf.seed(run_seed, step):                  # ints, or scalar int32 tensors
       x = mtf.dropout(x, 0.1)                       # key: run_seed, step and "encoder/dropout"
 
-Any slice of any dimension, on any device, eager, recorded, recomputed or compiled,
-finds the same bits (see `bits`). The key is an input, so a new step is no new trace.
-Numbers depend on the order of a tensor's dimensions, and not on their names or sizes.
+Any shard of any dimension, on any device, eager, recorded, recomputed or compiled, gets
+the same bits (see `counter_bits`). The key is an input, so a new step needs no new trace.
+The numbers depend on the order of a tensor's dimensions, but not on their names or sizes.
 """
 
 from __future__ import annotations
@@ -41,19 +41,22 @@ from meshtf.ops.elementwise.arithmetic import add, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.top_k import argmax
 from meshtf.ops.random.counter_bits import (
+    IndexStride,
+    Words,
     index_words,
+    map_elements,
     mix_high,
-    of_elements,
     random_key,
 )
 from meshtf.ops.random.distributions import DISTRIBUTIONS
 
 
 class Random(Op):
-    """standard numbers of a kind * scale + shift; inputs: the seeds.
+    """Random numbers of a distribution: standard numbers * scale + shift.
 
-    Kinds: uniform in [0, 1), integers in [0, scale), normal, truncated (normal, within
-    two standard deviations), gumbel.
+    Kinds are uniform in [0, 1), integers in [0, scale), normal, truncated (normal, within
+    two standard deviations), and gumbel. Inputs are the seeds, and then for each entry of
+    `strided` the index of its microbatch; all are scalars of int32.
     """
 
     kind: str
@@ -61,9 +64,7 @@ class Random(Op):
     dtype: str
     scale: float = 1.0
     shift: float = 0.0
-    places: tuple[
-        Strided, ...
-    ] = ()  # in a batch; the last inputs are microbatches' numbers
+    strided: tuple[Strided, ...] = ()  # dimensions that count examples of microbatches
 
     share_trace = True
     samples = (
@@ -111,9 +112,9 @@ class Random(Op):
         return (Spec(self.shape, self.dtype),)
 
     def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
-        y = of_elements(
+        y = map_elements(
             DISTRIBUTIONS[self.kind](self.dtype, self.scale, self.shift),
-            _words(context, self.shape, self.places, seeds),
+            _words(context, self.shape, self.strided, seeds),
             context.outputs[0].sizes,
         )
         return (tf.cast(y, self.dtype),)
@@ -128,25 +129,32 @@ class Random(Op):
 def _words(
     context: LocalContext,
     shape: Shape,
-    places: Sequence[Strided],
+    strided: Sequence[Strided],
     inputs: Sequence[Any],
-) -> Any:
-    number = len(inputs) - len(places)
-    given = {
-        p.dim: (p.num_microbatches, p.inner_size, first)
-        for p, first in zip(places, inputs[number:])
+) -> Words:
+    """Returns the words of each index of each dimension of a random tensor.
+
+    Args:
+      context: of the op.
+      shape: of its output.
+      strided: dimensions that count examples of a microbatch.
+      inputs: the seeds, and then the microbatch index of each entry of `strided`.
+    """
+    num_seeds = len(inputs) - len(strided)
+    key = random_key(inputs[:num_seeds])
+    strides = {
+        s.dim: IndexStride(s.num_microbatches, s.inner_size, microbatch)
+        for s, microbatch in zip(strided, inputs[num_seeds:])
     }
-    return index_words(context, shape.names, random_key(inputs[:number]), given)
+    return index_words(context, shape.names, key, strides)
 
 
 class DropoutMask(Op):
-    """True with the probability 1 - rate; inputs: the seeds."""
+    """True with the probability 1 - rate. Inputs are those of `Random`."""
 
     rate: float
     shape: Shape
-    places: tuple[
-        Strided, ...
-    ] = ()  # in a batch; the last inputs are microbatches' numbers
+    strided: tuple[Strided, ...] = ()  # dimensions that count examples of microbatches
 
     share_trace = True
     samples = (
@@ -169,13 +177,13 @@ class DropoutMask(Op):
         return (Spec(self.shape, "bool"),)
 
     def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
-        dropped = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
-        kept = of_elements(
-            lambda a, b: mix_high(a, b) >= dropped,
-            _words(context, self.shape, self.places, seeds),
+        threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
+        mask = map_elements(
+            lambda a, b: mix_high(a, b) >= threshold,
+            _words(context, self.shape, self.strided, seeds),
             context.outputs[0].sizes,
         )
-        return (kept,)
+        return (mask,)
 
     def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
         return [None] * len(seeds)
@@ -186,7 +194,7 @@ class DropoutMask(Op):
 
 @dataclasses.dataclass(frozen=True)
 class Dropout(Op):
-    """x * scale where the mask is true, else 0; the mask may lack names of x."""
+    """x * scale where the mask is true, else 0. The mask may lack names of x."""
 
     scale: float
 
@@ -201,10 +209,9 @@ class Dropout(Op):
         return (x,)
 
     def local(self, context: LocalContext, x: Any, mask: Any) -> tuple[Any, ...]:
-        kept = align(mask, context.inputs[1], context.inputs[0])
-        return (
-            tf.where(kept, x * tf.constant(self.scale, x.dtype), tf.zeros([], x.dtype)),
-        )
+        mask = align(mask, context.inputs[1], context.inputs[0])
+        scaled = x * tf.constant(self.scale, x.dtype)
+        return (tf.where(mask, scaled, tf.zeros([], x.dtype)),)
 
     def gradient(self, dy: Any, y: Any, x: Any, mask: Any) -> list[Any]:
         return [apply(self, dy, mask), None]
@@ -220,13 +227,15 @@ def _draw(
     seed: Seed,
     name: str,
 ) -> Tensor:
+    """Returns random numbers of a kind of `Random`: standard numbers * scale + shift."""
     as_text("name", name)
-    places = microbatch_inputs(mesh, Shape(shape))
+    shape = Shape(shape)
+    microbatch = microbatch_inputs(mesh, shape)
     return apply(
-        Random(kind, Shape(shape), dtype, scale, shift, places.strided),
+        Random(kind, shape, dtype, scale, shift, microbatch.strided),
         *seeds_of(mesh, seed, name),
-        *places.seeds,
-        *places.numbers,
+        *microbatch.seeds,
+        *microbatch.indices,
         mesh=mesh,
     )
 
@@ -240,23 +249,24 @@ def random_uniform(
     seed: Seed = None,
     name: str = "random_uniform",
 ) -> Tensor:
-    """Returns numbers from [minval, maxval), floats or integers.
+    """Returns uniformly distributed numbers in [minval, maxval), floats or integers.
 
     Args:
-      mesh: where they are made.
-      shape: the named shape.
-      minval: the smallest.
-      maxval: above all others; for integers at most minval + 2**32.
-      dtype: any type of floats or integers.
-      seed: int or scalar int32 tensor, or several; default: those of
+      mesh: the mesh of the result.
+      shape: the named shape, such as "batch:8;d_model:4".
+      minval: the lower bound, included.
+      maxval: the upper bound, excluded; for integers at most minval + 2**32.
+      dtype: any floating or integer type.
+      seed: an int or a scalar int32 tensor, or several; default: those of
         `with mtf.seed(...)`.
-      name: tells two random ops of one module apart.
+      name: distinguishes random ops of one module.
 
     Raises:
-      PlanError: no seed, or two ops of one name under one seed.
-      DTypeError: bool or complex numbers, or an empty range of integers.
+      PlanError: there is no seed, or two ops of one name have the same seed.
+      DTypeError: `dtype` is bool or complex, or the range of integers is empty.
     """
-    minval, maxval = as_float("minval", minval), as_float("maxval", maxval)
+    minval = as_float("minval", minval)
+    maxval = as_float("maxval", maxval)
     dtype = dtype_name(dtype)
     if is_integer(dtype):
         if not 0 < maxval - minval <= 2**32:
@@ -269,7 +279,7 @@ def random_uniform(
             mesh, "integers", shape, dtype, maxval - minval, minval, seed, name
         )
     if not is_floating(dtype):
-        raise DTypeError(f"random_uniform makes floats or integers, not {dtype}.")
+        raise DTypeError(f"random_uniform returns floats or integers, not {dtype}.")
     return _draw(mesh, "uniform", shape, dtype, maxval - minval, minval, seed, name)
 
 
@@ -282,8 +292,9 @@ def random_normal(
     seed: Seed = None,
     name: str = "random_normal",
 ) -> Tensor:
-    """Returns normal numbers; arguments and errors as in `random_uniform`."""
-    mean, stddev = as_float("mean", mean), as_float("stddev", stddev)
+    """Returns normally distributed numbers; other arguments as in `random_uniform`."""
+    mean = as_float("mean", mean)
+    stddev = as_float("stddev", stddev)
     return _draw(mesh, "normal", shape, _floating(dtype), stddev, mean, seed, name)
 
 
@@ -296,10 +307,12 @@ def truncated_normal(
     seed: Seed = None,
     name: str = "truncated_normal",
 ) -> Tensor:
-    """Returns normal numbers within two standard deviations; otherwise as
-    `random_normal`.
+    """Returns normally distributed numbers within two standard deviations of the mean.
+
+    Arguments and errors are those of `random_normal`.
     """
-    mean, stddev = as_float("mean", mean), as_float("stddev", stddev)
+    mean = as_float("mean", mean)
+    stddev = as_float("stddev", stddev)
     return _draw(mesh, "truncated", shape, _floating(dtype), stddev, mean, seed, name)
 
 
@@ -317,12 +330,13 @@ def categorical(
     seed: Seed = None,
     name: str = "categorical",
 ) -> Tensor:
-    """Returns draws from softmax(logits / temperature) along `dim`: int32 without
-    `dim`.
+    """Returns samples from softmax(logits / temperature) along `dim`.
+
+    The result has the shape of `logits` without `dim`, and type int32.
 
     Args:
-      logits: floats.
-      dim: the name of the classes.
+      logits: unnormalized log-probabilities, floats.
+      dim: the name of the classes' dimension.
       temperature: a number or a tensor; at 0 the result is argmax(logits).
       seed: as in `random_uniform`.
       name: as in `random_uniform`.
@@ -330,9 +344,11 @@ def categorical(
     logits, dim = tensor_along(logits, dim, "logits")
     if not is_scalar(temperature):
         temperature = as_tensor("temperature", temperature)
+    # Gumbel-max: argmax(logits + Gumbel noise) is a sample from softmax(logits).
     noise = _draw(logits.mesh, "gumbel", logits.shape, "float32", 1.0, 0.0, seed, name)
-    noise = cast(multiply(noise, temperature), accumulation_dtype(logits.dtype))
-    return argmax(add(cast(logits, accumulation_dtype(logits.dtype)), noise), dim)
+    dtype = accumulation_dtype(logits.dtype)
+    noise = cast(multiply(noise, temperature), dtype)
+    return argmax(add(cast(logits, dtype), noise), dim)
 
 
 def dropout(
@@ -342,18 +358,18 @@ def dropout(
     broadcast: Names = (),
     name: str = "dropout",
 ) -> Tensor:
-    """Returns x with a share `rate` of its elements 0 and the others divided by 1 -
-    rate.
+    """Returns x with each element 0 with probability `rate`, else divided by 1 - rate.
 
     Args:
       x: floats.
-      rate: the probability of 0, in [0, 1); x itself at 0.
+      rate: the probability of 0, in [0, 1); at 0 the result is x itself.
       seed: as in `random_uniform`.
       broadcast: names along which all elements share one mask.
       name: as in `random_uniform`.
 
     Raises:
-      PlanError: a rate that is none, no seed, or two ops of one name under one seed.
+      PlanError: `rate` is not in [0, 1), there is no seed, or two ops of one name have the
+        same seed.
       ShapeError: x lacks a name of `broadcast`.
     """
     x = as_tensor("x", x)
@@ -363,14 +379,15 @@ def dropout(
     if rate == 0:
         return x
     require_floating(x.spec, "dropout")
-    require_dim(x.shape, *names_of(broadcast, x.shape, argument="broadcast"))
-    shape = x.shape.without(*names_of(broadcast, x.shape))
-    places = microbatch_inputs(x.mesh, shape)
+    broadcast_names = names_of(broadcast, x.shape, argument="broadcast")
+    require_dim(x.shape, *broadcast_names)
+    mask_shape = x.shape.without(*broadcast_names)
+    microbatch = microbatch_inputs(x.mesh, mask_shape)
     mask = apply(
-        DropoutMask(float(rate), shape, places.strided),
+        DropoutMask(float(rate), mask_shape, microbatch.strided),
         *seeds_of(x.mesh, seed, name),
-        *places.seeds,
-        *places.numbers,
+        *microbatch.seeds,
+        *microbatch.indices,
         mesh=x.mesh,
     )
     return apply(Dropout(1 / (1 - rate)), x, mask)

@@ -1,1 +1,1 @@
-"""Reads and writes of variables, and effects outside of programs."""
+"""Reads and writes of variables, optimizer updates, and ops with side effects."""

@@ -1,4 +1,4 @@
-"""Tensors of one number."""
+"""Constant tensors: full, zeros, ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Number = bool | int | float | complex
 
 
 class Fill(ConstantOp):
-    """One number everywhere."""
+    """A tensor whose elements all have one value."""
 
     shape: Shape
     value: Number
@@ -42,9 +42,8 @@ class Fill(ConstantOp):
         return (Spec(self.shape, self.dtype),)
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
-        return (
-            tf.constant(self.value, tf.as_dtype(self.dtype), context.outputs[0].sizes),
-        )
+        sizes = context.outputs[0].sizes
+        return (tf.constant(self.value, tf.as_dtype(self.dtype), sizes),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         return []
@@ -53,9 +52,21 @@ class Fill(ConstantOp):
 def full(
     mesh: Mesh | None, shape: ShapeLike, value: Number, dtype: object = "float32"
 ) -> Tensor:
-    """Returns a tensor of one number."""
-    name, value = dtype_name(dtype), as_number("value", value)
-    value = bool(value) if name == "bool" else value
+    """Returns a tensor whose elements all are `value`.
+
+    Args:
+      mesh: the mesh of the tensor; None: that of the tensors it is combined with.
+      shape: the named shape, such as "batch:8;d_model:4".
+      value: a Python number or boolean.
+      dtype: the data type.
+
+    Raises:
+      DTypeError: the data type cannot hold `value`.
+    """
+    name = dtype_name(dtype)
+    value = as_number("value", value)
+    if name == "bool":
+        value = bool(value)
     check_scalar(value, name)
     return apply(Fill(Shape(shape), value, name), mesh=mesh)
 

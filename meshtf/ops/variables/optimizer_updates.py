@@ -1,17 +1,18 @@
-"""Optimizers' updates: one fused TensorFlow op for each shard, in place.
+"""Optimizer updates: one fused TensorFlow op for each shard, in place.
 
-An update written in arithmetic reads and writes the variable's memory about a dozen
-times; fused, it takes a quarter of the time. An update changes shards of the variable
-and of its slots together. Where slots are sharded otherwise than the variable, it takes
-the part of the variable that lies as they do, and returns its next value:
+An update written in arithmetic ops reads and writes the variable's memory about a dozen
+times; a fused op takes a quarter of the time. It updates the shards of the variable and
+of its slots in one step. Where slots are sharded differently from the variable (ZeRO-1),
+the second form below takes the variable's value, sharded like the slots, and returns its
+next value:
 
     op = AdamUpdate(w, m, v, 0.9, 0.999, 1e-8)
     apply_all(op, dw, rate)                                 # writes w, m and v
     new = apply(op.of_slots(), dw, rate, w.tensor())        # writes m and v
 
-A fused op takes one data type. Slots of a variable of half floats are float32, so the
-second form is the one for it: of its value in float32, and what comes out is rounded
-once.
+A fused op takes a single data type, and slots of a float16 or bfloat16 variable are
+float32. Such a variable uses the second form as well: it takes the value in float32, and
+the caller rounds the result once.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ from meshtf.ops.common.trace_cache import constant
 
 
 class ReducePartialSums(Op):
-    """The input without unfinished sums: not linear, so they are finished here, for all
-    that follows.
+    """The input, with its partial sums reduced.
 
-    Where the layout cuts the result they are scattered. What is cut already stays so.
+    The op does not declare itself linear, so the planner reduces partial sums before it,
+    once for all uses of the result. Where the layout shards the result it uses a
+    reduce-scatter. Sharded inputs stay sharded.
     """
 
     samples = (Sample((), ("b:4;d:6",)), Sample((), ("int d:6;b:4",), gradient=False))
@@ -48,9 +50,10 @@ class ReducePartialSums(Op):
 
 
 class OptimizerUpdate(WriteOp):
-    """Base of updates: inputs are a gradient with the variable's names, in its order,
-    and the rate; with `slots_only` the variable's value comes last, and its next value
-    is the output.
+    """Base of updates.
+
+    Inputs are a gradient with the variable's shape, and the learning rate, a scalar. With
+    `slots_only` the variable's value is a third input, and its next value is the output.
     """
 
     variable: Store
@@ -58,7 +61,7 @@ class OptimizerUpdate(WriteOp):
 
     @property
     def slots(self) -> tuple[Store, ...]:
-        """The optimizer's variables that it writes beside `variable`."""
+        """The optimizer's variables that it writes in addition to `variable`."""
         return ()
 
     @property
@@ -67,14 +70,15 @@ class OptimizerUpdate(WriteOp):
 
     @property
     def dtype(self) -> str:
-        """What it computes in, and takes its inputs in: the data type of the slots."""
+        """The data type of the computation and of its inputs: that of the slots."""
         if self.slots:
             return self.slots[0].spec.dtype
         return accumulation_dtype(self.variable.spec.dtype)
 
     def slots_update(self) -> OptimizerUpdate:
-        """Returns the update of the slots alone, which takes the value of the variable
-        and returns the next one.
+        """Returns an update that writes only the slots.
+
+        It takes the value of the variable, and returns its next value.
         """
         return dataclasses.replace(self, slots_only=True)  # type: ignore[type-var]
 
@@ -87,8 +91,8 @@ class OptimizerUpdate(WriteOp):
                 f"a gradient of {gradient.shape!r} does not fit variable "
                 f"{self.variable.name!r} of {shape!r}."
             )
-        what = "an input of", "an input of", "its value in"
-        for x, label in zip((gradient, rate, *value), what):
+        labels = "an input of", "an input of", "its value in"
+        for x, label in zip((gradient, rate, *value), labels):
             if x.dtype != self.dtype:
                 raise DTypeError(
                     f"the update of variable {self.variable.name!r} is computed in "
@@ -101,7 +105,7 @@ class OptimizerUpdate(WriteOp):
     def _check_slots(self) -> None:
         dtype = self.variable.spec.dtype
         for slot in self.slots:
-            if slot.spec.dtype != dtype:  # TensorFlow would end the process
+            if slot.spec.dtype != dtype:  # TensorFlow would abort the process
                 raise DTypeError(
                     f"variable {self.variable.name!r} is {dtype} and its slot "
                     f"{slot.name!r} {slot.spec.dtype}: no update changes both in place."
@@ -109,7 +113,10 @@ class OptimizerUpdate(WriteOp):
 
 
 class AdamUpdate(OptimizerUpdate):
-    """Adam: gradient, and the rate with the bias correction in it."""
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980).
+
+    Inputs are the gradient, and the learning rate with the bias correction included.
+    """
 
     m: Store
     v: Store
@@ -130,27 +137,25 @@ class AdamUpdate(OptimizerUpdate):
 
     def write_in_place(self, handles: Sequence[Any], gradient: Any, rate: Any) -> bool:
         variable, m, v = handles
-        none, beta_1, beta_2, epsilon = (
-            constant(x, gradient.dtype)
-            for x in (0.0, self.beta_1, self.beta_2, self.epsilon)
-        )
+        dtype = gradient.dtype
+        no_correction = constant(0.0, dtype)  # the learning rate includes it
         tf.raw_ops.ResourceApplyAdam(
             var=variable,
             m=m,
             v=v,
             grad=gradient,
             lr=rate,
-            beta1_power=none,
-            beta2_power=none,  # the rate has the correction in it
-            beta1=beta_1,
-            beta2=beta_2,
-            epsilon=epsilon,
+            beta1_power=no_correction,
+            beta2_power=no_correction,
+            beta1=constant(self.beta_1, dtype),
+            beta2=constant(self.beta_2, dtype),
+            epsilon=constant(self.epsilon, dtype),
         )
         return True
 
 
 class DescentUpdate(OptimizerUpdate):
-    """Gradient descent: gradient and rate."""
+    """Gradient descent. Inputs are the gradient and the learning rate."""
 
     def new_values(self, gradient: Any, rate: Any, variable: Any) -> tuple[Any, ...]:
         new = tf.cast(variable, gradient.dtype) - gradient * rate
@@ -166,7 +171,7 @@ class DescentUpdate(OptimizerUpdate):
 
 
 class MomentumUpdate(OptimizerUpdate):
-    """Gradient descent with momentum: gradient and rate."""
+    """Gradient descent with momentum. Inputs are the gradient and the learning rate."""
 
     velocity: Store
     momentum: float
@@ -197,7 +202,7 @@ class MomentumUpdate(OptimizerUpdate):
 
 
 class WeightDecay(WriteOp):
-    """Takes a share of a variable away; input: the share."""
+    """Multiplies a variable by 1 - share. The input is the share, a scalar."""
 
     variable: Store
 

@@ -1,10 +1,10 @@
-"""What a program tells the world outside while it runs: printed values, and summaries.
+"""Output of a program while it runs: printed values, and summaries for TensorBoard.
 
     loss = mtf.print(loss, "loss")                       # loss float32 [] 0.693147182
-    mtf.scalar_summary("loss", loss, step)               # to the tf.summary writer in force
+    mtf.scalar_summary("loss", loss, step)               # to the default tf.summary writer
 
-Global tensors are printed, once for all devices, in the order of the code, also where
-nothing else needs them. In a mtf.function this happens in every run, not only when it
+Global tensors are printed, once for all devices, in the order of the code, even if
+nothing else uses them. In a mtf.function this happens in every call, not only when it
 is traced.
 """
 
@@ -27,14 +27,14 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import is_complex
 from meshtf.names.arguments import as_text
 
-_METADATA = tf.compat.v1.SummaryMetadata(  # what TensorBoard knows a scalar by
+_METADATA = tf.compat.v1.SummaryMetadata(  # by which TensorBoard identifies a scalar
     plugin_data=tf.compat.v1.SummaryMetadata.PluginData(plugin_name="scalars"),
     data_class="DATA_CLASS_SCALAR",
 )
 
 
 class Print(HostOp):
-    """Prints the input."""
+    """Prints the input to standard error, after a message."""
 
     message: str
     summarize: int
@@ -48,19 +48,21 @@ class Print(HostOp):
 
 
 class ScalarSummary(HostOp):
-    """Writes a number to the tf.summary writer in force; the step is the second input,
-    or given.
+    """Writes a scalar to the default tf.summary writer.
+
+    Inputs are the scalar and, unless `step` is given, the step.
     """
 
     name: str
     step: int | None = None
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        for x, what in zip(xs, (f"summary {self.name!r}", "its step")):
+        labels = (f"summary {self.name!r}", "its step")
+        for x, label in zip(xs, labels):
             if len(x.shape):
                 raise ShapeError(
                     explain_error(
-                        f"{what} is a {x.shape!r}, not a single number.",
+                        f"{label} is a {x.shape!r}, not a single number.",
                         way_out="Reduce it first, as in mtf.reduce_mean(x).",
                     )
                 )
@@ -74,11 +76,11 @@ class ScalarSummary(HostOp):
         return ()
 
     def run_on_host(self, *xs: Any) -> None:
-        written = tf.get_static_value(tf.summary.should_record_summaries())
-        if written is not None and not written:
+        is_recorded = tf.get_static_value(tf.summary.should_record_summaries())
+        if is_recorded is not None and not is_recorded:
             warnings.warn(
                 explain_error(
-                    f"summary {self.name!r} is written nowhere: no writer is in force.",
+                    f"summary {self.name!r} is not written: there is no default writer.",
                     way_out="with tf.summary.create_file_writer(folder).as_default(): "
                     "around the first call of the mtf.function.",
                 ),
@@ -86,18 +88,18 @@ class ScalarSummary(HostOp):
             )
             return
         step = tf.cast(xs[1] if len(xs) > 1 else self.step, tf.int64)
-        tf.summary.write(
-            self.name, tf.cast(xs[0], tf.float32), step=step, metadata=_METADATA
-        )
+        value = tf.cast(xs[0], tf.float32)
+        tf.summary.write(self.name, value, step=step, metadata=_METADATA)
 
 
 def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
-    """Returns x, and prints it to standard error in each run, with its type and names.
+    """Returns x, and prints it to standard error in each run, with its type and shape.
 
     Args:
-      x: a tensor; it is printed as a whole, for which its slices are gathered.
-      message: what stands before it.
-      summarize: how many first and last rows of each dimension are printed; -1: all.
+      x: a tensor; its shards are gathered, and the global tensor is printed.
+      message: printed before it.
+      summarize: how many elements are printed at the start and at the end of each
+        dimension; -1: all.
     """
     x = as_tensor("x", x)
     as_text("message", message)
@@ -106,17 +108,17 @@ def print(x: Any, message: str = "", summarize: int = 3) -> Tensor:
 
 
 def scalar_summary(name: str, x: Any, step: Any) -> Tensor:
-    """Returns x, and writes it to the tf.summary writer in force, as TensorBoard reads
-    it.
+    """Returns x, and writes it to the default tf.summary writer, for TensorBoard.
 
-    In a mtf.function that is the writer in force at its first call, as in a
-    tf.function. Without one there is a warning, and nothing is written.
+    In a mtf.function that is the default writer at its first call, as in a tf.function.
+    Without one there is a warning, and nothing is written.
 
     Args:
       name: the name of the curve.
       x: a scalar.
-      step: where on the curve: a number, or a tensor or variable of one; in a
-        mtf.function a tensor, since a Python number is that of the first call.
+      step: the training step: an integer, or a scalar tensor or variable. In a
+        mtf.function it must be a tensor, since a Python integer stays that of the first
+        call.
 
     Raises:
       ShapeError: x or the step is no scalar.

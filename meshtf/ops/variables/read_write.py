@@ -1,4 +1,4 @@
-"""Reading and writing stores (variables, arguments), and tensors of one number.
+"""Reading and writing stores (variables, arguments), and scalar inputs.
 
 Example:
 
@@ -29,7 +29,7 @@ from meshtf.ops.variables.fill import Number, ones_like, zeros, zeros_like
 
 
 class Read(ReadOp):
-    """The present value of a store."""
+    """Reads the current value of a store."""
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         return (self.store.spec,)
@@ -39,7 +39,7 @@ class Read(ReadOp):
 
 
 class Write(WriteOp):
-    """A new value for a variable."""
+    """Assigns a new value to a variable."""
 
     variable: Store
 
@@ -64,53 +64,56 @@ class Write(WriteOp):
 
 
 class ScalarStore:
-    """A number that is an input of the program instead of a part of it, so that ops
-    that differ in nothing else are equal, and are traced once."""
+    """A Python number that is an input of the program.
+
+    As a constant it would make ops unequal that differ only in it; as an input it does
+    not, so these ops are traced once.
+    """
 
     name = "a number"
     kind: Literal["number"] = "number"
 
     def __init__(self, value: Number, dtype: str, mesh: Mesh | None) -> None:
-        self.value, self.mesh = value, mesh
+        self.value = value
+        self.mesh = mesh
         self.spec = Spec(Shape(), dtype)
 
     @property
     def placement(self) -> Placement:
-        """The same everywhere."""
+        """Replicated."""
         assert self.mesh is not None
         return self.mesh.replicated
 
     def read(self) -> list[Any]:
-        """Returns the number, for each position."""
+        """Returns the number as a tensor, for each position of the mesh."""
         assert self.mesh is not None
-        return [tf.constant(self.value, tf.as_dtype(self.spec.dtype))] * self.mesh.size
+        value = tf.constant(self.value, tf.as_dtype(self.spec.dtype))
+        return [value] * self.mesh.size
 
     def slices(self) -> Sequence[Any]:
-        """A number is not written."""
+        """Raises: such a number is never written."""
         raise NotImplementedError
 
 
 class PathHash(ScalarStore):
-    """A number that was made of the path of names in force, as the salt of a random op
-    is.
-    """
+    """A hash of the active path of module names, such as the salt of a random op."""
 
 
 def path_hash(mesh: Mesh | None, value: int) -> Tensor:
-    """Returns an int32 scalar that was made of the path in force: see `number`."""
+    """Returns an int32 scalar that is a hash of the active path: see `scalar_input`."""
     return apply(Read(PathHash(value, "int32", mesh)), mesh=mesh)
 
 
-def number(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
-    """Returns a scalar that is an input of the program: another value is no
-    other op.
-    """
+def scalar_input(mesh: Mesh | None, value: Number, dtype: str) -> Tensor:
+    """Returns a scalar that is an input of the program: see `ScalarStore`."""
     return apply(Read(ScalarStore(value, dtype, mesh)), mesh=mesh)
 
 
 def transpose_like(x: Tensor, shape: Shape) -> Tensor:
-    """Returns x with its dimensions in the order of `shape`. Raises ShapeError if they
-    differ.
+    """Returns x with its dimensions in the order of `shape`.
+
+    Raises:
+      ShapeError: x has other dimensions.
     """
     if set(x.shape) != set(shape):
         raise ShapeError(

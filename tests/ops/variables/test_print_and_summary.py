@@ -135,7 +135,7 @@ def test_scalar_summaries_reach_the_writer(x, tmp_path):
 
 def test_without_a_writer_there_is_a_warning(x):
     with pytest.warns(
-        UserWarning, match="(?s)'loss' is written nowhere.*create_file_writer"
+        UserWarning, match="(?s)'loss' is not written.*create_file_writer"
     ):
         mtf.scalar_summary("loss", mtf.reduce_mean(x), 0)
 
