@@ -93,7 +93,7 @@ class DeferredCall(NamedTuple):
 def deferred_calls() -> Iterator[list[DeferredCall]]:
     """Yields a list, to which `once_per_batch` appends its calls in a `with` block."""
     calls: list[DeferredCall] = []
-    with context(later=calls):
+    with context(deferred_calls=calls):
         yield calls
 
 
@@ -136,7 +136,7 @@ def microbatch(
     outer = current().microbatches or MicrobatchState({}, {})
     if digits_by_dim is None:
         digits_by_dim = {}
-    with context(part=outer.nested(dim, num_microbatches, index, digits_by_dim)):
+    with context(microbatches=outer.nested(dim, num_microbatches, index, digits_by_dim)):
         yield
 
 

@@ -1,4 +1,4 @@
-"""A function of the user's own, run on each shard."""
+"""A user's own TensorFlow function as an op, run on each shard."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from meshtf.graph import (
     Role,
     Sample,
     Spec,
+    Tensor,
     apply_all,
 )
 from meshtf.graph.arguments import as_tensors
@@ -21,16 +22,16 @@ from meshtf.names.arguments import as_callable, as_dim, as_sequence, check_bools
 from meshtf.ops.control.slicewise_check import check_names, check_slices
 
 
-def _bounded_product(x: Any, w: Any) -> Any:
+def _bounded_matmul(x: Any, w: Any) -> Any:
     return tf.tanh(x @ w)
 
 
 class Slicewise(Op):
-    """A user's TensorFlow function, run on each slice."""
+    """A user's TensorFlow function, run on each shard."""
 
     fn: Callable[..., Any]
-    outs: tuple[Spec, ...]
-    cut: frozenset[str]
+    result_specs: tuple[Spec, ...]
+    dims: frozenset[str]  # which may be sharded
     samples = (
         Sample(
             (
@@ -46,7 +47,7 @@ class Slicewise(Op):
         ),
         Sample(
             (
-                _bounded_product,
+                _bounded_matmul,
                 (Spec(Shape("b:4;o:6"), "float32"),),
                 frozenset(("b", "o")),
             ),
@@ -55,20 +56,20 @@ class Slicewise(Op):
     )
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        return self.outs
+        return self.result_specs
 
     def role(self, factor: str) -> Role:
-        return Role.MAP if factor in self.cut else Role.WHOLE
+        return Role.MAP if factor in self.dims else Role.WHOLE
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         ys = _as_tuple(self.fn(*xs))
-        if len(ys) != len(self.outs) or any(y is None for y in ys):
+        num_none = sum(y is None for y in ys)
+        if len(ys) != len(self.result_specs) or num_none:
             raise PlanError(
                 explain_error(
-                    f"the function of slicewise gave {len(ys)} results, "
-                    f"{sum(y is None for y in ys)} of them None, and shapes= names "
-                    f"{len(self.outs)}.",
-                    outputs=" ".join(repr(y.shape) for y in self.outs),
+                    f"the function of slicewise gave {len(ys)} results, {num_none} of "
+                    f"them None, and shapes= names {len(self.result_specs)}.",
+                    outputs=" ".join(repr(y.shape) for y in self.result_specs),
                     function=getattr(self.fn, "__name__", repr(self.fn)),
                     way_out="Return a tensor for each shape, and give a list of as "
                     "many shapes.",
@@ -78,20 +79,25 @@ class Slicewise(Op):
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         dys = dy if isinstance(dy, tuple) else (dy,)
-        there = tuple(d is not None for d in dys)
-        specs = tuple(x.spec for x in xs)
-        op = SlicewiseGrad(self.fn, specs, there, self.cut)
-        dxs = iter(apply_all(op, *xs, *(d for d in dys if d is not None)))
+        has_cotangent = tuple(d is not None for d in dys)
+        cotangents = [d for d in dys if d is not None]
+        input_specs = tuple(x.spec for x in xs)
+        op = SlicewiseGrad(self.fn, input_specs, has_cotangent, self.dims)
+        dxs = iter(apply_all(op, *xs, *cotangents))
         return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
 
 
 class SlicewiseGrad(Op):
-    """The gradient of a user's function, by TensorFlow's tape on each slice."""
+    """The gradient of a user's function, by TensorFlow's tape on each shard.
+
+    Inputs are those of the function, and then the cotangents. Outputs are the gradients
+    of the floating and complex inputs.
+    """
 
     fn: Callable[..., Any]
-    ins: tuple[Spec, ...]
-    there: tuple[bool, ...]  # which outputs have a cotangent
-    cut: frozenset[str]
+    input_specs: tuple[Spec, ...]
+    has_cotangent: tuple[bool, ...]  # for each result of the function
+    dims: frozenset[str]  # which may be sharded
     samples = (
         Sample(
             (
@@ -106,34 +112,35 @@ class SlicewiseGrad(Op):
     )
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        return tuple(x for x in self.ins if has_gradient(x.dtype))
+        return tuple(x for x in self.input_specs if has_gradient(x.dtype))
 
     def role(self, factor: str) -> Role:
-        if factor not in self.cut:
+        if factor not in self.dims:
             return Role.WHOLE
-        floats = [x.shape for x in self.ins if has_gradient(x.dtype)]
-        if all(factor in shape for shape in floats):
+        shapes = [x.shape for x in self.input_specs if has_gradient(x.dtype)]
+        if all(factor in shape for shape in shapes):
             return Role.MAP
-        # An input without this name meets all its rows: its gradient is a sum over
-        # them.
-        return Role.WHOLE if any(factor in shape for shape in floats) else Role.SUM
+        if any(factor in shape for shape in shapes):
+            return Role.WHOLE
+        # Inputs without this dimension are used by all its elements, so their gradients
+        # are sums over them.
+        return Role.SUM
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
-        inputs, dys = xs[: len(self.ins)], xs[len(self.ins) :]
-        floats = [x for x in inputs if has_gradient(x.dtype.name)]
+        inputs = xs[: len(self.input_specs)]
+        cotangents = list(xs[len(self.input_specs) :])
+        sources = [x for x in inputs if has_gradient(x.dtype.name)]
         with tf.GradientTape() as tape:
-            tape.watch(floats)
-            ys = [
-                y for y, there in zip(_as_tuple(self.fn(*inputs)), self.there) if there
-            ]
-        return tuple(
-            tape.gradient(
-                ys,
-                floats,
-                output_gradients=list(dys),
-                unconnected_gradients=tf.UnconnectedGradients.ZERO,
-            )
+            tape.watch(sources)
+            ys = _as_tuple(self.fn(*inputs))
+            targets = [y for y, used in zip(ys, self.has_cotangent) if used]
+        gradients = tape.gradient(
+            targets,
+            sources,
+            output_gradients=cotangents,
+            unconnected_gradients=tf.UnconnectedGradients.ZERO,
         )
+        return tuple(gradients)
 
 
 def slicewise(
@@ -144,24 +151,24 @@ def slicewise(
     cut: Names = (),
     check: bool = True,
 ) -> Any:
-    """Returns fn's result on each slice: your own TensorFlow function as an op.
+    """Returns fn(*xs), run on each shard: your own TensorFlow function as an op.
 
     Args:
-      fn: a pure function of TensorFlow tensors with the local shapes of xs; it returns
-        tensors.
+      fn: a pure function of TensorFlow tensors that have the local shapes of xs; it
+        returns one tensor or several.
       xs: its inputs.
-      shapes: the shape of the output; a list of shapes for several outputs; default: of
-        xs[0].
-      dtypes: the data types, likewise.
-      cut: names along which fn may be run slice by slice, since element i of its
-        outputs depends on element i of its inputs alone, as in "batch"; of all others
-        it gets the whole.
-      check: whether to try that when fn is first seen here, on a small input, in halves
-        and at once.
+      shapes: the global shape of the output, or a list of shapes for several outputs;
+        default: the shape of xs[0].
+      dtypes: the data type, or a list of them; default: that of xs[0].
+      cut: names of dimensions that may be sharded, since element i of the outputs depends
+        only on element i of the inputs, such as "batch". Of all other dimensions fn gets
+        all elements.
+      check: whether to test this at the first call of fn, on a small input, by comparing
+        results of two halves with the result of all.
 
     Raises:
       ShapeError: `cut` has a name that no input has, or that an output lacks.
-      PlanError: along a name of `cut`, results differ from those of all at once.
+      PlanError: along a name of `cut`, results of halves differ from the result of all.
     """
     as_callable("fn", fn)
     check_bools(check=check)
@@ -169,27 +176,30 @@ def slicewise(
     if not xs:
         refuse("xs", xs, "a list of at least one tensor")
     if not isinstance(cut, str):
-        cut = [
-            as_dim("cut", name)
-            for name in as_sequence("cut", cut, "names of dimensions")
-        ]
-    several = isinstance(shapes, list)
-    shape_list = shapes if several else [xs[0].shape if shapes is None else shapes]
-    dtype = xs[0].dtype if dtypes is None else dtypes
-    dtype_list = dtypes if isinstance(dtypes, list) else [dtype] * len(shape_list)
+        names = as_sequence("cut", cut, "names of dimensions")
+        cut = [as_dim("cut", name) for name in names]
+    outputs = _result_specs(xs[0], shapes, dtypes)
+    inputs = [Spec(x.shape, x.dtype) for x in xs]
+    dims = names_of(cut, *(spec.shape for spec in (*inputs, *outputs)))
+    check_names(dims, inputs, outputs)
+    if check and dims:
+        check_slices(fn, inputs, outputs, dims)
+    ys = apply_all(Slicewise(fn, outputs, frozenset(dims)), *xs)
+    return list(ys) if isinstance(shapes, list) else ys[0]
+
+
+def _result_specs(x: Tensor, shapes: Any, dtypes: Any) -> tuple[Spec, ...]:
+    """Returns the outputs' specs, by default that of the input x."""
+    if shapes is None:
+        shapes = x.shape
+    shape_list = shapes if isinstance(shapes, list) else [shapes]
+    if dtypes is None:
+        dtypes = x.dtype
+    dtype_list = dtypes if isinstance(dtypes, list) else [dtypes] * len(shape_list)
     if len(dtype_list) != len(shape_list):
         refuse("dtypes", dtypes, f"one data type for each of {len(shape_list)} shapes")
-    outs = tuple(
-        Spec(Shape(s), dtype_name(d))
-        for s, d in zip(shape_list, dtype_list, strict=True)
-    )
-    specs = [Spec(x.shape, x.dtype) for x in xs]
-    names = names_of(cut, *(x.shape for x in (*specs, *outs)))
-    check_names(names, specs, outs)
-    if check and names:
-        check_slices(fn, specs, outs, names)
-    ys = apply_all(Slicewise(fn, outs, frozenset(names)), *xs)
-    return list(ys) if several else ys[0]
+    pairs = zip(shape_list, dtype_list, strict=True)
+    return tuple(Spec(Shape(shape), dtype_name(dtype)) for shape, dtype in pairs)
 
 
 def _as_tuple(ys: Any) -> tuple[Any, ...]:

@@ -1,11 +1,12 @@
-"""Whether a function of slices may run slice by slice: tried on a small input, in
-halves and whole.
+"""Tests on a small input whether a function may be run shard by shard.
 
-    mtf.slicewise(tf.nn.softmax, [x], cut="d")        # over d: refused, halves sum to 1 each
+    mtf.slicewise(tf.nn.softmax, [x], cut="d")        # error: each half would sum to 1
 
-A function is tried when it is first seen, outside of any program, by TensorFlow on a
-CPU: dimensions get a few elements each. Where it cannot run on so small an input, it
-gets their own sizes, and where it cannot run on that either, nothing is found out.
+A function is tested at its first call, outside of any program, by TensorFlow on a CPU:
+its results for two halves of a small input, concatenated, must equal its result for all
+of the input. If it cannot run on so small an input, the dimensions that are not sharded
+get their full sizes, and then all dimensions. If it cannot run on these either, it is not
+tested.
 """
 
 from __future__ import annotations
@@ -21,42 +22,41 @@ from meshtf.errors import PlanError, ShapeError, explain_error, near_misses
 from meshtf.graph import Source, Spec
 from meshtf.names import dtype_bytes, is_complex, is_floating
 
-_FEW = 3  # elements of a dimension that is not cut
-_HALF = 2  # elements of half of one that is
-_MOST = 2**20  # elements of all inputs: a larger input is not tried
-_FORGET = 1000  # functions that are remembered
-_TOLERANCE = {
-    2: 0.05,
-    4: 1e-3,
-    8: 1e-3,
-}  # by bytes: sums may be added up in another order
+_SMALL_SIZE = 3  # of a dimension that is not sharded
+_SMALL_HALF = 2  # elements of each half of one that is
+_MAX_ELEMENTS = 2**20  # of all inputs: larger inputs are not tested
+_MAX_TESTED = 1000  # functions that are remembered
+# By bytes of an element: halves may add up terms in another order.
+_TOLERANCE = {2: 0.05, 4: 1e-3, 8: 1e-3}
 
-_Sizes = dict[str, int]
+_Sizes = dict[str, int]  # by dimension
 _EMPTY = types.CellType()
-_tried: dict[Any, None] = {}  # what passed
+_tested: dict[Any, None] = {}  # keys of functions that passed, the oldest at the start
 
 
-def check_names(cut: Sequence[str], xs: Sequence[Spec], outs: Sequence[Spec]) -> None:
-    """Refuses names along which no function can run slice by slice. Raises
-    ShapeError.
-    """
+def check_names(
+    dims: Sequence[str], inputs: Sequence[Spec], outputs: Sequence[Spec]
+) -> None:
+    """Raises ShapeError for dimensions along which no function can be sharded."""
     facts = {
-        "inputs": " ".join(repr(x.shape) for x in xs),
-        "outputs": " ".join(repr(y.shape) for y in outs),
+        "inputs": " ".join(repr(x.shape) for x in inputs),
+        "outputs": " ".join(repr(y.shape) for y in outputs),
         "from": Source.of_caller(),
     }
-    for name in cut:
-        if not any(name in x.shape for x in xs):
-            close = near_misses(name, [n for x in xs for n in x.shape.names])
+    for name in dims:
+        if not any(name in x.shape for x in inputs):
+            known_names = [n for x in inputs for n in x.shape.names]
+            close = near_misses(name, known_names)
+            suggestion = f" Did you mean {close}?" if close else ""
             raise ShapeError(
                 explain_error(
                     f'no input of slicewise has the dimension "{name}" of `cut`.'
-                    + (f" Did you mean {close}?" if close else ""),
+                    f"{suggestion}",
                     **facts,
                     way_out="Name dimensions of the inputs.",
                 )
             )
-        if not all(name in y.shape for y in outs):
+        if not all(name in y.shape for y in outputs):
             raise ShapeError(
                 explain_error(
                     f'slicewise cannot run slice by slice along "{name}", which an '
@@ -68,41 +68,50 @@ def check_names(cut: Sequence[str], xs: Sequence[Spec], outs: Sequence[Spec]) ->
 
 
 def check_slices(
-    fn: Callable[..., Any], xs: Sequence[Spec], outs: Sequence[Spec], cut: Sequence[str]
+    fn: Callable[..., Any],
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    dims: Sequence[str],
 ) -> None:
-    """Refuses a function whose results on halves are not halves of its result. Raises
-    PlanError.
+    """Raises PlanError for a function whose results differ between halves and all.
+
+    Args:
+      fn: the function, of TensorFlow tensors.
+      inputs: of all its inputs.
+      outputs: of all its outputs.
+      dims: the dimensions along which inputs are halved, one after another.
     """
-    key = (_told_apart(fn), tuple(xs), tuple(outs), tuple(cut))
-    if key in _tried:
+    key = (_function_key(fn), tuple(inputs), tuple(outputs), tuple(dims))
+    if key in _tested:
         return
-    for sizes in _attempts(xs, outs, cut):
+    for sizes in _candidate_sizes(inputs, outputs, dims):
         with tf.init_scope(), tf.device("CPU:0"):
-            wrong = _first_wrong(fn, xs, outs, cut, sizes)
-        if wrong is not None:
+            mismatch = _first_mismatch(fn, inputs, outputs, dims, sizes)
+        if mismatch is not None:
             break
-    if wrong:
+    if mismatch:
         raise PlanError(
             explain_error(
-                f'slicewise gets other numbers slice by slice along "{wrong}": on a '
+                f'slicewise gets other numbers slice by slice along "{mismatch}": on a '
                 "small input, halves of it do not give halves of the result.",
                 function=getattr(fn, "__name__", repr(fn)),
-                inputs=" ".join(repr(x.shape) for x in xs),
+                inputs=" ".join(repr(x.shape) for x in inputs),
                 **{"from": Source.of_caller()},
-                way_out=f'Take "{wrong}" out of `cut`: fn then gets all of it. If the '
+                way_out=f'Take "{mismatch}" out of `cut`: fn then gets all of it. If the '
                 "results may differ, pass check=False.",
             )
         )
-    while len(_tried) >= _FORGET:
-        del _tried[next(iter(_tried))]
-    _tried[key] = None
+    while len(_tested) >= _MAX_TESTED:
+        del _tested[next(iter(_tested))]
+    _tested[key] = None
 
 
-def _told_apart(fn: Any, depth: int = 3) -> Any:
-    """Returns what tells functions apart, without what they hold, which may be large.
+def _function_key(fn: Any, depth: int = 3) -> Any:
+    """Returns a key that identifies a function, without references to large objects.
 
-    A lambda is another one at each call, but its code is the same; many functions of
-    TensorFlow have one code in common, and differ by the function inside.
+    Each evaluation of a lambda gives a new object, but its code is the same. Many
+    functions of TensorFlow share one wrapper's code, and differ by the function in its
+    closure, so closures and defaults are part of the key, up to `depth` levels.
     """
     if isinstance(fn, (bool, int, float, str)):
         return fn
@@ -110,119 +119,145 @@ def _told_apart(fn: Any, depth: int = 3) -> Any:
     code = getattr(fn, "__code__", None)
     if code is None or not depth:
         return type(fn), getattr(fn, "__qualname__", "")
-    cells = [cell.cell_contents for cell in fn.__closure__ or () if cell != _EMPTY]
-    return (
-        code,
-        *(_told_apart(x, depth - 1) for x in (*cells, *(fn.__defaults__ or ()))),
-    )
+    closure = [cell.cell_contents for cell in fn.__closure__ or () if cell != _EMPTY]
+    defaults = fn.__defaults__ or ()
+    return (code, *(_function_key(x, depth - 1) for x in (*closure, *defaults)))
 
 
-def _attempts(
-    xs: Sequence[Spec], outs: Sequence[Spec], cut: Sequence[str]
+def _candidate_sizes(
+    inputs: Sequence[Spec], outputs: Sequence[Spec], dims: Sequence[str]
 ) -> Iterator[_Sizes]:
-    """Yields sizes to try: few elements, those of the tensors where nothing is cut, and
-    all.
+    """Yields sizes of all dimensions to test with.
+
+    These are small sizes, then full sizes of dimensions that are not sharded, and then
+    full sizes of all.
     """
-    own = {d.name: d.size for spec in (*xs, *outs) for d in spec.shape}
-    yield {n: 2 * _HALF if n in cut else min(size, _FEW) for n, size in own.items()}
-    yield {n: 2 * _HALF if n in cut else size for n, size in own.items()}
-    yield own
+    full = {d.name: d.size for spec in (*inputs, *outputs) for d in spec.shape}
+    halved = dict.fromkeys(dims, 2 * _SMALL_HALF)
+    small = {name: min(size, _SMALL_SIZE) for name, size in full.items()}
+    yield small | halved
+    yield full | halved
+    yield full
 
 
-def _first_wrong(
+def _first_mismatch(
     fn: Callable[..., Any],
-    xs: Sequence[Spec],
-    outs: Sequence[Spec],
-    cut: Sequence[str],
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    dims: Sequence[str],
     sizes: _Sizes,
 ) -> str | None:
-    """Returns the first name of `cut` that must not be cut, "" if all may; None:
-    nothing is known.
+    """Returns the first of `dims` along which results of halves differ from all.
+
+    Returns "" if there is none, and None if the function could not be tested.
     """
-    if sum(int(np.prod(_sizes(x, sizes))) for x in xs) > _MOST:
+    num_elements = sum(int(np.prod(_sizes_of(x, sizes))) for x in inputs)
+    if num_elements > _MAX_ELEMENTS:
         return None
     for draw in (_normal, _between):
-        inputs = [draw(i, x, sizes) for i, x in enumerate(xs)]
-        whole = _run(fn, inputs, outs, sizes)
-        if whole is None:
+        arrays = [draw(i, x, sizes) for i, x in enumerate(inputs)]
+        expected = _run(fn, arrays, outputs, sizes)
+        if expected is None:
             return None
-        for name in (n for n in cut if sizes[n] > 1 and not sizes[n] % 2):
-            parts = [
-                _run(
-                    fn,
-                    [_half(a, x, name, i) for a, x in zip(inputs, xs)],
-                    outs,
-                    sizes | {name: sizes[name] // 2},
-                )
-                for i in range(2)
-            ]
-            first, second = parts
-            if first is None or second is None:
+        for name in dims:
+            if sizes[name] < 2 or sizes[name] % 2:
+                continue
+            joined = _run_halves(fn, arrays, inputs, outputs, name, sizes)
+            if joined is None:
                 return None
-            for y, a, b, spec in zip(whole, first, second, outs):
-                if not _close(y, np.concatenate([a, b], spec.shape.index(name))):
-                    return name
+            if not all(map(_are_close, expected, joined)):
+                return name
     return ""
 
 
-def _sizes(x: Spec, sizes: _Sizes) -> list[int]:
-    return [sizes[n] for n in x.shape.names]
+def _run_halves(
+    fn: Callable[..., Any],
+    arrays: Sequence[Any],
+    inputs: Sequence[Spec],
+    outputs: Sequence[Spec],
+    name: str,
+    sizes: _Sizes,
+) -> list[Any] | None:
+    """Returns the results for both halves along a dimension, concatenated.
+
+    Returns None if the function cannot run on them.
+    """
+    half_sizes = sizes | {name: sizes[name] // 2}
+    results = []
+    for i in range(2):
+        half = [_half(array, x, name, i) for array, x in zip(arrays, inputs)]
+        result = _run(fn, half, outputs, half_sizes)
+        if result is None:
+            return None
+        results.append(result)
+    axes = [y.shape.index(name) for y in outputs]
+    return [np.concatenate(ys, axis) for *ys, axis in zip(*results, axes)]
 
 
-def _normal(i: int, x: Spec, sizes: _Sizes) -> Any:
-    rng = np.random.default_rng(i)
-    if not is_floating(x.dtype) and not is_complex(
-        x.dtype
-    ):  # numbers of elements, perhaps
-        return rng.integers(0, 2, _sizes(x, sizes)).astype(x.dtype)
-    return rng.normal(size=_sizes(x, sizes)).astype(tf.as_dtype(x.dtype).as_numpy_dtype)
+def _sizes_of(x: Spec, sizes: _Sizes) -> list[int]:
+    return [sizes[name] for name in x.shape.names]
 
 
-def _between(i: int, x: Spec, sizes: _Sizes) -> Any:
+def _normal(seed: int, x: Spec, sizes: _Sizes) -> Any:
+    """Returns normal numbers; for integer and boolean types, 0 and 1."""
+    rng = np.random.default_rng(seed)
+    shape = _sizes_of(x, sizes)
+    if not is_floating(x.dtype) and not is_complex(x.dtype):
+        # Small ones, since they may be indices.
+        return rng.integers(0, 2, shape).astype(x.dtype)
+    return rng.normal(size=shape).astype(tf.as_dtype(x.dtype).as_numpy_dtype)
+
+
+def _between(seed: int, x: Spec, sizes: _Sizes) -> Any:
     """Returns numbers between 0 and 1, for functions that take no others."""
-    y = _normal(i, x, sizes)
-    return y if y.dtype.kind in "biu" else (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
+    y = _normal(seed, x, sizes)
+    if y.dtype.kind in "biu":
+        return y
+    return (0.1 + 0.8 * abs(np.tanh(y))).astype(y.dtype)
 
 
 def _half(array: Any, x: Spec, name: str, i: int) -> Any:
-    return np.split(array, 2, x.shape.index(name))[i] if name in x.shape else array
+    """Returns half i of an input along a dimension; all of it if it lacks that."""
+    if name not in x.shape:
+        return array
+    return np.split(array, 2, x.shape.index(name))[i]
 
 
 def _run(
-    fn: Callable[..., Any], inputs: Sequence[Any], outs: Sequence[Spec], sizes: _Sizes
+    fn: Callable[..., Any],
+    arrays: Sequence[Any],
+    outputs: Sequence[Spec],
+    sizes: _Sizes,
 ) -> list[Any] | None:
-    """Returns what fn makes of the inputs; None if it cannot run, or makes something
-    else.
+    """Returns the results of fn as arrays.
+
+    Returns None if it cannot run, or if its results have other shapes or types.
     """
     try:
-        ys = fn(*map(tf.constant, inputs))
-        ys = [
-            tf.convert_to_tensor(y)
-            for y in (ys if isinstance(ys, (list, tuple)) else [ys])
-        ]
-        want = [(_sizes(y, sizes), y.dtype) for y in outs]
-        return (
-            [y.numpy() for y in ys]
-            if [(y.shape, y.dtype.name) for y in ys] == want
-            else None
-        )
-    except Exception:  # whatever it says of this input, it says again of the true one
+        ys = fn(*map(tf.constant, arrays))
+        ys = ys if isinstance(ys, (list, tuple)) else [ys]
+        ys = [tf.convert_to_tensor(y) for y in ys]
+        expected = [(_sizes_of(y, sizes), y.dtype) for y in outputs]
+        if [(y.shape, y.dtype.name) for y in ys] != expected:
+            return None
+        return [y.numpy() for y in ys]
+    except Exception:  # an error that concerns the true input is raised again with it
         return None
 
 
-def _close(y: Any, parts: Any) -> bool:
+def _are_close(y: Any, joined: Any) -> bool:
+    """Returns whether a result and the joined results of halves are equal, or almost."""
     if y.dtype.kind in "biuOSU":
-        return bool(np.array_equal(y, parts))
+        return bool(np.array_equal(y, joined))
     tolerance = _TOLERANCE[min(8, dtype_bytes(y.dtype.name))]
-    finite = np.abs(y[np.isfinite(y)].astype("complex128"))
-    most = finite.max() if finite.size else 0.0
+    magnitudes = np.abs(y[np.isfinite(y)].astype("complex128"))
+    maximum = magnitudes.max() if magnitudes.size else 0.0
     wide = "complex128" if y.dtype.kind == "c" else "float64"
-    return bool(
-        np.allclose(
-            y.astype(wide),
-            parts.astype(wide),
-            tolerance,
-            tolerance * most,
-            equal_nan=True,
-        )
+    close = np.allclose(
+        y.astype(wide),
+        joined.astype(wide),
+        rtol=tolerance,
+        atol=tolerance * maximum,
+        equal_nan=True,
     )
+    return bool(close)
