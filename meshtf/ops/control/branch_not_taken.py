@@ -1,12 +1,11 @@
-"""Gradients of a cond outside of functions: zeros for what the branch that does not run
-uses.
+"""Gradients of an eager cond: zeros for tensors that only the other branch uses.
 
-There only one branch runs, op by op. The other one is recorded, and never runs: that
-tells by which variables and tensors it has gradients. They get zeros, as they do from a
-recorded cond, so that an optimizer treats a variable alike in both modes, whichever
-branch is taken.
+In eager mode only one branch runs, op by op. The other branch is recorded but never runs,
+to find the variables and tensors that it uses. These get gradients of zeros, as from a
+recorded cond, so that an optimizer treats a variable equally in both modes, whichever
+branch runs.
 
-    with_branch_not_taken(mesh, taken(), other)
+    with_zeros_of_other_branch(mesh, branch(), other_branch)
 """
 
 from __future__ import annotations
@@ -44,10 +43,8 @@ from meshtf.ops.control.nested_values import (
 BRANCHES_DIFFER = "the two branches of a cond differ"
 
 
-class _NeverRun(BodyGraph):
-    """Records the body of a branch that does not run; what it would write or print is
-    left out.
-    """
+class _NeverRun(Inner):
+    """Records the body of a branch that does not run, without its writes and prints."""
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         has_effect = isinstance(node.op, (WriteOp, HostOp))
@@ -55,58 +52,64 @@ class _NeverRun(BodyGraph):
 
 
 def with_zeros_of_other_branch(
-    mesh: Mesh | None, made: Any, other: Callable[[], Any]
+    mesh: Mesh | None, result: Any, other_branch: Callable[[], Any]
 ) -> Any:
-    """Returns what a branch made, whose gradients are zeros by what the other branch
-    uses.
+    """Returns the result of a branch, with zero gradients by what the other branch uses.
 
-    A branch that asks for elements of a tensor, as a debugger does, runs outside of
-    functions alone and cannot be recorded: then there are no zeros.
+    A branch that reads values of a tensor, for example in a debugger, cannot be recorded:
+    then there are no zeros.
 
     Args:
       mesh: of the cond.
-      made: what the branch that is taken returned.
-      other: the branch that is not taken; it is recorded.
+      result: the result of the branch that ran: tensors in any nesting.
+      other_branch: takes nothing; it is recorded.
 
     Raises:
-      ShapeError, DTypeError, PlanError: the two return different things.
+      ShapeError, DTypeError, PlanError: the results of the branches differ.
     """
-    returned: list[Any] = []
+    other_result: Any = None
 
     def record() -> Sequence[Tensor]:
-        returned.append(other())
-        return tensors_of(returned[0], "result")
+        nonlocal other_result
+        other_result = other_branch()
+        return tensors_of(other_result, "result")
 
-    taken = tensors_of(made, "result")
+    ys = tensors_of(result, "result")
     try:
         with executing(Graph(mesh)):
             body = record_body(record, [], _NeverRun)
     except NoValueError:
-        return made
-    require_same_structure(made, returned[0], BRANCHES_DIFFER)
-    for x, y in zip(taken, body.results):
-        require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
-    outside = {x: _outside(x) for x in body.captures if _is_outside(x)}
-    if not outside:
-        return made
-    rule = _zeros_rule(len(taken), taken, body, outside)
-    return pack(made, [result_of(rule, k, x) for k, x in enumerate(taken)])
+        return result
+    require_same_structure(result, other_result, BRANCHES_DIFFER)
+    for y, other_y in zip(ys, body.results):
+        require_same_spec(y.spec, other_y.spec, BRANCHES_DIFFER)
+    eager_values = _eager_values(body.captures)
+    if not eager_values:
+        return result
+    rule = _zeros_rule(len(ys), ys, body, eager_values)
+    return pack(result, [result_of(rule, k, y) for k, y in enumerate(ys)])
 
 
-def _is_outside(x: Tensor) -> bool:
-    """Returns whether a gradient may be asked by a tensor that a body captures."""
-    return has_gradient(x.dtype) and (
-        x.sharded_value is not None or _read_variable(x) is not None
-    )
+def _eager_values(captures: Sequence[Tensor]) -> dict[Tensor, Tensor]:
+    """Returns eager tensors for the captures of a body that may have gradients.
+
+    These captures are eager tensors, which stay as they are, and reads of variables.
+    """
+    values = {}
+    for x in captures:
+        if not has_gradient(x.dtype):
+            continue
+        if x.held is not None:
+            values[x] = x
+            continue
+        variable = _variable_of(x)
+        if variable is not None:
+            values[x] = variable.tensor()
+    return values
 
 
-def _outside(x: Tensor) -> Tensor:
-    """Returns an eager tensor in place of one that a branch captures."""
-    return x if x.sharded_value is not None else _read_variable(x).tensor()
-
-
-def _read_variable(x: Tensor) -> Any:
-    """Returns the variable whose read a tensor is, or None."""
+def _variable_of(x: Tensor) -> Any:
+    """Returns the variable of which a tensor is a read, or None."""
     op = x.node.op
     if isinstance(op, ReadOp) and op.store.kind in ("parameter", "state"):
         return op.store
@@ -114,36 +117,45 @@ def _read_variable(x: Tensor) -> Any:
 
 
 def _zeros_rule(
-    count: int,
-    taken: Sequence[Tensor],
+    num_results: int,
+    ys: Sequence[Tensor],
     body: Body,
-    outside: Mapping[Tensor, Tensor],
-) -> GradientRule:
-    """Returns the rule of `count` results: the gradient of `taken`, and zeros by what
-    the body of the other branch captures.
+    eager_values: Mapping[Tensor, Tensor],
+) -> Rule:
+    """Returns a gradient rule that passes cotangents to `ys`, and zeros to captures.
+
+    Args:
+      num_results: how many cotangents it takes.
+      ys: its leading inputs: the results of the branch that ran.
+      body: of the other branch.
+      eager_values: by capture of `body`, the inputs that get zeros.
     """
-    captures = [x for x in body.captures if x in outside]
-    inputs = (*taken, *(outside[x] for x in captures))
-    gradient = functools.partial(_gradient, len(taken), captures, body, outside)
-    return GradientRule(inputs, (), count, (), gradient)
+    captures = [x for x in body.captures if x in eager_values]
+    inputs = (*ys, *(eager_values[x] for x in captures))
+    gradient = functools.partial(_gradient, len(ys), captures, body, eager_values)
+    return Rule(inputs, (), num_results, (), gradient)
 
 
 def _gradient(
-    number: int,
+    num_ys: int,
     captures: Sequence[Tensor],
     body: Body,
-    outside: Mapping[Tensor, Tensor],
+    eager_values: Mapping[Tensor, Tensor],
     dys: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Returns the cotangents of what the branch made, and zeros; these have gradients
-    as well.
+    """Returns the cotangents of the branch's results, and zeros for `captures`.
+
+    The zeros have gradients in turn, which are zeros by what the other branch's gradient
+    uses. A capture that this gradient does not reach gets None.
     """
-    half = branch_gradient(body, dys)
-    reached = [x for x in half.cotangents if x in outside]
-    further = half.body([half.cotangents[x] for x in reached])
-    rule = _zeros_rule(len(reached), (), further, {**outside, **half.outer_cotangents})
+    backward = branch_gradient(body, dys)
+    reached = [x for x in backward.cotangents if x in eager_values]
+    backward_body = backward.body([backward.cotangents[x] for x in reached])
+    values = {**eager_values, **backward.given}
+    rule = _zeros_rule(len(reached), (), backward_body, values)
     zeros = {}
     for k, x in enumerate(reached):
-        with context(primals=(outside[x],)):
-            zeros[x] = result_of(rule, k, OPERATORS["zeros_like"](outside[x]))
-    return [*dys[:number], *(zeros.get(x) for x in captures)]
+        with context(primals=(eager_values[x],)):
+            zeros_like_x = OPERATORS["zeros_like"](eager_values[x])
+            zeros[x] = result_of(rule, k, zeros_like_x)
+    return [*dys[:num_ys], *(zeros.get(x) for x in captures)]

@@ -1,9 +1,9 @@
-"""Control that a boolean decides: while_loop, cond. All devices decide alike.
+"""Control flow by a boolean tensor: while_loop, cond. It is the same on all devices.
 
     x, n = mtf.while_loop(lambda x, n: mtf.reduce_max(x) > 1, halve_and_count, (x, zero))
     y = mtf.cond(loss > 1, lambda: x / 2, lambda: x)
 
-Outside of a mtf.function they run as Python runs them, one op after another.
+Outside of a mtf.function they run in Python, op by op.
 """
 
 from __future__ import annotations
@@ -50,69 +50,65 @@ __all__ = ["cond", "while_loop"]
 def while_loop(
     test: Callable[..., Tensor], body: Callable[..., Any], state: Any
 ) -> Any:
-    """Returns the first state for which the test is false.
+    """Returns the first state for which `test` is false.
 
-    It has no gradient, inside and outside of functions: how often it turns is not known
-    beforehand (`scan` has one).
+    It has no gradient, in eager mode or recorded, since the number of iterations is not
+    known in advance (`scan` has one).
 
     Args:
-      test: takes the state (its parts, if it is a tuple) and returns a truth value,
+      test: takes the state (its elements as arguments if it is a tuple), and returns
         bool [].
-      body: takes the state likewise, and returns the next one.
-      state: the first one: tensors, in any nesting.
+      body: takes the state in the same way, and returns the next state.
+      state: the initial state: tensors in any nesting.
 
     Raises:
-      ShapeError, DTypeError: the state changes its names, sizes or data type, or the
-        test gives no scalar of bool.
-      PlanError: test or body write to a variable, or the mesh is not known yet.
+      ShapeError, DTypeError: the state changes its names, sizes or data type, or `test`
+        does not return bool [].
+      PlanError: `test` or `body` write to a variable, or the mesh is not known yet.
     """
-    test, body = as_callable("test", test), as_callable("body", body)
+    test = as_callable("test", test)
+    body = as_callable("body", body)
     specs = [x.spec for x in tensors_of(state, "state")]
     if not isinstance(current_executor(), Graph):
-        last = _while(test, body, state, specs)
-        ends = tensors_of(last, "state")
-        return pack(state, apply_all(Ended(), *ends)) if ends else last
+        return _eager_while(test, body, state, specs)
 
-    def decide(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
-        with iteration(turn):
-            return [_truth(_call(test, pack(state, given)))]
+    def record_test(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
+        with iteration(index):
+            return [_boolean(_call(test, pack(state, carry)))]
 
-    def run(turn: Tensor, *given: Tensor) -> Sequence[Tensor]:
-        with iteration(turn):
-            new = _call(body, pack(state, given))
+    def record_iteration(index: Tensor, *carry: Tensor) -> Sequence[Tensor]:
+        with iteration(index):
+            new = _call(body, pack(state, carry))
         return tensors_of(next_carry(state, new, specs), "state")
 
-    tested, recorded = (record_body(fn, [ITERATION, *specs]) for fn in (decide, run))
-    loop = Loop(recorded, len(specs), condition=tested)
-    return pack(
-        state,
-        apply_all(
-            loop, *tensors_of(state, "state"), *recorded.captures, *tested.captures
-        ),
-    )
+    tested = record_body(record_test, [ITERATION, *specs])
+    recorded = record_body(record_iteration, [ITERATION, *specs])
+    loop = Loop(recorded, len(specs), test=tested)
+    captures = [*recorded.captures, *tested.captures]
+    return pack(state, apply_all(loop, *tensors_of(state, "state"), *captures))
 
 
-def _while(
+def _eager_while(
     test: Callable[..., Tensor],
     body: Callable[..., Any],
     state: Any,
     specs: Sequence[Spec],
 ) -> Any:
     """Runs a while loop op by op."""
-    with alternatives() as another:
+    carry = state
+    with alternatives() as alternative:
         for i in itertools.count():
-            with another(), iteration(i):
-                if not bool(_truth(_call(test, state))):
+            with alternative(), iteration(i):
+                if not bool(_boolean(_call(test, carry))):
                     break
-                new = _call(body, state)
-            state = next_carry(state, new, specs)
-    return state
+                new = _call(body, carry)
+            carry = next_carry(carry, new, specs)
+    tensors = tensors_of(carry, "state")
+    return pack(state, apply_all(WhileResult(), *tensors)) if tensors else carry
 
 
-class Ended(Op):
-    """What a while loop left, outside of functions: as a recorded one, it has no
-    gradient.
-    """
+class WhileResult(Op):
+    """The result of an eager while loop. Its gradient raises, as a recorded loop's does."""
 
     linearity = "joint"
     samples = (Sample((), ("b:4;h:6",), gradient=False),)
@@ -128,69 +124,89 @@ class Ended(Op):
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        raise no_gradient_of_while((y[0] if isinstance(y, tuple) else y).node.source)
+        result = y[0] if isinstance(y, tuple) else y
+        raise no_gradient_of_while(result.node.source)
 
 
 def cond(
     predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
 ) -> Any:
-    """Returns what `then` returns where the predicate is true, else what `otherwise`
-    does.
+    """Returns then() if the predicate is true, else otherwise().
 
-    Only that one runs, but the other one is called as well, to be recorded: gradients
-    by what it uses are zeros. Both must return tensors of equal names, sizes and data
-    types. Random ops of one path in both draw the same numbers: give them another name=
-    where they should not.
+    Only one branch runs, but both are called, since the other one is recorded: gradients
+    by tensors that only it uses are zeros. Both must return tensors of equal names, sizes
+    and data types. Random ops of one path in both branches draw the same numbers; give
+    them different names (name=) if they should not.
 
     Args:
       predicate: bool [].
-      then: takes nothing; uses tensors from outside as it likes.
-      otherwise: likewise.
+      then: takes nothing; may use any tensors and variables around it.
+      otherwise: as `then`.
 
     Raises:
-      ShapeError, DTypeError: the two return different things, or the predicate is no
-        scalar of bool.
-      PlanError: one of them writes to a variable, or the mesh is not known yet.
+      ShapeError, DTypeError: the results of the branches differ, or the predicate is not
+        bool [].
+      PlanError: a branch writes to a variable, or the mesh is not known yet.
     """
-    then, otherwise = as_callable("then", then), as_callable("otherwise", otherwise)
-    truth = _truth(predicate)
-    if not isinstance(current_executor(), Graph):
-        with alternatives() as branch:
-            taken, other = (then, otherwise) if bool(truth) else (otherwise, then)
-            with branch():
-                returned = taken()
-            with branch():
-                return with_zeros_of_other_branch(truth.mesh, returned, other)
-    made: list[Any] = []
+    then = as_callable("then", then)
+    otherwise = as_callable("otherwise", otherwise)
+    predicate = _boolean(predicate)
+    if isinstance(current_executor(), Graph):
+        return _recorded_cond(predicate, then, otherwise)
+    return _eager_cond(predicate, then, otherwise)
 
-    def run(
-        fn: Callable[[], Any], branch: contextlib.AbstractContextManager[Any]
+
+def _eager_cond(
+    predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
+) -> Any:
+    """Runs one branch op by op, and records the other one for its zero gradients."""
+    branch, other_branch = then, otherwise
+    if not bool(predicate):
+        branch, other_branch = otherwise, then
+    with alternatives() as alternative:
+        with alternative():
+            result = branch()
+        with alternative():
+            return with_zeros_of_other_branch(predicate.mesh, result, other_branch)
+
+
+def _recorded_cond(
+    predicate: Tensor, then: Callable[[], Any], otherwise: Callable[[], Any]
+) -> Any:
+    """Records both branches as one `Branch` in the current graph."""
+    results: list[Any] = []
+
+    def record(
+        fn: Callable[[], Any], alternative: contextlib.AbstractContextManager[Any]
     ) -> Body:
-        def record() -> Sequence[Tensor]:
-            with branch:
-                made.append(fn())
-            return tensors_of(made[-1], "result")
+        def run() -> Sequence[Tensor]:
+            with alternative:
+                results.append(fn())
+            return tensors_of(results[-1], "result")
 
-        return record_body(record, [])
+        return record_body(run, [])
 
-    with alternatives() as branch:
-        bodies = run(then, branch()), run(otherwise, branch())
-    require_same_structure(made[0], made[1], BRANCHES_DIFFER)
-    for x, y in zip(*(body.results for body in bodies)):
+    with alternatives() as alternative:
+        then_body = record(then, alternative())
+        otherwise_body = record(otherwise, alternative())
+    require_same_structure(results[0], results[1], BRANCHES_DIFFER)
+    for x, y in zip(then_body.results, otherwise_body.results):
         require_same_spec(x.spec, y.spec, BRANCHES_DIFFER)
-    captures = [x for body in bodies for x in body.captures]
-    return pack(made[0], apply_all(Branch(*bodies), truth, *captures))
+    captures = [*then_body.captures, *otherwise_body.captures]
+    ys = apply_all(Branch(then_body, otherwise_body), predicate, *captures)
+    return pack(results[0], ys)
 
 
 def _call(fn: Callable[..., Any], state: Any) -> Any:
     return fn(*state) if isinstance(state, tuple) else fn(state)
 
 
-def _truth(x: Any) -> Tensor:
+def _boolean(x: Any) -> Tensor:
+    """Returns a condition, bool []. Raises ShapeError or DTypeError for others."""
     if not isinstance(x, Tensor) or x.shape.names:
         raise ShapeError(
             explain_error(
-                "what decides is one truth value, bool [].",
+                "a condition is one boolean, bool [].",
                 tensor=repr(x),
                 **{"from": Source.of_caller()},
                 way_out="Reduce it: mtf.reduce_any(x) or mtf.reduce_all(x).",
@@ -199,8 +215,8 @@ def _truth(x: Any) -> Tensor:
     if x.dtype != "bool":
         raise DTypeError(
             explain_error(
-                f"what decides is bool, not {x.dtype}.",
-                **{"from": Source.of_caller()},
+                f"a condition is bool, not {x.dtype}.",
+                **{"from": Source.here()},
                 way_out="Compare it: x > 0.",
             )
         )

@@ -341,7 +341,7 @@ def test_loops_without_a_length_or_with_two_are_refused():
     )
     refused(
         lambda x, w, b: mtf.while_loop(lambda x: x > 1, lambda x: x, x),
-        "one truth value",
+        "one boolean",
     )
     refused(
         lambda x, w, b: mtf.while_loop(mtf.reduce_sum, lambda x: x, x),
