@@ -1,12 +1,12 @@
-"""Gradients of your own, as tf.custom_gradient has them, on named tensors.
+"""User-defined gradients, like tf.custom_gradient, on named tensors.
 
     @mtf.custom_gradient
-    def clipped(x):                      # the identity, whose gradient lies within bounds
+    def clipped(x):                      # the identity, with a clipped gradient
       return x, lambda dy: [mtf.clip(dy, -1.0, 1.0)]
 
-The rule gets the cotangent of each result and returns that of each argument. It may use
-what the function made on its way; under `mtf.recompute` that is computed again like all
-else.
+The rule takes the cotangent of each result, and returns the cotangent of each argument.
+It may use intermediate tensors of the function; under `mtf.recompute` these are
+recomputed like all others.
 """
 
 from __future__ import annotations
@@ -45,8 +45,9 @@ from meshtf.ops.variables.read_write import transpose_like
 
 @dataclasses.dataclass(frozen=True)
 class Result(Op):
-    """The result of a function with a gradient of its own, which takes the place of
-    this op's.
+    """A result of a function with a user-defined gradient.
+
+    The op has no gradient rule: the user's `Rule` is attached to its node.
     """
 
     linearity = "joint"
@@ -63,94 +64,116 @@ class Result(Op):
         return xs
 
 
-def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:
-    """Returns y as a result of a rule, by which its gradient is."""
-    with context(gradient_rule=(rule, index)):
+def result_of(rule: Rule, index: int, y: Tensor) -> Tensor:
+    """Returns y, with the gradient that a rule defines for its result `index`."""
+    with context(rule=(rule, index)):
         return apply(Result(), y)
 
 
 def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns fn with a gradient of its own.
+    """Returns fn with the gradient that it defines.
+
+    A rule that is not linear in cotangents, such as one that clips, is meant for first
+    gradients. In a gradient of a gradient it may get the terms of a cotangent one by one,
+    if fn is called within a mtf.function or mtf.recompute, which compute it again. With
+    microbatches it gets the cotangent of each microbatch's loss.
 
     Args:
-      fn: takes tensors, variables and other values in any nesting, and returns a pair:
-        its result (a tensor, or several in any nesting), and a rule. The rule takes the
-        cotangent of each tensor of the result (zeros where there is none), and returns
-        a list with the cotangent of each tensor
-        or variable among the positional arguments, in order; None where there is none.
-        For a single argument it may return the cotangent itself. A rule that is not
-        linear in cotangents, such as one that clips, belongs in first gradients: in a
-        gradient of a gradient it may get a cotangent term by term where fn is called
-        within a mtf.function or mtf.recompute, which compute it once more. With
-        microbatches it gets the cotangent of each microbatch's own loss.
+      fn: takes tensors, variables and other values in any nesting, and returns a pair of
+        its result (tensors in any nesting) and a rule. The rule takes the cotangent of
+        each tensor of the result (zeros if there is none). It returns a list with the
+        cotangent of each tensor or variable among the positional arguments, in order, or
+        None. For a single argument it may return the cotangent itself.
 
-    Raises, when it is called or its gradient is asked:
-      PlanError: fn returns no such pair, or the rule another number of cotangents; or
-        fn uses a tensor or variable, of which the gradient is asked, that is not among
-        its arguments.
-      ShapeError, DTypeError: a cotangent is not like its argument.
+    Raises, when the result is called or its gradient is computed:
+      PlanError: fn does not return such a pair, or the rule returns another number of
+        cotangents; or fn captures a tensor or variable by which we differentiate: its
+        gradient covers only its arguments.
+      ShapeError, DTypeError: a cotangent has not the shape or type of its argument.
     """
     as_callable("fn", fn)
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        source = Source.of_caller()
-        flat = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
-        since, recorded = next_serial(), getattr(current_executor(), "nodes", [])
-        before = len(recorded)
-        made = fn(*tf.nest.pack_sequence_as(args, flat), **kwargs)
-        beside = tuple(y for node in recorded[before:] for y in node.outputs)
-        if not (isinstance(made, tuple) and len(made) == 2 and callable(made[1])):
-            raise PlanError(
-                explain_error(
-                    f"{getattr(fn, '__name__', repr(fn))} has a gradient of its own, "
-                    "but does not return it.",
-                    **{"from": source},
-                    way_out="Return the result and a rule: return y, lambda dy: [dx].",
-                )
-            )
-        ys = flatten(made[0])
-        own = [as_tensor("result", y) for y in ys if y is not None]
-        inputs = tuple(x for x in flat if isinstance(x, Tensor))
-        rule = GradientRule(
+        source = Source.here()
+        arguments = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
+        inputs = tuple(x for x in arguments if isinstance(x, Tensor))
+        start_serial = next_serial()
+        nodes = getattr(current_executor(), "nodes", [])  # none in eager mode
+        start = len(nodes)
+        returned = fn(*tf.nest.pack_sequence_as(args, arguments), **kwargs)
+        intermediates = tuple(y for node in nodes[start:] for y in node.outputs)
+        result, user_rule = _result_and_rule(returned, fn, source)
+        leaves = flatten(result)
+        ys = [as_tensor("result", y) for y in leaves if y is not None]
+        rule = Rule(
             inputs,
-            _captures(own, inputs, since),
-            len(own),
-            beside,
-            functools.partial(_cotangents, made[1], inputs, own, source, current()),
+            _captures(ys, inputs, start_serial),
+            len(ys),
+            intermediates,
+            functools.partial(_cotangents, user_rule, inputs, ys, source, current()),
         )
-        results = iter([result_of(rule, k, y) for k, y in enumerate(own)])
-        return tf.nest.pack_sequence_as(
-            made[0], [None if y is None else next(results) for y in ys]
-        )
+        results = iter([result_of(rule, k, y) for k, y in enumerate(ys)])
+        result_leaves = [None if y is None else next(results) for y in leaves]
+        return tf.nest.pack_sequence_as(result, result_leaves)
 
     return wrapped
 
 
+def _result_and_rule(
+    returned: Any, fn: Callable[..., Any], source: Source
+) -> tuple[Any, Callable[..., Any]]:
+    """Returns the pair that fn returned. Raises PlanError if it is no such pair."""
+    is_pair = isinstance(returned, tuple) and len(returned) == 2
+    if not is_pair or not callable(returned[1]):
+        raise PlanError(
+            explain_error(
+                f"{getattr(fn, '__name__', repr(fn))} has a custom gradient, but does "
+                "not return it.",
+                **{"from": source},
+                way_out="Return the result and a rule: return y, lambda dy: [dx].",
+            )
+        )
+    return returned
+
+
 def _captures(
-    ys: Sequence[Tensor], inputs: Sequence[Tensor], since: int
+    ys: Sequence[Tensor], inputs: Sequence[Tensor], start_serial: int
 ) -> tuple[Tensor, ...]:
-    """Returns what ys depend on besides inputs, of what was made before a number, and
-    variables.
+    """Returns the tensors that a function captures, and that its results depend on.
+
+    Args:
+      ys: its results.
+      inputs: its arguments, which are not captures.
+      start_serial: tensors of nodes with a smaller serial were made before the call.
     """
-    ops = [x.node.op for x in inputs]
-    given = [op.store for op in ops if isinstance(op, ReadOp)]
-    stack, seen, found = list(ys), set(map(id, inputs)), []
+    input_ops = [x.node.op for x in inputs]
+    input_stores = [op.store for op in input_ops if isinstance(op, ReadOp)]
+    captures = []
+    visited = set(map(id, inputs))
+    stack = list(ys)
     while stack:
         x = stack.pop()
-        if id(x) in seen or not has_gradient(x.dtype):
+        if id(x) in visited or not has_gradient(x.dtype):
             continue
-        seen.add(id(x))
+        visited.add(id(x))
         op = x.node.op
-        if isinstance(op, ReadOp) or x.node.serial < since:
-            if not isinstance(op, ReadOp) or op.store not in given:
-                found.append(x)
+        if isinstance(op, ReadOp):
+            if op.store not in input_stores:
+                captures.append(x)
+        elif x.node.serial < start_serial:
+            captures.append(x)
         elif not isinstance(op, GradientBarrier):
-            called = (
-                not x.node.inputs and x.node.gradient_rule is not None
-            )  # a function, in eager mode
-            stack.extend(x.node.gradient_rule.inputs if called else x.node.inputs)
-    return tuple(found)
+            stack.extend(_inputs_of(x))
+    return tuple(captures)
+
+
+def _inputs_of(x: Tensor) -> Sequence[Tensor]:
+    """Returns the tensors from which x was computed."""
+    node = x.node
+    # A mtf.function called in eager mode is a node without inputs; its rule has them.
+    is_eager_call = not node.inputs and node.rule is not None
+    return node.rule.inputs if is_eager_call else node.inputs
 
 
 def _cotangents(
@@ -161,27 +184,32 @@ def _cotangents(
     forward: Context,
     dys: Sequence[Any],
 ) -> list[Any]:
-    """Calls the user's rule, in its function's iterations of loops and layers of a
-    Repeat.
+    """Returns the cotangents that the user's rule returns, checked.
 
-    It is held to what it must return.
+    Args:
+      rule: the user's rule. It runs in the iterations of loops and the layers of a Repeat
+        in which the function was called.
+      inputs: the tensors among the arguments.
+      ys: the results.
+      source: the line of the call, for errors.
+      forward: the context of the call.
+      dys: the cotangent of each result, or None.
     """
-    full = [
+    cotangents = [
         OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
         for y, dy in zip(ys, dys, strict=True)
     ]
-    with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
-        dxs = rule(*full)
+    with context(iterations=forward.iterations, rows=forward.rows):
+        dxs = rule(*cotangents)
     dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
     if len(dxs) != len(inputs):
         raise PlanError(
             explain_error(
-                f"a gradient of its own gave {len(dxs)} cotangents for {len(inputs)} "
+                f"a custom gradient gave {len(dxs)} cotangents for {len(inputs)} "
                 "tensors.",
                 arguments=" ".join(repr(x.shape) for x in inputs),
                 **{"from": source},
-                way_out="Return one for each tensor among the arguments, None where "
-                "there is none.",
+                way_out="Return one for each tensor among the arguments, or None.",
             )
         )
     dxs = [dx.tensor() if hasattr(dx, "tensor") else dx for dx in dxs]
@@ -189,12 +217,18 @@ def _cotangents(
 
 
 def _like(dx: Any, x: Tensor, source: Source) -> Tensor:
+    """Returns a cotangent with its dimensions in the order of x.
+
+    Raises:
+      PlanError: it is no tensor.
+      ShapeError, DTypeError: it has not the dimensions or the type of x.
+    """
     facts = {"argument": repr(x), "cotangent": repr(dx), "from": source}
     if not isinstance(dx, Tensor):
         raise PlanError(
             explain_error(
-                f"a gradient of its own gave {described(dx)} for a cotangent, which is "
-                "a tensor or None.",
+                f"a custom gradient gave {described(dx)} for a cotangent, which is a "
+                "tensor or None.",
                 **facts,
                 way_out="Return mtf.ones_like(x) * value, or mtf.broadcast of a scalar "
                 "tensor.",
@@ -203,7 +237,7 @@ def _like(dx: Any, x: Tensor, source: Source) -> Tensor:
     if set(dx.shape) != set(x.shape):
         raise ShapeError(
             explain_error(
-                "a gradient of its own gave a cotangent of other dimensions than its "
+                "a custom gradient gave a cotangent of other dimensions than its "
                 "argument.",
                 **facts,
                 way_out="Sum over names that the argument lacks: mtf.reduce_sum; "
@@ -213,7 +247,7 @@ def _like(dx: Any, x: Tensor, source: Source) -> Tensor:
     if dx.dtype != x.dtype:
         raise DTypeError(
             explain_error(
-                "a gradient of its own gave a cotangent of another data type than its "
+                "a custom gradient gave a cotangent of another data type than its "
                 "argument.",
                 **facts,
                 way_out=f'Convert it: mtf.cast(dx, "{x.dtype}").',

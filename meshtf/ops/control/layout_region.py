@@ -1,14 +1,13 @@
-"""Finer layouts: of a region, and of one tensor in GShard's words (arXiv 2006.16668,
-section 3.2).
+"""Layouts of a region of the code, and of one tensor (GShard, arXiv:2006.16668, 3.2).
 
-    with mtf.layout("*:; d_ff:model"):          # a region: all that is made inside
+    with mtf.layout("*:; d_ff:model"):          # all tensors made inside
       h = layer(x)
-    h = mtf.split(h, "length", "model")         # one tensor, otherwise laid out than by the rules
-    h = mtf.shard(h, {"batch": "data"})         # exactly so
-    h = mtf.replicate(h)                        # whole everywhere
+    h = mtf.split(h, "length", "model")         # one tensor: one dimension
+    h = mtf.shard(h, {"batch": "data"})         # one tensor: all dimensions
+    h = mtf.replicate(h)                        # one tensor: no dimension is sharded
 
-All of it is one thing: the rules in force where a node is made. The gradient of a
-tensor that is laid out so is laid out likewise.
+All of these change the active layout rules while a node is made. The gradient of the
+tensor has the same layout.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ from meshtf.names.arguments import as_dim, as_int
 
 
 def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
-    """Lays out otherwise what is made inside a `with` block: tensors, and variables.
+    """Changes the layout of tensors and variables that are made inside a `with` block.
 
-    Tensors that cross the border move by themselves, and gradients follow the forward
-    choice.
+    Tensors that enter or leave the region are resharded, and gradients have the layout of
+    the forward tensors.
 
     Args:
-      changes: rules on top of those in force: "heads:model" adds or replaces one,
-        "heads:" takes one away, "*:" all of them.
+      changes: of the active rules: "heads:model" adds or replaces a rule, "heads:"
+        removes one, "*:" removes all.
 
     Raises:
       ParseError: `changes` cannot be read, or a rule names several axes.
@@ -50,20 +49,24 @@ def layout(changes: LayoutLike) -> AbstractContextManager[Any]:
 
 
 def stage(number: int) -> AbstractContextManager[Any]:
-    """Places what is made inside a `with` block, variables too, at one stage of the
-    mesh's axis for stages; what is used from elsewhere is sent there.
+    """Places tensors and variables that are made inside a `with` block on one stage.
 
-    Gradients are made where their ops ran. Without such an axis (`Mesh(stages=...)`, by
-    default one called "stage") all stages are one.
+    Stages are the coordinates along the mesh's axis of stages (`Mesh(stages=...)`, by
+    default the axis "stage"). Inputs from other stages are sent. Gradients are computed on
+    the stage of the forward op. On a mesh without such an axis there is one stage, and
+    nothing changes.
+
+    Args:
+      number: the index of the stage.
 
     Raises:
-      MeshError: an op or a variable inside meets a mesh with fewer stages.
+      MeshError: the mesh of an op or variable inside has fewer stages.
     """
     return context(stage=as_int("number", number))
 
 
-class Lay(ReshardOp):
-    """The input, brought at once to where the rules in force say."""
+class Relayout(ReshardOp):
+    """The input, resharded at once as the active rules say."""
 
     samples = (
         Sample((), ("b:4;h:8",)),
@@ -79,52 +82,60 @@ class Lay(ReshardOp):
         return xs
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        return [apply(Lay(), dy)]
+        return [apply(Relayout(), dy)]
 
 
 def shard(x: Any, layout: LayoutLike) -> Tensor:
-    """Returns x cut exactly as `layout` says, such as {"batch": "data"}; all else is
-    whole.
+    """Returns x, sharded exactly as `layout` says.
+
+    Args:
+      x: a tensor.
+      layout: a mesh axis for each dimension to shard, such as {"batch": "data"}. Along
+        all other axes the result is replicated.
 
     Raises:
       ParseError: `layout` cannot be read, or a rule names several axes.
       ShapeError: x lacks a dimension of `layout`.
-      LayoutError: two dimensions go to one axis, a size does not divide, or the mesh
-        lacks the axis and does not name it among its `optional_axes`; on one position
+      LayoutError: two dimensions go to one axis, the axis does not divide a size, or the
+        mesh lacks the axis and it is not in its `optional_axes`. On a mesh of one position
         all axes may be absent.
     """
     x = as_tensor("x", x)
     rules = _checked(layout, tensor=repr(x.shape))
     _check_names(x, (name for name, _ in rules.items()))
     for name, axes in rules.items():
-        _check_there(x, name, axes)
-    return _lay(x, Layout.changes("*:").then(rules))
+        _check_axes_exist(x, name, axes)
+    return _reshard(x, Layout.changes("*:").then(rules))
 
 
 def replicate(x: Any) -> Tensor:
-    """Returns x whole on every position."""
-    return _lay(x, Layout.changes("*:"))
+    """Returns x, replicated on all positions of its mesh."""
+    return _reshard(x, Layout.changes("*:"))
 
 
 def split(x: Any, dim: str, axis: str) -> Tensor:
-    """Returns x with `dim` cut along `axis`, and other dimensions as the rules in force
-    say.
+    """Returns x with `dim` sharded along `axis`, and other dimensions as the rules say.
 
-    To cut a tensor into several tensors, see `chunk`.
+    To divide a tensor into several tensors, see `chunk`.
+
+    Args:
+      x: a tensor.
+      dim: the name of a dimension of x.
+      axis: the name of an axis of the mesh.
 
     Raises:
       ShapeError: x has no such dimension.
-      LayoutError: `axis` is no name, the size does not divide, or the mesh lacks the
-        axis and does not name it among its `optional_axes`; on one position all axes
-        may be absent.
+      LayoutError: `axis` is no name, it does not divide the size, or the mesh lacks the
+        axis and it is not in its `optional_axes`. On a mesh of one position all axes may
+        be absent.
     """
     x = as_tensor("x", x)
     dim = as_dim("dim", dim, x.shape)
     if not isinstance(axis, str):
         raise LayoutError(
             explain_error(
-                f"mtf.split cuts a dimension along an axis of the mesh; {axis!r} is no "
-                "name of one.",
+                f"mtf.split shards a dimension along an axis of the mesh; {axis!r} is "
+                "no name of one.",
                 tensor=repr(x.shape),
                 **{"from": Source.of_caller()},
                 way_out=f'To get several tensors, write mtf.chunk(x, "{dim}", '
@@ -132,25 +143,21 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
             )
         )
     _check_names(x, [dim])
-    _check_there(x, dim, (axis,))
-    return _lay(
-        x,
-        Layout.changes(
-            {name: "" for name in x.shape.names if _axes(x, name) == (axis,)}
-            | {dim: axis}
-        ),
-    )
+    _check_axes_exist(x, dim, (axis,))
+    # `axis` shards one dimension: other dimensions that the rules give it are replicated.
+    changes = {name: "" for name in x.shape.names if _axes(x, name) == (axis,)}
+    changes[dim] = axis
+    return _reshard(x, Layout.changes(changes))
 
 
 def _axes(x: Any, name: str) -> tuple[str, ...]:
+    """Returns the axes along which the active rules shard a dimension."""
     layout = current().region if x.mesh is None else x.mesh.layout_in(current().region)
     return layout.axes(name)
 
 
-def _check_there(x: Tensor, dim: str, axes: Iterable[str]) -> None:
-    """Refuses axes that the mesh lacks, unless they may be absent. Raises
-    LayoutError.
-    """
+def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
+    """Raises LayoutError for axes that the mesh lacks, unless they are optional."""
     mesh = x.mesh
     if mesh is None or mesh.size == 1:
         return
@@ -170,25 +177,27 @@ def _check_there(x: Tensor, dim: str, axes: Iterable[str]) -> None:
             )
 
 
-def _checked(changes: LayoutLike, **came: object) -> Layout:
+def _checked(changes: LayoutLike, **facts: object) -> Layout:
+    """Returns changes of layout rules; an error names the `facts`."""
     rules = Layout.changes(changes)
-    rules.check_axes(**came, **{"from": Source.of_caller()})
+    rules.check_axes(**facts, **{"from": Source.here()})
     return rules
 
 
-def _lay(x: Any, changes: Layout) -> Tensor:
+def _reshard(x: Any, changes: Layout) -> Tensor:
     with context(region=current().region.then(changes)):
-        return apply(Lay(), x)
+        return apply(Relayout(), x)
 
 
 def _check_names(x: Any, names: Iterable[str]) -> None:
+    """Raises ShapeError for names of which x has no dimension."""
     for name in names:
         if name not in x.shape:
             close = near_misses(name, x.shape.names)
+            suggestion = f" Did you mean {close}?" if close else ""
             raise ShapeError(
                 explain_error(
-                    f'the tensor has no dimension "{name}".'
-                    + (f" Did you mean {close}?" if close else ""),
+                    f'the tensor has no dimension "{name}".{suggestion}',
                     tensor=repr(x.shape),
                     **{"from": Source.of_caller()},
                     way_out="Name one of its dimensions.",

@@ -1,4 +1,4 @@
-"""Control: stop_gradient, recompute, and your own TensorFlow function on slices.
+"""stop_gradient, and recompute (activation checkpointing).
 
 Example:
 
@@ -46,9 +46,9 @@ class StopGradient(GradientBarrier):
 
 
 class OrderingToken(Op):
-    """A scalar zero that is there once the input is: what other stages wait for."""
+    """A scalar zero that is available once the input is. Other stages wait for it."""
 
-    linearity = "each"  # zero is a partial sum as well: it waits for no reduction
+    linearity = "each"  # zero is also a partial sum, so it needs no reduction
     samples = (Sample((), ("b:4;h:8",), gradient=False),)
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
@@ -78,10 +78,10 @@ OPERATORS["ordering_token"] = _ordering_token
 
 
 def recompute(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns fn with its inner tensors computed again in the backward pass instead of
-    kept.
+    """Returns fn, whose intermediate tensors are recomputed in the backward pass.
 
-    Random ops inside repeat the same numbers.
+    They are not stored, which saves device memory. As `jax.checkpoint`. Random ops inside
+    draw the same numbers again.
     """
     as_callable("fn", fn)
 

@@ -330,6 +330,6 @@ def test_none_among_results(x, run):
 
 def test_a_function_without_a_name_that_returns_no_rule(x):
     with pytest.raises(
-        mtf.PlanError, match="has a gradient of its own, but does not return it"
+        mtf.PlanError, match="has a custom gradient, but does not return it"
     ):
         mtf.custom_gradient(functools.partial(lambda scale, x: x * scale, 2.0))(x)

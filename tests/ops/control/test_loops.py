@@ -313,7 +313,7 @@ def test_bad_loops_are_refused():
     )
     refused(
         lambda x, w, b: mtf.scan(lambda h, _: h, x, length=2),
-        "two things",
+        "two values",
         "(state, None)",
     )
     refused(
@@ -324,7 +324,7 @@ def test_bad_loops_are_refused():
 def test_loops_without_a_length_or_with_two_are_refused():
     refused(
         lambda x, w, b: mtf.scan(lambda h, _: (h, None), x),
-        "number of turns",
+        "number of iterations",
         "length=",
     )
     refused(
