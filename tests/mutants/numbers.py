@@ -57,7 +57,7 @@ NUMBERS = (
     Mutant(
         "words mixed once",
         BITS,
-        "index_words",
+        "_array_words",
         "_avalanche(np.concatenate(indices) + key)",
         "np.concatenate(indices)",
         TEST_RANDOM,
@@ -66,7 +66,7 @@ NUMBERS = (
     Mutant(
         "recorded words without their salt",
         BITS,
-        "index_words",
+        "_tensor_words",
         "hashed + tf.reverse(key, [0]) + _SALT",
         "hashed + tf.reverse(key, [0])",
         TEST_RANDOM,

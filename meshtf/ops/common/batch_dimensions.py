@@ -175,8 +175,10 @@ class MicrobatchState:
 
     def index_of(self, dim: Dimension) -> Any:
         """Returns the index of the microbatch whose examples `dim` counts."""
-        names = [d.batch for d in self.digits(dim) if d.batch is not None]
-        return self.microbatches[names[0]].index
+        for digit in self.digits(dim):
+            if digit.batch is not None:
+                return self.microbatches[digit.batch].index
+        raise AssertionError(f"{dim!r} counts no examples of a microbatch")
 
     def num_microbatches(self, name: str) -> int:
         """Returns into how many microbatches the examples of a dimension are divided.

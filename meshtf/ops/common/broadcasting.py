@@ -41,7 +41,8 @@ def align(x: Any, shape: Shape, out: Shape) -> Any:
     if present == trailing:
         return x
     start = out.index(present[0])
-    return reshape(x, [shape.get(name) for name in order[start:]])
+    sizes = [shape.get(name) for name in order[start:]]
+    return reshape(x, sizes)
 
 
 def broadcast_shape(*shapes: Shape) -> Shape:
@@ -160,7 +161,9 @@ def is_scalar(x: Any) -> bool:
 
 def python_scalar(x: Any) -> Any:
     """Returns a NumPy scalar as a Python number, so that equal ops compare as equal."""
-    return x.item() if isinstance(x, (np.generic, np.ndarray)) else x
+    if isinstance(x, (np.generic, np.ndarray)):
+        return x.item()
+    return x
 
 
 def check_scalar(value: Any, dtype: str) -> None:

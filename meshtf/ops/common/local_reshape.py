@@ -57,9 +57,13 @@ def transpose(x: Any, order: Sequence[int]) -> Any:
 
 def squeeze(x: Any, axis: int) -> Any:
     """Returns x without an axis of size 1."""
-    return reshape(x, [*x.shape[:axis], *x.shape[axis + 1 :]])
+    before = x.shape[:axis]
+    after = x.shape[axis + 1 :]
+    return reshape(x, [*before, *after])
 
 
 def expand(x: Any, axis: int) -> Any:
     """Returns x with a new axis of size 1."""
-    return reshape(x, [*x.shape[:axis], 1, *x.shape[axis:]])
+    before = x.shape[:axis]
+    after = x.shape[axis:]
+    return reshape(x, [*before, 1, *after])

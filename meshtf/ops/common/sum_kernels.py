@@ -37,7 +37,8 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
     """
     if x.dtype == tf.float16:
         # TensorFlow's kernels accumulate float16 in float16, not in float32.
-        return tf.cast(sum_over(tf.cast(x, tf.float32), axes, context), tf.float16)
+        total = sum_over(tf.cast(x, tf.float32), axes, context)
+        return tf.cast(total, tf.float16)
     axes = sorted(axes)
     shape = x.shape.as_list()
     is_float = x.dtype in (tf.float32, tf.float64)
@@ -50,7 +51,9 @@ def sum_over(x: Any, axes: Sequence[int], context: LocalContext | None = None) -
         return sum_over(partly_summed, axes[:start], context)
     summed = shape[axes[0] : axes[-1] + 1]
     remaining = shape[len(axes) :]
-    if axes[0] > 0 or not remaining or math.prod(summed) <= _FEW_VECTORS:
+    is_leading = axes[0] == 0 and bool(remaining)
+    num_vectors = math.prod(summed)
+    if not is_leading or num_vectors <= _FEW_VECTORS:
         return tf.reduce_sum(x, axes)
     if context is not None and context.compiled and len(axes) > 1:
         partly_summed = tf.reduce_sum(x, axes[:-1])

@@ -83,10 +83,20 @@ def index_words(
     if not names:
         indices = [_zero_index()]
     if isinstance(key, np.ndarray):
-        hashed = _avalanche(np.concatenate(indices) + key)
-        words = _avalanche(hashed + key[::-1] + _SALT)
-        ends = np.cumsum(sizes)[:-1]
-        return np.split(words[0], ends), np.split(words[1], ends)
+        return _array_words(indices, key, sizes)
+    return _tensor_words(indices, key, sizes)
+
+
+def _array_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
+    """Returns `index_words` of NumPy arrays."""
+    hashed = _avalanche(np.concatenate(indices) + key)
+    words_a, words_b = _avalanche(hashed + key[::-1] + _SALT)
+    ends = np.cumsum(sizes)[:-1]
+    return np.split(words_a, ends), np.split(words_b, ends)
+
+
+def _tensor_words(indices: list[Any], key: Any, sizes: Sequence[int]) -> Words:
+    """Returns `index_words` of tensors."""
     index = tf.concat(indices, 0) if len(indices) > 1 else indices[0]
     hashed = _avalanche(index + key)
     words = _avalanche(hashed + tf.reverse(key, [0]) + _SALT)
@@ -106,12 +116,16 @@ def map_elements(
       words: see `index_words`.
       sizes: of the result.
     """
-    if isinstance(words[0][0], np.ndarray):
-        if "CPU" in tf.constant(0.0).device:
+    words_a, words_b = words
+    if isinstance(words_a[0], np.ndarray):
+        default_device = tf.constant(0.0).device
+        if "CPU" in default_device:
             array = _map_blocks(function, words)
             return tf.convert_to_tensor(array.reshape(sizes))
-        words = [tf.constant(w) for w in words[0]], [tf.constant(w) for w in words[1]]
-    return tf.reshape(function(*element_sums(words)), sizes)
+        words_a = list(map(tf.constant, words_a))
+        words_b = list(map(tf.constant, words_b))
+    a, b = element_sums((words_a, words_b))
+    return tf.reshape(function(a, b), sizes)
 
 
 def element_sums(words: Words) -> tuple[Any, Any]:
@@ -180,21 +194,27 @@ def _distinct_indices(
     size = context.local_size(name)
     index = np.arange(size, dtype=np.int32) if eager else tf.range(size)
     if context.num_shards(name) > 1:
-        offset = context.shard_offset(name)
-        index = index + (offset.numpy() if eager else offset)
+        index = index + _array_if_eager(context.shard_offset(name))
     if stride is not None:
-        microbatch = stride.microbatch.numpy() if eager else stride.microbatch
-        index = _index_in_batch(index, stride, microbatch)
-    return _as_uint32(index) + np.uint32(_GOLDEN_RATIO * d & 0xFFFFFFFF)
+        index = _index_in_batch(index, stride)
+    constant = np.uint32(_GOLDEN_RATIO * d & 0xFFFFFFFF)
+    return _as_uint32(index) + constant
 
 
-def _index_in_batch(index: Any, stride: IndexStride, microbatch: Any) -> Any:
+def _array_if_eager(x: Any) -> Any:
+    return x.numpy() if tf.executing_eagerly() else x
+
+
+def _index_in_batch(index: Any, stride: IndexStride) -> Any:
     """Returns indices of a microbatch's dimension as indices of the batch."""
-    count = stride.num_microbatches
-    inner = stride.inner_size
-    if inner == 1:
-        return index * count + microbatch
-    return (index // inner * count + microbatch) * inner + index % inner
+    num_microbatches = stride.num_microbatches
+    inner_size = stride.inner_size
+    microbatch = _array_if_eager(stride.microbatch)
+    if inner_size == 1:
+        return index * num_microbatches + microbatch
+    example = index // inner_size
+    example_in_batch = example * num_microbatches + microbatch
+    return example_in_batch * inner_size + index % inner_size
 
 
 def _zero_index() -> Any:
@@ -230,9 +250,9 @@ def _map_blocks(function: Callable[[Any, Any], Any], words: Words) -> Any:
 
     def block(start: int) -> Any:
         section = slice(start, start + step)
-        return np.asarray(
-            function(a_outer[section] + a_last, b_outer[section] + b_last)
-        )
+        a = a_outer[section] + a_last
+        b = b_outer[section] + b_last
+        return np.asarray(function(a, b))
 
     start_block = block(0)
     out = np.empty([len(a_outer), *start_block.shape[1:]], start_block.dtype)
@@ -246,7 +266,8 @@ def _leading_sums_and_last(words: list[Any]) -> tuple[Any, Any]:
     """Returns the sums over all dimensions but the last, [n, 1], and the last's words."""
     if len(words) == 1:
         return words[0].reshape(-1, 1), np.zeros([1], np.uint32)
-    return np.reshape(_outer_sum(words[:-1]), [-1, 1]), words[-1]
+    leading_sums = _outer_sum(words[:-1])
+    return leading_sums.reshape(-1, 1), words[-1]
 
 
 def _avalanche(h: Any) -> Any:

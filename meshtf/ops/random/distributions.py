@@ -40,10 +40,14 @@ def _integers(dtype: str, count: float, minval: float) -> Draw:
     """Integers, uniform in [minval, minval + count): minval + bits * count // 2**32."""
 
     def draw(a: Any, b: Any) -> Any:
-        product = _cast(mix(a, b), "uint64") * np.uint64(int(count))
+        bits = _cast(mix(a, b), "uint64")
+        product = bits * np.uint64(int(count))
+        shift = np.uint64(32)
         if isinstance(product, np.ndarray):
-            return _cast(product >> np.uint64(32), dtype)
-        return _cast(tf.bitwise.right_shift(product, np.uint64(32)), dtype)
+            quotient = product >> shift
+        else:
+            quotient = tf.bitwise.right_shift(product, shift)
+        return _cast(quotient, dtype)
 
     return _scale_and_shift(draw, 1, minval)
 
@@ -74,7 +78,8 @@ def _truncated(dtype: str, scale: float, shift: float) -> Draw:
 
     def quantile(bits: Any) -> Any:
         # Midpoints of 2**23 intervals of equal probability, in (-mass, mass).
-        midpoints = (_upper_float(bits, 23) + 0.5) * (mass * 2.0**-22) - mass
+        interval = mass * 2.0**-22
+        midpoints = (_upper_float(bits, 23) + 0.5) * interval - mass
         return tf.math.erfinv(midpoints) * math.sqrt(2)
 
     return _scale_and_shift(lambda a, b: by_packets(quantile, mix(a, b)), scale, shift)
@@ -85,8 +90,10 @@ def _gumbel(dtype: str, scale: float, shift: float) -> Draw:
 
     def double_log(bits: Any) -> Any:
         # By log1p, small p keep all their digits: they are the upper tail.
-        minus_p = (_upper_float(bits, 31) + 0.5) * -(2.0**-31)
-        return -tf.math.log(-tf.math.log1p(minus_p))
+        midpoints = _upper_float(bits, 31) + 0.5
+        minus_p = midpoints * -(2.0**-31)
+        exponential = -tf.math.log1p(minus_p)
+        return -tf.math.log(exponential)
 
     return _scale_and_shift(
         lambda a, b: by_packets(double_log, mix(a, b)), scale, shift
@@ -113,7 +120,9 @@ def _upper_float(bits: Any, count: int) -> Any:
 
 
 def _cast(x: Any, dtype: str) -> Any:
-    return x.astype(dtype) if isinstance(x, np.ndarray) else tf.cast(x, dtype)
+    if isinstance(x, np.ndarray):
+        return x.astype(dtype)
+    return tf.cast(x, dtype)
 
 
 DISTRIBUTIONS: dict[str, Callable[[str, float, float], Draw]] = {

@@ -51,6 +51,11 @@ from meshtf.ops.random.counter_bits import (
 from meshtf.ops.random.distributions import DISTRIBUTIONS
 
 
+def _sample(*attributes: Any, num_inputs: int = 1) -> Sample:
+    """Returns a sample of a random op, for conformance tests: all inputs are int32 []."""
+    return Sample(attributes, ("int",) * num_inputs, gradient=False)
+
+
 class Random(Op):
     """Random numbers of a distribution: standard numbers * scale + shift.
 
@@ -68,43 +73,32 @@ class Random(Op):
 
     share_trace = True
     samples = (
-        Sample(("uniform", Shape("b:4;d:8"), "float32"), ("int",), gradient=False),
-        Sample(
-            ("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0),
-            ("int", "int"),
-            gradient=False,
+        _sample("uniform", Shape("b:4;d:8"), "float32"),
+        _sample("uniform", Shape("b:3;c:5"), "float32", 2.0, -1.0, num_inputs=2),
+        _sample("uniform", Shape("d:8"), "bfloat16"),
+        _sample("uniform", Shape(""), "float64"),
+        _sample("integers", Shape("b:4;c:2;d:6"), "int32", 10, -3),
+        _sample("normal", Shape("d:6;b:4"), "float32"),
+        _sample("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0),
+        _sample("truncated", Shape("b:4;d:6"), "float32"),
+        _sample("gumbel", Shape("b:3;d:8"), "float32"),
+        _sample(
+            "uniform",
+            Shape("b:4;d:6"),
+            "float32",
+            1.0,
+            0.0,
+            (Strided("b", 3, 1),),
+            num_inputs=2,
         ),
-        Sample(("uniform", Shape("d:8"), "bfloat16"), ("int",), gradient=False),
-        Sample(("uniform", Shape(""), "float64"), ("int",), gradient=False),
-        Sample(
-            ("integers", Shape("b:4;c:2;d:6"), "int32", 10, -3),
-            ("int",),
-            gradient=False,
-        ),
-        Sample(("normal", Shape("d:6;b:4"), "float32"), ("int",), gradient=False),
-        Sample(
-            ("normal", Shape("c:3;b:4;d:5"), "float32", 0.1, 1.0),
-            ("int",),
-            gradient=False,
-        ),
-        Sample(("truncated", Shape("b:4;d:6"), "float32"), ("int",), gradient=False),
-        Sample(("gumbel", Shape("b:3;d:8"), "float32"), ("int",), gradient=False),
-        Sample(
-            ("uniform", Shape("b:4;d:6"), "float32", 1.0, 0.0, (Strided("b", 3, 1),)),
-            ("int", "int"),
-            gradient=False,
-        ),
-        Sample(
-            (
-                "uniform",
-                Shape("t:8;b:4"),
-                "float32",
-                1.0,
-                0.0,
-                (Strided("t", 3, 2), Strided("b", 2, 1)),
-            ),
-            ("int", "int", "int"),
-            gradient=False,
+        _sample(
+            "uniform",
+            Shape("t:8;b:4"),
+            "float32",
+            1.0,
+            0.0,
+            (Strided("t", 3, 2), Strided("b", 2, 1)),
+            num_inputs=3,
         ),
     )
 
@@ -112,11 +106,10 @@ class Random(Op):
         return (Spec(self.shape, self.dtype),)
 
     def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
-        y = map_elements(
-            DISTRIBUTIONS[self.kind](self.dtype, self.scale, self.shift),
-            _words(context, self.shape, self.strided, seeds),
-            context.outputs[0].sizes,
-        )
+        distribution = DISTRIBUTIONS[self.kind]
+        draw = distribution(self.dtype, self.scale, self.shift)
+        words = _words(context, self.shape, self.strided, seeds)
+        y = map_elements(draw, words, context.outputs[0].sizes)
         return (tf.cast(y, self.dtype),)
 
     def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
@@ -158,19 +151,11 @@ class DropoutMask(Op):
 
     share_trace = True
     samples = (
-        Sample((0.4, Shape("b:4;d:6")), ("int",), gradient=False),
-        Sample((0.5, Shape("d:5;b:3")), ("int", "int"), gradient=False),
-        Sample((0.1, Shape("b:8;c:2;d:3")), ("int",), gradient=False),
-        Sample(
-            (0.4, Shape("b:4;d:6"), (Strided("b", 2, 1),)),
-            ("int", "int"),
-            gradient=False,
-        ),
-        Sample(
-            (0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),)),
-            ("int", "int"),
-            gradient=False,
-        ),
+        _sample(0.4, Shape("b:4;d:6")),
+        _sample(0.5, Shape("d:5;b:3"), num_inputs=2),
+        _sample(0.1, Shape("b:8;c:2;d:3")),
+        _sample(0.4, Shape("b:4;d:6"), (Strided("b", 2, 1),), num_inputs=2),
+        _sample(0.4, Shape("d:3;t:8"), (Strided("t", 2, 4),), num_inputs=2),
     )
 
     def output_specs(self, *seeds: Spec) -> tuple[Spec, ...]:
@@ -178,12 +163,12 @@ class DropoutMask(Op):
 
     def local(self, context: LocalContext, *seeds: Any) -> tuple[Any, ...]:
         threshold = np.uint32(min(round(self.rate * 2**32), 2**32 - 1))
-        mask = map_elements(
-            lambda a, b: mix_high(a, b) >= threshold,
-            _words(context, self.shape, self.strided, seeds),
-            context.outputs[0].sizes,
-        )
-        return (mask,)
+        words = _words(context, self.shape, self.strided, seeds)
+
+        def is_kept(a: Any, b: Any) -> Any:
+            return mix_high(a, b) >= threshold
+
+        return (map_elements(is_kept, words, context.outputs[0].sizes),)
 
     def gradient(self, dy: Any, y: Any, *seeds: Any) -> list[Any]:
         return [None] * len(seeds)

@@ -337,7 +337,7 @@ def planned(program, axes, layout, **kwargs):
 )
 def test_what_is_waited_for_is_there_at_the_stage(program, axes):
     steps = [step for step, _ in walk(planned(program, axes, MESHES[axes])[0])]
-    waiting = [step for step in steps if getattr(step, "after", None) is not None]
+    waiting = [step for step in steps if getattr(step, "wait_for", None) is not None]
     assert waiting
     for step in (step for step in waiting if isinstance(step, Compute)):
         state = step.wait_for.placement[0]
