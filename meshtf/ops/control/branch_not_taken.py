@@ -43,7 +43,7 @@ from meshtf.ops.control.nested_values import (
 BRANCHES_DIFFER = "the two branches of a cond differ"
 
 
-class _NeverRun(Inner):
+class _NeverRun(BodyGraph):
     """Records the body of a branch that does not run, without its writes and prints."""
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
@@ -99,7 +99,7 @@ def _eager_values(captures: Sequence[Tensor]) -> dict[Tensor, Tensor]:
     for x in captures:
         if not has_gradient(x.dtype):
             continue
-        if x.held is not None:
+        if x.sharded_value is not None:
             values[x] = x
             continue
         variable = _variable_of(x)
@@ -121,7 +121,7 @@ def _zeros_rule(
     ys: Sequence[Tensor],
     body: Body,
     eager_values: Mapping[Tensor, Tensor],
-) -> Rule:
+) -> GradientRule:
     """Returns a gradient rule that passes cotangents to `ys`, and zeros to captures.
 
     Args:
@@ -133,7 +133,7 @@ def _zeros_rule(
     captures = [x for x in body.captures if x in eager_values]
     inputs = (*ys, *(eager_values[x] for x in captures))
     gradient = functools.partial(_gradient, len(ys), captures, body, eager_values)
-    return Rule(inputs, (), num_results, (), gradient)
+    return GradientRule(inputs, (), num_results, (), gradient)
 
 
 def _gradient(
@@ -151,7 +151,7 @@ def _gradient(
     backward = branch_gradient(body, dys)
     reached = [x for x in backward.cotangents if x in eager_values]
     backward_body = backward.body([backward.cotangents[x] for x in reached])
-    values = {**eager_values, **backward.given}
+    values = {**eager_values, **backward.outer_cotangents}
     rule = _zeros_rule(len(reached), (), backward_body, values)
     zeros = {}
     for k, x in enumerate(reached):

@@ -83,7 +83,7 @@ def while_loop(
 
     tested = record_body(record_test, [ITERATION, *specs])
     recorded = record_body(record_iteration, [ITERATION, *specs])
-    loop = Loop(recorded, len(specs), test=tested)
+    loop = Loop(recorded, len(specs), condition=tested)
     captures = [*recorded.captures, *tested.captures]
     return pack(state, apply_all(loop, *tensors_of(state, "state"), *captures))
 
@@ -216,7 +216,7 @@ def _boolean(x: Any) -> Tensor:
         raise DTypeError(
             explain_error(
                 f"a condition is bool, not {x.dtype}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Compare it: x > 0.",
             )
         )

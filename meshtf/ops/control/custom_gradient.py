@@ -47,7 +47,7 @@ from meshtf.ops.variables.read_write import transpose_like
 class Result(Op):
     """A result of a function with a user-defined gradient.
 
-    The op has no gradient rule: the user's `Rule` is attached to its node.
+    The op has no gradient rule: the user's `GradientRule` is attached to its node.
     """
 
     linearity = "joint"
@@ -64,7 +64,7 @@ class Result(Op):
         return xs
 
 
-def result_of(rule: Rule, index: int, y: Tensor) -> Tensor:
+def result_of(rule: GradientRule, index: int, y: Tensor) -> Tensor:
     """Returns y, with the gradient that a rule defines for its result `index`."""
     with context(rule=(rule, index)):
         return apply(Result(), y)
@@ -95,7 +95,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        source = Source.here()
+        source = Source.of_caller()
         arguments = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
         inputs = tuple(x for x in arguments if isinstance(x, Tensor))
         start_serial = next_serial()
@@ -106,7 +106,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
         result, user_rule = _result_and_rule(returned, fn, source)
         leaves = flatten(result)
         ys = [as_tensor("result", y) for y in leaves if y is not None]
-        rule = Rule(
+        rule = GradientRule(
             inputs,
             _captures(ys, inputs, start_serial),
             len(ys),
@@ -172,8 +172,8 @@ def _inputs_of(x: Tensor) -> Sequence[Tensor]:
     """Returns the tensors from which x was computed."""
     node = x.node
     # A mtf.function called in eager mode is a node without inputs; its rule has them.
-    is_eager_call = not node.inputs and node.rule is not None
-    return node.rule.inputs if is_eager_call else node.inputs
+    is_eager_call = not node.inputs and node.gradient_rule is not None
+    return node.gradient_rule.inputs if is_eager_call else node.inputs
 
 
 def _cotangents(
@@ -199,7 +199,7 @@ def _cotangents(
         OPERATORS["zeros_like"](y) if dy is None and has_gradient(y.dtype) else dy
         for y, dy in zip(ys, dys, strict=True)
     ]
-    with context(iterations=forward.iterations, rows=forward.rows):
+    with context(iterations=forward.iterations, layer_entries=forward.layer_entries):
         dxs = rule(*cotangents)
     dxs = list(dxs) if isinstance(dxs, (list, tuple)) else [dxs]
     if len(dxs) != len(inputs):

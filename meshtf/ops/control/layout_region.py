@@ -180,7 +180,7 @@ def _check_axes_exist(x: Tensor, dim: str, axes: Iterable[str]) -> None:
 def _checked(changes: LayoutLike, **facts: object) -> Layout:
     """Returns changes of layout rules; an error names the `facts`."""
     rules = Layout.changes(changes)
-    rules.check_axes(**facts, **{"from": Source.here()})
+    rules.check_axes(**facts, **{"from": Source.of_caller()})
     return rules
 
 
