@@ -1,10 +1,10 @@
-"""What is in force where an op is made: layout, name path, seeds, gradient,
-recomputation.
+"""The context of the code that applies an op: layout changes, names of modules, seeds,
+recomputation and more. Each node takes its attributes from it.
 
 Example:
 
     with context(region=Layout.changes("heads:model; batch:")):
-      ...                       # here heads are cut along `model`, and the batch is not cut
+      ...                       # heads are sharded along axis model, batch is not sharded
 """
 
 from __future__ import annotations
@@ -15,50 +15,61 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from meshtf.mesh import NO_CHANGES, Layout
+from meshtf.mesh import EVERYWHERE, Layout
 
 
 @dataclasses.dataclass(frozen=True)
 class Context:
-    """What a node takes from the code around it."""
+    """What a node takes from the code that applies its op.
 
-    region: Layout = NO_CHANGES  # changes of the mesh's layout
-    path: tuple[str, ...] = ()  # names of the modules around, for seeds and variables
-    seeds: tuple[Any, ...] | None = None  # of random ops; None: none was given
-    random_paths: Any = None  # random ops met under these seeds: `ops/control/seeds.py`
-    iterations: tuple[
-        Any, ...
-    ] = ()  # numbers of those of all loops around, outer first
-    primals: tuple[
-        Any, ...
-    ] = ()  # inside a gradient rule: the tensors of the forward node
-    gradient_rule: Any = (
-        None  # a gradient of a user's own, and which of its results is made
-    )
-    recompute_group: Any = None  # inside `recompute`: what is computed again
-    wait_for: Any = None  # nodes made here must not run before this tensor is there
-    substitutes: Any = None  # by tensor: the same, computed again, to take in its place
-    stage: int | None = None  # the stage of a pipeline; None: where the inputs are
-    microbatches: Any = (
-        None  # the microbatch made here: `ops/common/batch_dimensions.py`
-    )
-    deferred_calls: Any = None  # where `once_per_batch` keeps what is to be called
-    stacked_dims: tuple[
-        Any, ...
-    ] = ()  # dimensions that variables made here get in front
-    mesh: Any = None  # where all that is made lies; None: where its inputs do
-    check_numerics: bool = False  # whether eager ops must make finite numbers
-    layer_entries: Any = (
-        None  # by id of a variable: the row of it that is its value here
-    )
+    Attributes:
+      region: changes of the mesh's layout.
+      path: the names of the enclosing modules, outer first: for seeds and variables.
+      seeds: those of random ops; None: none was set.
+      random_paths: the random ops that drew under these seeds; see
+        `ops/control/seeds.py`.
+      iterations: the indices of the iterations of all enclosing loops, outer first.
+      primals: in a gradient rule, the tensors of the forward node; else empty.
+      gradient_rule: a custom gradient rule, and the index of its result that is made.
+      recompute_group: in `mtf.recompute`, the group of nodes to recompute.
+      wait_for: a tensor before which no node may run (a control dependency).
+      substitutes: for tensors that were recomputed, the tensor to take in their place.
+      stage: the stage of a pipeline; None: that of the inputs.
+      microbatches: the microbatch that is computed, see
+        `ops/common/batch_dimensions.py`; None: the batch.
+      deferred_calls: the list that collects calls of `once_per_batch`; None: they run at
+        once.
+      stacked_dims: dimensions that new variables get in front, as layers of a `Repeat`.
+      mesh: the mesh of all new tensors; None: that of the inputs.
+      check_numerics: whether eager ops raise an error for NaN and infinity.
+      layer_entries: in a layer of a `Repeat`, the entry of each variable of the layer, by
+        the id of the variable.
+    """
+
+    region: Layout = EVERYWHERE
+    path: tuple[str, ...] = ()
+    seeds: tuple[Any, ...] | None = None
+    random_paths: Any = None
+    iterations: tuple[Any, ...] = ()
+    primals: tuple[Any, ...] = ()
+    gradient_rule: Any = None
+    recompute_group: Any = None
+    wait_for: Any = None
+    substitutes: Any = None
+    stage: int | None = None
+    microbatches: Any = None
+    deferred_calls: Any = None
+    stacked_dims: tuple[Any, ...] = ()
+    mesh: Any = None
+    check_numerics: bool = False
+    layer_entries: Any = None
 
 
-# A function that is called outside of functions is recorded without these:
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(Context)}
+# A function that is called outside of functions is recorded with defaults for these:
 RESET_IN_TRACES: dict[str, Any] = {
-    field.name: field.default
-    for field in dataclasses.fields(Context)
-    if field.name
-    in (
+    name: _DEFAULTS[name]
+    for name in (
         "seeds",
         "random_paths",
         "primals",
@@ -68,23 +79,26 @@ RESET_IN_TRACES: dict[str, Any] = {
         "stacked_dims",
     )
 }
-# It has a trace for each of these; for each path only if it draws random numbers:
-_TRACED_FOR = ("region", "stage", "mesh", "path")
-# A trace gets the numbers of iterations as arguments, and its numbers are checked while
-# it runs:
-_NOT_IN_TRACES = ("iterations", "checked")
-# Whatever else is in force would become a part of its trace, though it changes from
-# call to call: a microbatch, the layer of a Repeat. There it runs op by op.
-_RUN_IN_PLACE = [
-    (field.name, field.default)
-    for field in dataclasses.fields(Context)
-    if field.name not in (*RESET_IN_TRACES, *_TRACED_FOR, *_NOT_IN_TRACES)
-]
+# It has one trace for each value of these; of the path only if it draws random numbers:
+_IN_TRACE_KEY = ("region", "stage", "mesh", "path")
+# These are no part of a trace: the indices of iterations are arguments of it, and
+# numerics are checked while it runs.
+_OUTSIDE_OF_TRACES = ("iterations", "check_numerics")
+# All other attributes would become constants of a trace, although they change from call
+# to call, as a microbatch does, or the layer of a Repeat. Where one of them is set, the
+# function runs op by op.
+_UNTRACEABLE = {
+    name: default
+    for name, default in _DEFAULTS.items()
+    if name not in (*RESET_IN_TRACES, *_IN_TRACE_KEY, *_OUTSIDE_OF_TRACES)
+}
 
 
-def is_traceable(around: Context) -> bool:
-    """Returns whether a function that is called here can run as a trace."""
-    return all(getattr(around, name) is default for name, default in _RUN_IN_PLACE)
+def is_traceable(context: Context) -> bool:
+    """Returns whether a function that is called in this context can run as a trace."""
+    return all(
+        getattr(context, name) is default for name, default in _UNTRACEABLE.items()
+    )
 
 
 class _Local(threading.local):
@@ -96,14 +110,15 @@ _local = _Local()
 
 
 def current() -> Context:
-    """Returns what is in force now."""
+    """Returns the context of this thread."""
     return _local.context
 
 
 @contextlib.contextmanager
 def default_context() -> Iterator[None]:
-    """Takes all out of force, for a `with` block."""
-    before, _local.context = _local.context, Context()
+    """Sets the default context for a `with` block."""
+    before = _local.context
+    _local.context = Context()
     try:
         yield
     finally:
@@ -112,7 +127,7 @@ def default_context() -> Iterator[None]:
 
 @contextlib.contextmanager
 def context(**changes: Any) -> Iterator[Context]:
-    """Changes what is in force, for a `with` block."""
+    """Changes attributes of the context for a `with` block."""
     before = _local.context
     _local.context = dataclasses.replace(before, **changes)
     try:

@@ -1,4 +1,4 @@
-"""Recording: the nodes that a function makes, in order.
+"""Recording: a graph collects the nodes of a function, in order.
 
 Example:
 
@@ -22,7 +22,7 @@ from meshtf.mesh import Mesh
 
 
 class RecomputeGroup:
-    """Nodes that are computed again for the backward pass."""
+    """Nodes that the backward pass recomputes."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -30,16 +30,16 @@ class RecomputeGroup:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GradientRule:
-    """A gradient of a user's own: that of results by `inputs`, whatever lies between
-    them.
+    """A custom gradient rule: replaces the gradients of all ops between `inputs` and the
+    results of a function.
 
     Attributes:
-      inputs: the tensors by which there are gradients.
-      captures: what the results depend on besides: it gets no gradient.
+      inputs: the tensors to differentiate by.
+      captures: other tensors that the results depend on; they get no gradient.
       count: the number of results.
-      intermediates: what was made on the way, which the gradient may need.
-      gradient: takes the cotangent of each result, returns that of each input; None
-        where there is none.
+      intermediates: tensors of the forward pass that the rule may read.
+      gradient: takes the cotangent of each result, and returns that of each input; None
+        for none.
     """
 
     inputs: tuple[Tensor, ...]
@@ -50,7 +50,7 @@ class GradientRule:
 
 
 def latest(node: Node) -> Node:
-    """Returns the node that took the place of another one: see `Graph.replace`."""
+    """Returns the node that replaces another one, or that node: see `Graph.replace`."""
     replacements = getattr(node.owner, "replacements", None)
     while replacements and node in replacements:
         node = replacements[node]

@@ -1,11 +1,11 @@
-"""Tensors with named dimensions, and the nodes that make them.
+"""Tensors with named dimensions, and the nodes whose outputs they are.
 
-A recorded tensor is a promise; an eager one also holds a value on each position
+A recorded tensor is symbolic. An eager one also has a value on each mesh position
 (`sharded_value`):
 
     x = mtf.import_tensor(mesh, array, "batch;d_model")
     y = mtf.relu(x) * 2 + x
-    y.numpy()                     # the whole tensor, from wherever its slices are
+    y.numpy()                     # the global array, gathered from all shards
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _serial = itertools.count()
 
 
 def next_serial() -> int:
-    """Returns a number above those of all nodes so far, and below those of all
-    to come.
+    """Returns a serial number above those of all nodes so far, and below those of all
+    later nodes.
     """
     return next(_serial)
 
@@ -36,21 +36,21 @@ class Node:
     """One application of an op. It never changes: see `recorder.replace`.
 
     Attributes:
-      op: what is applied.
+      op: the op that is applied.
       inputs: the tensors that it is applied to.
-      outputs: the tensors that it makes.
+      outputs: the tensors that it computes.
       region: changes of the mesh's layout.
       source: the user's line.
-      primals: inside of a gradient rule, the tensors whose states it takes.
-      recompute_group: nodes of one group are computed again for the backward pass.
-      wait_for: it does not run before this tensor is there.
-      stage: of a pipeline; None: where the inputs are.
+      primals: in a gradient rule, the tensors whose placements the outputs take.
+      recompute_group: nodes of one group are recomputed by the backward pass.
+      wait_for: a tensor before which the node must not run.
+      stage: of a pipeline; None: that of the inputs.
       owner: the executor that recorded or ran it.
-      serial: a number above those of all nodes before.
-      gradient_rule: a gradient of a user's own, in place of the op's; it is that of several
-        nodes, one for each result.
-      result_index: which of the rule's results this is.
-      path: the names of the modules around.
+      serial: a number above those of all earlier nodes.
+      gradient_rule: a custom rule in place of the op's; the nodes of all results of a
+        function with a custom gradient have the same.
+      result_index: the index of the output among the results of the custom rule.
+      path: the names of the enclosing modules.
     """
 
     __slots__ = (
@@ -94,27 +94,27 @@ class Node:
         specs: Sequence[Spec],
         mesh: Mesh | None,
         source: Source,
-        around: Context,
+        context: Context,
         owner: object,
         serial: int | None = None,
     ) -> None:
-        primals = around.primals
-        gradient_rule, result_index = around.gradient_rule or (None, 0)
+        primals = context.primals
+        gradient_rule, result_index = context.gradient_rule or (None, 0)
         self._set(
             op=op,
             inputs=inputs,
             _mesh=mesh,
-            region=around.region,
+            region=context.region,
             source=source,
             primals=primals,
-            recompute_group=around.recompute_group,
-            wait_for=around.wait_for,
-            stage=around.stage,
+            recompute_group=context.recompute_group,
+            wait_for=context.wait_for,
+            stage=context.stage,
             owner=owner,
             serial=next(_serial) if serial is None else serial,
             gradient_rule=gradient_rule,
             result_index=result_index,
-            path=primals[-1].node.path if primals else around.path,
+            path=primals[-1].node.path if primals else context.path,
         )
         self._set(outputs=tuple(Tensor(self, i, spec) for i, spec in enumerate(specs)))
 
@@ -129,41 +129,50 @@ class Node:
         raise dataclasses.FrozenInstanceError(f"a node's {name} does not change.")
 
     def changed(self, **changes: Any) -> Node:
-        """Returns a node that differs in some attributes, with the same number."""
+        """Returns a copy with other values of attributes, and the same serial number."""
         node = object.__new__(Node)
         node._set(**{name: getattr(self, name) for name in Node.__slots__} | changes)
         return node
 
     def without_inputs(self) -> Node:
-        """Returns a node with new outputs that does not hold the inputs."""
+        """Returns a copy with new outputs and without inputs, so that they can be freed."""
         node = self.changed(inputs=())
         node._set(outputs=tuple(Tensor(node, y.index, y.spec) for y in self.outputs))
         return node
 
     def extended(self, op: Op, specs: Sequence[Spec]) -> Node:
-        """Returns a node with another op, which makes more: its outputs are those of
-        this node, and new ones.
+        """Returns a copy with another op that has further outputs.
+
+        Args:
+          op: computes the outputs of this node, and then the further ones.
+          specs: of the further outputs.
         """
         node = self.changed(op=op)
-        extra = enumerate(specs, start=len(self.outputs))
-        node._set(outputs=(*self.outputs, *(Tensor(node, i, s) for i, s in extra)))
+        start = len(self.outputs)
+        extra = [Tensor(node, start + i, spec) for i, spec in enumerate(specs)]
+        node._set(outputs=(*self.outputs, *extra))
         return node
 
     @property
     def mesh(self) -> Mesh | None:
-        """Its mesh: where none was known, that of the function around, once it is."""
-        return self.owner.mesh if self._mesh is None and self.owner else self._mesh
+        """Its mesh. If none was known when it was recorded: that of the function, once
+        known.
+        """
+        if self._mesh is None and self.owner:
+            mesh: Mesh | None = self.owner.mesh
+            return mesh
+        return self._mesh
 
     @property
     def layout(self) -> Layout:
-        """The rules for what it makes."""
+        """The layout of its outputs."""
         assert self.mesh is not None
         return self.mesh.layout_in(self.region)
 
 
 class ShardedValue(NamedTuple):
-    """The value of an eager tensor: where it lies, and a TensorFlow tensor for each
-    position.
+    """The value of an eager tensor: its placement, and a TensorFlow tensor, a shard, for
+    each mesh position.
     """
 
     placement: Placement
@@ -194,13 +203,13 @@ class Tensor(Operators):
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh; None while the function being traced has met no tensor that knows
-        it.
+        """The mesh; None while a function is recorded and no tensor or variable in it has
+        given the mesh yet.
         """
         return self.node.mesh
 
     def numpy(self) -> Any:
-        """Returns the whole tensor as a numpy array (eager only)."""
+        """Returns the global array. Raises NoValueError for a recorded tensor."""
         if self.sharded_value is None:
             raise NoValueError(
                 explain_error(
@@ -217,9 +226,7 @@ class Tensor(Operators):
         return self.numpy() if dtype is None else self.numpy().astype(dtype)
 
     def __tf_tensor__(self, dtype: Any = None, name: str | None = None) -> Any:
-        """Keeps TensorFlow from dropping the names: `tf_array * tensor` ends in an
-        error of meshtf.
-        """
+        """Raises TypeError: TensorFlow would drop the names, as in `tf_array * tensor`."""
         raise TypeError(
             f"{self.dtype} {self.shape!r} has named dimensions: TensorFlow ops take "
             "x.numpy(); or write mtf.slicewise."
@@ -235,7 +242,7 @@ class Tensor(Operators):
         if self.sharded_value is None:
             raise NoValueError(
                 explain_error(
-                    "Python needs the truth of a recorded tensor, which has no value "
+                    "Python needs the boolean value of a recorded tensor, which has no value "
                     "yet.",
                     tensor=repr(self),
                     **{"made by": self.node.source},
@@ -258,37 +265,37 @@ class Tensor(Operators):
         return OPERATORS["not_equal"](self, other)
 
     def __repr__(self) -> str:
-        what = f"{self.dtype} {self.shape!r}"
+        spec = f"{self.dtype} {self.shape!r}"
         if self.sharded_value is None:
-            return f"<mtf.Tensor {what}>"
-        value = (
-            f"\n{self.numpy()}" if self.sharded_value.values else ""
-        )  # none on an abstract mesh
-        return f"<mtf.Tensor {what} {self.sharded_value.placement}{value}>"
+            return f"<mtf.Tensor {spec}>"
+        placement = self.sharded_value.placement
+        if not self.sharded_value.values:  # on an abstract mesh
+            return f"<mtf.Tensor {spec} {placement}>"
+        return f"<mtf.Tensor {spec} {placement}\n{self.numpy()}>"
 
     __hash__ = object.__hash__
 
 
 def tensor_of_value(
     spec: Spec,
-    held: ShardedValue,
+    sharded_value: ShardedValue,
     mesh: Mesh,
     gradient_rule: tuple[Any, int] | None = None,
     owner: object = None,
 ) -> Tensor:
-    """Returns an eager tensor that no op made: the result of a function, or its
-    argument.
+    """Returns an eager tensor with a value: an argument of a function, or its result.
 
     Args:
       spec: its shape and data type.
-      held: its value.
-      mesh: where that lies.
-      gradient_rule: what its gradients are by, and which of the rule's results it is.
-      owner: the executor in whose gradients it takes part.
+      sharded_value: its value.
+      mesh: its mesh.
+      gradient_rule: the rule for gradients, and the index of its result; default: it has
+        no gradients.
+      owner: the executor whose gradients go through the tensor.
     """
-    around = Context(gradient_rule=gradient_rule)
-    node = Node(Op(), (), (), mesh, Source("function", "", 0), around, owner)
-    # The node does not refer to the tensor, which goes when it is unused.
+    context = Context(gradient_rule=gradient_rule)
+    node = Node(Op(), (), (), mesh, Source("function", "", 0), context, owner)
+    # The node does not refer to the tensor, so that the tensor is freed once unused.
     tensor = Tensor(node, 0, spec)
-    tensor.sharded_value = held
+    tensor.sharded_value = sharded_value
     return tensor

@@ -29,7 +29,7 @@ CONSTRUCTS = (
     Mutant(
         "a user's gradient runs once for each result",
         GRADIENTS,
-        "_Backward.step",
+        "_BackwardPass.step",
         "all(dy is None for dy in dys) or node.gradient_rule in self.applied_rules",
         "all(dy is None for dy in dys)",
         TEST_CUSTOM,
@@ -37,8 +37,8 @@ CONSTRUCTS = (
     Mutant(
         "a user's gradient is forgotten in a second run",
         GRADIENTS,
-        "_Backward._second_rule",
-        "rules[old.gradient_rule], old.result_index",
+        "_BackwardPass._recomputed_rule",
+        "rules[rule], old.result_index",
         "None",
         TEST_CUSTOM,
     ),
@@ -46,7 +46,7 @@ CONSTRUCTS = (
         "arguments of a user's gradient alone have no cotangent",
         "meshtf.graph.control_flow.body",
         "dependencies",
-        "(*before, *node.gradient_rule.inputs, *node.gradient_rule.intermediates)",
+        "(*before, *rule.inputs, *rule.intermediates)",
         "before",
         TEST_CUSTOM,
     ),
@@ -69,7 +69,7 @@ CONSTRUCTS = (
     Mutant(
         "the loop of a gradient goes forwards",
         LOOP,
-        "_Reversed._run",
+        "_BackwardLoop._run",
         "not self.loop.reverse",
         "self.loop.reverse",
         TEST_CARRIES,

@@ -1,16 +1,16 @@
-"""Bodies: pieces of a program that loops and branches run, recorded once.
+"""Bodies of loops, branches and calls: graphs inside a graph, recorded once.
 
-    body = record_body(fn, specs)       # fn takes tensors that stand for what it will be given
-    body.results, body.captures         # and what it uses from outside
+    body = record_body(fn, specs)       # calls fn with one symbolic tensor for each spec
+    body.results, body.captures         # captures: tensors from outside that fn uses
 
-Variables are read outside, once, so a body is a function of its arguments and captures
-alone.
+Variables are read outside, once, so a body is a pure function of its arguments and
+captures.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
@@ -24,7 +24,7 @@ from meshtf.graph.tensor import Node, Source, Tensor
 
 @dataclasses.dataclass(frozen=True)
 class BodyArgument(Op):
-    """What a body is given each time it runs; never run itself."""
+    """The op of a body's argument. It never runs: each run of the body gets a value."""
 
     spec: Spec
 
@@ -33,24 +33,35 @@ class BodyArgument(Op):
 
 
 class BodyGraph(Graph):
-    """Records a body. Reads go to the graph around it; what writes is refused."""
+    """The graph that a body is recorded in. Reads of variables go to the outer graph;
+    ops with effects are refused.
 
-    def __init__(self, around: Graph) -> None:
-        super().__init__(around.mesh)
-        self.outer = around
-        self.backwards: dict[Any, Any] = {}  # of bodies that are called: see `call`
-        self.keeping: dict[Any, Any] = {}
+    Attributes:
+      outer: the graph that the body belongs to.
+      backward_bodies: of a body that is called, the backward body for each set of
+        results with cotangents: see `call`.
+      bodies_with_residuals: of a body that is called, the body that also returns its
+        residuals.
+    """
+
+    def __init__(self, outer: Graph) -> None:
+        super().__init__(outer.mesh)
+        self.outer = outer
+        self.backward_bodies: dict[Any, Any] = {}
+        self.bodies_with_residuals: dict[Any, Any] = {}
 
     def find(self, op: ReadOp) -> Node | None:
-        """Returns an earlier read of the same variable, outside."""
+        """Returns an earlier read of the same variable in the outer graph."""
         return self.outer.find(op)
 
     def recorder_of(self, op: Op) -> Graph:
-        """Returns the graph that nodes of an op go to: reads go to the one around."""
-        return self.outer.recorder_of(op) if isinstance(op, ReadOp) else self
+        """Returns the graph that records nodes of an op: the outer one for reads."""
+        if isinstance(op, ReadOp):
+            return self.outer.recorder_of(op)
+        return self
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
-        """Records a node, and returns its outputs. Raises PlanError if it writes."""
+        """Records a node, and returns its outputs. Raises PlanError if it has an effect."""
         if isinstance(node.op, EffectOp):
             raise PlanError(
                 explain_error(
@@ -65,29 +76,36 @@ class BodyGraph(Graph):
         self.nodes.append(node)
         return node.outputs
 
-    def given(self, spec: Spec) -> Tensor:
-        """Returns a tensor that stands for what the body will be given."""
-        source = Source.of_caller()
-        node = Node(BodyArgument(spec), (), (spec,), self.mesh, source, current(), self)
+    def new_argument(self, spec: Spec) -> Tensor:
+        """Returns a symbolic tensor, to be an argument of a body of this graph."""
+        op = BodyArgument(spec)
+        node = Node(op, (), (spec,), self.mesh, Source.here(), current(), self)
         return node.outputs[0]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """What a loop or branch runs: nodes that make `results` from `arguments` and
-    `captures`.
+    """What a loop, branch or call runs: nodes that compute `results` from `arguments`
+    and `captures`.
+
+    Attributes:
+      graph: the graph that the nodes are recorded in.
+      arguments: symbolic tensors; each run gives them values.
+      recorded_nodes: the nodes as they were recorded, in order.
+      results: tensors of the nodes, arguments or captures.
+      captures: tensors from outside that nodes use, or that are results.
     """
 
     graph: BodyGraph
     arguments: tuple[Tensor, ...]
-    recorded: tuple[Node, ...]
+    recorded_nodes: tuple[Node, ...]
     results: tuple[Tensor, ...]
     captures: tuple[Tensor, ...]
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes; of one that was replaced, the latest."""
-        return tuple(latest(node) for node in self.recorded)
+        """The nodes, each as it is after replacements (see `Graph.replace`)."""
+        return tuple(latest(node) for node in self.recorded_nodes)
 
     @staticmethod
     def of(
@@ -96,34 +114,33 @@ class Body:
         nodes: Sequence[Node],
         results: Sequence[Tensor],
     ) -> Body:
-        """Returns a body of the nodes that the results need, with what they use from
-        outside.
+        """Returns a body with those of `nodes` that the results need, and with the
+        tensors from outside as captures.
         """
         nodes = required_nodes(nodes, results)
-        made = {*arguments, *(y for n in nodes for y in n.outputs)}
-        used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *results))
-        return Body(
-            graph,
-            tuple(arguments),
-            tuple(nodes),
-            tuple(results),
-            tuple(x for x in used if x not in made),
-        )
+        inner_tensors = {*arguments, *outputs_of_nodes(nodes)}
+        used = used_tensors(nodes, results)
+        captures = tuple(x for x in used if x not in inner_tensors)
+        return Body(graph, tuple(arguments), tuple(nodes), tuple(results), captures)
 
     @property
     def flops(self) -> int:
         """The floating-point operations of one run."""
-        return sum(n.op.flops(*(x.spec for x in n.inputs)) for n in self.nodes)
+        total = 0
+        for node in self.nodes:
+            total += node.op.flops(*(x.spec for x in node.inputs))
+        return total
 
 
-def check_body_inputs(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
-    """Refuses what differs from what a body was recorded for, if only in the order of
-    dimensions.
+def check_body_inputs(formal: Sequence[Tensor], actual: Sequence[Spec]) -> None:
+    """Checks inputs of a body against the tensors that it was recorded with.
+
+    The order of dimensions must be the same, too.
 
     Raises:
       ShapeError: a shape or data type differs.
     """
-    for x, spec in zip(formal, given, strict=True):
+    for x, spec in zip(formal, actual, strict=True):
         if x.spec != spec:
             raise ShapeError(
                 f"a body that was recorded for {x.dtype} {x.shape!r} is given "
@@ -132,38 +149,57 @@ def check_body_inputs(formal: Sequence[Tensor], given: Sequence[Spec]) -> None:
 
 
 def dependencies(node: Node) -> tuple[Tensor, ...]:
-    """Returns the tensors that must be there before a node runs, or that its rule
-    needs.
+    """Returns the tensors that a node needs: its inputs, the tensor that it waits for,
+    and those that its custom gradient rule reads.
     """
-    before = node.inputs if node.wait_for is None else (*node.inputs, node.wait_for)
-    return (
-        before
-        if node.gradient_rule is None
-        else (*before, *node.gradient_rule.inputs, *node.gradient_rule.intermediates)
-    )
+    before = node.inputs
+    if node.wait_for is not None:
+        before = (*before, node.wait_for)
+    rule = node.gradient_rule
+    return before if rule is None else (*before, *rule.inputs, *rule.intermediates)
+
+
+def outputs_of_nodes(nodes: Iterable[Node]) -> list[Tensor]:
+    """Returns the outputs of all nodes, in order."""
+    return [y for node in nodes for y in node.outputs]
+
+
+def used_tensors(
+    nodes: Iterable[Node], results: Iterable[Tensor]
+) -> dict[Tensor, None]:
+    """Returns the dependencies of nodes, and the results, each once and in order: an
+    ordered set, as the keys of a dict.
+    """
+    used: dict[Tensor, None] = {}
+    for node in nodes:
+        used.update(dict.fromkeys(dependencies(node)))
+    used.update(dict.fromkeys(results))
+    return used
 
 
 def required_nodes(nodes: Sequence[Node], results: Sequence[Tensor]) -> list[Node]:
-    """Returns those nodes that the results need, in their order."""
-    wanted = {latest(t.node) for t in results}
-    kept = []
+    """Returns the nodes that the results depend on, in the given order."""
+    required = {latest(result.node) for result in results}
+    remaining = []
     for node in map(latest, reversed(nodes)):
-        if node in wanted:
-            kept.append(node)
-            wanted.update(latest(x.node) for x in dependencies(node))
-    return kept[::-1]
+        if node in required:
+            remaining.append(node)
+            required.update(latest(x.node) for x in dependencies(node))
+    return remaining[::-1]
 
 
 def invariant_nodes(body: Body) -> list[Node]:
-    """Returns the nodes that do the same in each run, such as casts of captures."""
-    varies = {*body.arguments}
-    same = []
+    """Returns the nodes that depend on no argument, such as casts of captures: they
+    compute the same in each run.
+    """
+    varying = {*body.arguments}
+    invariant = []
     for node in body.nodes:
-        if any(x in varies for x in dependencies(node)):
-            varies.update(node.outputs)
+        if any(x in varying for x in dependencies(node)):
+            varying.update(node.outputs)
         else:
-            same.append(node)
-    return same
+            invariant.append(node)
+    return invariant
 
 
 def record_body(
@@ -174,27 +210,27 @@ def record_body(
     """Records fn, which takes a tensor for each spec and returns tensors.
 
     Args:
-      fn: what the body does.
+      fn: computes the results of the body from its arguments.
       specs: of its arguments.
-      recorder: the kind of graph that its nodes go to.
+      recorder: the class of graph that its nodes are recorded in.
 
     Raises:
-      PlanError: fn has an effect, or nothing tells yet on which mesh it runs.
+      PlanError: fn has an effect, or the mesh is not known yet.
     """
-    around = current_executor()
-    assert isinstance(around, Graph)
-    if around.mesh is None:
+    outer = current_executor()
+    assert isinstance(outer, Graph)
+    if outer.mesh is None:
         raise PlanError(
             explain_error(
                 "a loop or branch must know its mesh, and no tensor of this function "
-                "tells it so far.",
-                **{"from": Source.of_caller()},
+                "has one so far.",
+                **{"from": Source.here()},
                 way_out="Write @mtf.function(mesh=mesh, ...).",
             )
         )
-    graph = recorder(around)
+    graph = recorder(outer)
     with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
-        arguments = [graph.given(spec) for spec in specs]
+        arguments = [graph.new_argument(spec) for spec in specs]
         results = fn(*arguments)
     return Body.of(graph, arguments, graph.nodes, results)
 
@@ -202,13 +238,17 @@ def record_body(
 def record_on_body(
     body: Body, fn: Callable[[], Sequence[Any]]
 ) -> tuple[list[Node], list[Any]]:
-    """Records what fn makes of a body's tensors; returns the new nodes and fn's
-    results.
+    """Calls fn, which applies ops to tensors of a body, such as gradients.
+
+    The body itself does not change.
+
+    Returns:
+      (the nodes that fn recorded, its results).
     """
     graph = body.graph
-    before = len(graph.nodes)
+    num_before = len(graph.nodes)
     with executing(graph), context(recompute_group=None, wait_for=None, primals=()):
         results = list(fn())
-    made = graph.nodes[before:]
-    del graph.nodes[before:]
-    return made, results
+    new_nodes = graph.nodes[num_before:]
+    del graph.nodes[num_before:]
+    return new_nodes, results

@@ -1,8 +1,9 @@
-"""Branches: one of two bodies runs, and all devices take the same one.
+"""Branches: one of two bodies runs, the same one on all devices.
 
 Example:
 
-    apply_all(Branch(then, otherwise), predicate, *then.captures, *otherwise.captures)
+    branch = Branch(then, otherwise)
+    apply_all(branch, predicate, *then.captures, *otherwise.captures)
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from meshtf.names import has_gradient
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Branch(ControlFlowOp):
-    """Runs `then` where the first input is true, else `otherwise`; both give the same
+    """Runs `then` if the predicate is true, else `otherwise`. Their results have the same
     specs.
 
     Inputs are the predicate, the captures of `then`, and those of `otherwise`.
@@ -33,9 +34,10 @@ class Branch(ControlFlowOp):
     otherwise: Body
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
+        specs = [result.spec for result in self.then.results]
         check_body_inputs((*self.then.captures, *self.otherwise.captures), xs[1:])
-        check_body_inputs(self.otherwise.results, [r.spec for r in self.then.results])
-        return tuple(r.spec for r in self.then.results)
+        check_body_inputs(self.otherwise.results, specs)
+        return tuple(specs)
 
     def flops(self, *xs: Spec) -> int:
         return max(self.then.flops, self.otherwise.flops)
@@ -45,42 +47,47 @@ class Branch(ControlFlowOp):
         return self.then, self.otherwise
 
     def captures(self, xs: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Returns the inputs that are captures of each body."""
+        """Returns the inputs that are captures of `then`, and of `otherwise`."""
         middle = 1 + len(self.then.captures)
         return xs[1:middle], xs[middle:]
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
-        """Each body of the gradient computes its forward body again, and makes zeros
-        for what the other one has gradients by; what neither has gradients by has
-        none."""
+        """Returns the outputs of a branch on the same predicate.
+
+        Each of its bodies recomputes the forward body, and returns the cotangents of the
+        captures of both: zeros for those of the other body. A capture without a
+        cotangent in either has None.
+        """
         dys = dy if isinstance(dy, tuple) else (dy,)
-        halves = [branch_gradient(body, dys) for body in self.bodies]
-        found = [(half, x) for half in halves for x in half.cotangents]
-        bodies, inputs = [], []
-        for half, own in zip(halves, self.captures(xs)):
-            bodies.append(_gradient_body(half, found))
-            outside = {**dict(zip(half.forward.captures, own)), **half.outer_cotangents}
-            inputs += [outside.get(x, x) for x in bodies[-1].captures]
-        made = (
-            apply_all(Branch(*bodies), xs[0], *inputs, mesh=xs[0].mesh) if found else ()
-        )
-        cotangents = dict(zip(found, made))
-        return [
-            None,
-            *(
-                cotangents.get((half, x))
-                for half in halves
-                for x in half.forward.captures
-            ),
-        ]
+        branches = [branch_gradient(body, dys) for body in self.bodies]
+        targets = []
+        for branch in branches:
+            targets += [(branch, x) for x in branch.cotangents]
+        cotangents: dict[Any, Tensor] = {}
+        if targets:
+            bodies = [_gradient_body(branch, targets) for branch in branches]
+            inputs: list[Tensor] = []
+            for branch, body, values in zip(branches, bodies, self.captures(xs)):
+                inputs += branch.captured_values(body, values)
+            op = Branch(*bodies)
+            outputs = apply_all(op, xs[0], *inputs, mesh=xs[0].mesh)
+            cotangents = dict(zip(targets, outputs))
+        result: list[Tensor | None] = [None]  # of the predicate
+        for branch in branches:
+            result += [cotangents.get((branch, x)) for x in branch.forward.captures]
+        return result
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BranchGradient:
     """The gradient of one branch, as nodes on the tensors of its body.
 
-    `cotangents` are those of the captures that have one; `given` what the body takes
-    for the cotangents of its results, and what these are outside.
+    Attributes:
+      forward: the forward body.
+      nodes: the nodes of the gradient.
+      cotangents: of those captures that have one.
+      outer_cotangents: for each cotangent of a result of the body, a symbolic tensor,
+        the tensor outside that it is.
     """
 
     forward: Body
@@ -88,12 +95,26 @@ class BranchGradient:
     cotangents: dict[Tensor, Tensor]
     outer_cotangents: dict[Tensor, Tensor]
 
-    def body(self, results: Sequence[Tensor], more: Sequence[Node] = ()) -> Body:
-        """Returns a body that computes the forward body again, and results of it or of
-        more nodes.
+    def body(self, results: Sequence[Tensor], extra_nodes: Sequence[Node] = ()) -> Body:
+        """Returns a body that recomputes the forward body, and computes `results`.
+
+        Args:
+          results: tensors of the forward body, of the gradient or of extra nodes.
+          extra_nodes: further nodes, recorded on the forward body.
         """
-        nodes = [*self.forward.nodes, *self.nodes, *more]
+        nodes = [*self.forward.nodes, *self.nodes, *extra_nodes]
         return Body.of(self.forward.graph, (), nodes, results)
+
+    def captured_values(self, body: Body, values: Sequence[Tensor]) -> list[Tensor]:
+        """Returns the inputs for the captures of a body of this gradient.
+
+        Args:
+          body: the body.
+          values: the inputs for the captures of the forward body.
+        """
+        outer = dict(zip(self.forward.captures, values))
+        outer.update(self.outer_cotangents)
+        return [outer.get(x, x) for x in body.captures]
 
 
 def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
@@ -103,43 +124,38 @@ def branch_gradient(body: Body, dys: Sequence[Tensor | None]) -> BranchGradient:
       body: the forward body.
       dys: the cotangent of each of its results, or None.
     """
-    pairs = [
-        (r, body.graph.given(r.spec), dy)
-        for r, dy in zip(body.results, dys)
-        if dy is not None
-    ]
+    results = []
+    seeds: dict[Tensor, Tensor] = {}
+    for result, dy in zip(body.results, dys):
+        if dy is not None:
+            results.append(result)
+            seeds[body.graph.new_argument(result.spec)] = dy
     captures = [x for x in body.captures if has_gradient(x.dtype)]
 
     def backward() -> list[Tensor | None]:
-        return gradients_within(
-            set(body.nodes),
-            [r for r, _, _ in pairs],
-            captures,
-            [d for _, d, _ in pairs],
-        )
+        return gradients_within(set(body.nodes), results, captures, list(seeds))
 
-    nodes, made = record_on_body(body, backward)
-    return BranchGradient(
-        body,
-        tuple(nodes),
-        {x: dx for x, dx in zip(captures, made) if dx is not None},
-        {d: dy for _, d, dy in pairs},
-    )
+    nodes, dxs = record_on_body(body, backward)
+    cotangents = {x: dx for x, dx in zip(captures, dxs) if dx is not None}
+    return BranchGradient(body, tuple(nodes), cotangents, seeds)
 
 
 def _gradient_body(
-    half: BranchGradient, found: Sequence[tuple[BranchGradient, Tensor]]
+    branch: BranchGradient, targets: Sequence[tuple[BranchGradient, Tensor]]
 ) -> Body:
-    """Returns what makes the cotangents of all captures: zeros for those of the other
-    branch.
+    """Returns the body that computes the cotangents of all targets.
+
+    Args:
+      branch: the gradient of one branch.
+      targets: captures with a cotangent, each with the branch that captures it; the
+        cotangents of those of the other branch are zeros.
     """
 
-    def zeros() -> list[Tensor]:
-        return [OPERATORS["zeros_like"](x) for owner, x in found if owner is not half]
+    def cotangents() -> list[Tensor]:
+        return [
+            branch.cotangents[x] if owner is branch else OPERATORS["zeros_like"](x)
+            for owner, x in targets
+        ]
 
-    nodes, made = record_on_body(half.forward, zeros)
-    others = iter(made)
-    return half.body(
-        [half.cotangents[x] if owner is half else next(others) for owner, x in found],
-        nodes,
-    )
+    nodes, results = record_on_body(branch.forward, cotangents)
+    return branch.body(results, nodes)

@@ -1,8 +1,7 @@
-"""Calls: a body that is recorded and planned once, and runs at several places of a
-program.
+"""Calls: a body that is recorded and planned once, and runs several times in a program.
 
-A pipeline calls the body of each stage once for each microbatch, and so its backward
-body.
+A pipeline calls the body of each stage chunk once for each microbatch, and so it does
+the backward body.
 
     ys = apply_all(Call(body), *arguments, *body.captures)
 """
@@ -19,10 +18,11 @@ from meshtf.graph.context import context
 from meshtf.graph.control_flow.body import (
     Body,
     check_body_inputs,
-    dependencies,
     invariant_nodes,
+    outputs_of_nodes,
     record_on_body,
     required_nodes,
+    used_tensors,
 )
 from meshtf.graph.op import Spec
 from meshtf.graph.op_kinds import ControlFlowOp
@@ -33,34 +33,38 @@ from meshtf.names import accumulation_dtype, has_gradient
 
 
 class CallId(NamedTuple):
-    """Which call it is, to people who read plans and profiles."""
+    """Identifies a call of a pipeline in plans and profiles."""
 
-    chunk: int = 0
-    microbatch: int = 0  # of the microbatch
+    chunk: int = 0  # index of the pipeline stage chunk
+    microbatch: int = 0
     backward: bool = False
 
     @property
     def label(self) -> str:
-        """What is called, such as "forward.2"."""
+        """The name of the body that is called, such as "forward.2"."""
         return f"{'backward' if self.backward else 'forward'}.{self.chunk}"
 
 
-_FIRST = CallId()
+_DEFAULT_ID = CallId()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Call(ControlFlowOp):
-    """Runs a body; inputs are its arguments and captures. `wait_for`: what has to be
-    there before.
+    """Runs a body. Inputs are its arguments and captures.
+
+    Attributes:
+      body: what runs.
+      wait_for: tensors before which it must not run (control dependencies).
+      call_id: names the call in plans and profiles.
     """
 
     body: Body
     wait_for: tuple[Tensor, ...] = ()
-    call_id: CallId = _FIRST
+    call_id: CallId = _DEFAULT_ID
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         check_body_inputs((*self.body.arguments, *self.body.captures), xs)
-        return tuple(r.spec for r in self.body.results)
+        return tuple(result.spec for result in self.body.results)
 
     def flops(self, *xs: Spec) -> int:
         return self.body.flops
@@ -75,44 +79,59 @@ class Call(ControlFlowOp):
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         dys = dy if isinstance(dy, tuple) else (dy,)
-        node = latest((y[0] if isinstance(y, tuple) else y).node)
-        there = tuple(k for k, d in enumerate(dys) if d is not None)
-        backward = _shared_backward(self.body, there)
-        keeping = backward.with_residuals(self.body)
-        extra = [r.spec for r in keeping.results[len(node.outputs) :]]
-        if extra:
-            op = dataclasses.replace(self, body=keeping)
-            node = node.owner.replace(node, op, extra)
-        outside = dict(zip((*keeping.arguments, *keeping.captures), xs))
-        outside.update(zip(keeping.results, node.outputs))
-        sums = [
-            OPERATORS["zeros"](outside[x].mesh, x.shape, accumulation_dtype(x.dtype))
+        ys = y if isinstance(y, tuple) else (y,)
+        with_cotangent = tuple(k for k, d in enumerate(dys) if d is not None)
+        backward = _shared_backward_body(self.body, with_cotangent)
+        body, outputs = self._with_residuals(latest(ys[0].node), backward)
+        outer = dict(zip((*body.arguments, *body.captures), xs))
+        outer.update(zip(body.results, outputs))
+        zeros = [
+            OPERATORS["zeros"](outer[x].mesh, x.shape, wide(x.dtype))
             for x in backward.captures
         ]
-        made = call(
+        residuals = [outer[x] for x in backward.residuals]
+        dxs = call(
             backward.body,
-            [
-                *(outside[x] for x in backward.residuals),
-                *(dys[k] for k in there),
-                *sums,
-            ],
-            captures=outside,
+            [*residuals, *(dys[k] for k in with_cotangent), *zeros],
+            captures=outer,
             call_id=self.call_id._replace(backward=True),
         )
-        found = dict(zip((*backward.arguments, *backward.captures), made))
+        cotangents = dict(zip((*backward.arguments, *backward.captures), dxs))
         for x in backward.captures:
-            found[x] = OPERATORS["cast"](found[x], x.dtype)
-        return [found.get(x) for x in (*self.body.arguments, *self.body.captures)]
+            cotangents[x] = OPERATORS["cast"](cotangents[x], x.dtype)
+        inputs = (*self.body.arguments, *self.body.captures)
+        return [cotangents.get(x) for x in inputs]
+
+    def _with_residuals(
+        self, node: Node, backward: BackwardBody
+    ) -> tuple[Body, tuple[Tensor, ...]]:
+        """Makes the forward call return the residuals of its backward body as well.
+
+        Returns:
+          (the body that is called now, the outputs of the call).
+        """
+        body = backward.with_residuals(self.body)
+        extra_specs = [r.spec for r in body.results[len(node.outputs) :]]
+        if extra_specs:
+            op = dataclasses.replace(self, body=body)
+            node = node.owner.replace(node, op, extra_specs)
+        return body, node.outputs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BackwardBody:
-    """The backward body of a body, and what it takes.
+    """The backward body of a body, with the meaning of its arguments and results.
 
-    Its arguments are `kept`, tensors of the forward body, the cotangents of results,
-    and sums so far of the cotangents of `captures`. Its results are the cotangents of
-    `arguments`, and the new sums. Sums of half floats are float32: those of many
-    microbatches would stop growing.
+    Its arguments are the residuals, the cotangents of results, and the sums so far of
+    the cotangents of captures. Its results are the cotangents of arguments, and the new
+    sums. Sums of half floats are float32: over many microbatches they stop growing in
+    their own type.
+
+    Attributes:
+      body: the backward body.
+      residuals: tensors of the forward body that it reads.
+      arguments: those arguments of the forward body that have cotangents.
+      captures: those captures of the forward body that have cotangents.
     """
 
     body: Body
@@ -121,18 +140,20 @@ class BackwardBody:
     captures: tuple[Tensor, ...]
 
     def with_residuals(self, body: Body) -> Body:
-        """Returns the forward body with what the backward body takes among
-        its results.
+        """Returns the forward body with the residuals among its results.
+
+        Args:
+          body: the forward body.
         """
-        own = {*body.arguments, *body.results}
-        more = [x for x in self.residuals if x not in own]
-        if not more:
+        available = {*body.arguments, *body.results}
+        extra = [x for x in self.residuals if x not in available]
+        if not extra:
             return body
-        if body not in body.graph.keeping:
-            body.graph.keeping[body] = Body.of(
-                body.graph, body.arguments, body.nodes, [*body.results, *more]
-            )
-        return body.graph.keeping[body]
+        cache = body.graph.bodies_with_residuals
+        if body not in cache:
+            results = [*body.results, *extra]
+            cache[body] = Body.of(body.graph, body.arguments, body.nodes, results)
+        return cache[body]
 
 
 def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
@@ -142,83 +163,118 @@ def backward_body(body: Body, results: Sequence[Tensor]) -> BackwardBody:
       body: the forward body.
       results: those of its results that have cotangents.
     """
-    given = [body.graph.given(r.spec) for r in results]
-    inputs = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
-    same = invariant_nodes(body)  # made again or shared, and not handed on by each call
-    sums: dict[Tensor, Tensor] = {}
-    adds: dict[Node, list[Node]] = {}
+    seeds = [body.graph.new_argument(result.spec) for result in results]
+    targets = [x for x in (*body.arguments, *body.captures) if has_gradient(x.dtype)]
+    # Invariant nodes are computed again by the backward body, or shared: their outputs
+    # are no residuals of each call.
+    invariant = invariant_nodes(body)
+    sums = _Sums(body)
 
     def gradient() -> list[Any]:
-        found = dict(
-            zip(
-                inputs,
-                gradients_within(set(body.nodes), results, inputs, given, set(same)),
-            )
-        )
-        for x in body.captures:
-            made = found.get(x)
-            if made is not None:
-                sums[x] = body.graph.given(Spec(x.shape, accumulation_dtype(x.dtype)))
-                with context(primals=(x,)):
-                    more = OPERATORS["cast"](made, accumulation_dtype(x.dtype))
-                    found[x] = total = sums[x] + more
-                adds.setdefault(made.node, []).extend(
-                    n for n in (more.node, total.node) if n is not made.node
-                )
-        return [found.get(x) for x in inputs]
+        nodes = set(body.nodes)
+        dxs = gradients_within(nodes, results, targets, seeds, set(invariant))
+        return sums.add(dict(zip(targets, dxs)))
 
-    nodes, made = record_on_body(body, gradient)
-    reached = {x: dx for x, dx in zip(inputs, made) if dx is not None}
-    wanted = list(reached.values())
-    nodes = required_nodes([*same, *_at_once(nodes, adds)], wanted)
-    there = {y for n in nodes for y in n.outputs}
-    own = {*body.arguments, *(y for n in body.nodes for y in n.outputs)}
-    used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *wanted))
-    kept = tuple(x for x in used if x in own and x not in there)
+    gradient_nodes, dxs = record_on_body(body, gradient)
+    cotangents = {x: dx for x, dx in zip(targets, dxs) if dx is not None}
+    outputs = list(cotangents.values())
+    nodes = [*invariant, *_moved_up(gradient_nodes, sums.nodes)]
+    nodes = required_nodes(nodes, outputs)
+    computed = {*outputs_of_nodes(nodes)}
+    forward = {*body.arguments, *outputs_of_nodes(body.nodes)}
+    used = used_tensors(nodes, outputs)
+    residuals = tuple(x for x in used if x in forward and x not in computed)
+    arguments = (*residuals, *seeds, *sums.before.values())
     return BackwardBody(
-        Body.of(body.graph, (*kept, *given, *sums.values()), nodes, wanted),
-        kept,
-        tuple(x for x in reached if x not in sums),
-        tuple(sums),
+        Body.of(body.graph, arguments, nodes, outputs),
+        residuals,
+        tuple(x for x in cotangents if x not in sums.before),
+        tuple(sums.before),
     )
 
 
-def _at_once(nodes: Sequence[Node], after: Mapping[Node, Sequence[Node]]) -> list[Node]:
-    """Returns nodes with some right after others, so that what these make need not be
-    held.
+class _Sums:
+    """Adds the cotangents of captures to sums that are handed on from call to call.
+
+    Attributes:
+      before: for each capture with a cotangent, the argument that is the sum before
+        the call.
+      nodes: for a node that computes such a cotangent, the nodes that add it.
     """
-    later = {n for some in after.values() for n in some}
-    first = [
-        n for node in nodes if node not in later for n in (node, *after.get(node, ()))
-    ]
-    return [*first, *later.difference(first)]
+
+    def __init__(self, body: Body) -> None:
+        self.body = body
+        self.before: dict[Tensor, Tensor] = {}
+        self.nodes: dict[Node, list[Node]] = {}
+
+    def add(self, cotangents: dict[Tensor, Any]) -> list[Any]:
+        """Returns the cotangents, those of captures added to their sums.
+
+        Args:
+          cotangents: of each target, or None.
+        """
+        for x in self.body.captures:
+            dx = cotangents.get(x)
+            if dx is None:
+                continue
+            dtype = wide(x.dtype)
+            self.before[x] = self.body.graph.new_argument(Spec(x.shape, dtype))
+            with context(primals=(x,)):
+                term = OPERATORS["cast"](dx, dtype)
+                total = self.before[x] + term
+            cotangents[x] = total
+            new_nodes = [n for n in (term.node, total.node) if n is not dx.node]
+            self.nodes.setdefault(dx.node, []).extend(new_nodes)
+        return list(cotangents.values())
 
 
-def _shared_backward(body: Body, results: tuple[int, ...]) -> BackwardBody:
-    """Returns the backward body of some results, recorded once for all calls."""
-    key = body, results
-    if key not in body.graph.backwards:
-        body.graph.backwards[key] = backward_body(
-            body, [body.results[k] for k in results]
-        )
-    return body.graph.backwards[key]
+def _moved_up(
+    nodes: Sequence[Node], followers: Mapping[Node, Sequence[Node]]
+) -> list[Node]:
+    """Returns nodes in an order in which each is followed at once by its followers.
+
+    So a cotangent of a capture is added to its sum, and freed, before the next one is
+    computed.
+    """
+    moved: set[Node] = set()
+    for nodes_after in followers.values():
+        moved.update(nodes_after)
+    ordered = []
+    for node in nodes:
+        if node not in moved:
+            ordered.append(node)
+            ordered += followers.get(node, ())
+    return [*ordered, *moved.difference(ordered)]
+
+
+def _shared_backward_body(body: Body, indices: tuple[int, ...]) -> BackwardBody:
+    """Returns the backward body for cotangents of the results at `indices`, recorded
+    once for all calls.
+    """
+    cache = body.graph.backward_bodies
+    key = body, indices
+    if key not in cache:
+        cache[key] = backward_body(body, [body.results[k] for k in indices])
+    return cache[key]
 
 
 def call(
     body: Body,
     arguments: Sequence[Tensor],
-    follows: Sequence[Tensor] = (),
+    wait_for: Sequence[Tensor] = (),
     captures: Mapping[Tensor, Tensor] | None = None,
-    call_id: CallId = _FIRST,
+    call_id: CallId = _DEFAULT_ID,
 ) -> tuple[Tensor, ...]:
-    """Returns the results of a body.
+    """Returns the results of a call of a body.
 
     Args:
-      body: what is called.
-      arguments: what it is given.
-      follows: what has to be there before it runs.
-      captures: by what it uses from outside: what to take for it here; default: itself.
-      which: call it is.
+      body: the body.
+      arguments: the values of its arguments.
+      wait_for: tensors before which it must not run.
+      captures: the values of captures; those that it lacks are taken as they are.
+      call_id: names the call in plans and profiles.
     """
-    taken = [x if captures is None else captures.get(x, x) for x in body.captures]
-    return apply_unchecked(Call(body, tuple(follows), call_id), *arguments, *taken)
+    values = {} if captures is None else captures
+    captured_values = [values.get(x, x) for x in body.captures]
+    op = Call(body, tuple(wait_for), call_id)
+    return apply_unchecked(op, *arguments, *captured_values)

@@ -1,18 +1,21 @@
 """Loops: a body that is recorded once and runs many times, on all devices together.
 
-What a body makes in each turn is a new *state*, is added to a *sum*, or is *stacked*
-along `dim`. The gradient is a loop that goes the other way: it walks along stacks of
-what the forward body made and the backward body needs, carries the cotangents of
-states, and sums those of captures. So a weight that every turn uses has one sum, which
-is reduced over devices once, after the loop.
+An iteration takes the *carries* of the one before and an entry of each *scanned input*.
+Its results are new carries, terms of *sums*, and entries of *stacked outputs*, as those
+of `jax.lax.scan`. The gradient of a loop is a loop in the other direction: it scans the
+residuals that the forward loop stacks, carries the cotangents of carries, and sums those
+of captures. So a weight that every iteration uses has one sum, which is reduced over
+devices once, after the loop.
 
-    apply_all(Loop(body, states=1, rows=1, dim=Dimension("layers", 12)), h, weights, *body.captures)
+    layers = Dimension("layers", 12)
+    loop = Loop(body, num_carries=1, num_scanned=1, dim=layers)
+    apply_all(loop, h, weights, *body.captures)
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, ShapeError, explain_error
@@ -22,10 +25,11 @@ from meshtf.graph.context import context
 from meshtf.graph.control_flow.body import (
     Body,
     check_body_inputs,
-    dependencies,
     invariant_nodes,
+    outputs_of_nodes,
     record_on_body,
     required_nodes,
+    used_tensors,
 )
 from meshtf.graph.op import Spec
 from meshtf.graph.op_kinds import ControlFlowOp
@@ -37,105 +41,136 @@ from meshtf.names import Dimension, Shape, accumulation_dtype, has_gradient
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Loop(ControlFlowOp):
-    """Runs `body` for each row of `dim`, or while `test` holds.
+    """Runs `body` for each entry of `dim`, or while `condition` holds.
 
-    Inputs are the first states, what is walked along `dim`, and the captures of body
-    and test; the body's arguments are the number of the turn, states and rows, its
-    results states, sums and what is stacked; the test's are the number of the turn and
-    states.
+    Inputs are the initial carries, the scanned inputs `[dim, ...]`, and the captures of
+    body and condition. The body's arguments are the index of the iteration, the carries
+    and an entry of each scanned input; its results are the next carries, terms of sums,
+    and entries of stacked outputs. The condition's arguments are the index and the
+    carries.
     """
 
     body: Body
     num_carries: int
     num_scanned: int = 0
     num_sums: int = 0
-    dim: Dimension | None = None  # its size is the number of turns
-    reverse: bool = False  # whether the last row comes first
-    condition: Body | None = None
+    dim: Dimension | None = None  # its size is the number of iterations
+    reverse: bool = False  # whether to scan from the last entry to the first
+    condition: Body | None = None  # of a while loop
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        given = (
-            *xs[: self.num_carries],
-            *(
-                Spec(x.shape.without(self.dim.name), x.dtype)
-                for x in xs[self.num_carries : self.num_carries + self.num_scanned]
-                if self.dim
-            ),
-        )
-        test = () if self.condition is None else self.condition.captures
-        check_body_inputs(
-            (*self.body.arguments[1:], *self.body.captures, *test),
-            (*given, *xs[self.num_carries + self.num_scanned :]),
-        )
-        check_body_inputs(self.body.results[: self.num_carries], xs[: self.num_carries])
-        specs = [r.spec for r in self.body.results]
-        each = self.num_carries + self.num_sums
+        self._check_inputs(xs)
+        specs = [result.spec for result in self.body.results]
+        num_unstacked = self.num_carries + self.num_sums
+        if self.dim is None:
+            return tuple(specs[:num_unstacked])
+        stacked = [stacked_spec(spec, self.dim) for spec in specs[num_unstacked:]]
+        return (*specs[:num_unstacked], *stacked)
+
+    def _check_inputs(self, xs: tuple[Spec, ...]) -> None:
+        """Raises ShapeError if inputs differ from what the bodies were recorded for."""
+        carries, scanned, captures = self.split_inputs(xs)
+        entries: list[Spec] = []
+        if self.dim is not None:
+            dim = self.dim.name
+            entries = [Spec(x.shape.without(dim), x.dtype) for x in scanned]
+        formal = (*self.body.arguments[1:], *self.body.captures)
+        if self.condition is not None:
+            formal = (*formal, *self.condition.captures)
+        check_body_inputs(formal, (*carries, *entries, *captures))
+        check_body_inputs(self.body.results[: self.num_carries], carries)
+
+    def split_inputs(
+        self, xs: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Returns the initial carries, the scanned inputs and the captures."""
+        end_of_scanned = self.num_carries + self.num_scanned
         return (
-            *specs[:each],
-            *(stacked_spec(s, self.dim) for s in specs[each:] if self.dim is not None),
+            xs[: self.num_carries],
+            xs[self.num_carries : end_of_scanned],
+            xs[end_of_scanned:],
         )
 
     def flops(self, *xs: Spec) -> int:
-        return self.body.flops * (1 if self.dim is None else self.dim.size)
+        if self.num_iterations is None:
+            return self.body.flops
+        return self.body.flops * self.num_iterations
 
     @property
     def num_iterations(self) -> int | None:
-        """How often the body runs; None: only a run tells."""
+        """How often the body runs; None where only the run decides."""
         return None if self.dim is None else self.dim.size
 
     @property
     def bodies(self) -> tuple[Body, ...]:
-        return (self.body,) if self.condition is None else (self.condition, self.body)
+        if self.condition is None:
+            return (self.body,)
+        return (self.condition, self.body)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         ys = y if isinstance(y, tuple) else (y,)
         dys = dy if isinstance(dy, tuple) else (dy,)
         if self.condition is not None:
             raise no_gradient_of_while(ys[0].node.source)
-        return _Reversed(self, ys, xs).cotangents(dys)
+        return _BackwardLoop(self, ys, xs).cotangents(dys)
 
 
 def no_gradient_of_while(source: Source) -> PlanError:
-    """Returns the error of whoever asks for the gradient of a while loop."""
+    """Returns the error for the gradient of a while loop."""
     return PlanError(
         explain_error(
-            "a while loop has no gradient: how often it turns is not known beforehand.",
+            "a while loop has no gradient: the number of its iterations is not known in advance.",
             **{"from": source},
-            way_out="Use mtf.scan with a fixed number of turns, or mtf.stop_gradient "
+            way_out="Use mtf.scan with a fixed number of iterations, or mtf.stop_gradient "
             "around it.",
         )
     )
 
 
 def unused_dim_name(body: Body, name: str) -> str:
-    """Returns a name for the dimension that a loop walks along: another one if the body
-    has it.
+    """Returns `name` for the dimension that a loop scans, or "." + name if a tensor of
+    the body has that dimension.
 
-    The loop of the gradient stacks what the body makes, so no tensor in the body may
-    have the name.
+    The backward loop stacks tensors of the body along the dimension, so none of them may
+    have it already.
     """
-    used = set(_names(body))
+    used = set(_dim_names(body))
     while name in used:
-        name = "." + name  # as factors that an op uses up: nobody writes such a name
+        name = "." + name  # the prefix of names that ops make: users write no such name
     return name
 
 
-def _names(body: Body) -> Iterator[str]:
-    for x in (*body.arguments, *(y for node in body.nodes for y in node.outputs)):
-        yield from x.shape.names
-    for op in (node.op for node in body.nodes):
+def _dim_names(body: Body) -> Iterator[str]:
+    """Yields the names of all dimensions in a body and in the bodies inside it."""
+    tensors = [*body.arguments]
+    for node in body.nodes:
+        tensors += node.outputs
+    for tensor in tensors:
+        yield from tensor.shape.names
+    for node in body.nodes:
+        op = node.op
         if isinstance(op, Loop) and op.dim is not None:
             yield op.dim.name
-        for inner in op.bodies if isinstance(op, ControlFlowOp) else ():
-            yield from _names(inner)
+        if isinstance(op, ControlFlowOp):
+            for inner in op.bodies:
+                yield from _dim_names(inner)
 
 
 def stacked_spec(spec: Spec, dim: Dimension, source: Source | None = None) -> Spec:
-    """Returns what a stack of `dim` such tensors is. Raises ShapeError."""
+    """Returns the spec `[dim, *spec.shape]` of a stacked output.
+
+    Args:
+      spec: of one entry.
+      dim: the dimension to stack along.
+      source: the user's line for the error; default: the error names none.
+
+    Raises:
+      ShapeError: the entry has a dimension of that name already.
+    """
     if dim.name in spec.shape:
         raise ShapeError(
             explain_error(
-                f'a loop stacks along "{dim.name}", but within it there is a '
+                f'a loop stacks along "{dim.name}", but its body has a '
                 f"{spec.shape!r} already.",
                 **({} if source is None else {"from": source}),
                 way_out="Give the loop another dim=, or rename the dimension in the "
@@ -145,142 +180,182 @@ def stacked_spec(spec: Spec, dim: Dimension, source: Source | None = None) -> Sp
     return Spec(Shape([dim, *spec.shape]), spec.dtype)
 
 
-def _cast(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
-    """Returns the cotangent of x as a data type; a node that is made for it lies where
-    x does.
-    """
+def _cast_cotangent(dx: Tensor, dtype: str, x: Tensor) -> Tensor:
+    """Returns the cotangent of x, cast to a data type, in the placement of x."""
     with context(primals=(x,)):
         return OPERATORS["cast"](dx, dtype)
 
 
-class _Reversed:
-    """Builds the loop of a loop's gradient."""
+class _BackwardLoop:
+    """Builds the loop that computes the gradient of a loop.
+
+    The dicts map a tensor of the body to the tensor outside of the loop which it is an
+    entry, an initial value or a capture of.
+
+    Attributes:
+      scanned: for each argument of the backward body that is an entry, the stacked
+        tensor: scanned inputs, residuals, cotangents of stacked outputs.
+      carried: for the cotangents of carries, their initial values.
+      captured: for each tensor from outside, its value: captures of the forward body,
+        cotangents of sums.
+    """
 
     def __init__(self, loop: Loop, ys: Sequence[Tensor], xs: Sequence[Tensor]) -> None:
-        self.loop, self.body, self.ys = loop, loop.body, ys
-        _, *formal = loop.body.arguments
-        self.states, self.rows = formal[: loop.num_carries], formal[loop.num_carries :]
-        # What stands for what: of each tensor in the body, the one outside.
-        self.walked = dict(
-            zip(self.rows, xs[loop.num_carries : loop.num_carries + loop.num_scanned])
-        )
-        self.captured = dict(
-            zip(loop.body.captures, xs[loop.num_carries + loop.num_scanned :])
-        )
-        self.inputs = (*formal, *loop.body.captures)
+        self.loop = loop
+        self.body = loop.body
+        self.ys = ys
+        self.carries = loop.body.arguments[1 : 1 + loop.num_carries]
+        self.entries = loop.body.arguments[1 + loop.num_carries :]
+        _, scanned, captures = loop.split_inputs(xs)
+        self.scanned = dict(zip(self.entries, scanned))
+        self.captured = dict(zip(loop.body.captures, captures))
+        self.carried: dict[Tensor, Tensor] = {}
+        self.inputs = (*self.carries, *self.entries, *loop.body.captures)
         self.node = latest(ys[0].node)
 
     def cotangents(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Returns the cotangents of all inputs. Those of captures are sums over all
-        iterations, half floats in float32: they would stop growing."""
-        given, wanted = (
-            self._given(dys),
-            [x for x in self.inputs if has_gradient(x.dtype)],
-        )
-        self._seed(given, dys)
-        own, states = set(self.body.nodes), set(self.states)
-        ignored: set[Tensor] = set()  # carries that no iteration reads
+        """Returns the cotangents of all inputs.
+
+        Those of captures are sums over iterations. Half floats are summed in float32:
+        in their own type a long sum stops growing.
+        """
+        targets = [x for x in self.inputs if has_gradient(x.dtype)]
+        seeds = self._seeds(dys)
+        nodes, cotangents, unread_carries = self._record_backward(seeds, targets)
+        carries = [x for x in self.carries if x in cotangents]
+        summed = [x for x in self.captured if x in cotangents]
+        stacked = [x for x in self.entries if x in cotangents]
+        with_cotangent = (*carries, *summed, *stacked)
+        results = [cotangents[x] for x in with_cotangent]
+        outputs = self._run(nodes, results, len(carries), len(summed))
+        total = dict(zip(with_cotangent, outputs))
+        for x in summed:
+            total[x] = _cast_cotangent(total[x], x.dtype, self.captured[x])
+        # Without an iteration the initial carry is the result, so it has a cotangent
+        # even if the body does not read it.
+        if self.loop.num_iterations:
+            for x in unread_carries:
+                total.pop(x, None)
+        return [total.get(x) for x in self.inputs]
+
+    def _seeds(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
+        """Returns pairs of a result of the body and the argument of the backward body
+        for its cotangent.
+
+        Cotangents of carries are carried, those of sums are the same in each iteration,
+        those of stacked outputs are scanned. A carry has one in any case: zeros, if its
+        last value has none.
+        """
+        num_carries = self.loop.num_carries
+        num_unstacked = num_carries + self.loop.num_sums
+        seeds = []
+        for k, (result, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
+            if not has_gradient(result.dtype) or (k >= num_carries and dy is None):
+                continue
+            seed = self.body.graph.new_argument(result.spec)
+            seeds.append((result, seed))
+            if k < num_carries:
+                self.carried[seed] = OPERATORS["zeros_like"](y) if dy is None else dy
+            elif dy is not None and k < num_unstacked:
+                self.captured[seed] = dy
+            elif dy is not None:
+                self.scanned[seed] = dy
+        return seeds
+
+    def _record_backward(
+        self, seeds: Sequence[tuple[Tensor, Tensor]], targets: Sequence[Tensor]
+    ) -> tuple[list[Node], dict[Tensor, Tensor], list[Tensor]]:
+        """Records the gradient of one iteration on the tensors of the body.
+
+        Args:
+          seeds: pairs of a result and its cotangent.
+          targets: arguments and captures of the body, of floats.
+
+        Returns:
+          (nodes, the cotangent of each target that has one, carries that the iteration
+          does not read). The cotangent of an unread carry is zeros.
+        """
+        body_nodes = set(self.body.nodes)
+        carries = set(self.carries)
+        results = [result for result, _ in seeds]
+        cotangents_of_results = [seed for _, seed in seeds]
+        unread_carries: list[Tensor] = []
 
         def backward() -> list[Tensor | None]:
-            made = gradients_within(
-                own, [r for r, _ in given], wanted, [d for _, d in given]
+            cotangents = gradients_within(
+                body_nodes, results, targets, cotangents_of_results
             )
-            pairs = zip(wanted, made)
-            ignored.update(x for x, dx in pairs if dx is None and x in states)
-            return [
-                OPERATORS["zeros_like"](x)
-                if dx is None and x in states
-                else _cast(dx, accumulation_dtype(x.dtype), x)
-                if dx is not None and x in self.captured
-                else dx
-                for x, dx in zip(wanted, made)
-            ]
+            for i, (x, dx) in enumerate(zip(targets, cotangents)):
+                if dx is None and x in carries:
+                    unread_carries.append(x)
+                    cotangents[i] = OPERATORS["zeros_like"](x)
+                elif dx is not None and x in self.captured:
+                    cotangents[i] = _cast_cotangent(dx, wide(x.dtype), x)
+            return cotangents
 
-        nodes, found = record_on_body(self.body, backward)
-        dxs = dict(zip(wanted, found))
-        carried = [x for x in self.states if x in dxs]
-        summed = [x for x in self.captured if dxs.get(x) is not None]
-        stacks = [x for x in self.rows if dxs.get(x) is not None]
-        results = [dxs[x] for x in (*carried, *summed, *stacks)]
-        got = dict(
-            zip(
-                (*carried, *summed, *stacks),
-                self._run(nodes, results, carried, len(summed)),
-            )
-        )
-        got.update((x, _cast(got[x], x.dtype, self.captured[x])) for x in summed)
-        # Without an iteration the first carry is the result, whether it is read or not.
-        absent = ignored if self.loop.num_iterations else set()
-        return [None if x in absent else got.get(x) for x in self.inputs]
-
-    def _given(self, dys: Sequence[Tensor | None]) -> list[tuple[Tensor, Tensor]]:
-        """Returns results of the body, and what stands for their cotangents."""
-        first = self.loop.num_carries
-        return [
-            (r, self.body.graph.given(r.spec))
-            for k, (r, dy) in enumerate(zip(self.body.results, dys))
-            if has_gradient(r.dtype) and (k < first or dy is not None)
-        ]
-
-    def _seed(
-        self, given: list[tuple[Tensor, Tensor]], dys: Sequence[Tensor | None]
-    ) -> None:
-        """Sorts the cotangents: of states are carried, of sums the same each turn, else
-        walked.
-        """
-        loop, formal = self.loop, iter(d for _, d in given)
-        self.carried: dict[Tensor, Tensor] = {}
-        for k, (r, y, dy) in enumerate(zip(self.body.results, self.ys, dys)):
-            if not has_gradient(r.dtype) or (k >= loop.num_carries and dy is None):
-                continue
-            dy = OPERATORS["zeros_like"](y) if dy is None else dy
-            into = (
-                self.carried
-                if k < loop.num_carries
-                else self.captured
-                if k < loop.num_carries + loop.num_sums
-                else self.walked
-            )
-            into[next(formal)] = dy
+        nodes, cotangents = record_on_body(self.body, backward)
+        pairs = zip(targets, cotangents)
+        by_target = {x: dx for x, dx in pairs if dx is not None}
+        return nodes, by_target, unread_carries
 
     def _run(
-        self, nodes: list[Node], results: list[Tensor], carried: list[Tensor], sums: int
+        self,
+        nodes: list[Node],
+        results: list[Tensor],
+        num_carries: int,
+        num_sums: int,
     ) -> tuple[Tensor, ...]:
-        # What no turn changes takes less to make again than to stack.
+        """Applies the backward loop, and returns its outputs."""
+        # Computing invariant nodes again is cheaper than stacking their outputs.
         nodes = required_nodes([*invariant_nodes(self.body), *nodes], results)
-        turn, made = self.body.arguments[0], {y for n in nodes for y in n.outputs}
-        used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *results))
-        own = {
-            *self.states,
-            *self.rows,
-            *(y for n in self.body.nodes for y in n.outputs),
-        }
-        kept = [x for x in used if x in own and x not in made and x not in self.walked]
-        self.walked.update(zip(kept, self._keep(kept)))
-        walked = [x for x in self.walked if x in used]
-        body = Body.of(self.body.graph, [turn, *self.carried, *walked], nodes, results)
+        used = used_tensors(nodes, results)
+        residuals = self._residuals(nodes, used)
+        self.scanned.update(zip(residuals, self._stack_residuals(residuals)))
+        scanned = [x for x in self.scanned if x in used]
+        index = self.body.arguments[0]
+        body = Body.of(
+            self.body.graph, [index, *self.carried, *scanned], nodes, results
+        )
         loop = Loop(
-            body, len(carried), len(walked), sums, self.loop.dim, not self.loop.reverse
+            body,
+            num_carries,
+            len(scanned),
+            num_sums,
+            self.loop.dim,
+            not self.loop.reverse,
         )
         return apply_all(
             loop,
             *self.carried.values(),
-            *(self.walked[x] for x in walked),
+            *(self.scanned[x] for x in scanned),
             *(self.captured.get(x, x) for x in body.captures),
             mesh=self.node.mesh,
         )
 
-    def _keep(self, kept: list[Tensor]) -> Iterable[Tensor]:
-        """Makes the forward loop stack what the backward body needs of each turn."""
-        node, op = self.node, self.node.op
+    def _residuals(
+        self, nodes: Sequence[Node], used: Mapping[Tensor, None]
+    ) -> list[Tensor]:
+        """Returns the tensors of the forward body that the backward body uses, and
+        neither computes nor scans already.
+        """
+        available = {*outputs_of_nodes(nodes), *self.scanned}
+        forward = {*self.carries, *self.entries, *outputs_of_nodes(self.body.nodes)}
+        return [x for x in used if x in forward and x not in available]
+
+    def _stack_residuals(self, residuals: list[Tensor]) -> list[Tensor]:
+        """Makes the forward loop stack residuals, and returns the stacked tensors."""
+        node = self.node
+        op = node.op
         assert isinstance(op, Loop) and op.dim is not None
-        first = op.num_carries + op.num_sums
-        stacks = dict(zip(op.body.results[first:], node.outputs[first:]))
-        new = [x for x in kept if x not in stacks]
+        num_unstacked = op.num_carries + op.num_sums
+        stacks = dict(
+            zip(op.body.results[num_unstacked:], node.outputs[num_unstacked:])
+        )
+        new = [x for x in residuals if x not in stacks]
         if new:
             body = dataclasses.replace(op.body, results=(*op.body.results, *new))
             specs = [stacked_spec(x.spec, op.dim) for x in new]
-            extended = dataclasses.replace(op, body=body)
-            more = node.owner.replace(node, extended, specs).outputs[-len(new) :]
-            stacks.update(zip(new, more))
-        return [stacks[x] for x in kept]
+            extended_op = dataclasses.replace(op, body=body)
+            extended = node.owner.replace(node, extended_op, specs)
+            stacks.update(zip(new, extended.outputs[-len(new) :]))
+        return [stacks[x] for x in residuals]
