@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from meshtf.mesh import EVERYWHERE, Layout
+from meshtf.mesh import NO_CHANGES, Layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Context:
         the id of the variable.
     """
 
-    region: Layout = EVERYWHERE
+    region: Layout = NO_CHANGES
     path: tuple[str, ...] = ()
     seeds: tuple[Any, ...] | None = None
     random_paths: Any = None

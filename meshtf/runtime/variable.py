@@ -108,8 +108,8 @@ class Variable(Operators, Untracked):
             [self.spec],
             mesh,
             self.layout,
-            f"{self.path!r}, {Source.of_caller()}",
-            what="variable",
+            f"{self.path!r}, {Source.here()}",
+            kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(

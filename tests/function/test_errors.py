@@ -49,7 +49,7 @@ def test_two_dimensions_on_one_axis(mesh):
 def test_a_size_that_the_axis_does_not_divide(mesh):
     with refuses(
         mtf.LayoutError,
-        '"batch" of size 7 cannot be cut into 2',
+        '"batch" of size 7 cannot be split into 2',
         r"tensor +\[batch:7 d:3\]",
         HERE,
         "mesh +data:2;model:2",
