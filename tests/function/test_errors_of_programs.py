@@ -29,7 +29,7 @@ def test_python_cannot_ask_a_recorded_tensor(mesh):
 
     with refuses(
         mtf.PlanError,
-        "truth of a recorded tensor",
+        "boolean value of a recorded tensor",
         r"bool \[\]",
         r"mtf\.greater",
         HERE,
