@@ -62,7 +62,12 @@ def check_layout(
 
 
 def _message(
-    conflict: Conflict, spec: Spec, mesh: Mesh, layout: Layout, source: object, kind: str
+    conflict: Conflict,
+    spec: Spec,
+    mesh: Mesh,
+    layout: Layout,
+    source: object,
+    kind: str,
 ) -> str:
     """Returns the text of the error for two dimensions on one axis, or for a size that
     the number of shards does not divide.

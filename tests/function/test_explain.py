@@ -122,7 +122,7 @@ def test_functions_without_a_name():
     scaled = functools.partial(lambda scale, x: mtf.reduce_sum(x * scale, "batch"), 2.0)
     assert len(mtf.explain(scaled, x).moves) == 1
     nothing = functools.partial(lambda scale: mtf.zeros(None, "d:4"), 2.0)
-    with pytest.raises(mtf.MeshError, match="tells on which mesh it runs"):
+    with pytest.raises(mtf.MeshError, match="determines the mesh that it runs on"):
         mtf.function(nothing)()
     with pytest.raises(mtf.PlanError, match="has no such argument"):
         mtf.function(scaled, z="batch")
