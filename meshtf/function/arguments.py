@@ -120,15 +120,18 @@ class Call:
 
     def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
         """Adds an array, and returns the function that makes the argument."""
-        if value is None or isinstance(value, Tensor) or hasattr(value, "tensor"):
+        is_tensor = isinstance(value, Tensor) or hasattr(value, "tensor")
+        if value is None or is_tensor:
             return self._structure(name, value)
         source = f"argument {name!r}"
         has_spec = hasattr(value, "shape") and hasattr(value, "dtype")
         array = value if has_spec and not self.runs else as_array(value)
-        spec = Spec(named_shape(array, dims, source), tf.as_dtype(array.dtype).name)
+        shape = named_shape(array, dims, source)
+        spec = Spec(shape, tf.as_dtype(array.dtype).name)
         stored = array if self.in_place else None
         store = ArrayStore(name, spec, self.mesh, source, stored)
-        self._add(store, Entry(name, "shape", tuple(spec)), [array])
+        entry = Entry(name, "shape", tuple(spec))
+        self._add(store, entry, [array])
         if self.mesh is not None:
             _ = store.placement  # raises LayoutError
         return lambda: apply(Read(store), mesh=store.mesh)
@@ -155,9 +158,8 @@ class Call:
     def arguments(self) -> dict[str, Any]:
         """Returns the arguments for recording the function. Raises LayoutError."""
         for store in self.stores:
-            if (
-                store.mesh is None and self.mesh is not None
-            ):  # known by a later argument
+            # A later argument may have given the mesh.
+            if store.mesh is None and self.mesh is not None:
                 store.mesh = self.mesh
                 _ = store.placement  # raises LayoutError
         return {name: make() for name, make in self._makers.items()}
@@ -179,6 +181,12 @@ class Call:
         if self.in_place:
             self.mesh = self.mesh or leaf.mesh
             return lambda: leaf
+        self._check_tensor(name, leaf)
+        self.mesh = leaf.mesh
+        return self._tensor(name, leaf, leaf_name)
+
+    def _check_tensor(self, name: str, leaf: Tensor) -> None:
+        """Raises PlanError for a recorded tensor, MeshError for one on another mesh."""
         if leaf.sharded_value is None:
             raise PlanError(
                 explain_error(
@@ -196,8 +204,6 @@ class Call:
                     way_out="Make all of them on one Mesh object.",
                 )
             )
-        self.mesh = leaf.mesh
-        return self._tensor(name, leaf, leaf_name)
 
     def _tensor(self, name: str, leaf: Tensor, leaf_name: str) -> Callable[[], Any]:
         """Adds a tensor, and returns the function that makes the argument of a trace."""
@@ -206,7 +212,8 @@ class Call:
         shards, pattern = distinct(value.values)
         store = SlicesStore(leaf_name, leaf.spec, leaf.mesh, value.placement, pattern)
         facts = (*leaf.spec, value.placement, pattern, leaf.mesh)
-        self._add(store, Entry(name, "shape", facts), shards)
+        entry = Entry(name, "shape", facts)
+        self._add(store, entry, shards)
         if has_gradient(leaf.dtype):
             self.tensors.append(leaf)
         return lambda: apply(Read(store), mesh=store.mesh)

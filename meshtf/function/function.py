@@ -237,7 +237,8 @@ class Function:
     def _get(self, call: Call) -> tuple[Trace, Any]:
         """Returns the trace for a call, and the structure of its results."""
         if not is_traceable(current()):
-            return self._trace(call)  # for `lower`: it must not be cached
+            # For `lower` only, so it is not cached.
+            return self._trace(call)
         key = self._cache_key(call)
         entry = self._compiled.get(key)
         if entry is not None:
@@ -264,10 +265,12 @@ class Function:
 
     def _warn_of_many_traces(self, key: tuple[Entry, ...]) -> None:
         """Warns once, of a method if it has many traces for one object."""
+        if self._warned:
+            return
         keys = list(self._compiled)
         if key[0].argument == "self":
             keys = [k for k in keys if k[:1] == key[:1]]
-        if len(keys) >= MANY_TRACES and not self._warned:
+        if len(keys) >= MANY_TRACES:
             self._warned = True
             warn_of_many_traces(self.name, keys)
 
@@ -276,9 +279,15 @@ class Function:
         results.
         """
         graph = Graph(call.mesh)
-        recorded, arguments, structure = self._python.record(graph, call)
-        compile_recorded = functools.partial(self._runtime.compile, jit=self._jit)
-        trace = Trace(self.name, graph, recorded, arguments, compile_recorded)
-        writes = any(isinstance(n.op, WriteOp) for n in graph.nodes)
-        warn_of_unmatched(recorded.mesh, recorded_layout_use(recorded.mesh), writes)
-        return trace, structure
+        recording = self._python.record(graph, call)
+        trace = Trace(
+            self.name,
+            graph,
+            recording.recorded,
+            recording.arguments,
+            functools.partial(self._runtime.compile, jit=self._jit),
+        )
+        writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
+        mesh = recording.recorded.mesh
+        warn_of_unmatched(mesh, recorded_layout_use(mesh), writes)
+        return trace, recording.structure

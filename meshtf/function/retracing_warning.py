@@ -54,25 +54,33 @@ def _variants_by_argument(
     keys: Iterable[Sequence[Entry]],
 ) -> dict[str, list[tuple[Entry, ...]]]:
     """Returns the distinct groups of entries that keys have for each argument."""
-    variants: dict[str, dict[tuple[Entry, ...], None]] = defaultdict(dict)
+    variants: dict[str, list[tuple[Entry, ...]]] = defaultdict(list)
     for key in keys:
         by_argument: dict[str, list[Entry]] = defaultdict(list)
         for entry in key:
             by_argument[entry.argument].append(entry)
         for argument, entries in by_argument.items():
-            variants[argument][tuple(entries)] = None
-    return {argument: list(groups) for argument, groups in variants.items()}
+            variants[argument].append(tuple(entries))
+    for argument in variants:
+        variants[argument] = list(dict.fromkeys(variants[argument]))
+    return variants
 
 
 def _difference(variants: Sequence[Sequence[Entry]]) -> tuple[str, list[str]]:
     """Returns the kind of entry in which the variants of an argument differ most, and
     three examples.
     """
-    if len({len(entries) for entries in variants}) > 1 or not variants[0]:
-        return "structure", [f"{len(entries) - 1} leaves" for entries in variants[:3]]
-    distinct_entries = [list(dict.fromkeys(column)) for column in zip(*variants)]
-    most_varied = max(distinct_entries, key=len)
-    return most_varied[0].kind, [_shown(entry) for entry in most_varied[:3]]
+    lengths = {len(entries) for entries in variants}
+    if len(lengths) > 1 or not variants[0]:
+        examples = [f"{len(entries) - 1} leaves" for entries in variants[:3]]
+        return "structure", examples
+    most_varied: list[Entry] = []
+    for column in zip(*variants):
+        distinct_entries = list(dict.fromkeys(column))
+        if len(distinct_entries) > len(most_varied):
+            most_varied = distinct_entries
+    examples = [_shown(entry) for entry in most_varied[:3]]
+    return most_varied[0].kind, examples
 
 
 def _shown(entry: Entry) -> str:

@@ -12,10 +12,19 @@ alive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
+from meshtf.function.variable_use import (
+    differentiable_arguments,
+    differentiable_captures,
+    is_random,
+    read_variables,
+    reads_variable,
+    track_writes,
+    written_variables,
+)
 from meshtf.graph import (
     Graph,
     HostOp,
@@ -25,25 +34,22 @@ from meshtf.graph import (
     Source,
     Spec,
     Tensor,
-    WriteOp,
     apply,
     executing,
 )
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import Context, current, default_context
-from meshtf.graph.control_flow.body import used_tensors
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.ops.variables.read_write import PathHash, Read
-from meshtf.partition import ReadStep
+from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.eager import EAGER, bring
 from meshtf.runtime.runtimes import Executable
 from meshtf.runtime.storage.argument_storage import SlicesStore
 from meshtf.runtime.storage.sharding import distinct
-from meshtf.runtime.storage.write_times import Writes, changed_since, forget, now
+from meshtf.runtime.storage.write_times import changed_since, forget, now
 
 
 class Trace:
@@ -86,11 +92,11 @@ class Trace:
         self.results = list(recorded.results)
         self.specs = [result.spec for result in self.results]
         self.stand_ins = {} if stand_ins is None else stand_ins
-        self.writes = _track_writes(self.nodes)
-        self.path = current().path if any(map(_is_random, self.nodes)) else None
-        self.variables = _read_variables(self.executable)
-        self.arguments = _differentiable_arguments(self.nodes, stores)
-        self.captures = _differentiable_captures(self.nodes, self.results)
+        self.writes = track_writes(self.nodes)
+        self.path = current().path if any(map(is_random, self.nodes)) else None
+        self.variables = read_variables(self.executable)
+        self.arguments = differentiable_arguments(self.nodes, stores)
+        self.captures = differentiable_captures(self.nodes, self.results)
         self.differentiable = any(has_gradient(r.dtype) for r in self.results) and bool(
             self.arguments or self.captures
         )
@@ -121,15 +127,20 @@ class Trace:
         when they were written.
         """
         if self.writes is not None:
-            for store in _written_variables(self.nodes):
+            for store in written_variables(self.nodes):
                 forget(store, self.writes)
 
     def outer_captures(self) -> list[Tensor]:
         """Returns the captures as tensors outside of the function."""
+        outer = []
         for x in self.captures:
-            if x.sharded_value is None and x not in self.stand_ins:
+            if x.sharded_value is not None:
+                outer.append(x)
+                continue
+            if x not in self.stand_ins:
                 self.stand_ins[x] = _stand_in(x)
-        return [self.stand_ins.get(x, x) for x in self.captures]
+            outer.append(self.stand_ins[x])
+        return outer
 
     def backward(
         self, indices: tuple[int, ...], cotangents: Sequence[SlicesStore]
@@ -291,75 +302,10 @@ def _written_since(name: str, store: Any) -> PlanError:
     )
 
 
-def _track_writes(nodes: Iterable[Node]) -> Writes | None:
-    """Returns the times of a program's writes, for its variables; None: it writes none."""
-    stores = _written_variables(nodes)
-    if not stores:
-        return None
-    writes = Writes()
-    for store in stores:
-        store.writers.append(writes)
-    return writes
-
-
-def _written_variables(nodes: Iterable[Node]) -> list[Any]:
-    """Returns the variables that a program writes, each once."""
-    variables: dict[Any, None] = {}
-    for node in nodes:
-        if isinstance(node.op, WriteOp):
-            variables.update(dict.fromkeys(node.op.variables))
-    return list(variables)
-
-
-def _read_variables(executable: Executable) -> list[Any]:
-    """Returns the variables that a program reads."""
-    reads = [s for s in executable.program.steps if isinstance(s, ReadStep)]
-    return [read.store for read in reads if _is_variable(read.store)]
-
-
-def _differentiable_arguments(
-    nodes: Iterable[Node], stores: Sequence[Any]
-) -> list[Tensor]:
-    """Returns the reads of those arguments that are tensors of floats."""
-    reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
-    return [
-        reads[store]
-        for store in stores
-        if isinstance(store, SlicesStore) and has_gradient(store.spec.dtype)
-    ]
-
-
-def _differentiable_captures(
-    nodes: Sequence[Node], results: Sequence[Tensor]
-) -> list[Tensor]:
-    """Returns the reads of variables and the eager tensors that a program uses, those
-    that can have gradients.
-    """
-    return [
-        x
-        for x in used_tensors(nodes, results)
-        if has_gradient(x.dtype)
-        and (x.sharded_value is not None or _reads_variable(x.node))
-    ]
-
-
-def _is_random(node: Node) -> bool:
-    """Returns whether a node reads the path of modules, as random ops do."""
-    return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathHash)
-
-
-def _is_variable(store: Any) -> bool:
-    return store.kind in ("parameter", "state")
-
-
-def _reads_variable(node: Node) -> bool:
-    return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
-
-
 def _is_leaf(x: Tensor) -> bool:
     """Returns whether an eager tensor depends on nothing that can have a gradient."""
     node = x.node
-    return node.gradient_rule is None and not node.inputs and not _reads_variable(node)
+    return node.gradient_rule is None and not node.inputs and not reads_variable(node)
 
 
 def _stand_in(x: Tensor) -> Tensor:
