@@ -80,9 +80,9 @@ def test_an_abstract_mesh_gives_the_forecast_of_a_real_one_and_runs_nothing():
         "data:4", "batch:data", variable_layout="d_model:data", devices="abstract"
     )
     array = np.zeros(X.shape, "float32")
-    found = mtf.explain(abstract.step, X, np.int32(0))
-    assert found == mtf.explain(real.step, array, np.int32(0))
-    assert found.bytes_moved() > 0
+    forecast = mtf.explain(abstract.step, X, np.int32(0))
+    assert forecast == mtf.explain(real.step, array, np.int32(0))
+    assert forecast.bytes_moved() > 0
     with pytest.raises(
         mtf.MeshError, match='(?s)it is abstract.*devices="abstract".*mtf.explain'
     ):
