@@ -16,7 +16,7 @@ def define(members, annotations=None, base=mtf.Op):
 
 
 @pytest.mark.parametrize(
-    "members, told",
+    "members, reported",
     [
         (
             {"out": lambda self, x: (x,)},
