@@ -72,7 +72,7 @@ def test_names_that_do_not_fit_the_array(mesh):
 
 
 def test_no_mesh():
-    with refuses(mtf.MeshError, "on which mesh", r"@mtf\.function\(mesh=mesh"):
+    with refuses(mtf.MeshError, "determines the mesh", r"@mtf\.function\(mesh=mesh"):
         mtf.function(lambda: mtf.ones(None, "d:4"))()
     with refuses(mtf.MeshError, "no mesh", HERE, "Pass the mesh"):
         mtf.ones(None, "d:4")
