@@ -116,7 +116,7 @@ def _apply_all(
             outputs: tuple[Tensor, ...] = earlier_read.outputs
             return outputs
     primals = context.primals
-    source = primals[-1].node.source if primals else Source.here()
+    source = primals[-1].node.source if primals else Source.of_caller()
     if mesh is not None and not isinstance(mesh, Mesh):
         as_mesh("mesh", mesh)
     tensors = _as_inputs(op, inputs, context)

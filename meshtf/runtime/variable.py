@@ -108,7 +108,7 @@ class Variable(Operators, Untracked):
             [self.spec],
             mesh,
             self.layout,
-            f"{self.path!r}, {Source.here()}",
+            f"{self.path!r}, {Source.of_caller()}",
             kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))

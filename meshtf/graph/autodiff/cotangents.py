@@ -34,7 +34,7 @@ class Cotangents:
             if total is None:
                 self._sums[x] = dx
                 return
-            dtype = wide(x.dtype)
+            dtype = accumulation_dtype(x.dtype)
             if count > _FEW and dtype != x.dtype:
                 total = OPERATORS["cast"](total, dtype)
                 dx = OPERATORS["cast"](dx, dtype)

@@ -97,7 +97,7 @@ def _as_cotangents(ys: Sequence[Tensor], grad_ys: Any) -> list[Tensor | None]:
         raise PlanError(
             explain_error(
                 f"there are {len(ys)} tensors, and {len(cotangents)} cotangents.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Give one for each of ys, None where it is ones.",
             )
         )

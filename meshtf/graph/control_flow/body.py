@@ -79,7 +79,7 @@ class BodyGraph(Graph):
     def new_argument(self, spec: Spec) -> Tensor:
         """Returns a symbolic tensor, to be an argument of a body of this graph."""
         op = BodyArgument(spec)
-        node = Node(op, (), (spec,), self.mesh, Source.here(), current(), self)
+        node = Node(op, (), (spec,), self.mesh, Source.of_caller(), current(), self)
         return node.outputs[0]
 
 
@@ -224,7 +224,7 @@ def record_body(
             explain_error(
                 "a loop or branch must know its mesh, and no tensor of this function "
                 "has one so far.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Write @mtf.function(mesh=mesh, ...).",
             )
         )

@@ -86,7 +86,7 @@ class Call(ControlFlowOp):
         outer = dict(zip((*body.arguments, *body.captures), xs))
         outer.update(zip(body.results, outputs))
         zeros = [
-            OPERATORS["zeros"](outer[x].mesh, x.shape, wide(x.dtype))
+            OPERATORS["zeros"](outer[x].mesh, x.shape, accumulation_dtype(x.dtype))
             for x in backward.captures
         ]
         residuals = [outer[x] for x in backward.residuals]
@@ -217,7 +217,7 @@ class _Sums:
             dx = cotangents.get(x)
             if dx is None:
                 continue
-            dtype = wide(x.dtype)
+            dtype = accumulation_dtype(x.dtype)
             self.before[x] = self.body.graph.new_argument(Spec(x.shape, dtype))
             with context(primals=(x,)):
                 term = OPERATORS["cast"](dx, dtype)

@@ -290,7 +290,7 @@ class _BackwardLoop:
                     unread_carries.append(x)
                     cotangents[i] = OPERATORS["zeros_like"](x)
                 elif dx is not None and x in self.captured:
-                    cotangents[i] = _cast_cotangent(dx, wide(x.dtype), x)
+                    cotangents[i] = _cast_cotangent(dx, accumulation_dtype(x.dtype), x)
             return cotangents
 
         nodes, cotangents = record_on_body(self.body, backward)

@@ -136,7 +136,9 @@ def microbatch(
     outer = current().microbatches or MicrobatchState({}, {})
     if digits_by_dim is None:
         digits_by_dim = {}
-    with context(microbatches=outer.nested(dim, num_microbatches, index, digits_by_dim)):
+    with context(
+        microbatches=outer.nested(dim, num_microbatches, index, digits_by_dim)
+    ):
         yield
 
 

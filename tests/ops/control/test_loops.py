@@ -276,7 +276,9 @@ def test_explain_counts_all_turns():
     assert report.bytes_moved("all_gather") == 6 * 4 * 8
     assert report.flops() == sum(op.flops * op.times for op in report.ops)
     assert " x 6" in str(report)
-    (note,) = [n for n in mtf.explain(until, *tensors("", 0)).notes if "iterations" in n]
+    (note,) = [
+        n for n in mtf.explain(until, *tensors("", 0)).notes if "iterations" in n
+    ]
     assert "mtf.while_loop, " in note
 
 
