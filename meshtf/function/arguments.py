@@ -6,7 +6,8 @@ Example:
     call = Call(mesh)
     call.add_array("x", array, "batch;d_model")
     call.add_structure("training", True)
-    fn(**call.arguments())          # to record it; call.key tells whether it was recorded before
+    call.key                        # the key of the trace
+    fn(**call.arguments())          # records it
 """
 
 from __future__ import annotations
@@ -31,62 +32,78 @@ from meshtf.runtime.storage.sharding import distinct
 
 
 class Entry(NamedTuple):
-    """What a trace was made for, of one argument; "" stands for what is in force."""
+    """One entry of the key of a trace.
+
+    Attributes:
+      argument: the name of an argument; "" for the context.
+      kind: "value", "shape", "structure", or the name of an attribute of `Context`.
+      facts: what must be equal; the first of them is shown to users.
+    """
 
     argument: str
-    kind: str  # "value", "shape", "structure", or the name of a field of a `Context`
-    facts: tuple[Any, ...]  # which: first the one that people read
+    kind: str
+    facts: tuple[Any, ...]
 
 
-def traced_for(around: Context) -> tuple[Entry, ...]:
-    """Returns what of all that is in force makes a trace of its own."""
-    region = Entry("", "region", (around.region,))
-    if around.stage is None and around.mesh is None:
+def context_entries(context: Context) -> tuple[Entry, ...]:
+    """Returns the entries of a key for attributes of the context."""
+    region = Entry("", "region", (context.region,))
+    if context.stage is None and context.mesh is None:
         return (region,)
-    return (
-        region,
-        Entry("", "stage", (around.stage,)),
-        Entry("", "mesh", (around.mesh,)),
-    )
+    stage = Entry("", "stage", (context.stage,))
+    mesh = Entry("", "mesh", (context.mesh,))
+    return (region, stage, mesh)
 
 
 class Call:
-    """A key for the cache, stores to record with, tensors to run with.
+    """The arguments of one call: a key for the cache of traces, stores for recording, and
+    TensorFlow tensors for running.
 
     Args:
-      mesh: where the function runs, if that is known.
-      runs: whether there will be a run; else arrays are asked for shape and data type
-        alone.
-      in_place: whether its ops are made where it is called; it gets the tensors
-        themselves.
+      mesh: the mesh that the function runs on; None: not known yet.
+      runs: whether the call runs; if not, only shapes and data types of arrays are read.
+      in_place: whether the ops of the function are applied where it is called, without a
+        trace; then it gets the tensors themselves.
+
+    Attributes:
+      key: the key of the trace.
+      stores: of those arguments that are arrays or tensors.
+      flat: the values of the stores: distinct shards as TensorFlow tensors.
+      tensors: those arguments that are tensors and can have gradients.
     """
 
     def __init__(
         self, mesh: Mesh | None, runs: bool = True, in_place: bool = False
     ) -> None:
-        self.mesh, self.runs, self.in_place = mesh, runs, in_place
+        self.mesh = mesh
+        self.runs = runs
+        self.in_place = in_place
         self.key: tuple[Entry, ...] = ()
         self.stores: list[Any] = []
         self.flat: list[Any] = []
-        self.tensors: list[
-            Tensor
-        ] = []  # of the arguments: those that can have gradients
-        self._makers: dict[str, Callable[[], Any]] = {}
+        self.tensors: list[Tensor] = []
+        self._makers: dict[str, Callable[[], Any]] = {}  # make the arguments, by name
 
     def add_array(self, name: str, value: Any, dims: str | Mapping[str, str]) -> None:
-        """Adds an array whose dimensions are called `dims`, or a dict of some with
-        names in `dims`.
+        """Adds an array with dimensions `dims`, or a dict of arrays.
+
+        Args:
+          name: of the argument.
+          value: the array, or the dict.
+          dims: the names of dimensions, such as "batch;d_model"; for a dict, those of
+            each key; the dict may lack keys.
 
         Raises:
           ShapeError, LayoutError: an array does not fit its names, or the layout cannot
-            hold it.
-          PlanError: a dict has what has no names.
+            shard it.
+          PlanError: a dict has a key without names.
         """
         if isinstance(dims, str):
             self._makers[name] = self._array(name, value, dims)
             return
         if not isinstance(value, Mapping) or not set(value) <= set(dims):
-            got = sorted(value) if isinstance(value, Mapping) else type(value).__name__
+            is_dict = isinstance(value, Mapping)
+            got = sorted(value) if is_dict else type(value).__name__
             raise PlanError(
                 explain_error(
                     f"argument {name!r} is a dict of some of {', '.join(dims)}.",
@@ -102,18 +119,21 @@ class Call:
         self._makers[name] = lambda: {key: make() for key, make in makers.items()}
 
     def _array(self, name: str, value: Any, dims: str) -> Callable[[], Any]:
-        if value is None or isinstance(value, Tensor) or hasattr(value, "tensor"):
+        """Adds an array, and returns the function that makes the argument."""
+        is_tensor = isinstance(value, Tensor) or hasattr(value, "tensor")
+        if value is None or is_tensor:
             return self._structure(name, value)
         source = f"argument {name!r}"
-        known = not self.runs and hasattr(value, "shape") and hasattr(value, "dtype")
-        array = value if known else as_array(value)
-        spec = Spec(named_shape(array, dims, source), tf.as_dtype(array.dtype).name)
-        store = ArrayStore(
-            name, spec, self.mesh, source, array if self.in_place else None
-        )
-        self._add(store, Entry(name, "shape", tuple(spec)), [array])
+        has_spec = hasattr(value, "shape") and hasattr(value, "dtype")
+        array = value if has_spec and not self.runs else as_array(value)
+        shape = named_shape(array, dims, source)
+        spec = Spec(shape, tf.as_dtype(array.dtype).name)
+        stored = array if self.in_place else None
+        store = ArrayStore(name, spec, self.mesh, source, stored)
+        entry = Entry(name, "shape", tuple(spec))
+        self._add(store, entry, [array])
         if self.mesh is not None:
-            _ = store.placement  # refuses what the layout cannot hold
+            _ = store.placement  # raises LayoutError
         return lambda: apply(Read(store), mesh=store.mesh)
 
     def add_structure(self, name: str, value: Any) -> None:
@@ -121,31 +141,31 @@ class Call:
         self._makers[name] = self._structure(name, value)
 
     def _structure(self, name: str, value: Any) -> Callable[[], Any]:
+        """Adds the leaves of a nesting, and returns the function that makes the
+        argument.
+        """
         leaves = flatten(value)
         names = leaf_names(name, value)
         makers = [
-            self._leaf(name, leaf, own) for leaf, own in zip(leaves, names, strict=True)
+            self._leaf(name, leaf, leaf_name)
+            for leaf, leaf_name in zip(leaves, names, strict=True)
         ]
         if len(leaves) != 1 or leaves[0] is not value:
-            self.key += (
-                Entry(
-                    name,
-                    "structure",
-                    (repr(tf.nest.map_structure(lambda x: 0, value)),),
-                ),
-            )
+            structure = repr(tf.nest.map_structure(lambda x: 0, value))
+            self.key += (Entry(name, "structure", (structure,)),)
         return lambda: tf.nest.pack_sequence_as(value, [make() for make in makers])
 
     def arguments(self) -> dict[str, Any]:
-        """Returns what the function is traced with. Raises LayoutError."""
+        """Returns the arguments for recording the function. Raises LayoutError."""
         for store in self.stores:
-            if store.mesh is None and self.mesh is not None:  # a later argument told it
+            # A later argument may have given the mesh.
+            if store.mesh is None and self.mesh is not None:
                 store.mesh = self.mesh
-                _ = store.placement  # refuses what the layout cannot hold
+                _ = store.placement  # raises LayoutError
         return {name: make() for name, make in self._makers.items()}
 
-    def _leaf(self, name: str, leaf: Any, own: str) -> Callable[[], Any]:
-        """Returns what makes a leaf of argument `name`, whose own name is `own`."""
+    def _leaf(self, name: str, leaf: Any, leaf_name: str) -> Callable[[], Any]:
+        """Adds a leaf of argument `name`, and returns the function that makes it."""
         if isinstance(leaf, (np.ndarray, tf.Tensor, tf.Variable)):
             raise PlanError(
                 explain_error(
@@ -155,11 +175,18 @@ class Call:
                 )
             )
         if not isinstance(leaf, Tensor):
-            self.key += (Entry(name, "value", (_static(leaf), type(leaf))),)
+            facts = (_hashable(leaf), type(leaf))
+            self.key += (Entry(name, "value", facts),)
             return lambda: leaf
         if self.in_place:
             self.mesh = self.mesh or leaf.mesh
             return lambda: leaf
+        self._check_tensor(name, leaf)
+        self.mesh = leaf.mesh
+        return self._tensor(name, leaf, leaf_name)
+
+    def _check_tensor(self, name: str, leaf: Tensor) -> None:
+        """Raises PlanError for a recorded tensor, MeshError for one on another mesh."""
         if leaf.sharded_value is None:
             raise PlanError(
                 explain_error(
@@ -171,29 +198,28 @@ class Call:
         if self.mesh is not None and leaf.mesh is not self.mesh:
             raise MeshError(
                 explain_error(
-                    "the arguments of one function lie on two meshes.",
+                    "the arguments of one function are on two meshes.",
                     argument=name,
                     meshes=f"{self.mesh!r} and {leaf.mesh!r}",
                     way_out="Make all of them on one Mesh object.",
                 )
             )
-        self.mesh = leaf.mesh
-        return self._passed(name, leaf, own)
 
-    def _passed(self, name: str, leaf: Tensor, own: str) -> Callable[[], Any]:
-        """Adds a tensor that is passed to a trace."""
-        assert leaf.mesh is not None and leaf.sharded_value is not None
-        different, pattern = distinct(leaf.sharded_value.values)
-        store = SlicesStore(
-            own, leaf.spec, leaf.mesh, leaf.sharded_value.placement, pattern
-        )
-        facts = (*leaf.spec, leaf.sharded_value.placement, pattern, leaf.mesh)
-        self._add(store, Entry(name, "shape", facts), different)
+    def _tensor(self, name: str, leaf: Tensor, leaf_name: str) -> Callable[[], Any]:
+        """Adds a tensor, and returns the function that makes the argument of a trace."""
+        value = leaf.sharded_value
+        assert leaf.mesh is not None and value is not None
+        shards, pattern = distinct(value.values)
+        store = SlicesStore(leaf_name, leaf.spec, leaf.mesh, value.placement, pattern)
+        facts = (*leaf.spec, value.placement, pattern, leaf.mesh)
+        entry = Entry(name, "shape", facts)
+        self._add(store, entry, shards)
         if has_gradient(leaf.dtype):
             self.tensors.append(leaf)
         return lambda: apply(Read(store), mesh=store.mesh)
 
     def _add(self, store: Any, entry: Entry, tensors: list[Any]) -> None:
+        """Adds a store, its entry of the key, and its values."""
         self.stores.append(store)
         self.key += (entry,)
         self.flat += tensors
@@ -214,20 +240,25 @@ def leaf_names(name: str, value: Any) -> list[str]:
         items = enumerate(value)
     else:
         return [name] * len(tf.nest.flatten(value))
-    return [
-        leaf
-        for key, x in items
-        for leaf in leaf_names(f"{name}_{key}" if name else str(key), x)
-    ]
+    names: list[str] = []
+    for key, x in items:
+        names += leaf_names(f"{name}_{key}" if name else str(key), x)
+    return names
 
 
 def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Signature:
-    """Returns what a function takes. Raises ArgumentError if it, or one of `names`, is
-    refused.
+    """Returns the signature of a function.
+
+    Args:
+      fn: the function.
+      names: the names of dimensions of its arguments.
+
+    Raises:
+      ArgumentError: names are no strings, or Python knows no signature.
     """
     for name, dims in names.items():
-        each = dims.values() if isinstance(dims, Mapping) else [dims]
-        if not all(isinstance(d, str) for d in each):
+        values = dims.values() if isinstance(dims, Mapping) else [dims]
+        if not all(isinstance(value, str) for value in values):
             refuse(
                 name,
                 dims,
@@ -244,9 +275,9 @@ def signature_of(fn: Callable[..., Any], names: Mapping[str, Any]) -> inspect.Si
         )
 
 
-class Itself:
-    """A Python value that cannot be hashed: equal to itself alone, and kept while its
-    trace is.
+class ByIdentity:
+    """A Python value that cannot be hashed, compared by identity. It is kept alive as
+    long as its trace, so that its id stays unique.
     """
 
     def __init__(self, value: Any) -> None:
@@ -256,13 +287,13 @@ class Itself:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and self.value is other.value
+        return isinstance(other, ByIdentity) and self.value is other.value
 
 
-def _static(value: Any) -> Any:
-    """Returns what stands for a Python value in a key: 0.0 and -0.0 are two, nan is
-    one.
+def _hashable(value: Any) -> Any:
+    """Returns a Python value for a key. Floats are compared by their `repr`: 0.0 and -0.0
+    differ, nan equals nan.
     """
     if isinstance(value, float):
         return repr(value)
-    return value if value.__hash__ is not None else Itself(value)
+    return value if value.__hash__ is not None else ByIdentity(value)

@@ -5,11 +5,11 @@
       h = mtf.relu(mtf.einsum([x, w], "batch;d_ff"))
       return mtf.reduce_mean(h)
 
-    step(array)        # traced, planned and run; run alone from the second call on
+    step(array)        # the first call traces, plans and runs; later calls only run
 
 It is traced again only when names, shapes, data types, mesh, layout or Python values
-change. It holds at most `MOST_PROGRAMS` programs: then the least recently used one is
-dropped, and traced anew should it be called again.
+change. It holds at most `MOST_PROGRAMS` programs. Then the least recently used one is
+dropped, and traced again if it is called again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from meshtf.runtime.runtimes import Executable, RuntimeName, runtime_named
 from meshtf.runtime.spmd import Export
 from meshtf.runtime.spmd import export as export_program
 
-MOST_PROGRAMS = 256  # of one function; those of methods of many objects count together
+MOST_PROGRAMS = 256  # of one function; a method has one limit for all objects
 
 set_eager_executor(EAGER)
 
@@ -65,22 +65,22 @@ def function(
 
     Args:
       fn: the function; without it, a decorator is returned.
-      mesh: where it runs; needed only if no argument and no variable in it tells.
+      mesh: the mesh that it runs on; needed only if no argument and no variable in it
+        has one.
       jit: whether XLA compiles the local work. Pays off where a program runs for long.
       runtime: "placed", one program that drives all devices, or "spmd", one program
         that each device runs, with collectives by XLA. TensorFlow runs the latter on no
-        hardware that was tried so
-        far: a call is refused, `explain` and `export` work.
+        hardware that was tried so far: a call is refused, `explain` and `export` work.
       **names: the dimensions of arguments that are arrays: x="batch;d_model" (x="": a
-        scalar). Of a dict of arrays, a dict: batch={"tokens": "batch;length", "labels":
-        "batch"}; it may have some of these.
+        scalar). For a dict of arrays, a dict: batch={"tokens": "batch;length", "labels":
+        "batch"}; the argument may lack keys.
 
     Returns:
       A callable that takes Tensors, the named arrays and Python values, in any nesting,
-      and returns Tensors. Python values are part of the program: another value, another
-      trace. From 20 traces on a warning says what changes. At most 256 programs are
-      held: of more, the least recently used one is dropped, and traced anew at its next
-      call. Results have gradients outside, unless the function writes variables.
+      and returns Tensors. Python values are constants of the program: another value needs
+      another trace. From 20 traces on a warning says what changes. At most 256 programs
+      are held: of more, the least recently used one is dropped, and traced again at its
+      next call. Results have gradients outside, unless the function writes variables.
     """
     if fn is None:
         return lambda f: Function(f, mesh, jit, names, runtime)
@@ -88,23 +88,21 @@ def function(
 
 
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Forecast:
-    """Returns what a call fn(*args, **kwargs) would do and cost, without running
-    anything.
+    """Returns a forecast of a call fn(*args, **kwargs): what it would do and cost,
+    without running anything.
 
-    It needs no devices: with `Mesh(..., devices="abstract")` the variables hold no
-    memory either, so a large model on thousands of positions can be looked at on a
-    laptop.
+    It needs no devices. With `Mesh(..., devices="abstract")` variables take no memory
+    either, so a laptop can explain a large model on thousands of mesh positions.
 
     Args:
       fn: a `mtf.function`, or a function of tensors.
-      *args: its arguments; of an array only shape and data type are asked, so a
-        `tf.TensorSpec` will do.
+      *args: its arguments; of an array only shape and data type are read, so a
+        `tf.TensorSpec` is enough.
       **kwargs: likewise.
 
     Returns:
-      A `Forecast`: print it, or save it as JSON or HTML. If the program is refused, it
-        shows what was
-      planned before, and its `error`.
+      A `Forecast`: print it, or save it as JSON or HTML. If the program has an error, it
+      shows the steps planned before, and its `error`.
     """
     function, args = as_function(fn, args)
     return function.explain(*args, **kwargs)
@@ -126,10 +124,12 @@ def export(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Export:
 def as_function(
     fn: Callable[..., Any], args: tuple[Any, ...]
 ) -> tuple[Function, tuple[Any, ...]]:
-    """Returns a `mtf.function`, made of a function of tensors if need be, and its
-    arguments.
+    """Returns a `mtf.function`, and its arguments.
 
-    A method that is one is called with the object to which it belongs.
+    Args:
+      fn: a `mtf.function`, a method that is one (its object becomes the first argument),
+        or a function of tensors.
+      args: the arguments of a call.
     """
     if (
         isinstance(fn, functools.partial)
@@ -137,12 +137,14 @@ def as_function(
         and not fn.keywords
     ):
         return fn.func, (*fn.args, *args)
-    return (fn if isinstance(fn, Function) else Function(fn, None, False, {})), args
+    if isinstance(fn, Function):
+        return fn, args
+    return Function(fn, None, False, {}), args
 
 
 class Function:
-    """What `mtf.function` returns: it holds the `MOST_PROGRAMS` programs that were used
-    last.
+    """The result of `mtf.function`: a callable with a cache of the `MOST_PROGRAMS`
+    programs that were used last.
     """
 
     def __init__(
@@ -159,9 +161,11 @@ class Function:
         self._jit = as_bool("jit", jit)
         self._runtime = runtime_named(runtime)
         self.name = self._python.name
-        self._warned = False  # of many traces
+        self._warned = False  # whether the warning of many traces was given
+        # By key: the trace and the structure of its results. The least recently used one
+        # comes first.
         self._compiled: collections.OrderedDict[Any, tuple[Trace, Any]] = (
-            collections.OrderedDict()  # the least recently used one first
+            collections.OrderedDict()
         )
         self._traces = 0
         functools.update_wrapper(self, fn)
@@ -170,13 +174,14 @@ class Function:
         return self if instance is None else functools.partial(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(current_executor(), Graph):  # within another function: its part
+        if isinstance(current_executor(), Graph):  # it is called by another function
             return self._in_place(args, kwargs)
         if not is_traceable(current()):
             with context(**RESET_IN_TRACES):
                 return self._in_place(args, kwargs)
         call = self._python.bind(args, kwargs)
-        beat(f"{'runs' if call.key in self._compiled else 'traces'} {self.name}")
+        activity = "runs" if call.key in self._compiled else "traces"
+        beat(f"{activity} {self.name}")
         trace, structure = self._get(call)
         results = iter(trace.call(call.flat, call.tensors))
         beat(f"ran {self.name}")
@@ -189,12 +194,11 @@ class Function:
         return self._get(self._python.bind(args, kwargs))[0].executable
 
     def explain(self, *args: Any, **kwargs: Any) -> Forecast:
-        """Returns what a call would do and cost, without running anything: see
-        `mtf.explain`.
-        """
+        """Returns a forecast of a call, without running anything: see `mtf.explain`."""
         call = self._python.bind(args, kwargs, runs=False)
         graph = Graph(call.mesh)
-        results, error = None, None
+        results = None
+        error = None
         try:
             results = self._python.record(graph, call).recorded.results
         except MeshtfError as problem:
@@ -213,57 +217,77 @@ class Function:
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Recording:
-        """Returns what a call records, as if all that it uses lay on another mesh."""
+        """Records a call as if its tensors and variables were on another mesh."""
         return self._python.record_on(mesh, args, kwargs)
 
     @property
     def traces(self) -> int:
-        """The number of programs made so far, with those that were dropped."""
+        """The number of traces so far, with those that were dropped."""
         return self._traces
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Makes the ops of the function where it is called."""
+        """Applies the ops of the function where it is called, without a trace."""
         call = self._python.bind(args, kwargs, in_place=True)
         executor = current_executor()
-        with executing(executor if isinstance(executor, Graph) else InPlace(call.mesh)):
+        if not isinstance(executor, Graph):
+            executor = InPlace(call.mesh)
+        with executing(executor):
             return self._python.run(call)
 
     def _get(self, call: Call) -> tuple[Trace, Any]:
+        """Returns the trace for a call, and the structure of its results."""
         if not is_traceable(current()):
-            return self._trace(call)  # to be looked at alone
-        key, path = call.key, current().path
-        found = self._compiled.get(key)
-        if found is not None and found[0].path not in (None, path):
-            key = (
-                *key,
-                Entry("", "path", (path,)),
-            )  # it draws other random numbers there
-            found = self._compiled.get(key)
-        if found is None:
-            found = self._compiled[key] = self._trace(call)
-            self._traces += 1
-            self._warn_of_many_traces(key)
-            if len(self._compiled) > MOST_PROGRAMS:
-                _, (oldest, _) = self._compiled.popitem(last=False)
-                oldest.retire()
-        else:
+            # For `lower` only, so it is not cached.
+            return self._trace(call)
+        key = self._cache_key(call)
+        entry = self._compiled.get(key)
+        if entry is not None:
             self._compiled.move_to_end(key)
-        return found
+            return entry
+        entry = self._trace(call)
+        self._compiled[key] = entry
+        self._traces += 1
+        self._warn_of_many_traces(key)
+        if len(self._compiled) > MOST_PROGRAMS:
+            _, (oldest, _) = self._compiled.popitem(last=False)
+            oldest.retire()
+        return entry
+
+    def _cache_key(self, call: Call) -> tuple[Entry, ...]:
+        """Returns the key of a call: with the path of modules, if the trace without it
+        draws random numbers under another path.
+        """
+        path = current().path
+        entry = self._compiled.get(call.key)
+        if entry is None or entry[0].path in (None, path):
+            return call.key
+        return (*call.key, Entry("", "path", (path,)))
 
     def _warn_of_many_traces(self, key: tuple[Entry, ...]) -> None:
-        """Warns once; each object whose method it is may have traces of its own."""
-        same = [
-            k for k in self._compiled if k[:1] == key[:1] or key[0].argument != "self"
-        ]
-        if len(same) >= MANY_TRACES and not self._warned:
+        """Warns once, of a method if it has many traces for one object."""
+        if self._warned:
+            return
+        keys = list(self._compiled)
+        if key[0].argument == "self":
+            keys = [k for k in keys if k[:1] == key[:1]]
+        if len(keys) >= MANY_TRACES:
             self._warned = True
-            warn_of_many_traces(self.name, same)
+            warn_of_many_traces(self.name, keys)
 
     def _trace(self, call: Call) -> tuple[Trace, Any]:
+        """Records and compiles a call; returns the trace and the structure of its
+        results.
+        """
         graph = Graph(call.mesh)
-        recorded, arguments, structure = self._python.record(graph, call)
-        compile_recorded = functools.partial(self._runtime.compile, jit=self._jit)
-        trace = Trace(self.name, graph, recorded, arguments, compile_recorded)
-        writes = any(isinstance(n.op, WriteOp) for n in graph.nodes)
-        warn_of_unmatched(recorded.mesh, recorded_layout_use(recorded.mesh), writes)
-        return trace, structure
+        recording = self._python.record(graph, call)
+        trace = Trace(
+            self.name,
+            graph,
+            recording.recorded,
+            recording.arguments,
+            functools.partial(self._runtime.compile, jit=self._jit),
+        )
+        writes = any(isinstance(node.op, WriteOp) for node in graph.nodes)
+        mesh = recording.recorded.mesh
+        warn_of_unmatched(mesh, recorded_layout_use(mesh), writes)
+        return trace, recording.structure

@@ -1,10 +1,9 @@
-"""Recording a Python function: its arguments become tensors, what it returns becomes
-results.
+"""Records a Python function: calls it with recorded tensors as arguments.
 
-    python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
-    call = python.bind(args, kwargs)            # its key tells whether it was recorded before
-    recording = python.record(Graph(call.mesh), call)
-    recording.recorded                          # what a runtime compiles
+python = PythonFunction(fn, mesh=None, names={"x": "batch;d_model"})
+call = python.bind(args, kwargs)            # call.key: the key of the trace
+recording = python.record(Graph(call.mesh), call)
+recording.recorded                          # nodes and results, for a runtime
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from meshtf.errors import MeshError, PlanError, explain_error
-from meshtf.function.arguments import Call, leaf_names, signature_of, traced_for
+from meshtf.function.arguments import Call, context_entries, leaf_names, signature_of
 from meshtf.graph import (
     Graph,
     ShardedValue,
@@ -37,22 +36,23 @@ from meshtf.ops.control.seeds import iterations
 
 
 class Result:
-    """Stands for a tensor in the structure that a function returns."""
+    """Marks the tensors in the structure that a function returns."""
 
 
 RESULT = Result()
-_ITERATION = (
-    "loop iteration "  # no name of an argument: with the numbers, random ops draw anew
-)
+# Prefix of the names of further arguments: the indices of the iterations of Python loops
+# that the call is in, so that random ops draw new numbers in each. No argument of a user
+# has such a name.
+_ITERATION = "loop iteration "
 
 
 class Recording(NamedTuple):
-    """A call of a function, recorded.
+    """A recorded call of a function.
 
-    Args:
-      recorded: what runtimes compile.
+    Attributes:
+      recorded: nodes and results.
       arguments: the stores of its arguments, in order.
-      structure: what the function returned, with `RESULT` for each tensor.
+      structure: the nesting that the function returned, with `RESULT` for each tensor.
     """
 
     recorded: Recorded
@@ -63,12 +63,15 @@ class Recording(NamedTuple):
     def named_results(self) -> list[tuple[str, Tensor]]:
         """The results with names: their keys, or output_0, ..."""
         structure = self.structure
-        named = isinstance(structure, Mapping) or hasattr(structure, "_fields")
-        root = "" if named else "output" if tf.nest.is_nested(structure) else "output_0"
-        leaves = zip(
-            leaf_names(root, structure), tf.nest.flatten(structure), strict=True
-        )
-        names = [name for name, leaf in leaves if leaf is RESULT]
+        if isinstance(structure, Mapping) or hasattr(structure, "_fields"):
+            root = ""
+        elif tf.nest.is_nested(structure):
+            root = "output"
+        else:
+            root = "output_0"
+        leaves = tf.nest.flatten(structure)
+        named_leaves = zip(leaf_names(root, structure), leaves, strict=True)
+        names = [name for name, leaf in named_leaves if leaf is RESULT]
         return list(zip(names, self.recorded.results, strict=True))
 
 
@@ -77,8 +80,8 @@ class PythonFunction:
 
     Args:
       fn: the function.
-      mesh: where it runs, if that is known.
-      names: of the dimensions of arguments that are arrays.
+      mesh: the mesh that it runs on; None: that of its arguments.
+      names: the names of dimensions of those arguments that are arrays.
     """
 
     def __init__(
@@ -109,82 +112,80 @@ class PythonFunction:
         """Returns the arguments of a call; see `Call` for `runs` and `in_place`."""
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        around = current()
-        mesh = (
-            around.mesh or self.mesh or (current_executor().mesh if in_place else None)
-        )
+        context = current()
+        mesh = context.mesh or self.mesh
+        if mesh is None and in_place:
+            mesh = current_executor().mesh
         call = Call(mesh, runs, in_place)
         for name, value in bound.arguments.items():
             if name in self.names:
                 call.add_array(name, value, self.names[name])
             else:
                 call.add_structure(name, value)
-        for depth, index in enumerate(
-            () if in_place else iterations()
-        ):  # of loops in Python
-            call.add_array(f"{_ITERATION}{depth}", index, "")
-        call.key += traced_for(around)
+        if not in_place:
+            for depth, index in enumerate(iterations()):
+                call.add_array(f"{_ITERATION}{depth}", index, "")
+        call.key += context_entries(context)
         return call
 
     def run(self, call: Call) -> Any:
-        """Returns what the function returns, with its ops where they are called."""
+        """Calls the function: the current executor gets the nodes. Returns its result."""
         arguments = call.arguments()
-        passed = tuple(
+        indices = [
             arguments.pop(name) for name in [*arguments] if name.startswith(_ITERATION)
-        )
+        ]
         bound = self.signature.bind_partial()
         bound.arguments.update(arguments)
-        with context(iterations=passed or current().iterations):
+        with context(iterations=tuple(indices) or current().iterations):
             return self.fn(*bound.args, **bound.kwargs)
 
     def record(self, graph: Graph, call: Call) -> Recording:
         """Records a call in a graph.
 
         Raises:
-          MeshError: nothing tells on which mesh the function runs.
+          MeshError: no tensor or variable gives the mesh.
         """
         with executing(graph), context(**RESET_IN_TRACES):
             returned = self.run(call)
-            flat = flatten(returned)
+            leaves = flatten(returned)
+            # Reads of variables among the results are recorded, too.
             results = [
-                y if isinstance(y, Tensor) else y.tensor()  # variables are read here
-                for y in flat
+                y if isinstance(y, Tensor) else y.tensor()
+                for y in leaves
                 if hasattr(y, "spec")
             ]
         if graph.mesh is None:
             raise self._no_mesh()
         record_layout_use(graph.mesh, layout_use(graph.nodes))
-        marks = [RESULT if hasattr(y, "spec") else y for y in flat]
-        return Recording(
-            Recorded(graph.nodes, results, graph.mesh),
-            call.stores,
-            tf.nest.pack_sequence_as(returned, marks),
-        )
+        marked = [RESULT if hasattr(y, "spec") else y for y in leaves]
+        structure = tf.nest.pack_sequence_as(returned, marked)
+        recorded = Recorded(graph.nodes, results, graph.mesh)
+        return Recording(recorded, call.stores, structure)
 
     def record_on(
         self, mesh: Mesh, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Recording:
-        """Records a call as if all that it uses lay on another mesh."""
+        """Records a call as if its tensors and variables were on another mesh."""
 
-        def moved(x: Any) -> Any:
-            return _on_mesh(x, mesh) if isinstance(x, Tensor) else x
+        def on_mesh(x: Any) -> Any:
+            return _abstract_tensor(x, mesh) if isinstance(x, Tensor) else x
 
-        args, kwargs = tf.nest.map_structure(moved, (args, kwargs))
+        args, kwargs = tf.nest.map_structure(on_mesh, (args, kwargs))
         with context(mesh=mesh):
             return self.record(Graph(mesh), self.bind(args, kwargs, runs=False))
 
     def _no_mesh(self) -> MeshError:
+        """Returns the error for a function without a mesh."""
         return MeshError(
             explain_error(
-                f"nothing in {self.name} tells on which mesh it runs.",
+                f"nothing in {self.name} determines the mesh that it runs on.",
                 way_out="Write @mtf.function(mesh=mesh, ...), or pass or use a tensor "
                 "or variable.",
             )
         )
 
 
-def _on_mesh(x: Tensor, mesh: Mesh) -> Tensor:
-    """Returns what stands for a tensor on a mesh, without a value."""
-    return tensor_of_value(
-        x.spec, ShardedValue(mesh.replicated, [None] * mesh.size), mesh
-    )
+def _abstract_tensor(x: Tensor, mesh: Mesh) -> Tensor:
+    """Returns a replicated tensor like x on another mesh, without data."""
+    value = ShardedValue(mesh.replicated, [None] * mesh.size)
+    return tensor_of_value(x.spec, value, mesh)

@@ -1,22 +1,30 @@
-"""Traces of functions, whose results have gradients outside of the function that made
-them.
+"""Traces of functions, and gradients of their results outside of the function.
 
-    y = f(x)                                  # a `Trace` runs; y remembers the `Called` trace
+    y = f(x)                                  # runs a `Trace`; y refers to a `TraceCall`
     dx, dv = gradients([y * v], [x, v])       # runs the trace of its backward function
 
-A backward function is recorded when the first gradient asks for it, once for each set
-of results that have cotangents. It computes the forward part again, from the arguments
-of the call, and is a trace as well: so its results have gradients, too. The results of
-a call hold its arguments.
+A backward function is recorded at the first gradient, once for each set of results that
+have cotangents. It recomputes the forward pass from the arguments of the call. It is a
+trace as well, so its results have gradients too. The results of a call keep its arguments
+alive.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from meshtf.errors import PlanError, explain_error
+from meshtf.function.variable_use import (
+    differentiable_arguments,
+    differentiable_captures,
+    is_random,
+    read_variables,
+    reads_variable,
+    track_writes,
+    written_variables,
+)
 from meshtf.graph import (
     Graph,
     HostOp,
@@ -26,42 +34,43 @@ from meshtf.graph import (
     Source,
     Spec,
     Tensor,
-    WriteOp,
     apply,
     executing,
 )
 from meshtf.graph.autodiff.gradients import gradients_within
 from meshtf.graph.context import Context, current, default_context
-from meshtf.graph.control_flow.body import dependencies
 from meshtf.graph.recorder import Recorded
 from meshtf.graph.tensor import tensor_of_value
 from meshtf.mesh import Layout, Mesh, Placement
 from meshtf.names import has_gradient
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.ops.variables.read_write import PathHash, Read
-from meshtf.partition import ReadStep
+from meshtf.ops.variables.read_write import Read
 from meshtf.runtime.eager import EAGER, bring
 from meshtf.runtime.runtimes import Executable
 from meshtf.runtime.storage.argument_storage import SlicesStore
 from meshtf.runtime.storage.sharding import distinct
-from meshtf.runtime.storage.write_times import Writes, changed_since, forget, now
-
-_NOTHING = ()
+from meshtf.runtime.storage.write_times import changed_since, forget, now
 
 
 class Trace:
-    """A compiled function that remembers what it was made of.
+    """A compiled function, with the nodes that it was compiled from.
 
     Args:
       name: of the function.
-      graph: where it was recorded.
-      recorded: what was recorded there.
-      stores: the arguments, in order.
-      compile_recorded: makes an executable of what was recorded, with these stores; its
-        gradients are compiled by it, too.
-      stand_ins: by reads of variables: what stands for them outside of the function.
+      graph: the graph that it was recorded in.
+      recorded: its nodes and results.
+      stores: of the arguments, in order.
+      compile_recorded: compiles nodes and results with stores of arguments; the backward
+        functions are compiled by it, too.
+      stand_ins: see below.
 
-    Its `path` is that under which random ops drew their numbers; None: there are none.
+    Attributes:
+      path: the path of modules that its random ops used; None: it draws no numbers.
+      variables: the variables that it reads.
+      arguments: the reads of those arguments that can have gradients.
+      captures: eager tensors and reads of variables that can have gradients.
+      differentiable: whether its results may have gradients outside.
+      stand_ins: for each read of a variable in the function, the read outside of it.
     """
 
     def __init__(
@@ -78,126 +87,128 @@ class Trace:
         self.stores = stores
         self.compile_recorded = compile_recorded
         self.executable = compile_recorded(recorded, stores)
-        nodes, results, self.mesh = recorded
-        self.nodes = list(nodes)
-        self.results = list(results)
-        self.specs = [result.spec for result in results]
+        self.mesh = recorded.mesh
+        self.nodes = list(recorded.nodes)
+        self.results = list(recorded.results)
+        self.specs = [result.spec for result in self.results]
         self.stand_ins = {} if stand_ins is None else stand_ins
-        self.writes = _writes(nodes)
-        self.path = current().path if any(map(_draws, nodes)) else None
-        self.variables = [
-            step.store
-            for step in self.executable.program.steps
-            if isinstance(step, ReadStep) and _is_variable(step.store)
-        ]
-        reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
-        self.arguments = [
-            reads[s]
-            for s in stores
-            if isinstance(s, SlicesStore) and has_gradient(s.spec.dtype)
-        ]
-        self.outside = list(_outside(nodes, results))
-        self.linked = any(has_gradient(r.dtype) for r in results) and bool(
-            self.arguments or self.outside
+        self.writes = track_writes(self.nodes)
+        self.path = current().path if any(map(is_random, self.nodes)) else None
+        self.variables = read_variables(self.executable)
+        self.arguments = differentiable_arguments(self.nodes, stores)
+        self.captures = differentiable_captures(self.nodes, self.results)
+        self.differentiable = any(has_gradient(r.dtype) for r in self.results) and bool(
+            self.arguments or self.captures
         )
-        self._backwards: dict[Any, tuple[Trace, list[bool]]] = {}
+        self._backward_traces: dict[Any, tuple[Trace, list[bool]]] = {}
 
-    def call(self, flat: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Runs the program.
+    def call(self, values: Sequence[Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Runs the program, and returns its results.
 
         Args:
-          flat: the TensorFlow tensors of all arguments.
+          values: the TensorFlow tensors of all arguments.
           tensors: those arguments that are tensors and can have gradients.
         """
         if self.writes is not None:
             self.writes.happen()
-        values = self.executable(flat)
-        called: Called | None = None
-        if self.linked and self.writes is None:
-            called = Called(self, flat, tensors)
-        elif self.linked:
-            called = CalledWriter(self, tensors)
+        outputs = self.executable(values)
+        trace_call: TraceCall | None = None
+        if self.differentiable and self.writes is None:
+            trace_call = TraceCall(self, values, tensors)
+        elif self.differentiable:
+            trace_call = WritingTraceCall(self, tensors)
         return [
-            _result(self.mesh, spec, held, called, k)
-            for k, (spec, held) in enumerate(zip(self.specs, values, strict=True))
+            _result(self.mesh, spec, value, trace_call, k)
+            for k, (spec, value) in enumerate(zip(self.specs, outputs, strict=True))
         ]
 
     def retire(self) -> None:
-        """Says that nobody calls it again: its variables no longer need it to know when
-        they were written.
+        """Says that the trace is not called any more. Its variables then need not ask it
+        when they were written.
         """
         if self.writes is not None:
-            for store in _written_by(self.nodes):
+            for store in written_variables(self.nodes):
                 forget(store, self.writes)
 
-    def sources(self) -> list[Tensor]:
-        """Returns what the function uses besides arguments: eager tensors, and reads of
-        variables, which stand-ins replace outside of it."""
-        for x in self.outside:
-            if x.sharded_value is None and x not in self.stand_ins:
+    def outer_captures(self) -> list[Tensor]:
+        """Returns the captures as tensors outside of the function."""
+        outer = []
+        for x in self.captures:
+            if x.sharded_value is not None:
+                outer.append(x)
+                continue
+            if x not in self.stand_ins:
                 self.stand_ins[x] = _stand_in(x)
-        return [self.stand_ins.get(x, x) for x in self.outside]
+            outer.append(self.stand_ins[x])
+        return outer
 
     def backward(
-        self, there: tuple[int, ...], dys: Sequence[SlicesStore]
+        self, indices: tuple[int, ...], cotangents: Sequence[SlicesStore]
     ) -> tuple[Trace, list[bool]]:
-        """Returns the trace of the gradient by arguments and `outside`, and which of
-        them it has.
+        """Returns the trace of the backward function, recorded at the first call.
 
         Args:
-          there: which results have cotangents.
-          dys: what these are passed by.
+          indices: of the results that have cotangents.
+          cotangents: the stores by which these are passed.
+
+        Returns:
+          (trace, whether each of arguments and captures has a gradient). The results of
+          the trace are the gradients that exist.
         """
-        key = there, tuple((s.placement, s.pattern) for s in dys)
-        if key not in self._backwards:
-            self._backwards[key] = self._record_backward(there, dys)
-        return self._backwards[key]
+        placements = tuple((s.placement, s.pattern) for s in cotangents)
+        key = indices, placements
+        if key not in self._backward_traces:
+            self._backward_traces[key] = self._record_backward(indices, cotangents)
+        return self._backward_traces[key]
 
     def _record_backward(
-        self, there: tuple[int, ...], dys: Sequence[SlicesStore]
+        self, indices: tuple[int, ...], cotangents: Sequence[SlicesStore]
     ) -> tuple[Trace, list[bool]]:
-        graph, nodes = (
-            self.graph,
-            [n for n in self.nodes if not isinstance(n.op, HostOp)],
-        )
-        before = list(graph.nodes)
-        graph.set_nodes(nodes)
+        """Records and compiles the backward function: see `backward`."""
+        graph = self.graph
+        forward_nodes = [n for n in self.nodes if not isinstance(n.op, HostOp)]
+        nodes_before = list(graph.nodes)
+        graph.set_nodes(forward_nodes)
         try:
             with executing(graph), default_context():
-                given = [apply(Read(store), mesh=self.mesh) for store in dys]
-                made = gradients_within(
-                    set(nodes),
-                    [self.results[k] for k in there],
-                    [*self.arguments, *self.outside],
-                    given,
+                gradients = gradients_within(
+                    set(forward_nodes),
+                    [self.results[k] for k in indices],
+                    [*self.arguments, *self.captures],
+                    [apply(Read(store), mesh=self.mesh) for store in cotangents],
                 )
             nodes = list(graph.nodes)
         finally:
-            graph.set_nodes(before)
+            graph.set_nodes(nodes_before)
+        results = [dx for dx in gradients if dx is not None]
         trace = Trace(
             f"the gradient of {self.name}",
             graph,
-            Recorded(nodes, [dx for dx in made if dx is not None], self.mesh),
-            [*self.stores, *dys],
+            Recorded(nodes, results, self.mesh),
+            [*self.stores, *cotangents],
             self.compile_recorded,
             self.stand_ins,
         )
-        return trace, [dx is not None for dx in made]
+        return trace, [dx is not None for dx in gradients]
 
 
-class Called:
-    """A call of a trace: the rule by which its results have gradients; see
-    `graph.GradientRule`.
+class TraceCall:
+    """A call of a trace: the gradient rule of its results; see `graph.GradientRule`.
+
+    Args:
+      trace: the trace.
+      flat_values: the TensorFlow tensors of all arguments.
+      tensors: those arguments that are tensors and can have gradients.
     """
 
-    captures: tuple[Tensor, ...] = _NOTHING
-    intermediates: tuple[Tensor, ...] = _NOTHING
+    captures: tuple[Tensor, ...] = ()
+    intermediates: tuple[Tensor, ...] = ()
 
     def __init__(
-        self, trace: Trace, flat: Sequence[Any], tensors: Sequence[Tensor]
+        self, trace: Trace, flat_values: Sequence[Any], tensors: Sequence[Tensor]
     ) -> None:
         self.trace = trace
-        self.flat = flat
+        self.flat_values = flat_values
         self.tensors = tensors
         self.count = len(trace.results)
         self.time = now()
@@ -205,65 +216,70 @@ class Called:
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        """The tensors by which there are gradients."""
+        """The tensors to differentiate by: arguments and captures."""
         if self._inputs is None:
-            self._inputs = (*self.tensors, *self.trace.sources())
+            self._inputs = (*self.tensors, *self.trace.outer_captures())
         return self._inputs
 
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Returns the cotangents of inputs. Raises PlanError if a variable was written
-        since.
+        """Returns the cotangents of inputs. Raises PlanError if a variable that is read
+        was written since the call.
         """
-        there = tuple(k for k, dy in enumerate(dys) if dy is not None)
-        given, passed = [], []
+        indices = []
+        stores: list[SlicesStore] = []
+        cotangents: list[Tensor] = []
+        flat_values = [*self.flat_values]
         for k, dy in enumerate(dys):
-            if dy is not None:
-                spec = self.trace.results[k].spec
-                given.append(transpose(dy, spec.shape.names))
-                placement = self.trace.executable.program.results[k].placement
-                passed.append(_passed(given[-1], spec, self.trace.mesh, placement))
-        trace, reached = self.trace.backward(there, [store for store, _ in passed])
+            if dy is None:
+                continue
+            spec = self.trace.results[k].spec
+            placement = self.trace.executable.program.results[k].placement
+            dy = transpose(dy, spec.shape.names)
+            store, shards = _as_argument(dy, spec, self.trace.mesh, placement)
+            indices.append(k)
+            stores.append(store)
+            cotangents.append(dy)
+            flat_values += shards
+        trace, has_cotangent = self.trace.backward(tuple(indices), stores)
         for store in trace.variables:
             if changed_since(store, self.time):
                 raise _written_since(self.trace.name, store)
-        made = iter(
-            trace.call(
-                [*self.flat, *(x for _, different in passed for x in different)],
-                [*self.tensors, *given],
-            )
-        )
-        return [next(made) if has else None for has in reached]
+        results = iter(trace.call(flat_values, [*self.tensors, *cotangents]))
+        return [next(results) if has else None for has in has_cotangent]
 
 
-class CalledWriter(Called):
-    """A call of a trace that writes variables: a gradient on the way of its results is
-    refused.
+class WritingTraceCall(TraceCall):
+    """A call of a trace that writes variables: gradients through it are an error.
 
-    It holds no argument: training steps are called without end, and their losses
+    It keeps no argument alive: training steps are called in long runs, and their losses
     collected.
     """
 
     def __init__(self, trace: Trace, tensors: Sequence[Tensor]) -> None:
-        super().__init__(trace, _NOTHING, _NOTHING)
-        self._arguments = [(weakref.ref(x), _is_first(x)) for x in tensors]
+        super().__init__(trace, (), ())
+        self._arguments = [(weakref.ref(x), _is_leaf(x)) for x in tensors]
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
-        found = [(ref(), first) for ref, first in self._arguments]
-        if any(x is None and not first for x, first in found):
-            raise self._refusal(
-                "depends on what its arguments were made of, which are gone"
-            )
-        return (*(x for x, _ in found if x is not None), *self.trace.sources())
+        alive = []
+        for reference, is_leaf in self._arguments:
+            tensor = reference()
+            if tensor is not None:
+                alive.append(tensor)
+            elif not is_leaf:
+                raise self._error(
+                    "depends on what its arguments were made of, which are gone"
+                )
+        return (*alive, *self.trace.outer_captures())
 
     def gradient(self, dys: Sequence[Tensor | None]) -> list[Tensor | None]:
-        raise self._refusal("is on the way of a gradient")
+        raise self._error("is on the way of a gradient")
 
-    def _refusal(self, what: str) -> PlanError:
+    def _error(self, reason: str) -> PlanError:
         name = self.trace.name
         return PlanError(
             explain_error(
-                f"a result of the function {name!r} {what}, and the function writes "
+                f"a result of the function {name!r} {reason}, and the function writes "
                 "variables, so that it has no gradient outside.",
                 **{"from": Source.of_caller()},
                 way_out=f"Call mtf.gradients inside of {name!r}, or wrap its result in "
@@ -273,6 +289,7 @@ class CalledWriter(Called):
 
 
 def _written_since(name: str, store: Any) -> PlanError:
+    """Returns the error for a variable that was written after the call."""
     return PlanError(
         explain_error(
             f"the gradient of a result of the function {name!r} needs the value that "
@@ -285,82 +302,43 @@ def _written_since(name: str, store: Any) -> PlanError:
     )
 
 
-def _writes(nodes: Iterable[Node]) -> Writes | None:
-    """Returns what tells when the variables of a program were written; None: it writes
-    none.
-    """
-    stores = _written_by(nodes)
-    if not stores:
-        return None
-    writes = Writes()
-    for store in stores:
-        store.writers.append(writes)
-    return writes
-
-
-def _written_by(nodes: Iterable[Node]) -> list[Any]:
-    """Returns the variables that a program writes."""
-    ops = [n.op for n in nodes if isinstance(n.op, WriteOp)]
-    return list(dict.fromkeys(store for op in ops for store in op.variables))
-
-
-def _draws(node: Node) -> bool:
-    return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathHash)
-
-
-def _is_variable(store: Any) -> bool:
-    return store.kind in ("parameter", "state")
-
-
-def _reads_variable(node: Node) -> bool:
-    return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
-
-
-def _is_first(x: Tensor) -> bool:
-    """Returns whether an eager tensor was made of nothing that can have a gradient."""
+def _is_leaf(x: Tensor) -> bool:
+    """Returns whether an eager tensor depends on nothing that can have a gradient."""
     node = x.node
-    return node.gradient_rule is None and not node.inputs and not _reads_variable(node)
-
-
-def _outside(nodes: Sequence[Node], results: Sequence[Tensor]) -> Iterable[Tensor]:
-    """Returns reads of variables, and eager tensors that a program uses, if they have
-    gradients.
-    """
-    used = dict.fromkeys((*(x for n in nodes for x in dependencies(n)), *results))
-    return [
-        x
-        for x in used
-        if has_gradient(x.dtype)
-        and (x.sharded_value is not None or _reads_variable(x.node))
-    ]
+    return node.gradient_rule is None and not node.inputs and not reads_variable(node)
 
 
 def _stand_in(x: Tensor) -> Tensor:
-    """Returns what stands for the read of a variable in a function, outside of it."""
+    """Returns a read of a variable outside of a function, for its read in the function."""
     assert isinstance(x.node.op, ReadOp)
     store: Any = x.node.op.store
-    around = Context(region=Layout.changes("*:").then(store.layout), stage=store.stage)
-    # Its number is before those of all calls of the function.
+    region = Layout.changes("*:").then(store.layout)
+    context = Context(region=region, stage=store.stage)
+    # Its serial must be before those of all calls of the function.
     serial = x.node.serial
-    op, source = x.node.op, x.node.source
-    node = Node(op, (), (x.spec,), x.mesh, source, around, EAGER, serial)
+    op = x.node.op
+    node = Node(op, (), (x.spec,), x.mesh, x.node.source, context, EAGER, serial)
     return node.outputs[0]
 
 
 def _result(
-    mesh: Mesh, spec: Spec, held: ShardedValue, called: Called | None, index: int
+    mesh: Mesh,
+    spec: Spec,
+    value: ShardedValue,
+    trace_call: TraceCall | None,
+    index: int,
 ) -> Tensor:
-    """Returns a result of a call, by which its gradient is."""
-    if called is None or not has_gradient(spec.dtype):
-        return tensor_of_value(spec, held, mesh)
-    return tensor_of_value(spec, held, mesh, (called, index), EAGER)
+    """Returns a result of a call, with the call as its gradient rule."""
+    if trace_call is None or not has_gradient(spec.dtype):
+        return tensor_of_value(spec, value, mesh)
+    return tensor_of_value(spec, value, mesh, (trace_call, index), EAGER)
 
 
-def _passed(
+def _as_argument(
     dy: Tensor, spec: Spec, mesh: Mesh, placement: Placement
 ) -> tuple[SlicesStore, list[Any]]:
-    """Returns the store of a cotangent, which lies as its tensor does, and
-    its shards.
+    """Returns the store of a cotangent in the placement of its tensor, and its distinct
+    shards.
     """
     shards, pattern = distinct(bring(dy, placement))
     return SlicesStore("a cotangent", spec, mesh, placement, pattern), shards

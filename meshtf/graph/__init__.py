@@ -1,6 +1,6 @@
-"""The graph: the op contract, tensors, the one door `apply`, recording, gradients.
+"""The graph: the op contract, tensors, `apply`, recording and gradients.
 
-Nothing here imports TensorFlow or knows an op by name.
+This package imports no TensorFlow, and knows no op by name.
 
     >>> from meshtf.graph import Role
     >>> Role.MAP.value

@@ -1,10 +1,10 @@
-"""The one door: every op of every front end passes `apply`.
+"""`apply`: how every op of every front end is applied.
 
     z = apply(Add(), x, y)             # one output
     values, indices = apply_all(TopK("vocab", Dimension("k", 3)), logits)
 
-The node goes to the current executor: a `Graph` inside mtf.function, which records it,
-or the eager one outside, which runs it at once.
+The current executor gets the node: inside of a mtf.function a `Graph`, which records it,
+outside the eager executor, which runs it at once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from meshtf.errors import MeshtfError, explain_error
 from meshtf.graph.arguments import as_mesh, refuse_tensor
-from meshtf.graph.context import current
+from meshtf.graph.context import Context, current
 from meshtf.graph.layout_check import check_layout, check_stage, common_mesh
 from meshtf.graph.op import Op, Spec
 from meshtf.graph.op_kinds import EffectOp, ReadOp
@@ -26,23 +26,23 @@ from meshtf.names.arguments import refuse
 
 
 class Executor(Protocol):
-    """What a node goes to."""
+    """Records or runs nodes.
 
-    mesh: (
-        Mesh | None
-    )  # the mesh of the function being traced, once known; None in eager mode
+    Attributes:
+      mesh: the mesh of the function that is recorded, once known; None in eager mode.
+    """
+
+    mesh: Mesh | None
 
     @property
     def owner(self) -> Any:
-        """The executor whose nodes these are, to gradients."""
+        """The executor whose gradients go through the nodes."""
 
     def recorder_of(self, op: Op) -> Any:
-        """Returns the executor that nodes of an op go to: itself, or one around."""
+        """Returns the executor that gets nodes of an op: this one, or an outer one."""
 
     def find(self, op: ReadOp) -> Node | None:
-        """Returns a node made before that says the same, such as another read of a
-        variable.
-        """
+        """Returns an earlier node that reads the same variable."""
 
     def run(self, node: Node) -> tuple[Tensor, ...]:
         """Records a node or runs it, and returns its outputs."""
@@ -58,20 +58,18 @@ _eager: list[Executor] = []  # one for all threads
 
 
 def set_eager_executor(executor: Executor) -> None:
-    """Sets where nodes go outside of functions; called once, when meshtf is
-    imported.
-    """
+    """Sets the executor outside of functions; called once, when meshtf is imported."""
     _eager[:] = [executor]
 
 
 def current_executor() -> Executor:
-    """Returns where nodes go now."""
+    """Returns the executor that gets nodes now."""
     return _executors.stack[-1] if _executors.stack else _eager[0]
 
 
 @contextlib.contextmanager
 def executing(executor: Executor | None = None) -> Iterator[None]:
-    """Sends the nodes of a `with` block to `executor`; None: to the eager one."""
+    """Sets the executor for a `with` block; None: the eager one."""
     _executors.stack.append(executor or _eager[0])
     try:
         yield
@@ -89,7 +87,7 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
     """Applies an op and returns its outputs.
 
     Raises:
-      MeshError: the inputs lie on two meshes.
+      MeshError: the inputs are on two meshes.
       ShapeError, DTypeError: the op refuses its inputs.
       LayoutError: the layout cannot hold an output.
     """
@@ -97,9 +95,10 @@ def apply_all(op: Op, *inputs: Any, mesh: Mesh | None = None) -> tuple[Tensor, .
 
 
 def apply_unchecked(op: Op, *inputs: Any) -> tuple[Tensor, ...]:
-    """Applies an op with outputs that no user sees, as those that gradients keep.
+    """Applies an op with outputs that no user sees, such as residuals of gradients.
 
-    The layout need not hold them: where two dimensions want an axis, one has it.
+    They are not checked against the layout: if it assigns two dimensions of one to an
+    axis, the later one is replicated.
     """
     return _apply_all(op, inputs, None, check=False)
 
@@ -109,50 +108,69 @@ def _apply_all(
 ) -> tuple[Tensor, ...]:
     if not isinstance(op, Op):
         refuse("op", op, "an op", "Subclass mtf.Op, and make one: MyOp(...).")
-    executor, around = current_executor().recorder_of(op), current()
-    found = executor.find(op) if isinstance(op, ReadOp) else None
-    if found is not None:
-        return found.outputs
-    source = around.primals[-1].node.source if around.primals else Source.of_caller()
+    executor = current_executor().recorder_of(op)
+    context = current()
+    if isinstance(op, ReadOp):
+        earlier_read = executor.find(op)
+        if earlier_read is not None:
+            outputs: tuple[Tensor, ...] = earlier_read.outputs
+            return outputs
+    primals = context.primals
+    source = primals[-1].node.source if primals else Source.of_caller()
     if mesh is not None and not isinstance(mesh, Mesh):
         as_mesh("mesh", mesh)
-    tensors = tuple(
-        x if isinstance(x, Tensor) else _as_tensor(x, op, i)
-        for i, x in enumerate(inputs)
-    )
-    if around.substitutes is not None:
-        tensors = tuple(around.substitutes.get(x, x) for x in tensors)
-    mesh = around.mesh or common_mesh(tensors, mesh or executor.mesh, source)
-    specs = _out(op, tensors, source)
-    if mesh is not None and around.stage is not None:
-        check_stage(mesh, around.stage, source)
-    check = check and not around.primals and not isinstance(op, EffectOp)
+    tensors = _as_inputs(op, inputs, context)
+    mesh = context.mesh or common_mesh(tensors, mesh or executor.mesh, source)
+    specs = _output_specs(op, tensors, source)
+    if mesh is not None and context.stage is not None:
+        check_stage(mesh, context.stage, source)
+    check = check and not primals and not isinstance(op, EffectOp)
     if mesh is not None and check:
-        check_layout(specs, mesh, mesh.layout_in(around.region), source)
-    node = Node(op, tensors, specs, mesh, source, around, executor.owner)
+        check_layout(specs, mesh, mesh.layout_in(context.region), source)
+    node = Node(op, tensors, specs, mesh, source, context, executor.owner)
     if node.recompute_group is not None and not isinstance(op, EffectOp):
         node.recompute_group.nodes.append(node)
-    return executor.run(node)
+    results: tuple[Tensor, ...] = executor.run(node)
+    return results
 
 
-def _as_tensor(x: Any, op: Op, i: int) -> Tensor:
-    """Returns input i of an op as a tensor. Raises ArgumentError, by the name that
-    `output_specs` has.
+def _as_inputs(op: Op, inputs: Sequence[Any], context: Context) -> tuple[Tensor, ...]:
+    """Returns the inputs of an op as tensors, those that were recomputed replaced."""
+    tensors = [
+        x if isinstance(x, Tensor) else _as_tensor(x, op, i)
+        for i, x in enumerate(inputs)
+    ]
+    if context.substitutes is not None:
+        tensors = [context.substitutes.get(x, x) for x in tensors]
+    return tuple(tensors)
+
+
+def _as_tensor(x: Any, op: Op, index: int) -> Tensor:
+    """Returns an input of an op as a tensor.
+
+    Raises:
+      ArgumentError: it is none; names the input as a parameter of `output_specs`.
     """
     if hasattr(x, "tensor"):
-        return x.tensor()
+        tensor: Tensor = x.tensor()
+        return tensor
     code = type(op).output_specs.__code__
     names = code.co_varnames[1 : code.co_argcount]
-    return refuse_tensor(names[i] if i < len(names) else "x", x)
+    return refuse_tensor(names[index] if index < len(names) else "x", x)
 
 
-def _out(op: Op, inputs: tuple[Tensor, ...], source: Source) -> tuple[Spec, ...]:
+def _output_specs(
+    op: Op, inputs: tuple[Tensor, ...], source: Source
+) -> tuple[Spec, ...]:
+    """Returns the specs of outputs. Errors of the op get the inputs and the user's
+    line.
+    """
     try:
         return op.output_specs(*(x.spec for x in inputs))
     except MeshtfError as error:
         if "from  " in str(error):
             raise
-        came = "  ".join(f"{x.dtype} {x.shape!r}" for x in inputs)
+        shapes = "  ".join(f"{x.dtype} {x.shape!r}" for x in inputs)
         raise type(error)(
-            explain_error(str(error), **{"inputs": came, "from": source})
+            explain_error(str(error), **{"inputs": shapes, "from": source})
         ) from None

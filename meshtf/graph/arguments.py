@@ -1,5 +1,5 @@
-"""Tensors, meshes and variables among the arguments of public functions; see
-names/arguments.py.
+"""Checks and conversions of tensors, meshes and variables that users pass to public
+functions; see also `names/arguments.py`.
 
 Example:
 
@@ -24,7 +24,7 @@ _FULL = 'Make a tensor of it first: mtf.full(mesh, "", value).'
 
 
 def as_tensor(name: str, x: Any) -> Tensor:
-    """Returns a tensor, the value of a variable. Raises ArgumentError for all else."""
+    """Returns a tensor, or the value of a variable. Raises ArgumentError otherwise."""
     if isinstance(x, Tensor):
         return x
     if hasattr(x, "tensor"):
@@ -48,10 +48,13 @@ def as_scalar(name: str, x: Any) -> Tensor:
 
 
 def refuse_tensor(name: str, x: object) -> NoReturn:
-    """Raises ArgumentError, which says how a tensor is made of x."""
-    way_out = (
-        "" if x is None else _FULL if isinstance(x, (bool, int, float)) else _IMPORT
-    )
+    """Raises ArgumentError, which says how to make a tensor of x."""
+    if x is None:
+        way_out = ""
+    elif isinstance(x, (bool, int, float)):
+        way_out = _FULL
+    else:
+        way_out = _IMPORT
     refuse(name, x, _TENSOR, way_out)
 
 
@@ -61,8 +64,10 @@ def as_tensors(name: str, xs: Any) -> list[Tensor]:
 
 
 def check_tensors(**xs: Any) -> None:
-    """Refuses what is no tensor and no variable, by the names of arguments. Raises
-    ArgumentError.
+    """Raises ArgumentError for an argument that is neither a tensor nor a variable.
+
+    Args:
+      **xs: the arguments by their names.
     """
     for name, x in xs.items():
         if not isinstance(x, Operators):
@@ -70,7 +75,13 @@ def check_tensors(**xs: Any) -> None:
 
 
 def check_nest(name: str, nest: Any, missing: bool = True) -> None:
-    """Refuses a nesting of anything but tensors, and None if some may be missing."""
+    """Raises ArgumentError for a nesting that has anything but tensors and variables.
+
+    Args:
+      name: of the argument.
+      nest: mappings, tuples and lists in any nesting.
+      missing: whether None is allowed as well.
+    """
     if isinstance(nest, Mapping):
         nest = list(nest.values())
     if isinstance(nest, (tuple, list)):
@@ -90,13 +101,21 @@ def as_mesh(name: str, mesh: Any) -> Mesh:
 
 
 def as_variables(
-    name: str, variables: Any, what: str = "variables or tensors"
+    name: str, variables: Any, expected: str = "variables or tensors"
 ) -> list[Any]:
-    """Returns a list of variables, or of tensors. Raises ArgumentError."""
-    found = list(as_sequence(name, variables, f"a list of {what}"))
-    for v in found:
-        if not isinstance(v, Operators):
-            refuse(
-                name, v, what, "Give model.trainable_variables, or a list of variables."
-            )
-    return found
+    """Returns a list of variables and tensors.
+
+    Args:
+      name: of the argument.
+      variables: its value.
+      expected: what the error says is expected.
+
+    Raises:
+      ArgumentError: it is no list, or has anything else.
+    """
+    items = list(as_sequence(name, variables, f"a list of {expected}"))
+    for item in items:
+        if not isinstance(item, Operators):
+            way_out = "Give model.trainable_variables, or a list of variables."
+            refuse(name, item, expected, way_out)
+    return items

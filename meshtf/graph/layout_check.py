@@ -1,8 +1,9 @@
-"""What every new node must satisfy, before anything runs.
+"""Checks of every new node, before anything runs.
 
-`check_inputs` refuses tensors of two meshes and names of two sizes, `check_layout`
-outputs that the layout cannot hold. Tensors that gradient rules make are never refused:
-the planner leaves their later dimension whole, and notes it in the program.
+`common_mesh` raises errors for tensors of two meshes, `check_layout` for outputs that the
+layout cannot shard, `check_stage` for stages that the mesh lacks. Tensors of gradient
+rules are not checked: the planner replicates the later of two dimensions that have the
+same axis, and notes it in the program.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from meshtf.mesh.mesh import Conflict
 def common_mesh(
     inputs: Sequence[Tensor], mesh: Mesh | None, source: Source
 ) -> Mesh | None:
-    """Returns the mesh of all inputs. Raises MeshError where they lie on two."""
+    """Returns the mesh of all inputs. Raises MeshError if they are on two."""
     for x in inputs:
         if mesh is None:
             mesh = x.mesh
@@ -43,12 +44,21 @@ def check_layout(
     mesh: Mesh,
     layout: Layout,
     source: object,
-    what: str = "tensor",
+    kind: str = "tensor",
 ) -> None:
-    """Refuses shapes that the layout cannot hold. Raises LayoutError."""
+    """Raises LayoutError for a shape that the layout cannot shard.
+
+    Args:
+      specs: those of the tensors or variables.
+      mesh: their mesh.
+      layout: its rules, with all changes.
+      source: the user's line.
+      kind: "tensor" or "variable", for the error.
+    """
     for spec in specs:
-        for conflict in mesh.place(spec.shape, layout)[1]:
-            raise LayoutError(_message(conflict, spec, mesh, layout, source, what))
+        _, conflicts = mesh.place(spec.shape, layout)
+        for conflict in conflicts:
+            raise LayoutError(_message(conflict, spec, mesh, layout, source, kind))
 
 
 def _message(
@@ -57,57 +67,63 @@ def _message(
     mesh: Mesh,
     layout: Layout,
     source: object,
-    what: str,
+    kind: str,
 ) -> str:
-    rules = "; ".join(f"{n}:{'+'.join(a)}" for n, a in layout.items())
+    """Returns the text of the error for two dimensions on one axis, or for a size that
+    the number of shards does not divide.
+    """
+    dim = conflict.dim
+    rules = "; ".join(f"{name}:{'+'.join(axes)}" for name, axes in layout.items())
+    facts = {kind: repr(spec.shape), "from": source}
+    underlined = rules + "\n" + _underline(rules, conflict)
     if conflict.kind == "axis":
         return explain_error(
-            f'two dimensions of one {what} want mesh axis "{conflict.axis}".',
-            **{
-                what: repr(spec.shape),
-                "from": source,
-                "layout": rules + "\n" + _underline(rules, conflict),
-            },
+            f'two dimensions of one {kind} want mesh axis "{conflict.axis}".',
+            **facts,
+            layout=underlined,
             way_out="Give one of them another axis, or rename it for this step: "
-            f'mtf.rename(x, "{conflict.dim}", "{conflict.dim}_whole").',
+            f'mtf.rename(x, "{dim}", "{dim}_whole").',
         )
-    size, parts = spec.shape[conflict.dim], mesh.axes[conflict.axis]
+    size = spec.shape[dim]
+    num_shards = mesh.axes[conflict.axis]
+    next_multiple = -(-size // num_shards) * num_shards
     return explain_error(
-        f'dimension "{conflict.dim}" of size {size} cannot be cut into {parts} equal '
-        "slices.",
-        **{
-            what: repr(spec.shape),
-            "from": source,
-            "mesh": repr(mesh),
-            "layout": rules + "\n" + _underline(rules, conflict),
-        },
-        way_out=f"Make its size a multiple of {parts} (next: "
-        f"{-(-size // parts) * parts}), take the rule away, or rename the dimension: "
-        f'mtf.rename(x, "{conflict.dim}", "{conflict.dim}_whole").',
+        f'dimension "{dim}" of size {size} cannot be split into {num_shards} equal '
+        "shards.",
+        **facts,
+        mesh=repr(mesh),
+        layout=underlined,
+        way_out=f"Make its size a multiple of {num_shards} (next: {next_multiple}), take "
+        f'the rule away, or rename the dimension: mtf.rename(x, "{dim}", '
+        f'"{dim}_whole").',
     )
 
 
 def _underline(rules: str, conflict: Conflict) -> str:
+    """Returns a line that marks the rules of a conflict with "^"."""
     marks = [" "] * len(rules)
-    for name in filter(None, (conflict.other, conflict.dim)):
+    for name in (conflict.other, conflict.dim):
+        if not name:
+            continue
         start = ("; " + rules).index(f"; {name}:")
         stop = rules.find(";", start)
-        stop = len(rules) if stop < 0 else stop
+        if stop < 0:
+            stop = len(rules)
         marks[start:stop] = "^" * (stop - start)
     return "".join(marks).rstrip()
 
 
 def check_stage(mesh: Mesh, stage: int, source: object) -> None:
-    """Raises MeshError where a mesh has no such stage; without an axis for them, all
-    are one.
+    """Raises MeshError if the mesh has no such stage. A mesh without an axis for stages
+    takes any.
     """
-    number = mesh.axes.get(mesh.stages, 1)
-    if number > 1 and not 0 <= stage < number:
+    num_stages = mesh.axes.get(mesh.stages, 1)
+    if num_stages > 1 and not 0 <= stage < num_stages:
         raise MeshError(
             explain_error(
-                f"there is no stage {stage}: axis {mesh.stages!r} has {number}.",
+                f"there is no stage {stage}: axis {mesh.stages!r} has {num_stages}.",
                 mesh=repr(mesh),
                 **{"from": source},
-                way_out=f"Take a stage from 0 to {number - 1}, or a longer axis.",
+                way_out=f"Take a stage from 0 to {num_stages - 1}, or a longer axis.",
             )
         )

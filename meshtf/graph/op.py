@@ -1,31 +1,30 @@
-"""The op contract: an op says what cutting each name does, and never which axis cuts
-it.
+"""The op contract: an op says what sharding each name does, and never mentions mesh axes.
 
-The class of an op is a frozen dataclass by itself; its fields are the op's attributes.
-An op's *factors* are the names of its iteration space: the names of its outputs, and
-those of its inputs that are summed or used up.
-Everything else in the library (layouts, communication, both runtimes, the conformance
-suite) follows from what stands here, so adding an op touches one file. A whole op:
+The class of an op becomes a frozen dataclass; its fields are the op's attributes. An op's
+*factors* are the names of its iteration space: the names of its outputs, and those of its
+inputs that it sums over or uses up. All else in the library (layouts, communication, both
+runtimes, the conformance suite) follows from the class, so a new op changes one file. A
+complete op:
 
-    class RowsOf(Op):
-      \"\"\"Rows of a table[rows, d] by number: ids[batch] -> [batch, d].\"\"\"
-      rows: str
-      samples = (Sample(("rows",), ("rows:8;d:4", "int batch:4")),)
+    class Lookup(Op):
+      \"\"\"Entries of a table[size, d] by index: ids[batch] -> [batch, d].\"\"\"
+      size: str
+      samples = (Sample(("size",), ("size:8;d:4", "int batch:4")),)
 
       def output_specs(self, table, ids):
-        return (Spec(ids.shape + table.shape.without(self.rows), table.dtype),)
+        return (Spec(ids.shape + table.shape.without(self.size), table.dtype),)
 
-      def role(self, factor):           # a device that holds some rows gives zero for the others
-        return Role.SUM if factor == self.rows else Role.MAP
+      def role(self, factor):           # a shard of the table gives zeros for other ids
+        return Role.SUM if factor == self.size else Role.MAP
 
       def local(self, context, table, ids):  # the TensorFlow ops of ONE device
-        own = ids - context.shard_offset(self.rows)
-        mine = (own >= 0) & (own < context.local_size(self.rows))
-        rows = tf.gather(table, tf.where(mine, own, 0))
-        return (tf.where(mine[:, None], rows, 0),)
+        local_ids = ids - context.shard_offset(self.size)
+        in_shard = (local_ids >= 0) & (local_ids < context.local_size(self.size))
+        entries = tf.gather(table, tf.where(in_shard, local_ids, 0))
+        return (tf.where(in_shard[:, None], entries, 0),)
 
       def gradient(self, dy, y, table, ids):
-        return [segment_sum(dy, ids, table.shape.dim(self.rows)), None]
+        return [segment_sum(dy, ids, table.shape.dim(self.size)), None]
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ from meshtf.names import Shape
 
 
 class Role(enum.Enum):
-    """What cutting a factor does."""
+    """What sharding a factor does."""
 
-    MAP = "map"  # cut inputs give cut outputs
-    SUM = "sum"  # cut inputs give results still to be summed
-    MAX = "max"
-    MIN = "min"
-    SAME = "same"  # every device has the whole result: by statistics of all shards
-    WHOLE = "whole"  # must not be cut
+    MAP = "map"  # sharded inputs give sharded outputs
+    SUM = "sum"  # sharded inputs give partial sums
+    MAX = "max"  # ... partial maxima
+    MIN = "min"  # ... partial minima
+    SAME = "same"  # every device computes the complete result, by exchanged statistics
+    WHOLE = "whole"  # must not be sharded
 
 
 class Spec(NamedTuple):
@@ -60,26 +59,30 @@ class Spec(NamedTuple):
 class Sample(NamedTuple):
     """A small input for the conformance suite.
 
-    `inputs` are shapes; "int b:4" makes whole numbers below `below`, "bool b:4" truth
-    values, "ties b:4" floats that repeat, "whole b:4" floats without fractions,
-    "positive b:4" floats above zero, "unit b:4" floats between -1 and 1, "complex b:4"
-    complex numbers, plain "b:4" normal floats, "half b:4" the same as bfloat16.
+    Attributes:
+      attributes: the arguments of the op's class.
+      inputs: the shapes of inputs. "b:4" has normal floats, "half b:4" the same as
+        bfloat16, "int b:4" integers below `below`, "bool b:4" booleans, "ties b:4" floats
+        that repeat, "whole b:4" floats without fractions, "positive b:4" floats above
+        zero, "unit b:4" floats between -1 and 1, "complex b:4" complex numbers.
+      below: the bound of integers.
+      gradient: whether to compare gradients; False if the op has none.
     """
 
     attributes: tuple[Any, ...] = ()
     inputs: tuple[str, ...] = ()
     below: int = 7
-    gradient: bool = True  # whether to compare gradients: off where the op has none
+    gradient: bool = True
 
 
 class MatmulKernels(NamedTuple):
-    """What TensorFlow multiplies matrices with on CPUs.
+    """The kernels of TensorFlow for matmuls on CPUs.
 
     Attributes:
-      threads: the number of threads that share a product.
+      threads: the number of threads that compute one matmul.
       onednn: oneDNN's kernel as a function of (a, b, flip_a, flip_b); None where it
-        cannot be asked for by name.
-      all_onednn: whether TensorFlow has oneDNN compute all products by itself.
+        cannot be called by name.
+      all_onednn: whether TensorFlow uses oneDNN for all matmuls.
     """
 
     threads: int
@@ -88,38 +91,42 @@ class MatmulKernels(NamedTuple):
 
 
 class LocalContext(Protocol):
-    """Where `local` runs, as seen by one device: sizes and offsets of its shards.
+    """The shards of one device, as `local` sees them: their sizes and offsets.
 
     Sizes are Python ints. Offsets are scalar int32 tensors, since a segment is traced
     once for all devices: no Python `if` on them.
+
+    Attributes:
+      inputs: the local shapes of inputs.
+      outputs: the local shapes of outputs.
+      compiled: whether XLA compiles the ops.
     """
 
-    inputs: tuple[Shape, ...]  # local shapes, as this device sees them
+    inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
-    compiled: bool  # whether XLA compiles it: rarely of interest
+    compiled: bool
 
     @property
     def matmul_kernels(self) -> MatmulKernels | None:
-        """What multiplies matrices here; None: nothing that
-        `ops/linear/matmul_kernels.py` knows."""
+        """The kernels of matmuls; None: none that `ops/linear/matmul_kernels.py` knows."""
 
     @property
     def kernels_refuse(self) -> bool:
-        """Whether TensorFlow's kernels refuse numbers of elements that are too large:
-        on CPUs.
+        """Whether TensorFlow's kernels raise errors for indices that are too large, as on
+        CPUs.
         """
 
     def local_size(self, factor: str) -> int:
-        """Returns the elements of this shard along a factor."""
+        """Returns the size of this shard along a factor, in elements."""
 
     def global_size(self, factor: str) -> int:
-        """Returns the elements of all shards together along a factor."""
+        """Returns the size of all shards together along a factor, in elements."""
 
     def num_shards(self, factor: str) -> int:
         """Returns the number of shards: 1 where the factor is not sharded."""
 
     def shard_index(self, factor: str) -> Any:
-        """Returns which shard this is; the Python int 0 where the factor is not
+        """Returns the index of this shard; the Python int 0 where the factor is not
         sharded.
         """
 
@@ -129,35 +136,42 @@ class LocalContext(Protocol):
         """
 
     def axis(self, i: int, dim: str) -> int:
-        """Returns the position of a name among the dimensions of input i."""
+        """Returns the index of a name among the dimensions of input i."""
 
     def window(self, i: int, dim: str, x: Any) -> Any:
-        """Returns input i with exactly its window's elements of `dim`, wherever they
-        had to come from.
+        """Returns x, which is input i, with the elements of `dim` in its window: its
+        own, and those that neighbours send.
         """
 
     def optimization_barrier(self, x: Any) -> Any:
-        """Returns x, which XLA does not merge with what is made of it."""
+        """Returns x. XLA does not fuse ops across it."""
 
 
 class Op(Frozen):
-    """Base class of every op: what all ops say.
+    """Base class of every op.
 
-    An op derives from it, or from one of the kinds in `op_kinds`, which say more. It is
-    a frozen dataclass, and no op derives from it in turn.
+    An op derives from it, or from one of the kinds in `op_kinds`, which have further
+    members. It becomes a frozen dataclass; no class derives from an op.
+
+    Attributes:
+      samples: inputs for the conformance suite.
+      linearity: whether partial sums may flow through. "each": one input may be a partial
+        sum, if the others are not; "joint": all inputs at once. A property where it
+        depends on an attribute.
+      share_trace: whether equal nodes of a program share one trace of `local`: for ops
+        with many TensorFlow ops.
     """
 
     samples: ClassVar[tuple[Sample, ...]] = ()
-    # May partial sums flow through? "each": one partial input at a time; "joint": all
-    # at once. May be a property where it depends on an attribute.
     linearity: ClassVar[Literal["each", "joint"] | None] = None
-    # Whether `local` makes many TensorFlow ops: it is traced once for all equal nodes
-    # of a program.
     share_trace: ClassVar[bool] = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        refuse_earlier_form(cls, {n for base in cls.__mro__[1:] for n in vars(base)})
+        inherited: set[str] = set()
+        for base in cls.__mro__[1:]:
+            inherited.update(vars(base))
+        refuse_earlier_form(cls, inherited)
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         """Returns shape and data type of each output. Raises ShapeError or
@@ -166,7 +180,7 @@ class Op(Frozen):
         raise NotImplementedError
 
     def role(self, factor: str) -> Role:
-        """Returns what cutting `factor` does."""
+        """Returns what sharding `factor` does."""
         return Role.MAP
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
@@ -181,14 +195,14 @@ class Op(Frozen):
         raise NotImplementedError
 
     def workspace_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        """Returns what `local` holds for a while beside inputs and outputs of these
-        local shapes.
+        """Returns the temporary tensors of `local`, for inputs of these local shapes: they
+        need memory in addition to inputs and outputs.
         """
         return ()
 
     def flops(self, *xs: Spec) -> int:
-        """Returns the floating-point operations on whole tensors; default: one per
-        output element.
+        """Returns the floating-point operations for inputs of these global shapes;
+        default: one per output element.
         """
         return sum(o.shape.size for o in self.output_specs(*xs))
 

@@ -1,12 +1,13 @@
-"""Frozen dataclasses by inheritance, each made one when its first object is made.
+"""Frozen dataclasses by inheritance, which are generated at the first instance.
 
     class Scale(Frozen):
       by: float
 
     Scale(2.0) == Scale(by=2.0)
 
-Python compiles six methods for a dataclass. meshtf has a hundred classes of ops and a
-program uses a few: made at once, they would take much of the time of importing meshtf.
+Python compiles six methods for a dataclass. meshtf has a hundred classes of ops, and a
+program uses a few: generated at once, they would take much of the time of importing
+meshtf.
 """
 
 from __future__ import annotations
@@ -25,36 +26,35 @@ if sys.version_info >= (3, 11):
 else:
 
     def dataclass_transform(**kwargs: Any) -> Any:
-        """Tells type checkers that subclasses are dataclasses; Python 3.10 has none."""
+        """Declares to type checkers that subclasses are dataclasses: for Python 3.10."""
         return lambda cls: cls
 
 
-_made: set[type] = set()
-_modules: dict[type, Any] = {}  # of each class, whose names its annotations use
-_making = threading.Lock()
+_generated: set[type] = set()  # the classes that are dataclasses already
+_modules: dict[type, Any] = {}  # by class: annotations use names of its module
+_lock = threading.Lock()
 
 
-def _as_value(name: str, value: Any) -> Any:
-    return (
-        value if isinstance(value, bool) else as_float(name, value)
-    )  # of a tensor of bool
+def _as_number(name: str, value: Any) -> Any:
+    """Returns a float, or a boolean (the value of a boolean tensor) as it is."""
+    return value if isinstance(value, bool) else as_float(name, value)
 
 
-# What is checked of attributes: those of plain types, as annotations name these.
-_plain: dict[type, tuple[tuple[str, str], ...]] = {}
+# The fields that are checked, by class: (name, annotation) of those of these types.
+_checked_fields: dict[type, tuple[tuple[str, str], ...]] = {}
 _TYPES = {"str": str, "int": int, "float": float, "bool": bool}
 _CONVERT: dict[str, Callable[[str, Any], Any]] = {
     "str": as_text,
     "int": as_int,
-    "float": _as_value,
+    "float": _as_number,
     "bool": as_bool,
 }
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 class Frozen:
-    """Base of classes that are frozen dataclasses; one that is decorated as one stays
-    as it is.
+    """Base of classes that become frozen dataclasses. A class with the decorator stays as
+    it is.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -62,46 +62,51 @@ class Frozen:
         _modules[cls] = sys.modules.get(cls.__module__)
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Returns an object without attributes, of a class that is a dataclass."""
-        if cls not in _made:
-            with _making:
-                _make(cls)
+        """Returns a new instance, after making the class a dataclass."""
+        if cls not in _generated:
+            with _lock:
+                _generate(cls)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Refuses what is no string, integer, number or truth value where a field says
-        so; NumPy's become Python's."""
+        """Checks fields that are strings, integers, floats or booleans, and converts NumPy
+        values to those of Python. Raises ArgumentError.
+        """
         attributes = self.__dict__
-        for name, kind in _plain[type(self)]:
+        for name, kind in _checked_fields[type(self)]:
             value = attributes[name]
             if type(value) is not _TYPES[kind]:
                 object.__setattr__(self, name, _CONVERT[kind](name, value))
 
 
-def _make(cls: type) -> None:
-    """Makes a class and its bases dataclasses, bases first, whose fields it
-    inherits.
+def _generate(cls: type) -> None:
+    """Makes dataclasses of a class and its bases, bases first: it inherits their
+    fields.
     """
     for base in reversed(cls.__mro__):
-        if issubclass(base, Frozen) and base is not Frozen and base not in _made:
-            if "__dataclass_fields__" not in vars(base):
-                with _present(base):
-                    dataclasses.dataclass(frozen=True)(base)
-            fields: Any = dataclasses.fields(base)  # type: ignore[arg-type]
-            _plain[base] = tuple((f.name, f.type) for f in fields if f.type in _CONVERT)
-            _made.add(base)
+        if not issubclass(base, Frozen) or base is Frozen or base in _generated:
+            continue
+        if "__dataclass_fields__" not in vars(base):
+            with _module_imported(base):
+                dataclasses.dataclass(frozen=True)(base)
+        fields: Any = dataclasses.fields(base)  # type: ignore[arg-type]
+        checked = [(f.name, f.type) for f in fields if f.type in _CONVERT]
+        _checked_fields[base] = tuple(checked)
+        _generated.add(base)
 
 
 @contextlib.contextmanager
-def _present(cls: type) -> Iterator[None]:
-    """Has a class's module among those that are imported, as when the class was made:
-    what `runpy.run_path` runs is not."""
-    name, now = cls.__module__, sys.modules.get(cls.__module__)
+def _module_imported(cls: type) -> Iterator[None]:
+    """Puts the module of a class into `sys.modules`, as when the class was defined: a
+    module that `runpy.run_path` runs is there no longer.
+    """
+    name = cls.__module__
+    current = sys.modules.get(name)
     sys.modules[name] = _modules[cls]
     try:
         yield
     finally:
-        if now is None:
+        if current is None:
             del sys.modules[name]
         else:
-            sys.modules[name] = now
+            sys.modules[name] = current

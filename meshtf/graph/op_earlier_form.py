@@ -1,7 +1,8 @@
-"""What an op of the contract's earlier form is told when its class is defined.
+"""The error for an op that is written for the earlier form of the contract, raised when
+its class is defined.
 
-Its members have other names now, or belong to a kind of op; were they read no more, the
-op would be planned as if it had none of them.
+Its members have other names now, or belong to a kind of op. Without an error they would be
+ignored, and the op would be planned as if it had none of them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ _CONTEXT = (
     "its first argument is a LocalContext: size, whole, parts, index and offset are "
     "local_size, global_size, num_shards, shard_index and shard_offset"
 )
-# Members that an op had, and what to do. Those of the second table are words that an op
-# may use for its own purposes: they are told only beside one of the first.
+# Members that an op had, and what to do. Those of the second table are names that an op
+# may use for its own purposes: they are reported only together with one of the first.
 _CHANGES = {
     "out": "call it output_specs",
     "linear": "call it linearity",
@@ -31,9 +32,9 @@ _CHANGES = {
     "stores": _KINDS + ": `variables` of a WriteOp, the field `store` of a ReadOp",
     "settled": "derive from meshtf.graph.ReshardOp",
     "stops_gradient": "derive from meshtf.graph.GradientBarrier",
-    "in_place": "a WriteOp with an output takes its first value as the last input",
+    "in_place": "a WriteOp with an output takes its initial value as the last input",
 }
-_MORE_CHANGES = {
+_AMBIGUOUS_CHANGES = {
     "title": "call it display_name",
     "factor": "derive from mtf.RenamingOp",
     "space": "leave it out: a factor is as large as the output's dimension, or else the "
@@ -50,35 +51,33 @@ _MORE_CHANGES = {
 }
 
 
-def refuse_earlier_form(op: type, today: set[str]) -> None:
-    """Refuses a class with members of the earlier form.
+def refuse_earlier_form(op: type, inherited: set[str]) -> None:
+    """Raises PlanError for a class with members of the earlier form.
+
+    The error says what to do about each.
 
     Args:
       op: the class.
-      today: members that its bases have, whatever they were called before.
-
-    Raises:
-      PlanError: it has some; says what to do about each.
+      inherited: the members of its bases.
     """
-    own = _members(op) - today
-    if own.isdisjoint(_CHANGES):
+    new_members = _members(op) - inherited
+    if new_members.isdisjoint(_CHANGES):
         return
-    changes = {
-        name: text for name, text in (_CHANGES | _MORE_CHANGES).items() if name in own
-    }
+    known = _CHANGES | _AMBIGUOUS_CHANGES
+    changes = {name: text for name, text in known.items() if name in new_members}
     raise PlanError(
         explain_error(
             f"op {op.__name__} has members that ops no longer have.",
             **changes,
             local=_CONTEXT,
-            way_out="Change these; meshtf/graph/op.py tells what an op says, and "
-            "op_kinds.py what more some kinds say.",
+            way_out="Change these; meshtf/graph/op.py has the members of an op, and "
+            "op_kinds.py those of the kinds of ops.",
         )
     )
 
 
 def _members(op: type) -> set[str]:
-    """Returns the names that a class gives a value, but for its fields."""
+    """Returns the names of a class's attributes and methods, without its fields."""
     annotations = op.__dict__.get("__annotations__", {})
     fields = {n for n, kind in annotations.items() if "ClassVar" not in str(kind)}
     return set(vars(op)) - fields

@@ -1,10 +1,10 @@
-"""The kinds of ops: what an op can say beyond the core of the contract, asked by class.
+"""The kinds of ops: base classes with members beyond the core of the op contract.
 
     isinstance(node.op, ReadOp)             # the node reads node.op.store
     isinstance(node.op, WriteOp)            # it writes node.op.variables
 
-Most ops derive from `Op` itself: they compute their outputs from the elements that
-their shard holds. An op that does more derives from one of the classes here, which add
+Most ops derive from `Op` itself: they compute a shard of their outputs from the shards of
+their inputs on the same device. All other ops derive from one of these classes, which add
 one to four members each. No op needs two of them.
 """
 
@@ -18,9 +18,7 @@ from meshtf.mesh import Mesh, Placement
 
 
 class Store(Protocol):
-    """What an op reads or writes besides tensors: a variable's slices, an argument of a
-    function.
-    """
+    """The storage that an op reads or writes: a variable, or an argument of a function."""
 
     @property
     def name(self) -> str: ...
@@ -33,40 +31,40 @@ class Store(Protocol):
 
     @property
     def kind(self) -> Literal["parameter", "state", "argument", "number"]:
-        """What it is; "state" is a variable that is not trained."""
+        """What it stores; "state" is a variable that is not trained."""
 
     mesh: Mesh | None
 
     def read(self) -> list[Any]:
-        """Returns one TensorFlow tensor for each position; equal slices may be one
-        object.
+        """Returns the shard of each mesh position as a TensorFlow tensor. Positions with
+        equal shards may have the same object.
         """
 
     def slots(self) -> Sequence[Any]:
-        """Returns the slot that holds each position's shard of a variable, one object
-        where they share it.
+        """Returns the slot of each mesh position, which stores its shard of a variable.
+        Positions that share a shard have the same object.
         """
 
 
 class EffectOp(Op):
-    """Base of ops that depend on more than their inputs, or do more than give outputs.
+    """Base of ops with side effects, or whose outputs depend on more than their inputs.
 
-    Their order matters, so none of them runs inside of a loop's or branch's body.
+    Their order matters, so bodies of loops and branches must not have them.
     """
 
 
 class ReadOp(EffectOp):
-    """An op whose one output is what a store holds when the op runs."""
+    """An op with one output: the value of a store when the op runs."""
 
     store: Store
 
 
 class WriteOp(EffectOp):
-    """An op that gives variables new values, each shard once.
+    """An op that writes new values of variables, each shard once.
 
-    An op may also have outputs. Then its last inputs, one for each output, hold the
-    values that these start from: an optimizer's update of slots that are sharded
-    otherwise than their variable takes the variable's value and returns the next one.
+    An op may also have outputs. Then its last inputs, one for each output, are the
+    initial values of these. So the update of optimizer slots that are sharded differently
+    from their variable takes the variable's value and returns the next one.
     """
 
     @property
@@ -78,11 +76,11 @@ class WriteOp(EffectOp):
         """Returns the next values, without writing anything.
 
         Args:
-          *inputs_and_values: one device's shard of each input, and then the present
+          *inputs_and_values: one device's shard of each input, and then of the current
             value of each variable.
 
         Returns:
-          The outputs, if there are any, and the next value of each variable.
+          The outputs, if any, and the next value of each variable.
         """
         raise NotImplementedError
 
@@ -90,30 +88,28 @@ class WriteOp(EffectOp):
         """Writes by a fused TensorFlow op, if there is one: faster than `new_values`.
 
         Args:
-          handles: resource handles of one device's shards: of the outputs, which hold
-            the last inputs, and then of the variables.
-          *inputs: one device's shard of each input but those last ones.
+          handles: resource handles of one device's shards: of the outputs, whose values
+            are the last inputs, and then of the variables.
+          *inputs: one device's shard of each input, without those last ones.
 
         Returns:
-          Whether it wrote. If not, what `new_values` returns is assigned.
+          Whether it wrote. If not, the results of `new_values` are assigned.
         """
         return False
 
 
 class HostOp(EffectOp):
-    """An op that tells the world outside, once for all devices, in the order of the
-    code: it prints, or writes a summary. It has no outputs.
+    """An op that runs on the host, once for all devices, in the order of the code: it
+    prints, or writes a summary. It has no outputs.
     """
 
     def run_on_host(self, *xs: Any) -> None:
-        """Runs with whole inputs, on the CPU of the process that runs the program."""
+        """Runs with global inputs, on the CPU of the process that runs the program."""
         raise NotImplementedError
 
 
 class ControlFlowOp(Op):
-    """An op that runs recorded bodies: it is planned by these alone, and has no
-    `local`.
-    """
+    """An op that runs recorded bodies. The planner plans the bodies; it has no `local`."""
 
     @property
     def bodies(self) -> tuple[Any, ...]:
@@ -122,22 +118,22 @@ class ControlFlowOp(Op):
 
 
 class ReshardOp(Op):
-    """An op whose inputs and outputs are brought at once to where the layout says, and
-    not when something needs them there.
+    """An op whose inputs and outputs are resharded at once to the placement of the
+    layout, and not when another op needs it.
     """
 
 
 class ConstantOp(Op):
-    """An op of no inputs, whose outputs are one number everywhere."""
+    """An op without inputs, whose outputs have one value in all elements."""
 
     @property
     def is_zero(self) -> bool:
-        """Whether that number is zero: then the outputs are partial sums as well."""
+        """Whether that value is zero: then the outputs are partial sums as well."""
         raise NotImplementedError
 
 
 class GradientBarrier(Op):
-    """An op through which no gradient flows, so that nothing before it needs one."""
+    """An op through which no gradient flows: its inputs have no gradients."""
 
 
 class RenamingOp(Op):
@@ -146,8 +142,8 @@ class RenamingOp(Op):
     def factor(self, dim: str) -> str:
         """Returns the factor of an input's dimension.
 
-        A dimension that is used up, and whose name another one of an output may have,
-        gets a fresh one, by convention "." + dim.
+        A dimension that is used up, and whose name a dimension of an output may have,
+        has a factor of another name, by convention "." + dim.
         """
         raise NotImplementedError
 
@@ -162,10 +158,10 @@ class Window(NamedTuple):
     crop, pad, stride.
 
     Attributes:
-      low: the first element that is read, by the first element of the factor.
-      high: the end of what is read, by the end of the factor's elements.
-      wrap: whether beyond one end the elements of the other end follow, not `fill`.
-      fill: what stands beyond the ends.
+      low: maps the start of the factor's elements to the start of those that are read.
+      high: maps the end of the factor's elements to the end of those that are read.
+      wrap: whether elements beyond one end are those of the other end, and not `fill`.
+      fill: the value of elements beyond the ends.
     """
 
     low: Callable[[int], int]
@@ -182,24 +178,26 @@ class WindowedOp(Op):
     """
 
     def window(self, input_index: int, dim: str) -> Window | None:
-        """Returns which elements of an input's dimension a shard reads; None: those of
-        its own shard.
+        """Returns the elements of an input's dimension that a shard reads; None: those of
+        the local shard.
         """
         raise NotImplementedError
 
 
 def window_of(op: Op, input_index: int, dim: str) -> Window | None:
-    """Returns which elements of an input a shard of an op reads; None: its own."""
+    """Returns the elements of an input that a shard of an op reads; None: those of the
+    local shard.
+    """
     return op.window(input_index, dim) if isinstance(op, WindowedOp) else None
 
 
 class Statistics(NamedTuple):
-    """What a shard computes of its inputs before it knows of the others.
+    """What a shard computes from its inputs before the exchange with other shards.
 
     Attributes:
-      exchanged: a few numbers for all shards, small tensors.
-      residuals: what this shard keeps for `local_sharded`, so as not to compute it
-        again.
+      exchanged: small tensors, which all shards get.
+      residuals: tensors of this shard for `local_sharded`, which would otherwise be
+        computed again.
     """
 
     exchanged: tuple[Any, ...]
@@ -207,12 +205,10 @@ class Statistics(NamedTuple):
 
 
 class OpWithStatistics(Op):
-    """An op along dimensions, whose shards exchange a few numbers and then finish
-    alone.
+    """An op along dimensions whose shards exchange small statistics.
 
-    Where none of these dimensions is sharded, `local` runs by itself: one fused kernel.
-    Else `statistics` runs on each shard, one all_gather follows, and then
-    `local_sharded`:
+    If none of these dimensions is sharded, only `local` runs: one fused kernel. Otherwise
+    `statistics` runs on each shard, then one all_gather, then `local_sharded`:
 
         exchanged, residuals = op.statistics(context, x)      # of one shard
         op.local_sharded(context, gathered, residuals, x)     # gathered: [shards, ...]
@@ -223,13 +219,12 @@ class OpWithStatistics(Op):
         raise NotImplementedError
 
     def statistics(self, context: LocalContext, *xs: Any) -> Statistics:
-        """Returns what one shard tells the others, and what it keeps."""
+        """Returns the statistics that one shard sends to the others, and its residuals."""
         raise NotImplementedError
 
     def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        """Returns what `statistics` exchanges, for inputs of these local shapes;
-        dimensions of 1 may be left out. A forecast counts bytes by it, without running
-        anything.
+        """Returns the specs of exchanged statistics, for inputs of these local shapes;
+        dimensions of size 1 may be left out. Forecasts count bytes by it.
         """
         raise NotImplementedError
 
@@ -243,10 +238,10 @@ class OpWithStatistics(Op):
         """Returns one device's shards of the outputs.
 
         Args:
-          context: where it runs.
-          gathered: what all shards exchanged, each stacked in their order:
-            [shards, ...].
-          residuals: what this shard kept.
+          context: sizes and offsets of its shards.
+          gathered: the exchanged statistics of all shards, each stacked to
+            `[shards, ...]`.
+          residuals: those of this shard.
           *xs: its shards of the inputs.
         """
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Python's operators on tensors and variables, and the few ops that gradients call.
+"""Python operators on tensors and variables, and the ops that gradients call.
 
-`graph` must not import `ops`, yet `x + y` must find `add`; so `meshtf.ops` fills in a
-table:
+`graph` must not import `ops`, yet `x + y` calls `add`. So `meshtf.ops` registers its
+functions in a table:
 
     OPERATORS["add"](x, y)
 """
@@ -15,7 +15,7 @@ OPERATORS: dict[str, Callable[..., Any]] = {}
 
 
 class Operators:
-    """What tensors and variables have in common: `x + y`, `2 * x`, `x < y`, `-x`."""
+    """Base of tensors and variables: `x + y`, `2 * x`, `x < y`, `-x`."""
 
     __slots__ = ()
 

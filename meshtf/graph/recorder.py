@@ -58,12 +58,12 @@ def latest(node: Node) -> Node:
 
 
 class Recorded(NamedTuple):
-    """What a function made while it was recorded: the form that every runtime compiles.
+    """A recorded function, as every runtime compiles it.
 
-    Args:
-      nodes: in the order in which they were made.
-      results: the tensors that it returns.
-      mesh: where it runs.
+    Attributes:
+      nodes: in the order in which they were recorded.
+      results: the tensors that the function returns.
+      mesh: the mesh that it runs on.
     """
 
     nodes: Sequence[Node]
@@ -72,33 +72,39 @@ class Recorded(NamedTuple):
 
 
 class Graph:
-    """The nodes of a traced function; an executor that runs nothing."""
+    """The nodes of a recorded function. An executor that records nodes, and runs none.
+
+    Attributes:
+      mesh: the mesh of its tensors; None: not known yet.
+      nodes: in the order in which they were recorded.
+      replacements: for each node that was replaced, the new one.
+    """
 
     def __init__(self, mesh: Mesh | None = None) -> None:
         self.mesh = mesh
         self.nodes: list[Node] = []
-        self.replacements: dict[Node, Node] = {}  # by nodes that were replaced
+        self.replacements: dict[Node, Node] = {}
         self._reads: dict[Any, Node] = {}
 
     @property
     def owner(self) -> Graph:
-        """Itself: gradients of its nodes are recorded in it."""
+        """The graph itself: gradients go through its nodes."""
         return self
 
     def recorder_of(self, op: Op) -> Graph:
-        """Returns the graph that nodes of an op go to."""
+        """Returns the graph that records nodes of an op."""
         return self
 
     def replace(self, node: Node, op: Op, specs: Sequence[Spec]) -> Node:
-        """Lets a node of this graph make more, as what a gradient needs of a loop.
+        """Replaces a node by one with further outputs, such as residuals of a loop.
 
         Args:
-          node: the node, as it was recorded.
-          op: what it applies from now on.
-          specs: those of its further outputs.
+          node: a node of this graph.
+          op: computes the outputs of the node, and then the further ones.
+          specs: of the further outputs.
 
         Returns:
-          the node that takes its place, from `latest` on.
+          The new node, which `latest(node)` returns from now on.
         """
         new = node.extended(op, specs)
         self.replacements[node] = new
@@ -107,11 +113,11 @@ class Graph:
         return new
 
     def find(self, op: ReadOp) -> Node | None:
-        """Returns an earlier read of the same variable that no write came after."""
+        """Returns an earlier read of the same variable, unless it was written since."""
         return self._reads.get(op.store)
 
     def set_nodes(self, nodes: Sequence[Node]) -> None:
-        """Takes nodes, of which none writes, for all that was recorded so far."""
+        """Replaces all nodes of the graph by `nodes`, none of which writes."""
         self.nodes[:] = nodes
         self._reads = {n.op.store: n for n in nodes if isinstance(n.op, ReadOp)}
 
@@ -129,12 +135,14 @@ class Graph:
         return node.outputs
 
     def settle_mesh(self) -> None:
-        """Checks nodes that were made before the mesh was known. Raises LayoutError."""
+        """Gives the mesh, once known, to arguments that were recorded before, and checks
+        the shapes of all nodes. Raises LayoutError.
+        """
         assert self.mesh is not None
         for node in self.nodes:
             if isinstance(node.op, ReadOp) and node.op.store.mesh is None:
                 node.op.store.mesh = self.mesh
-                # Refuses an argument that the layout cannot hold:
+                # Raises LayoutError for an argument that the layout cannot hold:
                 _ = node.op.store.placement
             if not node.primals:
                 specs = [y.spec for y in node.outputs]

@@ -1,7 +1,7 @@
-"""What programs have to do with layouts: see `LayoutUse`.
+"""The dimensions and layout rules that programs use: see `LayoutUse`.
 
 layout_use(graph.nodes).unmatched_rules(mesh)      # of one program
-earlier_use(mesh).unmatched_rules(mesh)            # of all that came before
+recorded_layout_use(mesh).unmatched_rules(mesh)    # of all earlier programs of a mesh
 """
 
 from __future__ import annotations
@@ -14,48 +14,47 @@ from meshtf.graph.tensor import Node
 from meshtf.mesh import LayoutUse, Mesh, Sharded
 from meshtf.mesh.layout_use import Rule
 
-# Of each mesh; names alone, so it keeps no mesh alive, and is as large as a user's
-# vocabulary.
-_earlier: weakref.WeakKeyDictionary[Mesh, LayoutUse] = weakref.WeakKeyDictionary()
+# By mesh. It has names only, so it keeps no mesh alive, and its size is bounded by the
+# number of names in the user's code.
+_recorded: weakref.WeakKeyDictionary[Mesh, LayoutUse] = weakref.WeakKeyDictionary()
 
 
 def layout_use(nodes: Iterable[Node]) -> LayoutUse:
-    """Returns what nodes, and the bodies that they run, have to do with layouts."""
+    """Returns the dimensions and rules of nodes and of the bodies that they run."""
     dims: set[str] = set()
     rules: set[Rule] = set()
     for node in _with_bodies(nodes, set()):
         rules.update((name, axes) for name, axes in node.region.items() if axes)
-        if not node.primals:  # gradients have the names of what they are of
+        if not node.primals:  # names of gradients are those of forward tensors
             dims.update(name for y in node.outputs for name in y.shape.names)
         for store in _stores(node):
             dims.update(store.spec.shape.names)
             if store.mesh is node.mesh and store.kind in ("parameter", "state"):
                 rules.update(_rules_of(store))
-    # No rule can have a name that begins with ".": loops and gradients make such.
-    return LayoutUse(
-        frozenset(name for name in dims if not name.startswith(".")), frozenset(rules)
-    )
+    # Loops and gradients make names that begin with ".", which no rule can have.
+    user_dims = frozenset(name for name in dims if not name.startswith("."))
+    return LayoutUse(user_dims, frozenset(rules))
 
 
 def record_layout_use(mesh: Mesh, use: LayoutUse) -> None:
-    """Adds to what `recorded_layout_use` returns."""
-    known = recorded_layout_use(mesh)
-    if not use <= known:
-        _earlier[mesh] = known | use
+    """Adds the use of a program to `recorded_layout_use(mesh)`."""
+    total = recorded_layout_use(mesh)
+    if not use <= total:
+        _recorded[mesh] = total | use
 
 
 def recorded_layout_use(mesh: Mesh) -> LayoutUse:
-    """Returns what all ops, variables and programs on a mesh so far had to do with
-    layouts.
+    """Returns the dimensions and rules of all ops, variables and programs on a mesh so
+    far.
     """
-    return _earlier.get(mesh, _NO_USE)
+    return _recorded.get(mesh, _NO_USE)
 
 
 _NO_USE = LayoutUse()
 
 
 def _with_bodies(nodes: Iterable[Node], seen: set[int]) -> Iterator[Node]:
-    """Yields nodes and those of the bodies that they run, each body once."""
+    """Yields nodes, and the nodes of bodies that they run, each body once."""
     for node in nodes:
         yield node
         if isinstance(node.op, ControlFlowOp):
@@ -66,13 +65,16 @@ def _with_bodies(nodes: Iterable[Node], seen: set[int]) -> Iterator[Node]:
 
 
 def _stores(node: Node) -> Sequence[Store]:
+    """Returns the variables or arguments that a node reads or writes."""
     if isinstance(node.op, ReadOp):
         return (node.op.store,)
-    return node.op.variables if isinstance(node.op, WriteOp) else ()
+    if isinstance(node.op, WriteOp):
+        return node.op.variables
+    return ()
 
 
 def _rules_of(store: Store) -> Iterator[Rule]:
-    """Yields the rules by which a variable lies as it does."""
+    """Yields the rules that shard a variable."""
     assert store.mesh is not None
     for axis, state in zip(store.mesh.axes, store.placement, strict=True):
         if isinstance(state, Sharded):

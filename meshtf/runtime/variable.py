@@ -109,7 +109,7 @@ class Variable(Operators, Untracked):
             mesh,
             self.layout,
             f"{self.path!r}, {Source.of_caller()}",
-            what="variable",
+            kind="variable",
         )
         record_layout_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))
         self.placement: Placement = mesh.place(

@@ -49,7 +49,7 @@ def test_two_dimensions_on_one_axis(mesh):
 def test_a_size_that_the_axis_does_not_divide(mesh):
     with refuses(
         mtf.LayoutError,
-        '"batch" of size 7 cannot be cut into 2',
+        '"batch" of size 7 cannot be split into 2',
         r"tensor +\[batch:7 d:3\]",
         HERE,
         "mesh +data:2;model:2",
@@ -201,7 +201,7 @@ def test_operators_are_called_by_names_that_there_are(mesh):
         with pytest.raises(mtf.DTypeError) as error:
             eval(f"x {operator} n", {"x": x, "n": n, "__name__": __name__})
         name = re.search(r"from +mtf\.(\w+), ", str(error.value)).group(1)
-        assert hasattr(mtf, name), f"x {operator} n is told as mtf.{name}"
+        assert hasattr(mtf, name), f"x {operator} n is named mtf.{name}"
 
 
 def test_tensors_of_two_meshes(mesh):
@@ -278,14 +278,14 @@ def test_logical_devices_of_another_number():
 
 
 def test_logical_devices_come_too_late():
-    there = len(tf.config.list_logical_devices("CPU"))
+    num_devices = len(tf.config.list_logical_devices("CPU"))
     with refuses(
         mtf.MeshError,
-        f"started already, with {there} logical",
+        f"started already, with {num_devices} logical",
         r"mtf\.logical_devices\(99\) at the top of the program",
     ):
         mtf.logical_devices(99)
-    mtf.logical_devices(there)  # as many as there are is no error
+    mtf.logical_devices(num_devices)  # as many as there are is no error
 
 
 # Checkpoints

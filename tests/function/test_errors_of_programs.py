@@ -29,7 +29,7 @@ def test_python_cannot_ask_a_recorded_tensor(mesh):
 
     with refuses(
         mtf.PlanError,
-        "truth of a recorded tensor",
+        "boolean value of a recorded tensor",
         r"bool \[\]",
         r"mtf\.greater",
         HERE,
@@ -72,7 +72,7 @@ def test_names_that_do_not_fit_the_array(mesh):
 
 
 def test_no_mesh():
-    with refuses(mtf.MeshError, "on which mesh", r"@mtf\.function\(mesh=mesh"):
+    with refuses(mtf.MeshError, "determines the mesh", r"@mtf\.function\(mesh=mesh"):
         mtf.function(lambda: mtf.ones(None, "d:4"))()
     with refuses(mtf.MeshError, "no mesh", HERE, "Pass the mesh"):
         mtf.ones(None, "d:4")
@@ -124,14 +124,14 @@ def test_ops_take_no_arrays(mesh, make):
 
 
 def test_a_recorded_tensor_is_of_no_use_outside():
-    mesh, kept = mtf.Mesh("data:2"), []
-    mtf.function(lambda x: kept.append(mtf.exp(x)), mesh=mesh)(mtf.ones(mesh, "d:4"))
+    mesh, leaked = mtf.Mesh("data:2"), []
+    mtf.function(lambda x: leaked.append(mtf.exp(x)), mesh=mesh)(mtf.ones(mesh, "d:4"))
     with refuses(mtf.PlanError, "recorded", r"float32 \[d:4\]", r"mtf\.exp", HERE):
-        mtf.relu(kept[0])
+        mtf.relu(leaked[0])
     with refuses(mtf.PlanError, "recorded", r"float32 \[d:4\]", r"mtf\.exp", HERE):
-        mtf.function(lambda x: x + kept[0], mesh=mesh)(mtf.ones(mesh, "d:4"))
+        mtf.function(lambda x: x + leaked[0], mesh=mesh)(mtf.ones(mesh, "d:4"))
     with refuses(mtf.PlanError, "recorded tensor", r"mtf\.exp", HERE):
-        mtf.function(lambda x: x, mesh=mesh)(kept[0])
+        mtf.function(lambda x: x, mesh=mesh)(leaked[0])
 
 
 def test_gradients_of_integers(mesh):

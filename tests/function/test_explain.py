@@ -80,9 +80,9 @@ def test_an_abstract_mesh_gives_the_forecast_of_a_real_one_and_runs_nothing():
         "data:4", "batch:data", variable_layout="d_model:data", devices="abstract"
     )
     array = np.zeros(X.shape, "float32")
-    found = mtf.explain(abstract.step, X, np.int32(0))
-    assert found == mtf.explain(real.step, array, np.int32(0))
-    assert found.bytes_moved() > 0
+    forecast = mtf.explain(abstract.step, X, np.int32(0))
+    assert forecast == mtf.explain(real.step, array, np.int32(0))
+    assert forecast.bytes_moved() > 0
     with pytest.raises(
         mtf.MeshError, match='(?s)it is abstract.*devices="abstract".*mtf.explain'
     ):
@@ -122,7 +122,7 @@ def test_functions_without_a_name():
     scaled = functools.partial(lambda scale, x: mtf.reduce_sum(x * scale, "batch"), 2.0)
     assert len(mtf.explain(scaled, x).moves) == 1
     nothing = functools.partial(lambda scale: mtf.zeros(None, "d:4"), 2.0)
-    with pytest.raises(mtf.MeshError, match="tells on which mesh it runs"):
+    with pytest.raises(mtf.MeshError, match="determines the mesh that it runs on"):
         mtf.function(nothing)()
     with pytest.raises(mtf.PlanError, match="has no such argument"):
         mtf.function(scaled, z="batch")

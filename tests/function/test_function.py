@@ -1,5 +1,5 @@
-"""mtf.function: when it is traced, what may go in and out, and that it stands for its
-code.
+"""mtf.function: when it is traced, its arguments and results, and that a call gives the
+same as the code.
 """
 
 from __future__ import annotations
@@ -119,12 +119,12 @@ def test_other_values_of_a_tensor_are_no_other_program(mesh):
 
 def test_nested_structures(mesh):
     @mtf.function
-    def f(pair, options, *more, **named):
+    def f(pair, options, *extra, **named):
         (x, y), deep = pair, options["deep"]
         return {
             "sum": x + y,
             "list": [deep[0] * options["k"], options["k"], None],
-            "more": tuple(m * 2.0 for m in more),
+            "more": tuple(m * 2.0 for m in extra),
             "named": named["z"],
         }
 
@@ -184,7 +184,7 @@ def test_eager_tensors_from_around_are_captured(mesh):
     x = mtf.ones(mesh, "batch:2;d:2")
     assert [float(f(x)), float(f(x * 2.0))] == [10, 20]
     assert f.traces == 1
-    partial = mtf.einsum([w, w], "batch")  # may be an unfinished sum
+    partial = mtf.einsum([w, w], "batch")  # may be a partial sum
     assert float(mtf.function(lambda: mtf.reduce_sum(partial))()) == 30
 
 
@@ -198,7 +198,7 @@ def test_unfinished_sums_may_be_arguments():
     ]
 
 
-# That it stands for its code
+# A call gives the same as the code
 
 
 def test_variables_are_read_and_written_in_order(mesh):

@@ -1,5 +1,5 @@
-"""Functions called in eager mode where layers, microbatches or stages are in force:
-what is in force is no constant of a trace. Judged by NumPy and by the same model
+"""Functions called in eager mode where the context has layers, microbatches or stages:
+the context is no constant of a trace. Judged by NumPy and by the same model
 without them."""
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def mesh(request):
     return mtf.Mesh(*request.param)
 
 
-def numbers(*sizes, seed=0):
+def random_array(*sizes, seed=0):
     return np.random.default_rng(seed).normal(size=sizes).astype("float32")
 
 
 class Scaled(mtf.Module):
-    """x * w + bias, in a function of its own."""
+    """x * w + bias, in its own function."""
 
     def __init__(self, mesh, rate=0.0, name="scaled"):
         super().__init__(name)
@@ -45,9 +45,9 @@ class Scaled(mtf.Module):
 
 def test_layers_of_a_repeat_have_weights_of_their_own(mesh):
     net = mtf.layers.Repeat(lambda: Scaled(mesh), "layers:3")
-    w = numbers(3, 4)
+    w = random_array(3, 4)
     net.layer.w.assign(w)
-    x = mtf.import_tensor(mesh, numbers(8, 4, seed=1), "batch;d")
+    x = mtf.import_tensor(mesh, random_array(8, 4, seed=1), "batch;d")
     want, dw = x.numpy(), np.ones([8, 4], "float32")
     for row in w:
         want = want * row * 2 + 1
@@ -67,8 +67,8 @@ def test_layers_of_a_repeat_have_weights_of_their_own(mesh):
 
 def test_a_trace_of_before_is_not_taken_in_a_repeat_nor_the_other_way_round(mesh):
     net = mtf.layers.Repeat(lambda: Scaled(mesh), "layers:2")
-    alone = Scaled(mesh)
-    f = mtf.function(lambda x: x * alone.w, mesh=mesh)
+    unrelated = Scaled(mesh)
+    f = mtf.function(lambda x: x * unrelated.w, mesh=mesh)
     x = mtf.ones(mesh, "batch:4;d:4")
     assert f(x).numpy().sum() == 16
     each = []
@@ -85,18 +85,18 @@ def test_a_trace_of_before_is_not_taken_in_a_repeat_nor_the_other_way_round(mesh
 def test_stages_have_traces_of_their_own():
     mesh = mtf.Mesh("stage:2")
     f = mtf.function(lambda x: x * 2.0, mesh=mesh)
-    x, places = mtf.ones(mesh, "d:4"), []
-    for number in (0, 1, 0, 1):
-        with mtf.stage(number):
-            places.append(f(x).sharded_value.placement)
-    assert places == [(OnStage(0),), (OnStage(1),)] * 2 and f.traces == 2
+    x, placements = mtf.ones(mesh, "d:4"), []
+    for stage in (0, 1, 0, 1):
+        with mtf.stage(stage):
+            placements.append(f(x).sharded_value.placement)
+    assert placements == [(OnStage(0),), (OnStage(1),)] * 2 and f.traces == 2
 
 
 @pytest.mark.parametrize("microbatches", [1, 2, 4])
 def test_masks_and_averages_of_microbatches_are_those_of_the_batch(
     mesh, microbatches, seed
 ):
-    x = mtf.import_tensor(mesh, numbers(8, 4, seed=seed) + 1.0, "batch;d")
+    x = mtf.import_tensor(mesh, random_array(8, 4, seed=seed) + 1.0, "batch;d")
 
     def run(eager, count):
         norm, layer = mtf.layers.BatchNorm(mesh, "d:4", momentum=0.5), Scaled(mesh, 0.5)
@@ -122,7 +122,7 @@ def test_masks_and_averages_of_microbatches_are_those_of_the_batch(
 
 
 def test_pipelines_of_functions(seed):
-    x = numbers(8, 4, seed=seed)
+    x = random_array(8, 4, seed=seed)
 
     def run(axes, eager, count):
         mesh = mtf.Mesh(axes)
@@ -133,10 +133,10 @@ def test_pipelines_of_functions(seed):
             loss = pipe.loss(lambda y: mtf.reduce_mean(mtf.square(y)), x)
             return [pipe(x), loss, *mtf.gradients([loss], pipe.trainable_variables)]
 
-        found = (step if eager else mtf.function(step))(
+        results = (step if eager else mtf.function(step))(
             mtf.import_tensor(mesh, x, "batch;d")
         )
-        return [y.numpy() for y in found]
+        return [y.numpy() for y in results]
 
     want = run("", True, 1)
     assert (want[0] == 1).sum() > 4  # dropped
@@ -150,9 +150,9 @@ def test_eager_pipelines_drop_what_recorded_ones_do(seed):
     mesh = mtf.Mesh("")
     drop = mtf.layers.Dropout(0.5, name="drop")
     layers = [lambda x: drop(x, training=True), lambda x: x * 2.0]
-    x = mtf.import_tensor(mesh, numbers(8, 4, seed=seed), "batch;d")
+    x = mtf.import_tensor(mesh, random_array(8, 4, seed=seed), "batch;d")
 
-    def alone(x):
+    def per_microbatch(x):
         with mtf.seed(seed):
             return [layers[1](layers[0](x))]
 
@@ -165,13 +165,13 @@ def test_eager_pipelines_drop_what_recorded_ones_do(seed):
             )
         return [y, loss, *mtf.gradients([y, loss], [x])]
 
-    def whole(x):
-        (y,) = alone(x)
+    def per_batch(x):
+        (y,) = per_microbatch(x)
         with mtf.seed(seed):
             loss = mtf.reduce_mean(mtf.dropout(y, 0.5, name="more"))
         return [y, loss, *mtf.gradients([y, loss], [x])]
 
-    want = whole(x)
+    want = per_batch(x)
     assert 4 < (want[0].numpy() == 0).sum() < 28
     for run in (piped, mtf.function(piped)):
         for y, expected in zip(run(x), want, strict=True):
@@ -201,11 +201,11 @@ def test_a_path_of_modules_counts_where_random_numbers_are_drawn(mesh):
     plain = mtf.function(lambda x: x * 2.0, mesh=mesh)
 
     def masks(x):
-        found = [drop(x)]
+        results = [drop(x)]
         for name in ("one", "other", "one"):
             with mtf.scope(name):
-                found.append(drop(plain(x)))
-        return found
+                results.append(drop(plain(x)))
+        return results
 
     x = mtf.ones(mesh, "batch:8;d:4")
     eager, recorded = (

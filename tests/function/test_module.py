@@ -36,10 +36,10 @@ class Stack(mtf.Module):
         super().__init__()
         with self.scope():
             self.layers = [Layer(mesh, f"layer_{i}") for i in range(2)]
-            self.more = {"last": Layer(mesh, "last")}
+            self.named_layers = {"last": Layer(mesh, "last")}
 
     def __call__(self, x):
-        return [layer(x) for layer in (*self.layers, self.more["last"])]
+        return [layer(x) for layer in (*self.layers, self.named_layers["last"])]
 
 
 @pytest.fixture
@@ -85,9 +85,9 @@ def test_random_ops_by_their_path(mesh):
 def test_a_call_takes_the_path_where_the_module_was_made(mesh):
     layer, x = Layer(mesh, "mine"), mtf.ones(mesh, "batch:16;d:4")
     with mtf.seed(1):
-        here = layer(x)
+        inside_scope = layer(x)
     with mtf.seed(1), mtf.scope("elsewhere"):
-        np.testing.assert_array_equal(layer(x).numpy(), here.numpy())
+        np.testing.assert_array_equal(layer(x).numpy(), inside_scope.numpy())
 
 
 def test_a_call_of_the_class_above(mesh):
@@ -129,17 +129,16 @@ def test_a_model_with_two_variables_of_one_name_is_not_trained_silently(mesh):
 
 
 def inside(module):
-    """Returns plain modules of TensorFlow with a module, or its variables, somewhere in
-    them.
+    """Returns the module, and TensorFlow modules that have it, or its variables, as
+    attributes.
     """
-    found = [tf.Module() for _ in range(5)]
-    found[0].model, found[1].models, found[2].models = (
-        module,
-        [module],
-        {"a": {"b": (module,)}},
-    )
-    found[3].variable, found[4].weights = module.w, [module.w]
-    return [module, *found]
+    outer = [tf.Module() for _ in range(5)]
+    outer[0].model = module
+    outer[1].models = [module]
+    outer[2].models = {"a": {"b": (module,)}}
+    outer[3].variable = module.w
+    outer[4].weights = [module.w]
+    return [module, *outer]
 
 
 @pytest.mark.parametrize("i", range(6))

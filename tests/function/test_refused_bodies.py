@@ -165,6 +165,8 @@ def test_none_goes_through_repeated_layers(x):
         )[0]
 
     for run in (step, mtf.function(step)):
-        made = run(x)
-        assert made["cache"] is None
-        np.testing.assert_allclose(made["h"].numpy(), np.tanh(np.tanh(x.numpy())), 1e-5)
+        outputs = run(x)
+        assert outputs["cache"] is None
+        np.testing.assert_allclose(
+            outputs["h"].numpy(), np.tanh(np.tanh(x.numpy())), 1e-5
+        )

@@ -18,18 +18,18 @@ from tests.support.refusals import ones, refuses
 
 def warned(run):
     """Returns the warnings of a function that is traced again and again."""
-    with warnings.catch_warnings(record=True) as found:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         run()
-    return [str(w.message) for w in found if w.category is mtf.TraceWarning]
+    return [str(w.message) for w in caught if w.category is mtf.TraceWarning]
 
 
 def test_a_python_value_that_changes_is_named():
     mesh = mtf.Mesh("")
     f = mtf.function(lambda x, k, scale: x * k * scale, mesh=mesh, x="batch")
 
-    def run(first, last):
-        for step in range(first, last):
+    def run(start, stop):
+        for step in range(start, stop):
             f(np.ones(2 + step % 2, "float32"), step, 2.0)
 
     assert warned(lambda: run(0, 18)) == []
@@ -73,7 +73,7 @@ def test_a_structure_or_a_region_that_changes_is_named():
 
 
 class Layer:
-    """Has a function of its own."""
+    """Has its own function."""
 
     def __init__(self, mesh, scale):
         self.scale = mtf.full(mesh, "", scale)

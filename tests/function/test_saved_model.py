@@ -1,6 +1,4 @@
-"""SavedModels: in a process without meshtf they give the numbers of the mesh they came
-from.
-"""
+"""SavedModels: a process without meshtf computes the same results as the original mesh."""
 
 from __future__ import annotations
 
@@ -81,18 +79,18 @@ class Plain:
 @pytest.fixture(scope="module")
 def plain():
     """One process for all models: it takes seconds to start."""
-    made = Plain()
-    yield made
-    made.process.stdin.close()
-    assert made.process.wait() == 0
+    plain = Plain()
+    yield plain
+    plain.process.stdin.close()
+    assert plain.process.wait() == 0
 
 
 def graph_of(folder: Path):
     """Returns the graph of a SavedModel."""
-    found = saved_model_pb2.SavedModel.FromString(
+    proto = saved_model_pb2.SavedModel.FromString(
         (folder / "saved_model.pb").read_bytes()
     )
-    return found.meta_graphs[0].graph_def
+    return proto.meta_graphs[0].graph_def
 
 
 def functions_of(folder: Path) -> list:
@@ -263,8 +261,8 @@ def test_a_graph_is_as_lean_as_one_by_hand(tmp_path):
     loaded = tf.saved_model.load(str(tmp_path / "model"))
     assert [v.name for v in loaded.variables] == ["net/w1:0", "net/w2:0"]
     assert [v.name for v in loaded.trainable_variables] == ["net/w1:0"]
-    for variable, mine in zip(loaded.variables, (w1, w2)):
-        np.testing.assert_array_equal(variable, mine.numpy())
+    for variable, original in zip(loaded.variables, (w1, w2)):
+        np.testing.assert_array_equal(variable, original.numpy())
 
 
 def test_later_training_changes_nothing_that_was_saved(tmp_path):
@@ -293,23 +291,25 @@ def test_names_of_inputs_outputs_and_dimensions(tmp_path):
     x = {"x": tf.TensorSpec([8, 8], tf.float32)}
     mtf.export_saved_model(add, x, [y, y], 2.0).save(str(tmp_path / "model"))
     dims = json.loads((tmp_path / "model" / "dims.json").read_text())
-    whole, row = (
-        {"dtype": "float32", "shape": [["batch", 8], ["d", 8]]},
-        {"dtype": "float32", "shape": [["batch", 8]]},
-    )
+    batch_spec = {"dtype": "float32", "shape": [["batch", 8], ["d", 8]]}
+    row_spec = {"dtype": "float32", "shape": [["batch", 8]]}
     assert dims == {
         "variables": {},
         "signatures": {
             "serving_default": {
-                "inputs": {"batch_x": whole, "pair_0": row, "pair_1": row},
-                "outputs": {"output_0": whole, "output_1_0": row},
+                "inputs": {
+                    "batch_x": batch_spec,
+                    "pair_0": row_spec,
+                    "pair_1": row_spec,
+                },
+                "outputs": {"output_0": batch_spec, "output_1_0": row_spec},
             }
         },
     }
     loaded = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"]
-    made = loaded(batch_x=X, pair_0=X[:, 1], pair_1=X[:, 1])
-    np.testing.assert_allclose(made["output_0"], X * 2 + X[:, 1:2], 1e-6)
-    np.testing.assert_allclose(made["output_1_0"], X[:, 1] + X[:, 0], 1e-6)
+    outputs = loaded(batch_x=X, pair_0=X[:, 1], pair_1=X[:, 1])
+    np.testing.assert_allclose(outputs["output_0"], X * 2 + X[:, 1:2], 1e-6)
+    np.testing.assert_allclose(outputs["output_1_0"], X[:, 1] + X[:, 0], 1e-6)
 
 
 def test_methods_that_are_functions(tmp_path):

@@ -50,8 +50,8 @@ def test_every_layout_gives_the_same_numbers(axes, layout, recorded, rng):
         loss = network(x, w, v)
         return [loss, *mtf.gradients([loss], [w, v])]
 
-    found = (mtf.function(step) if recorded else step)(x, w, v)
-    for have, want in zip(found, expected(*arrays), strict=True):
+    results = (mtf.function(step) if recorded else step)(x, w, v)
+    for have, want in zip(results, expected(*arrays), strict=True):
         np.testing.assert_allclose(have.numpy(), want, rtol=1e-5, atol=1e-5)
 
 

@@ -26,12 +26,12 @@ def mesh(request):
 
 
 def variable(mesh, shape, value, name="v"):
-    made = mtf.Variable(mesh, shape, mtf.layers.initializers.zeros, name)
-    made.assign(np.broadcast_to(np.asarray(value, "float32"), made.shape.sizes))
-    return made
+    result = mtf.Variable(mesh, shape, mtf.layers.initializers.zeros, name)
+    result.assign(np.broadcast_to(np.asarray(value, "float32"), result.shape.sizes))
+    return result
 
 
-def numbers(*sizes, seed=0):
+def random_array(*sizes, seed=0):
     return np.random.default_rng(seed).normal(size=sizes).astype("float32")
 
 
@@ -50,14 +50,14 @@ def test_a_variable_inside_and_outside(mesh):
 
 
 def test_arguments_captures_and_variables(mesh):
-    w = variable(mesh, "d:4;e:6", numbers(4, 6))
-    x = mtf.import_tensor(mesh, numbers(8, 4, seed=1), "batch;d")
-    scale = mtf.import_tensor(mesh, numbers(8, seed=2), "batch")
-    more = mtf.tanh(scale)
+    w = variable(mesh, "d:4;e:6", random_array(4, 6))
+    x = mtf.import_tensor(mesh, random_array(8, 4, seed=1), "batch;d")
+    scale = mtf.import_tensor(mesh, random_array(8, seed=2), "batch")
+    gate = mtf.tanh(scale)
 
     @mtf.function(mesh=mesh, c="e")
     def layer(x, c, k):
-        h = mtf.tanh(mtf.einsum([x, w], "batch;e")) * more
+        h = mtf.tanh(mtf.einsum([x, w], "batch;e")) * gate
         return {
             "h": h * c * k,
             "square": mtf.square(h),
@@ -65,12 +65,12 @@ def test_arguments_captures_and_variables(mesh):
             "x": x,
         }
 
-    c = numbers(6, seed=3)
-    made = layer(mtf.sin(x), c, 2.0)
-    loss = mtf.reduce_sum(mtf.sin(made["h"])) + mtf.reduce_sum(
-        made["square"] * made["h"]
+    c = random_array(6, seed=3)
+    result = layer(mtf.sin(x), c, 2.0)
+    loss = mtf.reduce_sum(mtf.sin(result["h"])) + mtf.reduce_sum(
+        result["square"] * result["h"]
     )
-    loss = loss + mtf.reduce_sum(made["x"] * made["x"])
+    loss = loss + mtf.reduce_sum(result["x"] * result["x"])
     got = mtf.gradients([loss], [x, scale, w])
     tx, ts, tw = (tf.constant(t.numpy()) for t in (x, scale, w))
     with tf.GradientTape() as tape:
@@ -86,8 +86,8 @@ def test_arguments_captures_and_variables(mesh):
 
 
 def test_gradients_of_gradients_and_functions_of_functions(mesh):
-    v = variable(mesh, "d:4", numbers(4))
-    x = mtf.import_tensor(mesh, numbers(4, seed=1), "d")
+    v = variable(mesh, "d:4", random_array(4))
+    x = mtf.import_tensor(mesh, random_array(4, seed=1), "d")
     cube = mtf.function(lambda x: mtf.sin(x) * v * v * v, mesh=mesh)
     total = mtf.function(lambda y, z: mtf.reduce_sum(mtf.square(y) * z), mesh=mesh)
     loss = total(cube(x), x)
@@ -106,7 +106,7 @@ def test_gradients_of_gradients_and_functions_of_functions(mesh):
 
 
 def test_loops_recomputation_random_ops_and_rules_inside(mesh):
-    w = variable(mesh, "d:4", numbers(4))
+    w = variable(mesh, "d:4", random_array(4))
 
     @mtf.custom_gradient
     def doubled(x):
@@ -122,7 +122,7 @@ def test_loops_recomputation_random_ops_and_rules_inside(mesh):
         )
         return doubled(mtf.recompute(lambda x: mtf.sin(x * w))(x))
 
-    x = mtf.import_tensor(mesh, numbers(8, 4, seed=1), "batch;d")
+    x = mtf.import_tensor(mesh, random_array(8, 4, seed=1), "batch;d")
     called = mtf.function(body, mesh=mesh)
     want = mtf.function(lambda x: mtf.gradients([body(x)], [x, w]), mesh=mesh)(x)
     same(mtf.gradients([called(x)], [x, w]), want)
@@ -130,7 +130,7 @@ def test_loops_recomputation_random_ops_and_rules_inside(mesh):
 
 
 def test_the_backward_function_is_recorded_once(mesh):
-    v = variable(mesh, "d:4", numbers(4))
+    v = variable(mesh, "d:4", random_array(4))
     calls = []
 
     @mtf.custom_gradient
@@ -139,7 +139,7 @@ def test_the_backward_function_is_recorded_once(mesh):
 
     f = mtf.function(lambda x: watched(x * v), mesh=mesh)
     for k in range(3):
-        x = mtf.import_tensor(mesh, numbers(4, seed=k), "d")
+        x = mtf.import_tensor(mesh, random_array(4, seed=k), "d")
         same(
             mtf.gradients([mtf.sin(f(x))], [v]),
             [np.cos(2 * x.numpy() * v.numpy()) * 2 * x.numpy()],
@@ -156,7 +156,7 @@ def test_a_variable_that_was_changed_since_is_refused(mesh, tmp_path):
     for change in (
         lambda: v.assign(v * 2.0),
         lambda: write(x),
-        lambda: v.load(lambda part: np.full([4], 7.0, "float32")[part]),
+        lambda: v.load(lambda index: np.full([4], 7.0, "float32")[index]),
         lambda: mtf.restore_checkpoint(saved, {"v": v}),
     ):
         y = f(x)
@@ -194,26 +194,28 @@ def test_a_function_that_writes_is_refused_on_the_way_of_a_gradient(mesh):
 
 def test_an_optimizer_outside_of_functions(mesh):
     def trained(wrap):
-        v = variable(mesh, "d:4", numbers(4))
+        v = variable(mesh, "d:4", random_array(4))
         optimizer = mtf.optimizers.SGD([v], 0.1)
         loss_of = wrap(lambda x: mtf.reduce_mean(mtf.square(x * v - 1.0)))
         for step in range(3):
-            loss = loss_of(mtf.import_tensor(mesh, numbers(8, 4, seed=step), "batch;d"))
+            loss = loss_of(
+                mtf.import_tensor(mesh, random_array(8, 4, seed=step), "batch;d")
+            )
             optimizer.apply(
                 mtf.gradients([loss], [v]), [v], mtf.constant(mesh, step, dtype="int32")
             )
         return v.numpy()
 
-    want = numbers(4)
+    want = random_array(4)
     for step in range(3):
-        x = numbers(8, 4, seed=step)
+        x = random_array(8, 4, seed=step)
         want = want - 0.1 * 2 * ((x * want - 1) * x).sum(0) / 32
     for wrap in (lambda f: f, lambda f: mtf.function(f, mesh=mesh)):
         np.testing.assert_allclose(trained(wrap), want, 1e-4, 1e-6)
 
 
 def test_a_result_may_be_a_target_and_be_returned_twice(mesh):
-    x = mtf.import_tensor(mesh, numbers(4), "d")
+    x = mtf.import_tensor(mesh, random_array(4), "d")
     y, again, same_x = mtf.function(lambda x: (x * 3.0, x * 3.0, x), mesh=mesh)(x)
     z = y * y + again * same_x
     same(mtf.gradients([z], [y, x]), [2 * y.numpy(), (18 + 6) * x.numpy()])
@@ -260,9 +262,9 @@ def test_rules_of_several_results_read_one_variable(mesh):
 def test_functions_of_two_stages(jit):
     mesh = mtf.Mesh("stage:2;data:2", "batch:data")
     with mtf.stage(0):
-        v = variable(mesh, "d:4", numbers(4))
+        v = variable(mesh, "d:4", random_array(4))
     with mtf.stage(1):
-        w = variable(mesh, "d:4", numbers(4, seed=1), "w")
+        w = variable(mesh, "d:4", random_array(4, seed=1), "w")
 
     @mtf.function(mesh=mesh, x="batch;d", jit=jit)
     def f(x):
@@ -271,7 +273,7 @@ def test_functions_of_two_stages(jit):
         with mtf.stage(1):
             return h * w, mtf.square(w)
 
-    x = numbers(8, 4, seed=2)
+    x = random_array(8, 4, seed=2)
     y, square = f(x)
     got = mtf.gradients([y * y, square], [v, w])
     sin, cos, w_ = np.sin(x * v.numpy()), np.cos(x * v.numpy()), w.numpy()

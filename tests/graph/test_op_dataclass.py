@@ -62,22 +62,22 @@ def test_threads_that_make_the_first_objects_of_a_class() -> None:
     for _ in range(50):
 
         class Fresh(Scale):
-            number: int = 0
+            index: int = 0
 
-        made: list[Fresh] = []
+        instances: list[Fresh] = []
         start = threading.Barrier(4)
 
         def make(
             cls: type = Fresh,
-            made: list[Fresh] = made,
+            instances: list[Fresh] = instances,
             start: threading.Barrier = start,
         ) -> None:
             start.wait()
-            made.append(cls(1.0, number=1))
+            instances.append(cls(1.0, index=1))
 
         threads = [threading.Thread(target=make) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        assert made == [Fresh(1.0, 0.0, 1)] * 4
+        assert instances == [Fresh(1.0, 0.0, 1)] * 4

@@ -16,7 +16,7 @@ def define(members, annotations=None, base=mtf.Op):
 
 
 @pytest.mark.parametrize(
-    "members, told",
+    "members, reported",
     [
         (
             {"out": lambda self, x: (x,)},
@@ -48,8 +48,8 @@ def define(members, annotations=None, base=mtf.Op):
     ],
     ids=["out", "linear", "needs", "share", "effect", "space"],
 )
-def test_an_op_of_the_earlier_form_is_refused(members, told):
-    with refuses(mtf.PlanError, "op Mine has members", *told):
+def test_an_op_of_the_earlier_form_is_refused(members, reported):
+    with refuses(mtf.PlanError, "op Mine has members", *reported):
         define(members)
 
 

@@ -33,7 +33,7 @@ def test_nodes_are_recorded_with_their_line_and_region():
 def test_a_region_has_its_own_layout():
     mesh = mtf.Mesh("data:2", "batch:data")
     with mtf.layout("batch:; d:data"):
-        y = mtf.exp(mtf.ones(mesh, "batch:3;d:4"))  # 3 rows: only legal in this region
+        y = mtf.exp(mtf.ones(mesh, "batch:3;d:4"))  # size 3: only legal in this region
     assert [s.dim for s in y.sharded_value.placement] == ["d"]
     assert (
         mtf.function(lambda y: y * 2.0)(
@@ -57,9 +57,9 @@ def test_a_read_is_recorded_once_until_a_write():
     mesh = mtf.Mesh("")
     v = mtf.Variable(mesh, "d:2", lambda mesh, s, name: mtf.ones(mesh, s), "v")
     with executing(Graph(mesh)):
-        first, again = v.tensor(), v.tensor()
-        v.assign(first * 2.0)
-        assert again is first and v.tensor() is not first
+        first_read, second_read = v.tensor(), v.tensor()
+        v.assign(first_read * 2.0)
+        assert second_read is first_read and v.tensor() is not first_read
 
 
 def test_tensors_print_what_they_are():

@@ -351,7 +351,7 @@ def test_slots_that_cannot_be_cut_are_refused():
     with pytest.raises(
         mtf.LayoutError,
         match="what Adam keeps for variable 'odd'.*"
-        '"d_model" of size 6 cannot be cut into 4(.|\n)*multiple of 4',
+        '"d_model" of size 6 cannot be split into 4(.|\n)*multiple of 4',
     ):
         optimizers.Adam([odd])
     with pytest.raises(

@@ -1,7 +1,7 @@
 """The eager suite: every sample under every layout, with whole and partial inputs.
 
-    report = check_sample(RowsOf, 0)
-    print(report)       # models.RowsOf: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
+    report = check_sample(Lookup, 0)
+    print(report)       # models.Lookup: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
 
 An illegal layout must be refused with a LayoutError; it counts as refused, never as
 passed.

@@ -4,7 +4,7 @@ CPU devices.
 What `check_program` runs as a `mtf.function` is exported here: every replica runs one
 and the same module, and XLA's collectives are all that joins them.
 
-    check_export(RowsOf).require()     # needs jaxlib: pip install -e '.[test]'
+    check_export(Lookup).require()     # needs jaxlib: pip install -e '.[test]'
 
 Every bit of random numbers counts in a `mtf.function`. Here integers, truth values and
 what is made without a logarithm, a cosine or the like come out bit by bit as well;

@@ -142,7 +142,7 @@ def test_of_microbatches_of_a_pipeline(axes, variables, recorded):
     mesh = mtf.Mesh(axes, "batch:data", variable_layout=variables, optional_axes="data")
     v, w = (ones_variable(mesh, "bfloat16", name) for name in "vw")
     pipe = mtf.pipeline.GPipe([lambda x: x * v, lambda x: x * (w * v)], 2, 512)
-    rows = np.ones((1024, 4), "float32")
+    ones_2d = np.ones((1024, 4), "float32")
 
     def within(x):
         return pipe.loss(mtf.reduce_mean, mtf.cast(x, "bfloat16"))
@@ -156,6 +156,6 @@ def test_of_microbatches_of_a_pipeline(axes, variables, recorded):
             return [mtf.cast(dx, "float32") for dx in mtf.gradients([loss(x)], [v, w])]
 
         run = mtf.function(step, mesh=mesh) if recorded else step
-        dv, dw = run(mtf.import_tensor(mesh, rows, "batch;d"))
+        dv, dw = run(mtf.import_tensor(mesh, ones_2d, "batch;d"))
         np.testing.assert_allclose(dv.numpy(), 0.5, 1e-2)
         np.testing.assert_allclose(dw.numpy(), 0.25, 1e-2)

@@ -29,17 +29,19 @@ def tensors(layout, seed, **kwargs):
 
 
 def recurrent(x, w, h):
-    """A network that walks along the second dimension of what an einsum made."""
-    rows = mtf.einsum([x, w], "batch;length;e")
-    last, seen = mtf.scan(lambda h, row: (mtf.tanh(h + row),) * 2, h, rows, "length")
+    """A network that scans the second dimension of the output of an einsum."""
+    entries = mtf.einsum([x, w], "batch;length;e")
+    last, seen = mtf.scan(
+        lambda h, entry: (mtf.tanh(h + entry),) * 2, h, entries, "length"
+    )
     return mtf.reduce_sum(mtf.sin(seen)) + mtf.reduce_sum(last * last)
 
 
 def recurrent_in_tensorflow(x, w, h):
-    rows = tf.einsum("bld,de->ble", x, w)
+    entries = tf.einsum("bld,de->ble", x, w)
     seen = []
     for k in range(4):
-        h = tf.tanh(h + rows[:, k])
+        h = tf.tanh(h + entries[:, k])
         seen.append(h)
     return tf.reduce_sum(tf.sin(tf.stack(seen))) + tf.reduce_sum(h * h)
 
@@ -48,32 +50,32 @@ def consumed_in_another_order(x, w, h):
     """Stacks, sums and the last carry meet tensors whose dimensions come in another
     order.
     """
-    rows = mtf.einsum([x, w], "batch;length;e")
+    entries = mtf.einsum([x, w], "batch;length;e")
 
-    def step(h, row):
-        h = mtf.tanh(h + row)
-        return h, h * row, mtf.sin(h)
+    def step(h, entry):
+        h = mtf.tanh(h + entry)
+        return h, h * entry, mtf.sin(h)
 
-    last, total, seen = mtf.scan_and_sum(step, h, rows, "length")
+    last, total, seen = mtf.scan_and_sum(step, h, entries, "length")
     other = mtf.transpose(h, "e;batch")
     return (
-        mtf.reduce_sum(mtf.transpose(rows, "e;batch;length") * seen)
+        mtf.reduce_sum(mtf.transpose(entries, "e;batch;length") * seen)
         + mtf.reduce_sum(other * last)
         + mtf.reduce_sum(mtf.cos(other) * total)
     )
 
 
 def consumed_in_tensorflow(x, w, h):
-    rows = tf.einsum("bld,de->ble", x, w)
-    first, total, seen = h, 0.0, []
+    entries = tf.einsum("bld,de->ble", x, w)
+    initial, total, seen = h, 0.0, []
     for k in range(4):
-        h = tf.tanh(h + rows[:, k])
-        total += h * rows[:, k]
+        h = tf.tanh(h + entries[:, k])
+        total += h * entries[:, k]
         seen.append(tf.sin(h))
     return (
-        tf.reduce_sum(rows * tf.stack(seen, 1))
-        + tf.reduce_sum(first * h)
-        + tf.reduce_sum(tf.cos(first) * total)
+        tf.reduce_sum(entries * tf.stack(seen, 1))
+        + tf.reduce_sum(initial * h)
+        + tf.reduce_sum(tf.cos(initial) * total)
     )
 
 
@@ -81,12 +83,12 @@ def branches(x, w, h):
     """Branches that capture a tensor and use it in another order."""
     y = mtf.einsum([x, w], "batch;length;e")
 
-    def turned():
+    def transposed():
         return mtf.reduce_sum(mtf.transpose(h, "e;batch") * y, "length")
 
     z = mtf.cond(
         mtf.reduce_sum(h) < 1e6,
-        lambda: mtf.transpose(turned(), "batch;e"),
+        lambda: mtf.transpose(transposed(), "batch;e"),
         lambda: mtf.tanh(h),
     )
     return mtf.reduce_sum(mtf.transpose(h, "e;batch") * mtf.sin(z))
@@ -98,15 +100,13 @@ def branches_in_tensorflow(x, w, h):
 
 
 def weighted(x):
-    """Not elementwise: elements know their place."""
-    places = tf.range(x.shape.num_elements(), dtype=x.dtype) / x.shape.num_elements()
-    return x * tf.reshape(places, x.shape)
+    """Not elementwise: the result depends on the position of an element."""
+    positions = tf.range(x.shape.num_elements(), dtype=x.dtype) / x.shape.num_elements()
+    return x * tf.reshape(positions, x.shape)
 
 
 def slices(x, w, h):
-    """A function of TensorFlow's own, and a gradient of its own, that go by
-    the order.
-    """
+    """A TensorFlow function and a custom gradient that depend on the order."""
 
     @mtf.custom_gradient
     def own(x):
@@ -130,12 +130,10 @@ def slices_in_tensorflow(x, w, h):
 
 
 def deep(x, w, h):
-    """Two networks, one on the other: the second walks along what the first stacked,
-    turned.
-    """
+    """Two networks: the second scans the stacked outputs of the first, transposed."""
 
-    def step(h, row):
-        h = mtf.tanh(mtf.rename(mtf.einsum([h, w], "batch;e"), "e", "d") + row)
+    def step(h, entry):
+        h = mtf.tanh(mtf.rename(mtf.einsum([h, w], "batch;e"), "e", "d") + entry)
         return h, h
 
     start = mtf.rename(h, "e", "d")
@@ -147,10 +145,10 @@ def deep(x, w, h):
 
 
 def deep_in_tensorflow(x, w, h):
-    def walk(rows, order):
+    def walk(entries, order):
         state, seen = h, {}
         for k in order:
-            seen[k] = state = tf.tanh(state @ w + rows[:, k])
+            seen[k] = state = tf.tanh(state @ w + entries[:, k])
         return tf.stack([seen[k] for k in range(4)], 1)
 
     return tf.reduce_sum(tf.sin(x) * walk(walk(x, range(4)), range(3, -1, -1)))
@@ -158,20 +156,20 @@ def deep_in_tensorflow(x, w, h):
 
 def walked_as_it_came(x, w, h):
     """Nothing between the walked tensor and a function that goes by the order."""
-    rows = mtf.slicewise(weighted, [x])
+    entries = mtf.slicewise(weighted, [x])
     h, _ = mtf.scan(
-        lambda h, row: (mtf.tanh(h + mtf.rename(row, "d", "e")), None),
+        lambda h, entry: (mtf.tanh(h + mtf.rename(entry, "d", "e")), None),
         h,
-        rows,
+        entries,
         "length",
     )
     return mtf.reduce_sum(mtf.einsum([h, w], "batch;d")) + mtf.reduce_sum(mtf.sin(h))
 
 
 def walked_in_tensorflow(x, w, h):
-    rows = weighted(x)
+    entries = weighted(x)
     for k in range(4):
-        h = tf.tanh(h + rows[:, k])
+        h = tf.tanh(h + entries[:, k])
     return tf.reduce_sum(h @ tf.transpose(w)) + tf.reduce_sum(tf.sin(h))
 
 
@@ -197,8 +195,8 @@ def expected(program, values, second=True):
             loss = program(*xs)
         grads = inner.gradient(loss, xs)
         total = tf.add_n([tf.reduce_sum(tf.sin(g)) for g in grads])
-    more = outer.gradient(total, xs) if second else []
-    return [y.numpy() for y in (loss, *grads, *more)]
+    second_order = outer.gradient(total, xs) if second else []
+    return [y.numpy() for y in (loss, *grads, *second_order)]
 
 
 def named(program, second=True):
@@ -217,11 +215,11 @@ def named(program, second=True):
 
 def compare(run, want, layout, seed):
     got = run(*tensors(layout, seed))
-    for i, (y, number) in enumerate(zip(got, want, strict=True)):
+    for i, (y, target) in enumerate(zip(got, want, strict=True)):
         if i:
             assert y.shape.names == tuple(SHAPES[(i - 1) % 3].split(";")), (layout, i)
         np.testing.assert_allclose(
-            y.numpy(), number, 2e-4, 2e-4, err_msg=f"{layout}: {i}"
+            y.numpy(), target, 2e-4, 2e-4, err_msg=f"{layout}: {i}"
         )
 
 
@@ -246,10 +244,10 @@ def test_gradients_have_the_order_of_their_tensors(program, plain, layout, mode,
 def test_orders_survive_export(program, plain, seed):
     pytest.importorskip("jaxlib")
     want = expected(plain, arrays(seed))
-    for y, number in zip(
+    for y, target in zip(
         run_exported(named(program), tensors("batch:x;d:y", seed)), want
     ):
-        np.testing.assert_allclose(y.numpy(), number, 2e-4, 2e-4)
+        np.testing.assert_allclose(y.numpy(), target, 2e-4, 2e-4)
 
 
 def test_a_cotangent_is_given_in_any_order_and_with_no_other_names(seed):

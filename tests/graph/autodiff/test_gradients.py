@@ -44,11 +44,11 @@ def test_unconnected_is_none(mesh):
 )
 def test_no_gradient_goes_through_integers(mesh, run):
     def step(x):
-        number = mtf.cast(mtf.reduce_sum(x), "int32")
+        limit = mtf.cast(mtf.reduce_sum(x), "int32")
         total, _ = mtf.while_loop(
-            lambda y, k: k < number,
+            lambda y, k: k < limit,
             lambda y, k: (y * 2.0, k + 1),
-            (mtf.ones(mesh, "d:2"), number * 0),
+            (mtf.ones(mesh, "d:2"), limit * 0),
         )
         return [total, *mtf.gradients([total * x], [x])]
 
@@ -91,8 +91,8 @@ def test_of_broadcast_inputs_are_sums(mesh):
 
 def test_second_order(mesh):
     x = vector(mesh, 2, 3)
-    (first,) = mtf.gradients([x * x * x], [x])
-    assert mtf.gradients([first], [x])[0].numpy().tolist() == [12, 18]
+    (first_gradient,) = mtf.gradients([x * x * x], [x])
+    assert mtf.gradients([first_gradient], [x])[0].numpy().tolist() == [12, 18]
 
 
 def test_an_op_without_a_gradient(mesh):
@@ -153,10 +153,10 @@ def test_cotangents_in_another_order_of_dimensions(name, layout, rng):
         mtf.import_tensor(mesh, rng.normal(size=(4, 4)).astype("float32"), "d;e")
         for _ in range(2)
     )
-    more = {"relu": (), "gelu": (), "clip": (-0.5, 0.5)}.get(name, ("d",))
+    extra_args = {"relu": (), "gelu": (), "clip": (-0.5, 0.5)}.get(name, ("d",))
 
     def gradient(dy):
-        y = getattr(mtf, name)(x, *more)
+        y = getattr(mtf, name)(x, *extra_args)
         return mtf.gradients([y], [x], [dy])[0]
 
     for function in (gradient, mtf.function(gradient, mesh=mesh)):

@@ -68,7 +68,7 @@ def test_sizes_that_do_not_divide(x):
     with refuses(
         mtf.LayoutError,
         '"d" of size 5',
-        "into 2 equal slices",
+        "into 2 equal shards",
         r"\[batch:4 d:5\]",
         HERE,
         "d:b",

@@ -1,0 +1,87 @@
+"""The variables and other tensors from outside that a recorded function reads and writes.
+
+written_variables(nodes)
+differentiable_captures(nodes, results)     # eager tensors and reads of variables
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from meshtf.graph import Node, ReadOp, Tensor, WriteOp
+from meshtf.graph.control_flow.body import used_tensors
+from meshtf.names import has_gradient
+from meshtf.ops.variables.read_write import PathHash
+from meshtf.partition import ReadStep
+from meshtf.runtime.runtimes import Executable
+from meshtf.runtime.storage.argument_storage import SlicesStore
+from meshtf.runtime.storage.write_times import Writes
+
+
+def track_writes(nodes: Iterable[Node]) -> Writes | None:
+    """Returns the times of a program's writes, for its variables; None: it writes none."""
+    stores = written_variables(nodes)
+    if not stores:
+        return None
+    writes = Writes()
+    for store in stores:
+        store.writers.append(writes)
+    return writes
+
+
+def written_variables(nodes: Iterable[Node]) -> list[Any]:
+    """Returns the variables that a program writes, each once."""
+    variables: dict[Any, None] = {}
+    for node in nodes:
+        if isinstance(node.op, WriteOp):
+            variables.update(dict.fromkeys(node.op.variables))
+    return list(variables)
+
+
+def read_variables(executable: Executable) -> list[Any]:
+    """Returns the variables that a program reads."""
+    stores = []
+    for step in executable.program.steps:
+        if isinstance(step, ReadStep) and _is_variable(step.store):
+            stores.append(step.store)
+    return stores
+
+
+def differentiable_arguments(
+    nodes: Iterable[Node], stores: Sequence[Any]
+) -> list[Tensor]:
+    """Returns the reads of those arguments that are tensors of floats."""
+    reads = {n.op.store: n.outputs[0] for n in nodes if isinstance(n.op, ReadOp)}
+    return [
+        reads[store]
+        for store in stores
+        if isinstance(store, SlicesStore) and has_gradient(store.spec.dtype)
+    ]
+
+
+def differentiable_captures(
+    nodes: Sequence[Node], results: Sequence[Tensor]
+) -> list[Tensor]:
+    """Returns the reads of variables and the eager tensors that a program uses, those
+    that can have gradients.
+    """
+    return [
+        x
+        for x in used_tensors(nodes, results)
+        if has_gradient(x.dtype)
+        and (x.sharded_value is not None or reads_variable(x.node))
+    ]
+
+
+def is_random(node: Node) -> bool:
+    """Returns whether a node reads the path of modules, as random ops do."""
+    return isinstance(node.op, ReadOp) and isinstance(node.op.store, PathHash)
+
+
+def _is_variable(store: Any) -> bool:
+    return store.kind in ("parameter", "state")
+
+
+def reads_variable(node: Node) -> bool:
+    return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
