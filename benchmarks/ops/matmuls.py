@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 from absl import flags
 
-from meshtf.ops.linear.matmul_kernels import product
+from meshtf.ops.linear.matmul_kernels import fast_matmul
 from meshtf.runtime.devices.matmul_choice import matmul_kernels
 from transformer.cli.program import run_main
 
@@ -98,7 +98,7 @@ def speeds(form: Form, rounds: int) -> list[float]:
 def _program(form: Form, context: Any) -> Any:
     """Returns a function that computes a product several times, one after the other."""
     multiply = functools.partial(
-        product, flip_a=form.flip_a, flip_b=form.flip_b, context=context
+        fast_matmul, flip_a=form.flip_a, flip_b=form.flip_b, context=context
     )
 
     @tf.function(autograph=False)

@@ -19,7 +19,7 @@ from meshtf.ops.elementwise.binary_op import Binary
 from meshtf.ops.elementwise.scalar_op import Scalar
 from meshtf.ops.elementwise.unary_op import Unary
 from meshtf.ops.elementwise.where_cast_clip import Where
-from meshtf.ops.indexing.dynamic_slice import UpdateRows
+from meshtf.ops.indexing.dynamic_slice import DynamicUpdate
 from meshtf.ops.indexing.gather import Gather, OneHot, Range, SegmentSum
 from meshtf.ops.indexing.scatter import SegmentExtreme
 from meshtf.ops.indexing.top_k import ArgMax, TopK
@@ -332,7 +332,7 @@ MUTANTS = {
     "offset: range": blind(Range),
     "offset: cumsum": blind(Cumsum),
     "offset: merged blocks": blind(MergeSplit),
-    "offset: updated rows": blind(UpdateRows),
+    "offset: updated rows": blind(DynamicUpdate),
     "offset: recurrence": blind(LinearRecurrence),
     "offset: segment_max": blind(SegmentExtreme),
     "offset: random": blind(Random),

@@ -26,14 +26,14 @@ from meshtf.ops.common.broadcasting import align
 from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor_along
 from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
-from meshtf.ops.indexing.gather import gather_some
+from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.gather import range as rows_of
 from meshtf.ops.indexing.index_bounds import Outside
 from meshtf.ops.shapes.reshape import rename, reshape, transpose
 from meshtf.ops.variables.fill import zeros_like
 
 
-class UpdateRows(Op):
+class DynamicUpdate(Op):
     """x[*outer, dim, *inner] with another's [*outer, rows, *inner] from row
     begin[*outer] on.
 
@@ -87,7 +87,7 @@ class UpdateRows(Op):
         dx = apply(self, dy, begin, zeros_like(rows))
         numbers = add(begin, rows_of(x.mesh, rows.shape.dim(self.rows)))
         inside = where(less(numbers, x.shape[self.dim]), numbers, -1)
-        drows = gather_some(dy, inside, self.dim, "zeros")
+        drows = gather_with_bounds(dy, inside, self.dim, "zeros")
         return [dx, None, transpose(drows, rows.shape.names)]
 
 
@@ -195,7 +195,7 @@ def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
             [Dimension(places, 1) if n == dim else rows.shape.dim(n) for n in order],
         )
     return transpose(
-        apply(UpdateRows(dim, places), transpose(x, order), begin, rows), x.shape
+        apply(DynamicUpdate(dim, places), transpose(x, order), begin, rows), x.shape
     )
 
 
@@ -227,7 +227,7 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
 def _gathered(
     x: Tensor, dim: str, rows: Tensor, new: str, outside: Outside = "trusted"
 ) -> Tensor:
-    y = rename(gather_some(x, rows, dim, outside), {"." + dim: new})
+    y = rename(gather_with_bounds(x, rows, dim, outside), {"." + dim: new})
     return transpose(y, [new if n == dim else n for n in x.shape.names])
 
 

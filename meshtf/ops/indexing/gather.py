@@ -39,9 +39,9 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.index_bounds import (
     Outside,
     indices,
-    into_segments,
     marked,
     own,
+    reduce_segments,
     refusing,
 )
 from meshtf.ops.shapes.reshape import arrange, rename, transpose
@@ -132,7 +132,7 @@ class SegmentSum(Op):
         return Role.MAP if factor in self.like else Role.SUM
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
-        sums = into_segments(
+        sums = reduce_segments(
             tf.math.unsorted_segment_sum, context, self.dim, widen(x), ids, self.outside
         )
         return (tf.cast(sums, x.dtype),)  # else half floats stop counting at 256
@@ -295,10 +295,12 @@ def gather(
     check_bools(zero_negative=zero_negative)
     as_choice("out_of_range", out_of_range, ("error", "zeros"))
     outside: Outside = "negative" if zero_negative else "error"
-    return gather_some(table, ids, dim, "zeros" if out_of_range == "zeros" else outside)
+    return gather_with_bounds(
+        table, ids, dim, "zeros" if out_of_range == "zeros" else outside
+    )
 
 
-def gather_some(table: Any, ids: Tensor, dim: str, outside: Outside) -> Tensor:
+def gather_with_bounds(table: Any, ids: Tensor, dim: str, outside: Outside) -> Tensor:
     """Returns what `gather` does; what it makes of numbers outside: see
     `meshtf.ops.indexing.index_bounds`.
     """
@@ -306,7 +308,7 @@ def gather_some(table: Any, ids: Tensor, dim: str, outside: Outside) -> Tensor:
     if (
         table.dtype == "bool"
     ):  # rows of other slices are added as zeros: bool has no sum
-        return cast(gather_some(cast(table, "int8"), ids, dim, outside), "bool")
+        return cast(gather_with_bounds(cast(table, "int8"), ids, dim, outside), "bool")
     return apply(Gather(dim, outside), table, ids)
 
 

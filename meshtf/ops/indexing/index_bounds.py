@@ -104,7 +104,7 @@ def marked(context: LocalContext, dim: str, y: Any, ids: Any, outside: Outside) 
     return tf.where(right, y, tf.constant(least, y.dtype))
 
 
-def into_segments(
+def reduce_segments(
     kernel: Callable[..., Any],
     context: LocalContext,
     dim: str,

@@ -29,12 +29,12 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import (
     SegmentSum,
     check_segments,
-    gather_some,
+    gather_with_bounds,
     segment_sum,
     segments_like,
 )
 from meshtf.ops.indexing.gather import range as rows_of
-from meshtf.ops.indexing.index_bounds import into_segments
+from meshtf.ops.indexing.index_bounds import reduce_segments
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import merge, reshape, transpose
 from meshtf.ops.variables.fill import ones
@@ -65,7 +65,7 @@ class SegmentExtreme(Op):
         return Role.MAP if factor in self.like else Role(self.kind)
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
-        y = into_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
+        y = reduce_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
         if (
             y.dtype.is_floating
         ):  # of nothing, and of infinities, the kernels give a finite number
@@ -81,7 +81,7 @@ class SegmentExtreme(Op):
         self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
     ) -> list[Tensor | None]:
         def back(rows: Tensor) -> Tensor:
-            return transpose(gather_some(rows, ids, self.dim, "zeros"), x.shape)
+            return transpose(gather_with_bounds(rows, ids, self.dim, "zeros"), x.shape)
 
         chosen = equal(x, back(y))  # all that are equal share, as in TensorFlow
         number = apply(
@@ -184,7 +184,9 @@ def _scattered(
     numbers = broadcast(rows_of(ids.mesh, place), ids.shape)
     batch = like.only(ids.shape.names)
     winner = apply(SegmentExtreme("max", dim, batch + like.dim(dim)), numbers, ids)
-    return transpose(gather_some(updates, winner, place.name, "zeros"), like), winner
+    return transpose(
+        gather_with_bounds(updates, winner, place.name, "zeros"), like
+    ), winner
 
 
 _PLACES = ".places"

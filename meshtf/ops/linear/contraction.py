@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from meshtf.graph import LocalContext
 from meshtf.ops.common.local_reshape import reshape, transpose
-from meshtf.ops.linear.matmul_kernels import product
+from meshtf.ops.linear.matmul_kernels import fast_matmul
 
 Names = tuple[str, ...]
 
@@ -58,7 +58,7 @@ def contract(
     a, flip_a = _matrix(x, x_names, batch, x_free, summed, sizes)
     b, flip_b = _matrix(y, y_names, batch, summed, y_free, sizes)
     made = (*batch, *x_free, *y_free)
-    z = reshape(product(a, b, flip_a, flip_b, context), [sizes[n] for n in made])
+    z = reshape(fast_matmul(a, b, flip_a, flip_b, context), [sizes[n] for n in made])
     return z if made == out else transpose(z, [made.index(n) for n in out])
 
 

@@ -46,7 +46,7 @@ _MANY = 512  # rows: see `_suits_onednn`; from there on a transpose of b is a sm
 _EVERY_OTHER = 512  # columns of float32 whose rows lie a multiple of 2 KiB apart
 
 
-def product(
+def fast_matmul(
     a: Any, b: Any, flip_a: bool, flip_b: bool, context: LocalContext | None = None
 ) -> Any:
     """Returns the product of two (batches of) matrices, each transposed first where
@@ -60,7 +60,7 @@ def product(
       context: says which kernel will compute it.
     """
     if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
-        wide = product(
+        wide = fast_matmul(
             tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, context
         )
         return tf.cast(wide, a.dtype)

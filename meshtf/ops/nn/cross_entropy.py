@@ -43,13 +43,13 @@ from meshtf.ops.elementwise.add_n import add_n
 from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.indexing.gather import gather_some
+from meshtf.ops.indexing.gather import gather_with_bounds
 from meshtf.ops.indexing.index_bounds import after, refusals
 from meshtf.ops.nn.softmax import SoftmaxGrad
 from meshtf.ops.reductions.logsumexp import (
     log_sum_exp,
-    powers_below_top,
     reduce_logsumexp,
+    shifted_exponentials,
 )
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 from meshtf.ops.shapes.reshape import arrange, transpose
@@ -95,7 +95,7 @@ class CrossEntropy(OpWithStatistics):
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
         axis, logits = context.axis(0, self.dim), widen(logits)
         labels = _labels(labels, context.inputs[1], context.inputs[0].without(self.dim))
-        powers, top = powers_below_top(logits, [axis])
+        powers, top = shifted_exponentials(logits, [axis])
         lse = tf.math.log(tf.reduce_sum(powers, axis)) + top
         picked = _picked(logits, _own(labels, context, self.dim), axis)
         if self.smoothing:
@@ -195,7 +195,7 @@ class CrossEntropyGrad(Op):
         counted = where(labels >= 0, dloss, 0.0)
         slope = add(multiply(lse, 2 * self.z_loss), 1.0)
         total = reduce_sum(multiply(dz, p), self.dim)
-        picked = gather_some(dz, labels, self.dim, "zeros")
+        picked = gather_with_bounds(dz, labels, self.dim, "zeros")
         if self.smoothing:
             mean = where(labels >= 0, reduce_mean(dz, self.dim), 0.0)
             picked = add(

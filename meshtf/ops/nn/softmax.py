@@ -34,7 +34,7 @@ from meshtf.ops.control.stop_gradient import stop_gradient
 from meshtf.ops.elementwise.arithmetic import add, divide, maximum, multiply, subtract
 from meshtf.ops.elementwise.unary import exp, log, negative
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.reductions.logsumexp import require_extra
+from meshtf.ops.reductions.logsumexp import check_extra_logit
 from meshtf.ops.reductions.reduce import reduce_max, reduce_sum
 
 _SAMPLES = (
@@ -272,7 +272,7 @@ def _with_extra(x: Tensor, dim: str, extra: Any) -> tuple[Tensor, Tensor]:
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")
-    require_extra(x.shape.without(dim), extra)
+    check_extra_logit(x.shape.without(dim), extra)
     x = cast(x, wide(x.dtype))
     extra = extra if is_scalar(extra) else cast(extra, x.dtype)
     top = stop_gradient(maximum(reduce_max(x, dim), extra))

@@ -95,11 +95,11 @@ def log_sum_exp(x: Any, axes: list[int]) -> Any:
     """Returns the log-sum-exp of a TensorFlow tensor; infinities give infinities, not
     NaN.
     """
-    powers, top = powers_below_top(x, axes)
+    powers, top = shifted_exponentials(x, axes)
     return tf.math.log(tf.reduce_sum(powers, axes)) + top
 
 
-def powers_below_top(x: Any, axes: list[int]) -> tuple[Any, Any]:
+def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
     """Returns exp(x - top) and top, the largest along axes, but finite, without these
     axes.
     """
@@ -132,11 +132,11 @@ def reduce_logsumexp(
     y = cast(apply(LogSumExp(names), cast(x, wide(x.dtype))), x.dtype)
     if extra_logit is None:
         return y
-    require_extra(y.shape, extra_logit)
+    check_extra_logit(y.shape, extra_logit)
     return logaddexp(y, extra_logit)
 
 
-def require_extra(rows: Shape, extra_logit: Any) -> None:
+def check_extra_logit(rows: Shape, extra_logit: Any) -> None:
     """Refuses an extra logit that has names besides those of the rows. Raises
     ShapeError.
     """

@@ -12,7 +12,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import meshtf as mtf
 from meshtf.graph import MatmulKernels
 from meshtf.ops.linear import matmul_kernels
-from meshtf.ops.linear.matmul_kernels import product
+from meshtf.ops.linear.matmul_kernels import fast_matmul
 from meshtf.runtime.devices import matmul_choice
 from meshtf.runtime.lowering import local_context as runtime_at
 from meshtf.runtime.tf_internals.onednn_names import (
@@ -96,7 +96,7 @@ def test_where_rows_get_wider_the_product_is_the_same(
     a, b = matrices(rng, m, k, n, flips)
     context = place(threads)
     program = tf.function(
-        lambda a, b: product(a, b, "a" in flips, "b" in flips, context)
+        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, context)
     ).get_concrete_function(a, b)
     padded = [op for op in program.graph.get_operations() if op.type == "Pad"]
     assert len(padded) == len(wider)
@@ -120,7 +120,7 @@ def test_where_onednn_is_asked_the_product_is_the_same(
     made = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
     a, b = (np.stack(xs) if count else xs[0] for xs in zip(*made))
     program = tf.function(
-        lambda a, b: product(a, b, "a" in flips, "b" in flips, place(threads, True))
+        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, place(threads, True))
     ).get_concrete_function(a, b)
     assert bool(kinds(program.graph) & {*ONEDNN_MATMULS}) is asked
     want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (
@@ -136,7 +136,7 @@ def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, 
     a, b = matrices(rng, m, k, n, flips)
     context = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
     program = tf.function(
-        lambda a, b: product(a, b, "a" in flips, "b" in flips, context)
+        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, context)
     ).get_concrete_function(a, b)
     made = {op.type: op for op in program.graph.get_operations()}
     assert ("Transpose" in made) is turned and not made.keys() & {
@@ -164,7 +164,7 @@ def test_infinite_numbers_stay_in_their_rows(rng, flips):
     a, b = matrices(rng, 1024, 256, 64, flips)
     (a.T if "a" in flips else a)[0, 0], b[0, 0] = np.inf, 1.0
     y = tf.function(
-        lambda a, b: product(a, b, "a" in flips, "b" in flips, place(1, True))
+        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, place(1, True))
     )(a, b)
     assert y[0, 0] == np.inf and np.isfinite(y[1:]).all()
 
@@ -175,7 +175,7 @@ def test_other_types_stay_as_they_are(rng):
     def both(a, b):
         a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
         return [
-            product(x, y, False, flip, place(1, True))
+            fast_matmul(x, y, False, flip, place(1, True))
             for x, y, flip in (
                 (a, b, True),
                 (a, tf.transpose(b), False),
@@ -192,7 +192,7 @@ def test_other_types_stay_as_they_are(rng):
 def test_outside_of_functions_tensorflow_computes_products(rng):
     a, b = matrices(rng, 64, 64, 64, "b")
     np.testing.assert_array_equal(
-        product(a, b, False, True, place(1, True)), product(a, b, False, True)
+        fast_matmul(a, b, False, True, place(1, True)), fast_matmul(a, b, False, True)
     )
 
 
