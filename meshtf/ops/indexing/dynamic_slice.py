@@ -1,13 +1,13 @@
-"""Rows at a place that a tensor says: dynamic_slice, dynamic_update, dynamic_shift.
+"""Slices whose start is a tensor: dynamic_slice, dynamic_update, dynamic_shift.
 
-    part = mtf.dynamic_slice(x, "length", begin, "window:4")   # rows begin .. begin + 4
-    cache = mtf.dynamic_update(cache, "length", step, row)     # row[batch d] goes there
-    y = mtf.dynamic_shift(x, "length", by)                     # y[i] = x[i - by]
+    window = mtf.dynamic_slice(x, "length", begin, "window:4")   # elements begin .. begin + 4
+    cache = mtf.dynamic_update(cache, "length", step, row)       # row[batch d], at index step
+    y = mtf.dynamic_shift(x, "length", by)                       # y[i] = x[i - by]
 
-The place is an integer tensor: a scalar, or one number for each row of dimensions that
-x has, as [batch]. Where the dimension is cut, each slice compares it to the numbers of
-its own rows: an update moves nothing but the new rows, and what is read is added up
-from the slices that have it.
+The start is an integer tensor: a scalar, or one index for each element of dimensions that
+x has, as [batch]. Where the dimension is sharded, each shard compares the indices with its
+own range: an update communicates only the new elements, and what is read is a partial sum
+over the shards.
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ from meshtf.ops.common.checks import require_dim, same_dtype, single_dim, tensor
 from meshtf.ops.elementwise.arithmetic import add, floormod, less, outer, subtract
 from meshtf.ops.elementwise.where_cast_clip import cast, clip, where
 from meshtf.ops.indexing.gather import gather_with_bounds
-from meshtf.ops.indexing.gather import range as rows_of
-from meshtf.ops.indexing.index_bounds import Outside
+from meshtf.ops.indexing.gather import range as index_range
+from meshtf.ops.indexing.index_bounds import OutOfRange
 from meshtf.ops.shapes.reshape import rename, reshape, transpose
 from meshtf.ops.variables.fill import zeros_like
 
 
 class DynamicUpdate(Op):
-    """x[*outer, dim, *inner] with another's [*outer, rows, *inner] from row
-    begin[*outer] on.
+    """x[*outer, dim, *inner] with elements begin[*outer] .. begin + size of `dim` replaced
+    by updates[*outer, rows, *inner].
 
-    `begin` may lack dimensions; all rows lie within x. Where one number says where they
-    go, and x is used no more, as in a loop, nothing but the rows is written.
+    `begin` may lack dimensions; all updates lie within x. Where `begin` is a scalar and x
+    is not used again, as in a loop, TensorFlow updates x in place.
+
+    Attributes:
+      dim: the dimension of x that is updated.
+      rows: the dimension of the updates in its place.
     """
 
     dim: str
@@ -50,166 +54,185 @@ class DynamicUpdate(Op):
         Sample(("n", "r"), ("int n:8", "int ", "int r:1"), 8),
     )
 
-    def output_specs(self, x: Spec, begin: Spec, rows: Spec) -> tuple[Spec, ...]:
-        return (Spec(x.shape, same_dtype(x, rows)),)
+    def output_specs(self, x: Spec, begin: Spec, updates: Spec) -> tuple[Spec, ...]:
+        return (Spec(x.shape, same_dtype(x, updates)),)
 
     def role(self, factor: str) -> Role:
         return Role.WHOLE if factor == self.rows else Role.MAP
 
     def local(
-        self, context: LocalContext, x: Any, begin: Any, rows: Any
+        self, context: LocalContext, x: Any, begin: Any, updates: Any
     ) -> tuple[Any, ...]:
-        outer = context.inputs[0].only(
-            context.inputs[0].names[: context.axis(0, self.dim)]
-        )
-        n, size, cut = (
-            context.local_size(self.dim),
-            context.local_size(self.rows),
-            context.num_shards(self.dim) > 1,
-        )
-        begin = begin - context.shard_offset(self.dim) if cut else begin
-        x_rows, rows = (
-            tf.reshape(y, [outer.size, k, -1]) for y, k in ((x, n), (rows, size))
-        )
-        if context.compiled or context.inputs[1].names or cut and size > 1:
-            begin = tf.broadcast_to(align(begin, context.inputs[1], outer), outer.sizes)
-            y = _scattered(x_rows, tf.reshape(begin, [-1, 1, 1]), rows)
+        x_shape, begin_shape, _ = context.inputs
+        outer = x_shape.only(x_shape.names[: context.axis(0, self.dim)])
+        local_size = context.local_size(self.dim)
+        num_updates = context.local_size(self.rows)
+        is_sharded = context.num_shards(self.dim) > 1
+        if is_sharded:
+            begin = begin - context.shard_offset(self.dim)
+        x_3d = tf.reshape(x, [outer.size, local_size, -1])
+        updates = tf.reshape(updates, [outer.size, num_updates, -1])
+        crosses_shards = is_sharded and num_updates > 1
+        if context.compiled or begin_shape.names or crosses_shards:
+            begin = tf.broadcast_to(align(begin, begin_shape, outer), outer.sizes)
+            y = _scatter_slices(x_3d, tf.reshape(begin, [-1, 1, 1]), updates)
         else:
-            if cut:  # the row itself goes where another slice's is meant
-                mine, begin = (begin >= 0) & (begin < n), begin % n
-                rows = tf.where(mine, rows, tf.gather(x_rows, begin, axis=1)[:, None])
-            y = _written(x_rows, begin, rows)
+            if is_sharded:  # another shard's element: write an element of x back
+                is_local = (begin >= 0) & (begin < local_size)
+                begin = begin % local_size
+                old = tf.gather(x_3d, begin, axis=1)[:, None]
+                updates = tf.where(is_local, updates, old)
+            y = _write_slice(x_3d, begin, updates)
         return (tf.reshape(y, x.shape),)
 
     def gradient(
-        self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, rows: Tensor
+        self, dy: Tensor, y: Tensor, x: Tensor, begin: Tensor, updates: Tensor
     ) -> list[Tensor | None]:
-        dx = apply(self, dy, begin, zeros_like(rows))
-        numbers = add(begin, rows_of(x.mesh, rows.shape.dim(self.rows)))
-        inside = where(less(numbers, x.shape[self.dim]), numbers, -1)
-        drows = gather_with_bounds(dy, inside, self.dim, "zeros")
-        return [dx, None, transpose(drows, rows.shape.names)]
+        dx = apply(self, dy, begin, zeros_like(updates))
+        steps = index_range(x.mesh, updates.shape.dim(self.rows))
+        indices = add(begin, steps)
+        indices = where(less(indices, x.shape[self.dim]), indices, -1)
+        dupdates = gather_with_bounds(dy, indices, self.dim, "zeros")
+        return [dx, None, transpose(dupdates, updates.shape.names)]
 
 
-def _written(x: Any, begin: Any, rows: Any) -> Any:
-    """Returns x[groups, n, inner] with rows[groups, size, inner] from row begin[] on,
-    all within.
+def _write_slice(x: Any, begin: Any, updates: Any) -> Any:
+    """Returns x[groups, n, inner] with updates[groups, size, inner] from index begin[] on,
+    all within x.
 
-    Of the kernels that update a tensor this one does so in place, where x is used no
-    more. XLA would take `begin` for a constant.
+    Of TensorFlow's update kernels this one works in place where x is not used again. XLA
+    would need `begin` to be a constant.
     """
-    (groups, _, inner), size = x.shape, rows.shape[1]
+    groups, _, inner = x.shape
+    size = updates.shape[1]
     return tf.raw_ops.TensorStridedSliceUpdate(
         input=x,
         begin=tf.stack([0, begin, 0]),
         end=tf.stack([groups, begin + size, inner]),
         strides=[1, 1, 1],
-        value=rows,
+        value=updates,
     )
 
 
-def _scattered(x: Any, begin: Any, rows: Any) -> Any:
-    """Returns the same with places of their own, begin[groups, 1, 1], some of them
-    outside of x.
+def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
+    """Returns x[groups, n, inner] with updates[groups, size, inner] from index
+    begin[groups, 1, 1] on; updates out of range are dropped.
     """
-    groups, size = rows.shape[:2]
-    places = np.stack(
-        np.meshgrid(range(groups), range(size), indexing="ij"), -1
-    ).astype("int32")
+    groups, size = updates.shape[:2]
+    grid = np.meshgrid(range(groups), range(size), indexing="ij")
+    group_and_step = np.stack(grid, -1).astype("int32")
     return tf.raw_ops.TensorScatterUpdate(
         tensor=x,
-        indices=places + begin * np.array([0, 1], "int32"),
-        updates=rows,
+        indices=group_and_step + begin * np.array([0, 1], "int32"),
+        updates=updates,
         bad_indices_policy="IGNORE",
     )
 
 
 def dynamic_slice(x: Tensor, dim: str, begin: Tensor, rows: int | ShapeLike) -> Tensor:
-    """Returns some rows of one dimension, from row `begin` on: x with `rows` instead of
+    """Returns a slice of one dimension from index `begin` on: x with `rows` instead of
     `dim`.
 
-    As XLA has it, `begin` is brought into range, so that all rows are there.
+    As in XLA, `begin` is clamped so that the slice lies within x.
 
     Args:
       x: any tensor.
-      dim: the name of the rows.
-      begin: an integer tensor, scalar or with names of x.
-      rows: how many; or with a new name, such as "window:4", which a layout of `dim`
-        does not cut.
+      dim: the name of the dimension to slice.
+      begin: the start index, an integer tensor, scalar or with names of x.
+      rows: the size of the slice; or with a new name, such as "window:4", which a layout
+        of `dim` does not shard.
 
     Raises:
-      ShapeError: x lacks `dim` or a name of `begin`, or has fewer rows.
+      ShapeError: x lacks `dim` or a name of `begin`, or `dim` is smaller than the slice.
       DTypeError: `begin` is no integer.
     """
     x, dim = tensor_along(x, dim)
-    new = Dimension(dim, rows) if isinstance(rows, int) else single_dim(rows)
-    begin = _in_range(x, dim, begin, new.size)
-    return _gathered(
-        x,
-        dim,
-        outer(begin, rows_of(x.mesh, Dimension("." + dim, new.size)), add),
-        new.name,
-    )
+    slice_dim = Dimension(dim, rows) if isinstance(rows, int) else single_dim(rows)
+    begin = _clamp_start(x, dim, begin, slice_dim.size)
+    steps = index_range(x.mesh, Dimension("." + dim, slice_dim.size))
+    return _gather_along(x, dim, outer(begin, steps, add), slice_dim.name)
 
 
 def dynamic_update(x: Tensor, dim: str, begin: Tensor, rows: Tensor) -> Tensor:
-    """Returns x with its rows of one dimension from `begin` on replaced.
+    """Returns x with the elements of one dimension from index `begin` on replaced.
 
-    As XLA has it, `begin` is brought into range, so that all rows find place.
+    As in XLA, `begin` is clamped so that all new elements lie within x.
 
     Args:
       x: any tensor.
-      dim: the name of the rows.
-      begin: an integer tensor, scalar or with names of x.
-      rows: a tensor like x, which has instead of `dim` another size of it, or any other
-        name, or none: then it is one row. Dimensions may be in any order.
+      dim: the name of the dimension to update.
+      begin: the start index, an integer tensor, scalar or with names of x.
+      rows: the new elements, a tensor like x, which has instead of `dim` another size of
+        it, or another name, or no such dimension: then it is one element of `dim`.
+        Dimensions may be in any order.
 
     Raises:
       ShapeError: x lacks `dim` or a name of `begin`, or `rows` do not fit.
       DTypeError: `begin` is no integer, or data types differ.
     """
     x, dim = tensor_along(x, dim)
-    rows = as_tensor("rows", rows)
-    rest = x.shape.without(dim)
-    new = [d for d in rows.shape if d not in set(rest)]
-    if len(new) > 1 or not set(rest) <= set(rows.shape):
-        raise ShapeError(
-            explain_error(
-                f'the new rows differ from the tensor in more than "{dim}".',
-                tensor=repr(x.shape),
-                rows=repr(rows.shape),
-            )
-        )
-    size = new[0].size if new else 1
-    begin = _in_range(x, dim, begin, size)
-    places, order = "." + dim, list(x.shape.names)
+    updates = as_tensor("rows", rows)
+    update_dim = _update_dim(x, dim, updates)
+    begin = _clamp_start(x, dim, begin, update_dim.size if update_dim else 1)
+    # The op wants the dimensions of `begin` before `dim`.
+    order = list(x.shape.names)
     if any(order.index(n) > order.index(dim) for n in begin.shape.names):
         order = [*begin.shape.names, *(n for n in order if n not in begin.shape)]
-    rows = rename(rows, {new[0].name: places}) if new else rows
-    rows = transpose(
-        rows, [places if n == dim else n for n in order if new or n != dim]
-    )
-    if not new:
-        rows = reshape(
-            rows,
-            [Dimension(places, 1) if n == dim else rows.shape.dim(n) for n in order],
+    rows_dim = "." + dim
+    updates = _arrange_updates(updates, update_dim, dim, rows_dim, order)
+    op = DynamicUpdate(dim, rows_dim)
+    return transpose(apply(op, transpose(x, order), begin, updates), x.shape)
+
+
+def _update_dim(x: Tensor, dim: str, updates: Tensor) -> Dimension | None:
+    """Returns the dimension of updates that replaces `dim` of x, or None if they lack one.
+
+    Raises:
+      ShapeError: updates and x differ in other dimensions.
+    """
+    rest = set(x.shape.without(dim))
+    new_dims = [d for d in updates.shape if d not in rest]
+    if len(new_dims) > 1 or not rest <= set(updates.shape):
+        raise ShapeError(
+            explain_error(
+                f'the new elements differ from the tensor in more than "{dim}".',
+                tensor=repr(x.shape),
+                rows=repr(updates.shape),
+            )
         )
-    return transpose(
-        apply(DynamicUpdate(dim, places), transpose(x, order), begin, rows), x.shape
-    )
+    return new_dims[0] if new_dims else None
+
+
+def _arrange_updates(
+    updates: Tensor,
+    update_dim: Dimension | None,
+    dim: str,
+    rows_dim: str,
+    order: list[str],
+) -> Tensor:
+    """Returns updates in the order of dimensions `order`, with `rows_dim` in place of
+    `dim`.
+    """
+    if update_dim is not None:
+        updates = rename(updates, {update_dim.name: rows_dim})
+        return transpose(updates, [rows_dim if n == dim else n for n in order])
+    updates = transpose(updates, [n for n in order if n != dim])
+    one = Dimension(rows_dim, 1)
+    return reshape(updates, [one if n == dim else updates.shape.dim(n) for n in order])
 
 
 def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor:
-    """Returns x moved along one dimension: row i is row i - by of x.
+    """Returns x shifted along one dimension: element i is element i - by of x.
 
-    Where `dim` is cut, every slice may need any row, so that this moves as much as all
-    of x; `shift` and `roll`, which know how far, move what is lacking.
+    Where `dim` is sharded, every shard may need any element, so this communicates as much
+    as all of x; `shift` and `roll`, whose offset is a Python integer, communicate only
+    the elements that cross shards.
 
     Args:
       x: any tensor of numbers.
-      dim: the name along which rows move.
+      dim: the name along which elements move.
       by: an integer tensor, scalar or with names of x.
-      wrap: whether rows that leave at one end come in at the other; else zeros come in.
+      wrap: whether elements that leave at one end enter at the other; else zeros enter.
 
     Raises:
       ShapeError: x lacks `dim` or a name of `by`.
@@ -217,48 +240,64 @@ def dynamic_shift(x: Tensor, dim: str, by: Tensor, wrap: bool = False) -> Tensor
     """
     x, dim = tensor_along(x, dim)
     as_bool("wrap", wrap)
-    by, size = _place(x, dim, by), x.shape[dim]
-    rows = outer(rows_of(x.mesh, Dimension("." + dim, size)), by, subtract)
+    by = _check_index(x, dim, by)
+    size = x.shape[dim]
+    sources = outer(index_range(x.mesh, Dimension("." + dim, size)), by, subtract)
     if wrap:
-        return _gathered(x, dim, floormod(rows, size), dim)
-    return _gathered(x, dim, rows, dim, "zeros")
+        return _gather_along(x, dim, floormod(sources, size), dim)
+    return _gather_along(x, dim, sources, dim, "zeros")
 
 
-def _gathered(
-    x: Tensor, dim: str, rows: Tensor, new: str, outside: Outside = "trusted"
+def _gather_along(
+    x: Tensor,
+    dim: str,
+    indices: Tensor,
+    new_dim: str,
+    out_of_range: OutOfRange = "trusted",
 ) -> Tensor:
-    y = rename(gather_with_bounds(x, rows, dim, outside), {"." + dim: new})
-    return transpose(y, [new if n == dim else n for n in x.shape.names])
+    """Returns the elements of x at indices[..., "." + dim], as `new_dim` in place of
+    `dim`.
+    """
+    y = gather_with_bounds(x, indices, dim, out_of_range)
+    y = rename(y, {"." + dim: new_dim})
+    return transpose(y, [new_dim if n == dim else n for n in x.shape.names])
 
 
-def _in_range(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
-    begin = _place(x, dim, begin)
+def _clamp_start(x: Tensor, dim: str, begin: Tensor, size: int) -> Tensor:
+    """Returns `begin`, clamped so that `size` elements of `dim` follow it."""
+    begin = _check_index(x, dim, begin)
     if not 0 < size <= x.shape[dim]:
         raise ShapeError(
             explain_error(
-                f"{x.shape.dim(dim)!r} has no {size} rows.", tensor=repr(x.shape)
+                f"{x.shape.dim(dim)!r} has no {size} elements.", tensor=repr(x.shape)
             )
         )
     return clip(begin, 0, x.shape[dim] - size)
 
 
-def _place(x: Tensor, dim: str, place: Tensor) -> Tensor:
-    place = as_tensor("begin", place)
+def _check_index(x: Tensor, dim: str, index: Tensor) -> Tensor:
+    """Returns an index into `dim` of x as int32.
+
+    Raises:
+      ShapeError: x lacks `dim`, or `index` has it or a dimension that x lacks.
+      DTypeError: it is no integer.
+    """
+    index = as_tensor("begin", index)
     require_dim(x.shape, dim)
-    if not is_integer(place.dtype):
+    if not is_integer(index.dtype):
         raise DTypeError(
             explain_error(
-                f"a row's number is an integer, not {place.dtype}.",
+                f"an index is an integer, not {index.dtype}.",
                 way_out='Convert it: mtf.cast(begin, "int32").',
             )
         )
-    if dim in place.shape or not set(place.shape) <= set(x.shape):
+    if dim in index.shape or not set(index.shape) <= set(x.shape):
         raise ShapeError(
             explain_error(
-                f'there is one place in "{dim}" for each row of other dimensions of '
-                "the tensor, or one for all.",
+                f'there is one index into "{dim}" for each element of other dimensions '
+                "of the tensor, or one for all.",
                 tensor=repr(x.shape),
-                place=repr(place.shape),
+                index=repr(index.shape),
             )
         )
-    return cast(place, "int32")
+    return cast(index, "int32")

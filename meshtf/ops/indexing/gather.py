@@ -1,16 +1,16 @@
-"""Rows by number: gather, its transpose segment_sum, one_hot, and the numbers
-themselves, range.
+"""Lookup by integer index: gather, its transpose segment_sum, one_hot, and the indices of a
+dimension, range.
 
     emb = mtf.gather(table, ids, "vocab")        # [vocab d], [batch length] -> [batch length d]
     best = mtf.gather(x, top, "vocab")           # [batch vocab], [batch k] -> [batch k]
     sums = mtf.segment_sum(x, ids, "bins:16")    # [batch d], [batch] -> [bins d]
     y = mtf.take_along(x, order, "length")       # [batch length], twice -> [batch length]
 
-Names that table and ids share are batch dimensions. Rows may be cut: each device then
-serves the rows that it holds and gives zeros for the others, so that neither a whole
-table nor a one-hot tensor is ever made. The gradient of gather is segment_sum, and the
-other way round. Numbers that are none of the table's are refused, under every layout
-(`meshtf.ops.indexing.index_bounds`); one_hot, like TensorFlow's, has nothing but zeros for them.
+Names that table and ids share are batch dimensions. The dimension that is looked up may
+be sharded: each device looks up the ids of its own shard and gives zeros for the rest, so
+neither the complete table nor a one-hot tensor is ever computed. The gradient of gather
+is segment_sum, and the other way round. Ids out of range are refused, under every layout
+(`meshtf.ops.indexing.index_bounds`); one_hot, like TensorFlow's, gives zeros for them.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, single_dim, tensor_along
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.index_bounds import (
-    Outside,
-    indices,
-    marked,
-    own,
+    OutOfRange,
+    as_index_dtype,
+    check_bounds,
+    mark_out_of_range,
     reduce_segments,
-    refusing,
+    to_local_ids,
 )
 from meshtf.ops.shapes.reshape import arrange, rename, transpose
 
 
 class Gather(Op):
-    """table [*batch, dim, *rest], ids [*batch, *places] -> [*batch, *places, *rest]."""
+    """table [*batch, dim, *rest], ids [*batch, *lookups] -> [*batch, *lookups, *rest]."""
 
     dim: str
-    outside: Outside = "error"
-    linearity = "each"  # in the table, that is; numbers are no sums
+    out_of_range: OutOfRange = "error"
+    linearity = "each"  # of the table; ids cannot be partial sums
     samples = (
         Sample(("v",), ("v:8;d:4", "int b:4")),
         Sample(("v", "negative"), ("d:3;v:8", "int b:4;c:2")),
@@ -66,53 +66,62 @@ class Gather(Op):
         require_dim(table.shape, self.dim)
         _check_ids(ids, self.dim)
         _check_sizes(table.shape, ids.shape)
-        return (
-            Spec(
-                ids.shape + table.shape.without(self.dim, *ids.shape.names), table.dtype
-            ),
-        )
+        rest = table.shape.without(self.dim, *ids.shape.names)
+        return (Spec(ids.shape + rest, table.dtype),)
 
     def role(self, factor: str) -> Role:
         return Role.SUM if factor == self.dim else Role.MAP
 
     def local(self, context: LocalContext, table: Any, ids: Any) -> tuple[Any, ...]:
-        given, mine, sure = ids, None, self.outside in ("error", "trusted")
-        if context.num_shards(self.dim) > 1 or not sure or not context.kernels_refuse:
-            ids = refusing(context, self.dim, ids, self.outside)
-        if context.num_shards(self.dim) > 1 or not sure:
-            ids, mine = own(context, self.dim, ids)
-            ids = tf.where(mine, ids, 0)
-        (have, places), out = context.inputs, context.outputs[0].names
-        batch = [n for n in places.names if n in have]
-        others = [n for n in places.names if n not in have]
-        rest = [n for n in have.names if n not in places]
-        i = rest.index(self.dim)
+        global_ids = ids
+        is_local = None
+        is_sharded = context.num_shards(self.dim) > 1
+        all_valid = self.out_of_range in ("error", "trusted")
+        if is_sharded or not all_valid or not context.kernels_refuse:
+            ids = check_bounds(context, self.dim, ids, self.out_of_range)
+        if is_sharded or not all_valid:
+            ids, is_local = to_local_ids(context, self.dim, ids)
+            ids = tf.where(is_local, ids, 0)
+        y = self._lookup(context, table, ids)
+        if is_local is not None:
+            ids_sizes = context.inputs[1].sizes
+            is_local = tf.reshape(
+                is_local, [*ids_sizes, *[1] * (len(y.shape) - len(ids_sizes))]
+            )
+            y = tf.where(is_local, y, tf.zeros([], y.dtype))
+        return (mark_out_of_range(context, self.dim, y, global_ids, self.out_of_range),)
+
+    def _lookup(self, context: LocalContext, table: Any, ids: Any) -> Any:
+        """Returns table at ids in range, with the dimensions of the output."""
+        table_shape, ids_shape = context.inputs
+        batch = [n for n in ids_shape.names if n in table_shape]
+        lookups = [n for n in ids_shape.names if n not in table_shape]
+        rest = [n for n in table_shape.names if n not in ids_shape]
+        axis = rest.index(self.dim)
         y = tf.gather(
-            arrange(table, have.names, batch + rest),
-            indices(arrange(ids, places.names, batch + others)),
-            axis=len(batch) + i,
+            arrange(table, table_shape.names, batch + rest),
+            as_index_dtype(arrange(ids, ids_shape.names, batch + lookups)),
+            axis=len(batch) + axis,
             batch_dims=len(batch),
         )
-        y = arrange(y, [*batch, *rest[:i], *others, *rest[i + 1 :]], out)
-        if mine is not None:
-            mine = tf.reshape(mine, [*places.sizes, *[1] * (len(out) - len(places))])
-            y = tf.where(mine, y, tf.zeros([], y.dtype))
-        return (marked(context, self.dim, y, given, self.outside),)
+        names = [*batch, *rest[:axis], *lookups, *rest[axis + 1 :]]
+        return arrange(y, names, context.outputs[0].names)
 
     def gradient(
         self, dy: Tensor, y: Tensor, table: Tensor, ids: Tensor
     ) -> list[Tensor | None]:
-        return [apply(SegmentSum(self.dim, table.shape, self.outside), dy, ids), None]
+        scatter_sum = SegmentSum(self.dim, table.shape, self.out_of_range)
+        return [apply(scatter_sum, dy, ids), None]
 
 
 class SegmentSum(Op):
-    """x [*batch, *places, *rest], ids [*batch, *places] -> like [*batch,
-    dim, *rest].
+    """Sums by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] -> like
+    [*batch, dim, *rest].
     """
 
     dim: str
     like: Shape
-    outside: Outside = "negative"
+    out_of_range: OutOfRange = "negative"
     linearity = "each"
     samples = (
         Sample(("v", Shape("v:8;d:4")), ("b:4;d:4", "int b:4")),
@@ -133,22 +142,28 @@ class SegmentSum(Op):
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
         sums = reduce_segments(
-            tf.math.unsorted_segment_sum, context, self.dim, widen(x), ids, self.outside
+            tf.math.unsorted_segment_sum,
+            context,
+            self.dim,
+            widen(x),  # bfloat16 sums of ones would stop at 256
+            ids,
+            self.out_of_range,
         )
-        return (tf.cast(sums, x.dtype),)  # else half floats stop counting at 256
+        return (tf.cast(sums, x.dtype),)
 
     def gradient(
         self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
     ) -> list[Tensor | None]:
-        outside: Outside = "zeros" if self.outside == "zeros" else "negative"
-        return [transpose(apply(Gather(self.dim, outside), dy, ids), x.shape), None]
+        policy: OutOfRange = "zeros" if self.out_of_range == "zeros" else "negative"
+        dx = apply(Gather(self.dim, policy), dy, ids)
+        return [transpose(dx, x.shape), None]
 
     def flops(self, x: Spec, ids: Spec) -> int:
         return x.shape.size
 
 
 class OneHot(Op):
-    """1 at the numbered row of a new last dimension, 0 elsewhere."""
+    """A new last dimension with 1 at the index, 0 elsewhere: ids [*shape] -> [*shape, dim]."""
 
     dim: Dimension
     dtype: str = "float32"
@@ -165,26 +180,26 @@ class OneHot(Op):
 
     def local(self, context: LocalContext, ids: Any) -> tuple[Any, ...]:
         if context.num_shards(self.dim.name) > 1:
-            ids = tf.cast(ids, tf.int64) - tf.cast(
-                context.shard_offset(self.dim.name), tf.int64
-            )
-        # TensorFlow's own 1 and 0 do not convert to bool.
-        on = (True, False) if self.dtype == "bool" else (None, None)
-        return (
-            tf.one_hot(
-                indices(ids),
-                context.local_size(self.dim.name),
-                *on,
-                dtype=tf.as_dtype(self.dtype),
-            ),
+            offset = context.shard_offset(self.dim.name)
+            ids = tf.cast(ids, tf.int64) - tf.cast(offset, tf.int64)
+        is_bool = (
+            self.dtype == "bool"
+        )  # the default values 1 and 0 do not convert to bool
+        y = tf.one_hot(
+            as_index_dtype(ids),
+            context.local_size(self.dim.name),
+            on_value=True if is_bool else None,
+            off_value=False if is_bool else None,
+            dtype=tf.as_dtype(self.dtype),
         )
+        return (y,)
 
     def gradient(self, dy: Tensor, y: Tensor, ids: Tensor) -> list[Tensor | None]:
         return [None]
 
 
 class Range(Op):
-    """The numbers 0, 1, 2... along one dimension."""
+    """The indices 0, 1, 2... along one dimension."""
 
     dim: Dimension
     dtype: str = "int32"
@@ -198,59 +213,65 @@ class Range(Op):
         return (Spec(Shape(self.dim), self.dtype),)
 
     def local(self, context: LocalContext) -> tuple[Any, ...]:
-        rows = tf.range(
-            context.local_size(self.dim.name)
-        )  # its length must be static: the offset is not
+        # The offset is added after tf.range, whose length must be static.
+        indices = tf.range(context.local_size(self.dim.name))
         if context.num_shards(self.dim.name) > 1:
-            rows += context.shard_offset(self.dim.name)
-        return (tf.cast(rows, tf.as_dtype(self.dtype)),)
+            indices += context.shard_offset(self.dim.name)
+        return (tf.cast(indices, tf.as_dtype(self.dtype)),)
 
     def gradient(self, dy: Tensor, y: Tensor) -> list[Tensor | None]:
         return []
 
 
-def check_segments(what: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
-    """Refuses what cannot be put into rows of `like` by number. Raises ShapeError or
-    DTypeError.
+def check_segments(op_name: str, dim: str, like: Shape, x: Spec, ids: Spec) -> None:
+    """Checks the inputs of a segment op whose output has the shape `like`.
+
+    Raises:
+      ShapeError: `like` is not [*batch, dim, *rest] of x and ids, in any order.
+      DTypeError: ids are no integers, or x is bool.
     """
     _check_ids(ids, dim)
     require_dim(x.shape, *ids.shape.names)
     _check_sizes(x.shape, ids.shape)
     if x.dtype == "bool":
-        raise DTypeError(f"{what} takes numbers, not bool.")
-    kept = like.without(dim)
-    lost = [d for d in x.shape if d.name not in ids.shape and d.name not in kept]
-    if dim in x.shape or lost or not set(kept) <= set(x.shape):
-        raise ShapeError(f'{what} into {like!r} along "{dim}" takes no {x.shape!r}.')
+        raise DTypeError(f"{op_name} takes numbers, not bool.")
+    output_dims = like.without(dim)
+    missing = [
+        d for d in x.shape if d.name not in ids.shape and d.name not in output_dims
+    ]
+    if dim in x.shape or missing or not set(output_dims) <= set(x.shape):
+        raise ShapeError(f'{op_name} into {like!r} along "{dim}" takes no {x.shape!r}.')
 
 
 def segments_like(
     x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names
 ) -> tuple[str, Shape]:
-    """Returns the name of the new rows, and the shape [*batch, dim, *(x without names
-    of ids)].
+    """Returns the name of the segment dimension, and the output shape
+    [*batch, dim, *(x without names of ids)].
     """
-    x, ids = as_tensor("x", x), as_tensor("ids", ids)
-    rows, kept = single_dim(dim), names_of(batch, ids.shape, x.shape, what="batch")
-    require_dim(ids.shape, *kept)
-    return rows.name, Shape(
-        [*(ids.shape.dim(n) for n in kept), rows, *x.shape.without(*ids.shape.names)]
-    )
+    x = as_tensor("x", x)
+    ids = as_tensor("ids", ids)
+    segment_dim = single_dim(dim)
+    batch_names = names_of(batch, ids.shape, x.shape, what="batch")
+    require_dim(ids.shape, *batch_names)
+    batch_dims = [ids.shape.dim(n) for n in batch_names]
+    rest = x.shape.without(*ids.shape.names)
+    return segment_dim.name, Shape([*batch_dims, segment_dim, *rest])
 
 
 def _check_ids(ids: Spec, dim: str) -> None:
     if not is_integer(ids.dtype):
         raise DTypeError(
             explain_error(
-                f"rows are numbered by integers, not by {ids.dtype}.",
+                f"indices are integers, not {ids.dtype}.",
                 way_out='Convert them: mtf.cast(ids, "int32").',
             )
         )
     if dim in ids.shape:
         raise ShapeError(
             explain_error(
-                f'"{dim}" is the dimension that the numbers point into, so it cannot '
-                "be one of theirs.",
+                f'"{dim}" is the dimension that the indices point into, so they cannot '
+                "have it themselves.",
                 ids=repr(ids.shape),
                 way_out=f'Rename it: mtf.rename(ids, "{dim}", "{dim}_out").',
             )
@@ -272,20 +293,20 @@ def gather(
     zero_negative: bool = False,
     out_of_range: Literal["error", "zeros"] = "error",
 ) -> Tensor:
-    """Returns the rows of `dim` that ids number: [*ids, *(table without dim and names
-    of ids)].
+    """Returns the elements of table at the indices `ids` of `dim`: [*ids, *(table without
+    dim and names of ids)].
 
-    Names that both have are batch dimensions. A number that is not in [0, size of
-    `dim`) is an error of TensorFlow, InvalidArgumentError, when the program runs: it
-    names the op, the line and the number. XLA knows no errors: there the result is NaN,
-    or the least integer, for such a number.
+    Names that both have are batch dimensions. An index that is not in [0, size of `dim`)
+    is an error of TensorFlow, InvalidArgumentError, when the program runs: it names the
+    op, the line and the index. XLA cannot raise errors: there the result for such an
+    index is NaN, or the smallest integer.
 
     Args:
       table: any tensor with `dim`.
       ids: integers.
-      dim: the name that is looked up.
-      zero_negative: whether negative numbers give zeros, instead of being errors.
-      out_of_range: "zeros" gives zeros for all numbers that are not in range.
+      dim: the name of the dimension that ids index.
+      zero_negative: whether negative indices give zeros, instead of being errors.
+      out_of_range: "zeros" gives zeros for all indices that are not in range.
 
     Raises:
       ShapeError: the table lacks `dim`, ids have it, or a shared name has two sizes.
@@ -294,34 +315,34 @@ def gather(
     """
     check_bools(zero_negative=zero_negative)
     as_choice("out_of_range", out_of_range, ("error", "zeros"))
-    outside: Outside = "negative" if zero_negative else "error"
-    return gather_with_bounds(
-        table, ids, dim, "zeros" if out_of_range == "zeros" else outside
-    )
+    policy: OutOfRange = "negative" if zero_negative else "error"
+    if out_of_range == "zeros":
+        policy = "zeros"
+    return gather_with_bounds(table, ids, dim, policy)
 
 
-def gather_with_bounds(table: Any, ids: Tensor, dim: str, outside: Outside) -> Tensor:
-    """Returns what `gather` does; what it makes of numbers outside: see
+def gather_with_bounds(
+    table: Any, ids: Tensor, dim: str, out_of_range: OutOfRange
+) -> Tensor:
+    """Returns `gather` with any policy for indices out of range: see
     `meshtf.ops.indexing.index_bounds`.
     """
     table, dim = tensor_along(table, dim, "table")
-    if (
-        table.dtype == "bool"
-    ):  # rows of other slices are added as zeros: bool has no sum
-        return cast(gather_with_bounds(cast(table, "int8"), ids, dim, outside), "bool")
-    return apply(Gather(dim, outside), table, ids)
+    if table.dtype == "bool":  # shards give partial sums, which bool does not have
+        y = gather_with_bounds(cast(table, "int8"), ids, dim, out_of_range)
+        return cast(y, "bool")
+    return apply(Gather(dim, out_of_range), table, ids)
 
 
 def take_along(
     x: Tensor, ids: Tensor, dim: str, out_of_range: Literal["error", "zeros"] = "error"
 ) -> Tensor:
-    """Returns the elements of x that ids number along `dim`, each in its own row:
-    take_along_axis.
+    """Returns the elements of x at the indices `ids` along `dim`, as
+    numpy.take_along_axis.
 
-    In the result `dim` has the size that it has in ids; dimensions are in the order of
-    x, then those that ids alone have. It undoes what gave ids:
-    `take_along(x, argsort(x, "d"), "d")` is sorted. Numbers out of range are errors, or
-    give zeros, as in `gather`.
+    In the result `dim` has the size that it has in ids. Dimensions are in the order of x,
+    followed by those that only ids have. `take_along(x, argsort(x, "d"), "d")` is sorted.
+    Indices out of range are errors, or give zeros, as in `gather`.
 
     Raises:
       ShapeError: x or ids lack `dim`, or another name has two sizes.
@@ -329,22 +350,19 @@ def take_along(
     """
     ids, dim = tensor_along(ids, dim, "ids")
     x = as_tensor("x", x)
-    places = "." + dim
-    y = rename(
-        gather(x, rename(ids, {dim: places}), dim, out_of_range=out_of_range),
-        {places: dim},
-    )
-    return transpose(
-        y, [*x.shape.names, *(n for n in ids.shape.names if n not in x.shape)]
-    )
+    index_dim = "." + dim  # renamed, since ids of gather cannot have `dim`
+    y = gather(x, rename(ids, {dim: index_dim}), dim, out_of_range=out_of_range)
+    y = rename(y, {index_dim: dim})
+    only_in_ids = [n for n in ids.shape.names if n not in x.shape]
+    return transpose(y, [*x.shape.names, *only_in_ids])
 
 
 def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns sums of x by number: row i of the new `dim` adds up where ids are i;
-    negatives nowhere.
+    """Returns sums of x by segment: element i of the new `dim` is the sum of x where ids
+    are i; negative ids are ignored.
 
-    A number that is too large is refused, as by `gather`; under XLA it goes nowhere.
-    The dimensions of ids are summed, but for those in `batch`; the result is
+    An id that is too large is refused, as by `gather`; under XLA it is ignored. The
+    dimensions of ids are summed, except those in `batch`; the result is
     [*batch, dim, *(x without names of ids)].
 
     Raises:
@@ -355,10 +373,10 @@ def segment_sum(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Te
 
 
 def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
-    """Returns [*ids, dim] with 1 where `dim`'s row is the number, else 0; one_hot(ids,
-    "vocab:256").
+    """Returns [*ids, dim] with 1 where the index along `dim` is the id, else 0, as
+    one_hot(ids, "vocab:256").
 
-    A number that is not in range has nothing but zeros, as in TensorFlow.
+    An id that is out of range gives zeros, as in TensorFlow.
 
     Raises:
       ShapeError: ids have `dim` already.
@@ -368,5 +386,5 @@ def one_hot(ids: Tensor, dim: ShapeLike, dtype: object = "float32") -> Tensor:
 
 
 def range(mesh: Mesh | None, dim: ShapeLike, dtype: object = "int32") -> Tensor:
-    """Returns the numbers 0, 1, 2... along one dimension, such as "length:8"."""
+    """Returns the indices 0, 1, 2... along one dimension, such as "length:8"."""
     return apply(Range(single_dim(dim), dtype_name(dtype)), mesh=mesh)

@@ -1,15 +1,15 @@
-"""Rows put where numbers say: segment_max, _min and _mean, scatter, scatter_add,
-scatter_update.
+"""Reductions and updates by integer index: segment_max, segment_min, segment_mean, scatter,
+scatter_add, scatter_update.
 
     best = mtf.segment_max(scores, ids, "bins:16")           # [batch], [batch] -> [bins]
-    y = mtf.scatter(rows, ids, "slots:8")                    # [batch d], [batch] -> [slots d]
-    cache = mtf.scatter_update(cache, ids, rows, "slots")    # y's rows there, else those of cache
+    y = mtf.scatter(updates, ids, "slots:8")                 # [batch d], [batch] -> [slots d]
+    cache = mtf.scatter_update(cache, ids, updates, "slots") # cache, with updates at ids
 
-Negative numbers put a row nowhere; one that is not below the number of rows is refused
-under every layout, as by gather, but under XLA goes nowhere. Of rows that go to one
-place scatter and scatter_update take the last, under every layout. Where the rows are
-cut, each device fills its own; where what is put there is cut, the devices' results
-meet as maxima or sums.
+Updates with a negative id are dropped. An id that is too large is refused under every
+layout, as by gather, but under XLA its update is dropped. Of several updates with one id
+scatter and scatter_update take the last, under every layout. Where the updated dimension
+is sharded, each device computes its own shard; where the updates are sharded, devices
+reduce their results by max or by sum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from meshtf.ops.indexing.gather import (
     segment_sum,
     segments_like,
 )
-from meshtf.ops.indexing.gather import range as rows_of
+from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.indexing.index_bounds import reduce_segments
 from meshtf.ops.reductions.broadcast import broadcast
 from meshtf.ops.shapes.reshape import merge, reshape, transpose
@@ -43,8 +43,8 @@ _KERNELS = {"max": tf.math.unsorted_segment_max, "min": tf.math.unsorted_segment
 
 
 class SegmentExtreme(Op):
-    """Max or min: x [*batch, *places, *rest], ids [*batch, *places] -> like [*batch,
-    dim, *rest].
+    """Max or min by segment: x [*batch, *reduced, *rest], ids [*batch, *reduced] -> like
+    [*batch, dim, *rest].
     """
 
     kind: str
@@ -66,149 +66,155 @@ class SegmentExtreme(Op):
 
     def local(self, context: LocalContext, x: Any, ids: Any) -> tuple[Any, ...]:
         y = reduce_segments(_KERNELS[self.kind], context, self.dim, x, ids, "negative")
-        if (
-            y.dtype.is_floating
-        ):  # of nothing, and of infinities, the kernels give a finite number
-            end, least = (
-                (-np.inf, y <= y.dtype.min)
-                if self.kind == "max"
-                else (np.inf, y >= y.dtype.max)
-            )
-            y = tf.where(least, tf.constant(end, y.dtype), y)
+        if y.dtype.is_floating:
+            # Of an empty segment, and of infinities, the kernels give a finite number.
+            if self.kind == "max":
+                is_lowest = y <= y.dtype.min
+                y = tf.where(is_lowest, tf.constant(-np.inf, y.dtype), y)
+            else:
+                is_highest = y >= y.dtype.max
+                y = tf.where(is_highest, tf.constant(np.inf, y.dtype), y)
         return (y,)
 
     def gradient(
         self, dy: Tensor, y: Tensor, x: Tensor, ids: Tensor
     ) -> list[Tensor | None]:
-        def back(rows: Tensor) -> Tensor:
-            return transpose(gather_with_bounds(rows, ids, self.dim, "zeros"), x.shape)
+        def at_elements(segments: Tensor) -> Tensor:
+            """Returns the value of each element's segment, in the shape of x."""
+            values = gather_with_bounds(segments, ids, self.dim, "zeros")
+            return transpose(values, x.shape)
 
-        chosen = equal(x, back(y))  # all that are equal share, as in TensorFlow
-        number = apply(
-            SegmentSum(self.dim, self.like, "zeros"), cast(chosen, x.dtype), ids
-        )
-        return [where(chosen, back(divide(dy, maximum(number, 1.0))), 0.0), None]
+        # Equal elements share the cotangent, as in TensorFlow.
+        is_extreme = equal(x, at_elements(y))
+        count_op = SegmentSum(self.dim, self.like, "zeros")
+        count = apply(count_op, cast(is_extreme, x.dtype), ids)
+        share = divide(dy, maximum(count, 1.0))
+        return [where(is_extreme, at_elements(share), 0.0), None]
 
     def flops(self, x: Spec, ids: Spec) -> int:
         return x.shape.size
 
 
 def segment_max(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns maxima by number: row i of the new `dim` is the largest where ids are i.
+    """Returns maxima of x by segment: element i of the new `dim` is the largest where ids
+    are i.
 
-    Rows without any are -inf, or the least integer. Equal ones share the gradient.
+    Empty segments are -inf, or the smallest integer. Equal elements share the gradient.
     Shapes, arguments and errors are those of `segment_sum`.
     """
     return apply(SegmentExtreme("max", *segments_like(x, ids, dim, batch)), x, ids)
 
 
 def segment_min(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns minima by number, inf or the greatest integer where there are none:
+    """Returns minima of x by segment; empty segments are inf, or the largest integer: see
     `segment_max`.
     """
     return apply(SegmentExtreme("min", *segments_like(x, ids, dim, batch)), x, ids)
 
 
 def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns means of floats by number, 0 where there are none: see `segment_sum`."""
-    x, ids = as_tensor("x", x), as_tensor("ids", ids)
-    dtype = wide(x.dtype)  # half floats count to 256 only
-    number = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
-    mean = divide(segment_sum(cast(x, dtype), ids, dim, batch), maximum(number, 1.0))
+    """Returns means of floats by segment, 0 for empty ones: see `segment_sum`."""
+    x = as_tensor("x", x)
+    ids = as_tensor("ids", ids)
+    dtype = wide(x.dtype)  # bfloat16 counts to 256 only
+    count = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
+    total = segment_sum(cast(x, dtype), ids, dim, batch)
+    mean = divide(total, maximum(count, 1.0))
     return cast(mean, x.dtype)
 
 
 def scatter(updates: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> Tensor:
-    """Returns rows put where numbers say: row i of the new `dim` is the last whose
-    number is i, or 0.
+    """Returns updates placed by index: element i of the new `dim` is the last update whose
+    id is i, or 0.
 
-    Shapes and arguments are those of `segment_sum`, which adds where this takes the
-    last.
+    Shapes and arguments are those of `segment_sum`, which adds the updates instead.
 
     Raises:
       ShapeError: updates lack a name of ids, or have `dim`.
       DTypeError: ids are no integers.
     """
-    updates, ids = as_tensor("updates", updates), as_tensor("ids", ids)
-    return _scattered(updates, ids, *segments_like(updates, ids, dim, batch))[0]
+    updates = as_tensor("updates", updates)
+    ids = as_tensor("ids", ids)
+    dim_name, like = segments_like(updates, ids, dim, batch)
+    y, _ = _last_updates(updates, ids, dim_name, like)
+    return y
 
 
 def scatter_add(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with updates added to the rows of `dim` that ids number; several to one
-    are summed.
+    """Returns x with updates added at the indices `ids` of `dim`; updates with the same id
+    are all added.
 
     Args:
-      x: [*batch, dim, *rest], any order.
-      ids: integers [*batch, *places]; names that x has too are batch dimensions.
-      updates: [*batch, *places, *rest], any order.
-      dim: the name of the numbered rows.
+      x: [*batch, dim, *rest], in any order.
+      ids: integers [*batch, *scattered]; names that x has too are batch dimensions.
+      updates: [*batch, *scattered, *rest], in any order.
+      dim: the name of the dimension that ids index.
 
     Raises:
       ShapeError: the shapes do not fit.
       DTypeError: ids are no integers, or the types of x and updates differ.
     """
-    x, ids, updates = (
-        as_tensor("x", x),
-        as_tensor("ids", ids),
-        as_tensor("updates", updates),
-    )
+    x = as_tensor("x", x)
+    ids = as_tensor("ids", ids)
+    updates = as_tensor("updates", updates)
     _check_updates(x, ids, updates, dim)
     return add(x, apply(SegmentSum(dim, x.shape), updates, ids))
 
 
 def scatter_update(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> Tensor:
-    """Returns x with the rows of `dim` that ids number replaced, by the last where
-    there are several.
+    """Returns x with the elements at the indices `ids` of `dim` replaced, by the last of
+    the updates with the same id.
 
     Arguments and errors are those of `scatter_add`.
     """
-    x, ids, updates = (
-        as_tensor("x", x),
-        as_tensor("ids", ids),
-        as_tensor("updates", updates),
-    )
+    x = as_tensor("x", x)
+    ids = as_tensor("ids", ids)
+    updates = as_tensor("updates", updates)
     _check_updates(x, ids, updates, dim)
-    rows, winner = _scattered(updates, ids, dim, x.shape)
-    return transpose(where(greater_equal(winner, 0), rows, x), x.shape)
+    new, update_index = _last_updates(updates, ids, dim, x.shape)
+    return transpose(where(greater_equal(update_index, 0), new, x), x.shape)
 
 
-def _scattered(
+def _last_updates(
     updates: Tensor, ids: Tensor, dim: str, like: Shape
 ) -> tuple[Tensor, Tensor]:
-    """Returns `like` with the last update of each row, and its number [*batch, dim], or
-    negative.
+    """Returns the last update of each element of `dim`, of shape `like` and 0 where there
+    is none, and its index [*batch, dim], negative where there is none.
     """
-    places = [n for n in ids.shape.names if n not in like]
-    ids, updates = (_with_one_place(t, places) for t in (ids, updates))
-    (place,) = (d for d in ids.shape if d.name not in like)
-    numbers = broadcast(rows_of(ids.mesh, place), ids.shape)
+    scattered = [n for n in ids.shape.names if n not in like]
+    ids = _merge_scattered(ids, scattered)
+    updates = _merge_scattered(updates, scattered)
+    (update_dim,) = (d for d in ids.shape if d.name not in like)
+    indices = broadcast(index_range(ids.mesh, update_dim), ids.shape)
     batch = like.only(ids.shape.names)
-    winner = apply(SegmentExtreme("max", dim, batch + like.dim(dim)), numbers, ids)
-    return transpose(
-        gather_with_bounds(updates, winner, place.name, "zeros"), like
-    ), winner
+    last = apply(SegmentExtreme("max", dim, batch + like.dim(dim)), indices, ids)
+    y = gather_with_bounds(updates, last, update_dim.name, "zeros")
+    return transpose(y, like), last
 
 
-_PLACES = ".places"
+_SCATTERED = ".updates"
 
 
-def _with_one_place(x: Tensor, places: list[str]) -> Tensor:
-    if not places:
-        return reshape(x, [Dimension(_PLACES, 1), *x.shape])
-    return x if len(places) == 1 else merge(x, places, _PLACES)
+def _merge_scattered(x: Tensor, scattered: list[str]) -> Tensor:
+    """Returns x with one dimension in place of the dimensions `scattered`; of size 1 if
+    there are none.
+    """
+    if not scattered:
+        return reshape(x, [Dimension(_SCATTERED, 1), *x.shape])
+    return x if len(scattered) == 1 else merge(x, scattered, _SCATTERED)
 
 
 def _check_updates(x: Tensor, ids: Tensor, updates: Tensor, dim: str) -> None:
     require_dim(x.shape, dim)
-    wanted = ids.shape + x.shape.without(dim, *ids.shape.names)
-    if dim in ids.shape or set(wanted) != set(updates.shape):
+    expected = ids.shape + x.shape.without(dim, *ids.shape.names)
+    if dim in ids.shape or set(expected) != set(updates.shape):
         raise ShapeError(
             explain_error(
-                f'the updates of rows of "{dim}" have the dimensions of ids and the '
-                "others of x.",
+                f'the updates along "{dim}" have the dimensions of ids and the '
+                "remaining ones of x.",
                 x=repr(x.shape),
                 ids=repr(ids.shape),
                 updates=repr(updates.shape),
-                way_out=f"Bring them to {wanted!r}, in any order.",
+                way_out=f"Bring them to {expected!r}, in any order.",
             )
         )

@@ -1,13 +1,13 @@
-"""The largest along a dimension: top_k, argmax and friends, ties going to the lowest
-index.
+"""The largest elements along a dimension: top_k, argmax, nth_largest and their
+counterparts; the lowest index wins ties.
 
     values, indices = mtf.top_k(logits, "vocab", "k:3")      # [batch vocab] -> [batch k], twice
     label = mtf.argmax(logits, "vocab")                      # [batch]
     third = mtf.nth_largest(logits, "vocab", 2)              # [batch]
 
-Where the dimension is cut, each slice tells the others its own best (k numbers instead
-of a slice) and every device chooses among those. The gradient of top_k adds dvalues at
-the indices: a segment_sum.
+Where the dimension is sharded, shards exchange their k largest elements, and every device
+selects the k largest of those. The gradient of top_k adds dvalues at the indices: a
+segment_sum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from meshtf.ops.elementwise.arithmetic import subtract
 from meshtf.ops.elementwise.unary import negative
 from meshtf.ops.indexing.gather import SegmentSum
 from meshtf.ops.shapes.reshape import arrange, reshape
-from meshtf.ops.shapes.slice import slice as slice_rows
+from meshtf.ops.shapes.slice import slice as slice_
 
 
 class TopK(OpWithStatistics):
@@ -65,14 +65,16 @@ class TopK(OpWithStatistics):
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def role(self, factor: str) -> Role:
-        return {self.dim: Role.SAME, self.k.name: Role.WHOLE}.get(factor, Role.MAP)
+        if factor == self.dim:
+            return Role.SAME
+        return Role.WHOLE if factor == self.k.name else Role.MAP
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
-        best = Dimension(self.k.name, min(self.k.size, x.shape[self.dim]))
-        shape = x.shape.without(self.dim) + [best]
+        local_k = Dimension(self.k.name, min(self.k.size, x.shape[self.dim]))
+        shape = x.shape.without(self.dim) + [local_k]
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
@@ -85,28 +87,34 @@ class TopK(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
-        # In the order of shards, so that among equals the lowest index is met first.
-        values, indices = (tf.concat(tf.unstack(t), -1) for t in gathered)
-        values, best = tf.math.top_k(values, self.k.size)
-        return values, tf.gather(indices, best, batch_dims=len(best.shape) - 1)
+        # In the order of shards, so that the lowest index wins ties.
+        all_values, all_indices = gathered
+        all_values = tf.concat(tf.unstack(all_values), -1)
+        all_indices = tf.concat(tf.unstack(all_indices), -1)
+        values, selected = tf.math.top_k(all_values, self.k.size)
+        batch_dims = len(selected.shape) - 1
+        return values, tf.gather(all_indices, selected, batch_dims=batch_dims)
 
     def _top(self, context: LocalContext, x: Any) -> tuple[Any, Any]:
+        """Returns the largest local elements and their local indices."""
         names = context.inputs[0].names
-        x = arrange(x, names, [*(n for n in names if n != self.dim), self.dim])
-        values, indices = tf.math.top_k(
-            x, min(self.k.size, context.local_size(self.dim))
-        )
+        rest = [n for n in names if n != self.dim]
+        x = arrange(x, names, [*rest, self.dim])
+        local_k = min(self.k.size, context.local_size(self.dim))
+        values, indices = tf.math.top_k(x, local_k)
         return values, indices
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
-        return [apply(SegmentSum(self.dim, x.shape, "trusted"), dys[0], ys[1])]
+        dvalues, _ = dys
+        _, indices = ys
+        return [apply(SegmentSum(self.dim, x.shape, "trusted"), dvalues, indices)]
 
     def flops(self, x: Spec) -> int:
         return x.shape.size
 
 
 class ArgMax(OpWithStatistics):
-    """The index of the largest."""
+    """The index of the largest element along `dim`: x[*rest, dim] -> [*rest]."""
 
     dim: str
     samples = (
@@ -136,19 +144,18 @@ class ArgMax(OpWithStatistics):
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        index = tf.argmax(x, axis, output_type=tf.int32) + context.shard_offset(
-            self.dim
-        )
+        local_index = tf.argmax(x, axis, output_type=tf.int32)
+        index = local_index + context.shard_offset(self.dim)
         return Statistics(exchanged=(tf.reduce_max(x, axis), index))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         largest, indices = gathered
-        slices = tf.stack(tf.unstack(indices), -1)
-        which = tf.argmax(largest, 0, output_type=tf.int32)
-        rank = len(which.shape)
-        return (tf.gather(slices, which, batch_dims=rank, axis=rank),)
+        indices = tf.stack(tf.unstack(indices), -1)  # [*rest, shards]
+        shard = tf.argmax(largest, 0, output_type=tf.int32)
+        rank = len(shard.shape)
+        return (tf.gather(indices, shard, batch_dims=rank, axis=rank),)
 
     def gradient(self, dy: Tensor, y: Tensor, x: Tensor) -> list[Tensor | None]:
         return [None]
@@ -158,6 +165,7 @@ class ArgMax(OpWithStatistics):
 
 
 def _check(x: Spec, dim: str) -> None:
+    """Checks that x has a largest element along `dim`. Raises ShapeError or DTypeError."""
     require_dim(x.shape, dim)
     if x.dtype == "bool" or x.dtype.startswith("complex"):
         raise DTypeError(f"{x.dtype} has no largest.")
@@ -166,16 +174,16 @@ def _check(x: Spec, dim: str) -> None:
 
 
 def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
-    """Returns the largest values along `dim` and their indices, the largest first:
-    [*rest, k], twice.
+    """Returns the k largest values along `dim` and their indices, the largest first: both
+    [*rest, k].
 
     Args:
       x: numbers.
       dim: the name that is searched.
-      k: name and number of the largest, such as "k:3".
+      k: the new dimension, such as "k:3" for the 3 largest.
 
     Raises:
-      ShapeError: x lacks `dim`, has fewer rows, or has a dimension named as k.
+      ShapeError: x lacks `dim`, has fewer elements, or has a dimension named as k.
       DTypeError: x is bool.
     """
     x, dim = tensor_along(x, dim)
@@ -184,8 +192,8 @@ def top_k(x: Tensor, dim: str, k: ShapeLike) -> tuple[Tensor, Tensor]:
 
 
 def argmax(x: Tensor, dim: str) -> Tensor:
-    """Returns the index of the largest along `dim`, the lowest among equals: x without
-    `dim`.
+    """Returns the index of the largest element along `dim`, the lowest among equals, as
+    int32: x without `dim`.
 
     Raises:
       ShapeError: x lacks `dim`.
@@ -196,28 +204,27 @@ def argmax(x: Tensor, dim: str) -> Tensor:
 
 
 def argmin(x: Tensor, dim: str) -> Tensor:
-    """Returns the index of the smallest along `dim`, the lowest among equals: see
+    """Returns the index of the smallest element along `dim`, the lowest among equals: see
     `argmax`.
     """
     x, dim = tensor_along(x, dim)
     _check(x.spec, dim)
-    return argmax(_flipped(x), dim)
+    return argmax(_reverse_order(x), dim)
 
 
 def top_1(x: Tensor, dim: str) -> tuple[Tensor, Tensor]:
-    """Returns the largest along `dim` and its index, the lowest among equals: x without
-    `dim`, twice.
+    """Returns the largest element along `dim` and its index, the lowest among equals: both
+    x without `dim`.
 
-    Among equals that one has the gradient, where `reduce_max` shares it out. Errors as
-    of `top_k`.
+    Only the element at that index gets a gradient; `reduce_max` divides it among equal
+    elements. Errors are those of `top_k`.
     """
-    values, indices = top_k(x, dim, Dimension(_PLACES, 1))
-    return _only_row(values, 0), _only_row(indices, 0)
+    values, indices = top_k(x, dim, Dimension(_K, 1))
+    return _select(values, 0), _select(indices, 0)
 
 
 def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns the element along `dim` than which n are larger or come first: x without
-    `dim`.
+    """Returns element n of x sorted along `dim` from the largest on: x without `dim`.
 
     Args:
       x: numbers.
@@ -234,30 +241,35 @@ def nth_largest(x: Tensor, dim: str, n: int) -> Tensor:
     if not 0 <= n < x.shape[dim]:
         raise ShapeError(
             explain_error(
-                f"{x.shape.dim(dim)!r} has no element number {n}.",
+                f"{x.shape.dim(dim)!r} has no element {n}.",
                 tensor=repr(x.shape),
-                way_out=f"Count from 0, the first, to {x.shape[dim] - 1}, the last.",
+                way_out=f"Count from 0, the largest, to {x.shape[dim] - 1}.",
             )
         )
-    return _only_row(top_k(x, dim, Dimension(_PLACES, n + 1))[0], n)
+    values, _ = top_k(x, dim, Dimension(_K, n + 1))
+    return _select(values, n)
 
 
 def nth_smallest(x: Tensor, dim: str, n: int) -> Tensor:
-    """Returns the element along `dim` than which n are smaller: see `nth_largest`."""
+    """Returns element n of x sorted along `dim` from the smallest on: see `nth_largest`."""
     x, dim = tensor_along(x, dim)
     _check(x.spec, dim)
-    return _flipped(nth_largest(_flipped(x), dim, n))
+    return _reverse_order(nth_largest(_reverse_order(x), dim, n))
 
 
-_PLACES = ".k"
+_K = ".k"
 
 
-def _only_row(x: Tensor, n: int) -> Tensor:
-    return reshape(slice_rows(x, _PLACES, n, 1), x.shape.without(_PLACES))
+def _select(x: Tensor, n: int) -> Tensor:
+    """Returns element n of the dimension `_K`, without that dimension."""
+    return reshape(slice_(x, _K, n, 1), x.shape.without(_K))
 
 
-def _flipped(x: Tensor) -> Tensor:
-    """Returns x with the smallest as the largest; twice it is x itself."""
+def _reverse_order(x: Tensor) -> Tensor:
+    """Returns numbers in the reverse order, so that the smallest is the largest; twice it
+    is x.
+    """
     if is_floating(x.dtype):
         return negative(x)
-    return subtract(np.iinfo(x.dtype).max if x.dtype.startswith("u") else -1, x)
+    is_unsigned = x.dtype.startswith("u")
+    return subtract(np.iinfo(x.dtype).max if is_unsigned else -1, x)

@@ -44,7 +44,7 @@ from meshtf.ops.elementwise.arithmetic import add, multiply, subtract
 from meshtf.ops.elementwise.unary import square
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import gather_with_bounds
-from meshtf.ops.indexing.index_bounds import after, refusals
+from meshtf.ops.indexing.index_bounds import bounds_checks, with_dependencies
 from meshtf.ops.nn.softmax import SoftmaxGrad
 from meshtf.ops.reductions.logsumexp import (
     log_sum_exp,
@@ -119,7 +119,9 @@ class CrossEntropy(OpWithStatistics):
     ) -> tuple[Any, ...]:
         lse, picked = statistics
         powers, top = residuals
-        lse = after(refusals(context, self.dim, labels, "negative"), lse)
+        lse = with_dependencies(
+            bounds_checks(context, self.dim, labels, "negative"), lse
+        )
         loss = lse - picked
         loss = loss + self.z_loss * tf.square(lse) if self.z_loss else loss
         loss = _counted(

@@ -157,9 +157,9 @@ def test_what_is_refused(mesh):
             call(x, "m", begin)
         with pytest.raises(mtf.DTypeError, match="is an integer, not float32"):
             call(x, "n", mtf.cast(begin, "float32"))
-        with pytest.raises(mtf.ShapeError, match='one place in "n"'):
+        with pytest.raises(mtf.ShapeError, match='one index into "n"'):
             call(x, "n", named(mesh, np.zeros(3, "int32"), "c"))
-    with pytest.raises(mtf.ShapeError, match="n:8 has no 9 rows"):
+    with pytest.raises(mtf.ShapeError, match="n:8 has no 9 elements"):
         mtf.dynamic_slice(x, "n", begin, 9)
     with pytest.raises(mtf.ShapeError, match='differ from the tensor in more than "n"'):
         mtf.dynamic_update(x, "n", begin, mtf.rename(row, "d", "e"))

@@ -79,7 +79,7 @@ def test_segment_sum(mesh, ids, rng):
 def test_numbers_beyond_the_rows_of_one_group_never_reach_the_next(mesh):
     x = mtf.import_tensor(mesh, np.ones((2, 2), "float32"), "g:2;n:2")
     ids = mtf.import_tensor(mesh, np.array([[0, 4], [-4, 1]], "int32"), "g:2;n:2")
-    with pytest.raises(tf.errors.InvalidArgumentError, match="number 4 is not in"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="index 4 is not in"):
         mtf.segment_sum(x, ids, "v:4", batch="g")
     y = mtf.segment_sum(x, mtf.where(ids == 4, -1, ids), "v:4", batch="g")
     np.testing.assert_array_equal(y.numpy(), [[1, 0, 0, 0], [0, 1, 0, 0]])
@@ -105,11 +105,11 @@ def test_range(mesh, dtype):
 def test_what_is_refused(table, ids):
     with pytest.raises(mtf.ShapeError, match='no dimension "w" in'):
         mtf.gather(table, ids, "w")
-    with pytest.raises(mtf.ShapeError, match="the numbers point into"):
+    with pytest.raises(mtf.ShapeError, match="the indices point into"):
         mtf.gather(table, mtf.rename(ids, "b", "v"), "v")
     with pytest.raises(mtf.ShapeError, match="has two sizes"):
         mtf.gather(table, mtf.rename(ids, "n", "d"), "v")
-    with pytest.raises(mtf.DTypeError, match="numbered by integers, not by float32"):
+    with pytest.raises(mtf.DTypeError, match="indices are integers, not float32"):
         mtf.gather(table, mtf.cast(ids, "float32"), "v")
     with pytest.raises(mtf.ShapeError, match='no dimension "b" in'):
         mtf.segment_sum(table, ids, "w:4")

@@ -207,12 +207,12 @@ def test_what_is_refused(mesh):
     ids = named(mesh, IDS, "b")
     for function in (mtf.scatter_add, mtf.scatter_update):
         with pytest.raises(
-            mtf.ShapeError, match=r"updates of rows of \"v\"(.*\n)*.*\[b:8 d:4\]"
+            mtf.ShapeError, match=r"updates along \"v\"(.*\n)*.*\[b:8 d:4\]"
         ):
             function(x, ids, mtf.rename(rows, "d", "e"), "v")
         with pytest.raises(mtf.ShapeError, match='no dimension "w"'):
             function(x, ids, rows, "w")
-        with pytest.raises(mtf.DTypeError, match="rows are numbered by integers"):
+        with pytest.raises(mtf.DTypeError, match="indices are integers"):
             function(x, mtf.cast(ids, "float32"), rows, "v")
     with pytest.raises(mtf.DTypeError, match="segment_max takes numbers, not bool"):
         mtf.segment_max(rows > 0.0, ids, "v:8")

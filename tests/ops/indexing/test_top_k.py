@@ -98,7 +98,7 @@ def test_there_are_so_many_and_no_more(mesh, n):
     x = mtf.import_tensor(mesh, TIES, "b:2;v:8")
     for function in (mtf.nth_largest, mtf.nth_smallest):
         with pytest.raises(
-            mtf.ShapeError, match=f"v:8 has no element number {n}.*(\n.*)*to 7"
+            mtf.ShapeError, match=f"v:8 has no element {n}.*(\n.*)*to 7"
         ):
             function(x, "v", n)
 

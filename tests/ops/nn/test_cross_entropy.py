@@ -48,7 +48,7 @@ def test_negative_labels_count_for_nothing_and_large_ones_are_refused(mesh):
     large, labels = (
         mtf.import_tensor(mesh, np.array([3, -1, i, -7], "int32"), "b") for i in (6, 5)
     )
-    with pytest.raises(tf.errors.InvalidArgumentError, match="number 6 is not in"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="index 6 is not in"):
         cross_entropy(x, large, "v", 0.1)
     loss = cross_entropy(x, labels, "v", 0.1)
     assert loss.numpy()[1] == loss.numpy()[3] == 0
