@@ -1,4 +1,4 @@
-"""Sums of several tensors: one pass over memory, where a + b + c would make two.
+"""Sums of several tensors in one pass over memory; a + b + c takes two passes.
 
 Example:
 
@@ -31,8 +31,8 @@ class AddN(Op):
     )
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        first, dtype = xs[0].shape, same_dtype(*xs)
-        if dtype == "bool":
+        shape = xs[0].shape
+        if same_dtype(*xs) == "bool":
             raise DTypeError(
                 explain_error(
                     "add_n does not take the type bool.",
@@ -40,10 +40,10 @@ class AddN(Op):
                 )
             )
         for x in xs:
-            if set(x.shape) != set(first):
+            if set(x.shape) != set(shape):
                 raise ShapeError(
                     explain_error(
-                        f"add_n adds tensors of the same dimensions, not {first!r} and "
+                        f"add_n adds tensors of the same dimensions, not {shape!r} and "
                         f"{x.shape!r}.",
                         way_out="Use x + y, which broadcasts, or mtf.broadcast before.",
                     )
@@ -51,15 +51,12 @@ class AddN(Op):
         return (xs[0],)
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
-        # More than two half floats: TensorFlow would round after each of them.
-        ys = xs if len(xs) < 3 else [tf.cast(x, wide(x.dtype.name)) for x in xs]
-        y = tf.add_n(
-            [
-                align(x, s, context.outputs[0])
-                for x, s in zip(ys, context.inputs, strict=True)
-            ]
-        )
-        return (tf.cast(y, xs[0].dtype),)
+        dtype = xs[0].dtype
+        if len(xs) > 2:  # in float32: TensorFlow would round after each half float
+            xs = tuple(tf.cast(x, wide(dtype.name)) for x in xs)
+        out = context.outputs[0]
+        terms = [align(x, s, out) for x, s in zip(xs, context.inputs, strict=True)]
+        return (tf.cast(tf.add_n(terms), dtype),)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         return [onto(dy, x) for x in xs]
@@ -77,5 +74,7 @@ def add_n(xs: Sequence[Any]) -> Tensor:
     """
     xs = as_sequence("xs", xs, "a list of tensors")
     if not xs:
-        raise ShapeError("add_n of no tensors: nothing tells the shape of the sum.")
-    return xs[0] if len(xs) == 1 and isinstance(xs[0], Tensor) else apply(AddN(), *xs)
+        raise ShapeError("add_n of no tensors: the shape of the sum is unknown.")
+    if len(xs) == 1 and isinstance(xs[0], Tensor):
+        return xs[0]
+    return apply(AddN(), *xs)

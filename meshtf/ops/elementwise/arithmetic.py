@@ -1,10 +1,10 @@
-"""Functions of two tensors that meet by names, or of a tensor and a number.
+"""Functions of two tensors that broadcast by names, or of a tensor and a number.
 
 Example:
 
     x[batch d] + b[d] -> [batch d]        sizes must agree where names do; else ShapeError
-    mtf.maximum(x, 0.0), x < y            the operators of Python call these functions
-    mtf.outer(x, y, mtf.less)             all pairs: x[length] < y[memory] would be refused
+    mtf.maximum(x, 0.0), x < y            Python's operators call these functions
+    mtf.outer(x, y, mtf.less)             all pairs; x[length] < y[memory] is an error
 """
 
 from __future__ import annotations
@@ -16,59 +16,59 @@ from meshtf.graph import OPERATORS, Tensor
 from meshtf.graph.arguments import as_tensor
 from meshtf.names.arguments import as_callable
 from meshtf.ops.common.broadcasting import is_scalar, pairing, plain
-from meshtf.ops.elementwise.scalar_op import combine
+from meshtf.ops.elementwise.scalar_op import apply_binary
 from meshtf.ops.elementwise.where_cast_clip import clip
 from meshtf.ops.variables.fill import full
 
 
 def add(x: Any, y: Any) -> Tensor:
     """Returns x + y, broadcast by names."""
-    return combine("add", x, y)
+    return apply_binary("add", x, y)
 
 
 def subtract(x: Any, y: Any) -> Tensor:
     """Returns x - y, broadcast by names."""
-    return combine("subtract", x, y)
+    return apply_binary("subtract", x, y)
 
 
 def multiply(x: Any, y: Any) -> Tensor:
     """Returns x * y, broadcast by names."""
-    return combine("multiply", x, y)
+    return apply_binary("multiply", x, y)
 
 
 def divide(x: Any, y: Any) -> Tensor:
     """Returns x / y of floats, broadcast by names."""
-    return combine("divide", x, y)
+    return apply_binary("divide", x, y)
 
 
 def floordiv(x: Any, y: Any) -> Tensor:
     """Returns x / y rounded down, broadcast by names."""
-    return combine("floordiv", x, y)
+    return apply_binary("floordiv", x, y)
 
 
 def floormod(x: Any, y: Any) -> Tensor:
     """Returns x modulo y with the sign of y, broadcast by names."""
-    return combine("floormod", x, y)
+    return apply_binary("floormod", x, y)
 
 
 def pow(x: Any, y: Any) -> Tensor:
     """Returns x to the power y, broadcast by names."""
-    return combine("pow", x, y)
+    return apply_binary("pow", x, y)
 
 
 def divide_no_nan(x: Any, y: Any) -> Tensor:
     """Returns x / y of floats, and 0 where y is 0, broadcast by names."""
-    return combine("divide_no_nan", *_tensors(x, y))
+    return apply_binary("divide_no_nan", *_as_tensors(x, y))
 
 
 def atan2(y: Any, x: Any) -> Tensor:
     """Returns the angle of the point (x, y), between -pi and pi, broadcast by names."""
-    return combine("atan2", *_tensors(y, x))
+    return apply_binary("atan2", *_as_tensors(y, x))
 
 
 def logaddexp(x: Any, y: Any) -> Tensor:
     """Returns log(exp(x) + exp(y)) without overflow, broadcast by names."""
-    return combine("logaddexp", *_tensors(x, y))
+    return apply_binary("logaddexp", *_as_tensors(x, y))
 
 
 def outer(
@@ -77,15 +77,16 @@ def outer(
     """Returns a function of each element of x with each of y: [length], [memory] ->
     [length memory].
 
-    Names that both have pair their elements: [batch length], [batch memory] -> [batch
+    Names that both have are batch dimensions: [batch length], [batch memory] -> [batch
     length memory].
 
         distance = mtf.outer(positions, memory_positions, mtf.subtract)
 
     Args:
       x: any tensor.
-      y: another.
-      function: of two tensors that meet by names, such as mtf.subtract or mtf.equal.
+      y: any tensor.
+      function: a function of two tensors that broadcast by names, such as mtf.subtract
+        or mtf.equal.
 
     Raises:
       ShapeError: a name that both have has two sizes.
@@ -95,80 +96,85 @@ def outer(
         return function(x, y)
 
 
-def _tensors(x: Any, y: Any) -> tuple[Any, Any]:
-    """Returns both, with a tensor in place of a number."""
-    x, y = (
-        v if is_scalar(v) else as_tensor(name, v) for name, v in (("x", x), ("y", y))
-    )
-    if is_scalar(x) == is_scalar(y):
-        return x, y
-    given = y if is_scalar(x) else x
-    number = full(given.mesh, "", plain(x if is_scalar(x) else y), given.dtype)
-    return (number, y) if is_scalar(x) else (x, number)
+def _as_tensors(x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns both, where one is a tensor and the other a number with the number as a
+    scalar tensor.
+    """
+    x = x if is_scalar(x) else as_tensor("x", x)
+    y = y if is_scalar(y) else as_tensor("y", y)
+    if is_scalar(x) and not is_scalar(y):
+        return full(y.mesh, "", plain(x), y.dtype), y
+    if is_scalar(y) and not is_scalar(x):
+        return x, full(x.mesh, "", plain(y), x.dtype)
+    return x, y
 
 
 def maximum(x: Any, y: Any) -> Tensor:
-    """Returns the greater of x and y; tensors that tie share the gradient equally."""
-    if is_scalar(x) or is_scalar(y):
-        return clip(y, low=x) if is_scalar(x) else clip(x, low=y)
-    return combine("maximum", x, y)
+    """Returns the greater of x and y; equal elements share the gradient equally."""
+    if is_scalar(x):
+        return clip(y, low=x)
+    if is_scalar(y):
+        return clip(x, low=y)
+    return apply_binary("maximum", x, y)
 
 
 def minimum(x: Any, y: Any) -> Tensor:
-    """Returns the lesser of x and y; tensors that tie share the gradient equally."""
-    if is_scalar(x) or is_scalar(y):
-        return clip(y, high=x) if is_scalar(x) else clip(x, high=y)
-    return combine("minimum", x, y)
+    """Returns the lesser of x and y; equal elements share the gradient equally."""
+    if is_scalar(x):
+        return clip(y, high=x)
+    if is_scalar(y):
+        return clip(x, high=y)
+    return apply_binary("minimum", x, y)
 
 
 def squared_difference(x: Any, y: Any) -> Tensor:
     """Returns (x - y)**2, broadcast by names."""
-    return combine("squared_difference", x, y)
+    return apply_binary("squared_difference", x, y)
 
 
 def less(x: Any, y: Any) -> Tensor:
     """Returns x < y as bool."""
-    return combine("less", x, y)
+    return apply_binary("less", x, y)
 
 
 def less_equal(x: Any, y: Any) -> Tensor:
     """Returns x <= y as bool."""
-    return combine("less_equal", x, y)
+    return apply_binary("less_equal", x, y)
 
 
 def greater(x: Any, y: Any) -> Tensor:
     """Returns x > y as bool."""
-    return combine("greater", x, y)
+    return apply_binary("greater", x, y)
 
 
 def greater_equal(x: Any, y: Any) -> Tensor:
     """Returns x >= y as bool."""
-    return combine("greater_equal", x, y)
+    return apply_binary("greater_equal", x, y)
 
 
 def equal(x: Any, y: Any) -> Tensor:
     """Returns x == y as bool."""
-    return combine("equal", x, y)
+    return apply_binary("equal", x, y)
 
 
 def not_equal(x: Any, y: Any) -> Tensor:
     """Returns x != y as bool."""
-    return combine("not_equal", x, y)
+    return apply_binary("not_equal", x, y)
 
 
 def logical_and(x: Any, y: Any) -> Tensor:
-    """Returns whether both truth values hold."""
-    return combine("logical_and", x, y)
+    """Returns whether both booleans are true."""
+    return apply_binary("logical_and", x, y)
 
 
 def logical_or(x: Any, y: Any) -> Tensor:
-    """Returns whether at least one of two truth values holds."""
-    return combine("logical_or", x, y)
+    """Returns whether at least one of two booleans is true."""
+    return apply_binary("logical_or", x, y)
 
 
 def logical_xor(x: Any, y: Any) -> Tensor:
-    """Returns whether exactly one of two truth values holds."""
-    return combine("logical_xor", x, y)
+    """Returns whether exactly one of two booleans is true."""
+    return apply_binary("logical_xor", x, y)
 
 
 for _function in (

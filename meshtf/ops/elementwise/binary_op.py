@@ -1,12 +1,12 @@
-"""The op of two tensors that meet by names, behind meshtf.ops.elementwise.arithmetic, and its
-gradients.
+"""The op of two tensors that broadcast by names, behind meshtf.ops.elementwise.arithmetic,
+and its gradients.
 
-    x[batch d] + b[d] -> [batch d]        one TensorFlow op: trailing names broadcast by themselves
+    x[batch d] + b[d] -> [batch d]        one TensorFlow op: it broadcasts leading axes itself
     x[batch d] < y[batch] -> bool
 
-Rules of gradients turn a cotangent of zero into zero at singular points, too, where a
-plain product would make 0 * inf = NaN of it: `scaled` and `over`, whose kernels cost
-what a product costs.
+Gradient rules keep a cotangent of zero at zero at singular points, where a plain
+multiplication would give 0 * inf = NaN: `zero_safe_multiply` and `zero_safe_divide`, whose
+kernels cost as much as a multiplication.
 """
 
 from __future__ import annotations
@@ -31,7 +31,12 @@ from meshtf.names import has_gradient, is_complex
 from meshtf.ops.common.broadcasting import align, join, onto
 from meshtf.ops.common.checks import same_dtype
 from meshtf.ops.elementwise.complex import conj
-from meshtf.ops.elementwise.fused_formulas import logaddexp_kernel
+from meshtf.ops.elementwise.fused_formulas import (
+    extreme_gradients,
+    logaddexp_gradients,
+    logaddexp_kernel,
+    pow_gradients,
+)
 
 FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "add": tf.add,
@@ -47,7 +52,7 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "atan2": tf.math.atan2,
     "logaddexp": logaddexp_kernel,
     "divide_no_nan": tf.math.divide_no_nan,
-    # For gradients: x * y and x / y, but 0 where y and x are 0, whatever the other is.
+    # For gradients: x * y, but 0 where y is 0; x / y, but 0 where x is 0.
     "multiply_no_nan": tf.math.multiply_no_nan,
     "xdivy": tf.math.xdivy,
     "less": tf.less,
@@ -60,9 +65,9 @@ FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "logical_or": tf.logical_or,
     "logical_xor": lambda x, y: tf.not_equal(x, y),
 }
-COMPARE = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
+COMPARISONS = ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")
 LOGICAL = ("logical_and", "logical_or", "logical_xor")
-_WITH_COMPLEX = (
+_COMPLEX_TOO = (
     "add",
     "subtract",
     "multiply",
@@ -74,74 +79,96 @@ _WITH_COMPLEX = (
     "multiply_no_nan",
     "xdivy",
 )
-_FLOATS = ("divide", "atan2", "logaddexp", "divide_no_nan")
-STEPPED = ("floordiv", *COMPARE, *LOGICAL)  # no gradient: constant almost everywhere
+_FLOATS_ONLY = ("divide", "atan2", "logaddexp", "divide_no_nan")
+PIECEWISE_CONSTANT = (
+    "floordiv",
+    *COMPARISONS,
+    *LOGICAL,
+)  # no gradient: constant almost everywhere
 
 
-def result_type(fn: str, dtype: str) -> str:
-    """Returns the data type of the result. Raises DTypeError if fn does not take this
-    type.
+def result_dtype(fn: str, dtype: str) -> str:
+    """Returns the data type of the result of `fn` for inputs of type `dtype`.
+
+    Raises:
+      DTypeError: `fn` does not take this type.
     """
     takes_bool = fn in LOGICAL or fn in ("equal", "not_equal")
     if fn in LOGICAL and dtype != "bool":
-        way_out = "Make truth values of it first, as in x != 0."
+        way_out = "Convert it to booleans first, as in x != 0."
     elif dtype == "bool" and not takes_bool:
-        way_out = f"Make numbers of it first, as in mtf.cast(x, {'int32'!r})."
-    elif is_complex(dtype) and fn not in _WITH_COMPLEX:
-        way_out = "Take a part of it first: abs(x), mtf.real(x) or mtf.imag(x)."
-    elif fn in _FLOATS and not has_gradient(dtype):
+        way_out = f"Convert it to numbers first, as in mtf.cast(x, {'int32'!r})."
+    elif is_complex(dtype) and fn not in _COMPLEX_TOO:
         way_out = (
-            f"Use x // y, or make floats of it first, as in mtf.cast(x, {'float32'!r})."
+            "Convert it to real numbers first: abs(x), mtf.real(x) or mtf.imag(x)."
+        )
+    elif fn in _FLOATS_ONLY and not has_gradient(dtype):
+        way_out = (
+            "Use x // y, or convert it to floats first, as in "
+            f"mtf.cast(x, {'float32'!r})."
         )
     else:
-        return "bool" if fn in COMPARE else dtype
+        return "bool" if fn in COMPARISONS else dtype
     raise DTypeError(
         explain_error(f"{fn} does not take the type {dtype}.", way_out=way_out)
     )
 
 
-def _samples() -> tuple[Sample, ...]:
-    found = []
-    for fn in FUNCTIONS:
-        kind = {
-            "floordiv": "positive ",
-            "floormod": "positive ",
-            "pow": "positive ",
-            "atan2": "",
-            "divide": "positive ",
-            "xdivy": "",
-        }.get(fn, "bool " if fn in LOGICAL else "ties ")
-        gradient = fn not in STEPPED
-        # TensorFlow's tape gives the whole gradient of a tie to one of the two.
-        kind = "" if fn in ("maximum", "minimum") else kind
-        # How names meet is the same code for all: three functions with different
-        # gradients try it.
-        shapes = [("d:6;b:4", "b:4")]
-        if fn in ("add", "multiply", "maximum"):
-            shapes += [
-                ("b:4;d:6", "b:4;d:6"),
-                ("b:3;d:5", "d:5"),
-                ("b:4", "d:6"),
-                ("b:4;l:3;d:6", "d:6;b:4"),
-                ("", "b:4;d:6"),
-            ]
-        found += [
-            Sample((fn,), (kind + x, kind + y), gradient=gradient) for x, y in shapes
+_SAMPLE_VALUES = {
+    "floordiv": "positive ",
+    "floormod": "positive ",
+    "pow": "positive ",
+    "divide": "positive ",
+    "atan2": "",
+    "xdivy": "",
+    # TensorFlow's tape gives the complete gradient of equal elements to one of the two.
+    "maximum": "",
+    "minimum": "",
+} | dict.fromkeys(LOGICAL, "bool ")
+
+
+def _samples_of(fn: str) -> list[Sample]:
+    """Returns the samples of one function."""
+    values = _SAMPLE_VALUES.get(fn, "ties ")
+    gradient = fn not in PIECEWISE_CONSTANT
+    shapes = [("d:6;b:4", "b:4")]
+    # Broadcasting is the same code for all functions: three with different gradients
+    # try its cases.
+    if fn in ("add", "multiply", "maximum"):
+        shapes += [
+            ("b:4;d:6", "b:4;d:6"),
+            ("b:3;d:5", "d:5"),
+            ("b:4", "d:6"),
+            ("b:4;l:3;d:6", "d:6;b:4"),
+            ("", "b:4;d:6"),
         ]
-        if fn in ("add", "maximum", "less", "not_equal"):
-            found.append(Sample((fn,), ("int b:4;d:6", "int d:6"), gradient=False))
-        if fn in _WITH_COMPLEX:
-            found.append(
-                Sample(
-                    (fn,),
-                    ("complex b:4;d:6", "complex d:6"),
-                    # TensorFlow's gradients of the two forget the conjugates.
-                    gradient=fn not in (*STEPPED, "multiply_no_nan", "xdivy"),
-                )
-            )
-    # Where TensorFlow's tape has NaN: 0 ** 0, and whole powers of 0 and of negative
+    samples = [
+        Sample((fn,), (values + x, values + y), gradient=gradient) for x, y in shapes
+    ]
+    if fn in ("add", "maximum", "less", "not_equal"):
+        samples.append(Sample((fn,), ("int b:4;d:6", "int d:6"), gradient=False))
+    if fn in _COMPLEX_TOO:
+        # TensorFlow's gradients of these two lack the conjugates.
+        gradient = gradient and fn not in ("multiply_no_nan", "xdivy")
+        inputs = ("complex b:4;d:6", "complex d:6")
+        samples.append(Sample((fn,), inputs, gradient=gradient))
+    return samples
+
+
+def _samples() -> tuple[Sample, ...]:
+    samples = [sample for fn in FUNCTIONS for sample in _samples_of(fn)]
+    # Where TensorFlow's tape has NaN: 0 ** 0, and integer powers of zero and of negative
     # numbers.
-    return (*found, Sample(("pow",), ("ties b:4;d:6", "whole d:6"), gradient=False))
+    samples.append(Sample(("pow",), ("ties b:4;d:6", "whole d:6"), gradient=False))
+    return tuple(samples)
+
+
+_LINEARITY = {
+    "add": "joint",
+    "subtract": "joint",
+    "multiply": "each",
+    "multiply_no_nan": "each",
+}
 
 
 class Binary(Op):
@@ -157,58 +184,47 @@ class Binary(Op):
 
     @property
     def linearity(self) -> Any:
-        return {
-            "add": "joint",
-            "subtract": "joint",
-            "multiply": "each",
-            "multiply_no_nan": "each",
-        }.get(self.fn)
+        return _LINEARITY.get(self.fn)
 
     def output_specs(self, x: Spec, y: Spec) -> tuple[Spec, ...]:
-        return (Spec(join(x.shape, y.shape), result_type(self.fn, same_dtype(x, y))),)
+        dtype = result_dtype(self.fn, same_dtype(x, y))
+        return (Spec(join(x.shape, y.shape), dtype),)
 
     def local(self, context: LocalContext, x: Any, y: Any) -> tuple[Any, ...]:
-        if context.inputs[0] != context.inputs[1]:
-            x, y = (
-                align(v, s, context.outputs[0])
-                for v, s in zip((x, y), context.inputs, strict=True)
-            )
+        x_shape, y_shape = context.inputs
+        if x_shape != y_shape:
+            x = align(x, x_shape, context.outputs[0])
+            y = align(y, y_shape, context.outputs[0])
         return (FUNCTIONS[self.fn](x, y),)
 
     def gradient(self, dz: Any, z: Any, x: Any, y: Any) -> list[Any]:
-        if self.fn in STEPPED:
+        if self.fn in PIECEWISE_CONSTANT:
             return [None, None]
         dx, dy = _GRADIENTS[self.fn](dz, conj(z), conj(x), conj(y))
         return [onto(dx, x), onto(dy, y)]
 
 
+def _grad_sample(fn: str, x: str, y: str, gradient: bool) -> Sample:
+    """Returns a sample of the gradient op; x and y are kinds of values."""
+    inputs = ("b:4;d:6", f"{x}b:4;d:6", f"{y}d:6")
+    return Sample((fn,), inputs, gradient=gradient)
+
+
 class BinaryGrad(Op):
-    """The gradients of maximum, minimum, pow or logaddexp, with the names of dz, in one
-    op.
+    """The gradients of maximum, minimum, pow or logaddexp in one op: dz, x, y -> dx and dy,
+    both of the shape of dz.
     """
 
     fn: str
 
     samples = (
-        *(
-            Sample(
-                (fn,), ("b:4;d:6", first + "b:4;d:6", second + "d:6"), gradient=False
-            )
-            for fn, first, second in (
-                ("maximum", "ties ", "ties "),
-                ("minimum", "ties ", "ties "),
-                ("pow", "ties ", "whole "),
-                ("logaddexp", "ties ", "ties "),
-            )
-        ),
-        *(
-            Sample((fn,), ("b:4;d:6", first + "b:4;d:6", second + "d:6"))
-            for fn, first, second in (
-                ("maximum", "", ""),
-                ("pow", "positive ", ""),
-                ("logaddexp", "", ""),
-            )
-        ),
+        _grad_sample("maximum", "ties ", "ties ", gradient=False),
+        _grad_sample("minimum", "ties ", "ties ", gradient=False),
+        _grad_sample("pow", "ties ", "whole ", gradient=False),
+        _grad_sample("logaddexp", "ties ", "ties ", gradient=False),
+        _grad_sample("maximum", "", "", gradient=True),
+        _grad_sample("pow", "positive ", "", gradient=True),
+        _grad_sample("logaddexp", "", "", gradient=True),
     )
 
     @property
@@ -219,101 +235,93 @@ class BinaryGrad(Op):
         return (dz, dz)
 
     def local(self, context: LocalContext, dz: Any, x: Any, y: Any) -> tuple[Any, ...]:
-        x, y = (
-            align(v, s, context.outputs[0])
-            for v, s in zip((x, y), context.inputs[1:], strict=True)
-        )
+        _, x_shape, y_shape = context.inputs
+        x = align(x, x_shape, context.outputs[0])
+        y = align(y, y_shape, context.outputs[0])
         if self.fn == "pow":
-            return _pow_gradients(dz, x, y)
+            return pow_gradients(dz, x, y)
         if self.fn == "logaddexp":
-            share = tf.sigmoid(tf.where(tf.equal(x, y), tf.zeros([], dz.dtype), x - y))
-            return dz * share, dz * (1 - share)
-        zero, half = tf.zeros([], dz.dtype), dz * tf.constant(0.5, dz.dtype)
-        first, second = (x > y, x < y) if self.fn == "maximum" else (x < y, x > y)
-        return (
-            tf.where(first, dz, tf.where(second, zero, half)),
-            tf.where(second, dz, tf.where(first, zero, half)),
-        )
+            return logaddexp_gradients(dz, x, y)
+        return extreme_gradients(self.fn, dz, x, y)
 
     def gradient(self, dws: Any, ws: Any, dz: Any, x: Any, y: Any) -> list[Any]:
         if is_complex(dz.dtype):
             raise NotImplementedError
-        shares = apply_all(
-            self, OPERATORS["ones_like"](dz), x, y
-        )  # of dz that x and y get
-        parts = [
+        # The derivatives dx/dz and dy/dz of the outputs, which are linear in dz.
+        shares = apply_all(self, OPERATORS["ones_like"](dz), x, y)
+        terms = [
             dw * share for dw, share in zip(dws, shares, strict=True) if dw is not None
         ]
-        dx, dy = _SECOND.get(self.fn, _constant_shares)(dws, dz, x, y, shares)
-        return [sum(parts[1:], parts[0]), onto(dx, x), onto(dy, y)]
+        second_gradients = _SECOND_GRADIENTS.get(self.fn, _constant_shares)
+        dx, dy = second_gradients(dws, dz, x, y, shares)
+        return [sum(terms[1:], terms[0]), onto(dx, x), onto(dy, y)]
 
 
 def _constant_shares(*_: Any) -> tuple[None, None]:
-    """Maximum and minimum give all to one of them, wherever that is differentiable."""
+    """Maximum and minimum: the shares are 0 or 1, wherever they are differentiable."""
     return None, None
 
 
-def _logaddexp_second(
+def _logaddexp_second_gradients(
     dws: Any, dz: Any, x: Any, y: Any, shares: Any
 ) -> tuple[Any, Any]:
     """The shares are s and 1 - s with s = sigmoid(x - y), so ds/dx = s (1 - s) =
     -ds/dy.
     """
-    first, second = dws
-    change = -second if first is None else first if second is None else first - second
-    dx = dz * change * shares[0] * shares[1]
+    dw_x, dw_y = dws
+    if dw_x is None:
+        ds = -dw_y
+    elif dw_y is None:
+        ds = dw_x
+    else:
+        ds = dw_x - dw_y
+    dx = dz * ds * shares[0] * shares[1]
     return dx, -dx
 
 
-def _pow_second(dws: Any, dz: Any, x: Any, y: Any, shares: Any) -> tuple[Any, Any]:
+def _pow_second_gradients(
+    dws: Any, dz: Any, x: Any, y: Any, shares: Any
+) -> tuple[Any, Any]:
     """The shares are y x**(y - 1) and, for x above zero, x**y log(x)."""
-    gradients, less = BinaryGrad("pow"), y - 1.0
-    power = apply(Binary("pow"), x, less)
-    dx, dy = [], []
-    for dw, of_base in zip(dws, (True, False), strict=True):
-        if dw is None:
-            continue
-        by_base, by_exponent = apply_all(gradients, dz * dw * y, x, less)
-        if of_base:
-            dx.append(by_base)
-            dy += [by_exponent, scaled(dz * dw, power)]
-            continue
+    dw_x, dw_y = dws
+    pow_grad = BinaryGrad("pow")
+    y_less_1 = y - 1.0
+    power = apply(Binary("pow"), x, y_less_1)
+    dx_terms = []
+    dy_terms = []
+    if dw_x is not None:
+        by_base, by_exponent = apply_all(pow_grad, dz * dw_x * y, x, y_less_1)
+        dx_terms.append(by_base)
+        dy_terms += [by_exponent, zero_safe_multiply(dz * dw_x, power)]
+    if dw_y is not None:
+        _, by_exponent = apply_all(pow_grad, dz * dw_y * y, x, y_less_1)
         ones = OPERATORS["ones_like"](dz)
-        _, log = apply_all(gradients, ones, x, OPERATORS["zeros_like"](y))
-        dx += [by_exponent, OPERATORS["where"](x > 0.0, scaled(dz * dw, power), 0.0)]
-        dy.append(scaled(dz * dw * shares[1], log))
-    return sum(dx[1:], dx[0]), sum(dy[1:], dy[0])
+        _, log_x = apply_all(pow_grad, ones, x, OPERATORS["zeros_like"](y))
+        slope = zero_safe_multiply(dz * dw_y, power)
+        dx_terms += [by_exponent, OPERATORS["where"](x > 0.0, slope, 0.0)]
+        dy_terms.append(zero_safe_multiply(dz * dw_y * shares[1], log_x))
+    return sum(dx_terms[1:], dx_terms[0]), sum(dy_terms[1:], dy_terms[0])
 
 
-_SECOND = {"logaddexp": _logaddexp_second, "pow": _pow_second}
+_SECOND_GRADIENTS = {
+    "logaddexp": _logaddexp_second_gradients,
+    "pow": _pow_second_gradients,
+}
 
 
-def _pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    # x ** 0 is constant, and the logarithm of a base that is not above zero has no part
-    # in the gradient: both are chosen, so that no NaN or infinity comes from the branch
-    # not taken.
-    zero, one = tf.zeros([], dz.dtype), tf.ones([], dz.dtype)
-    slope = y * tf.pow(x, tf.where(tf.equal(y, 0), one, y - one))
-    dx = tf.where(tf.equal(y, 0), zero, tf.math.multiply_no_nan(slope, dz))
-    above = tf.not_equal(x, 0) if x.dtype.is_complex else tf.greater(x, 0)
-    safe = tf.where(above, x, one)
-    dy = tf.math.multiply_no_nan(tf.pow(safe, y) * tf.math.log(safe), dz)
-    return dx, tf.where(above, dy, zero)
+def zero_safe_divide(dy: Any, divisor: Any) -> Tensor:
+    """Returns dy / divisor, but 0 where dy is 0: for gradients at singular points."""
+    return apply(Binary("xdivy"), dy, divisor)
 
 
-def over(dy: Any, by: Any) -> Tensor:
-    """Returns dy / by, but 0 where dy is 0: for gradients at singular points."""
-    return apply(Binary("xdivy"), dy, by)
-
-
-def scaled(dy: Any, by: Any) -> Tensor:
-    """Returns dy * by, but 0 where dy is 0: for gradients at singular points."""
-    return apply(Binary("multiply_no_nan"), by, dy)
+def zero_safe_multiply(dy: Any, factor: Any) -> Tensor:
+    """Returns dy * factor, but 0 where dy is 0: for gradients at singular points."""
+    return apply(Binary("multiply_no_nan"), factor, dy)
 
 
 def _divide_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    dx = over(dz, y)
-    return dx, -scaled(dx, z)
+    dx = zero_safe_divide(dz, y)
+    return dx, -zero_safe_multiply(dx, z)
 
 
 def _divide_no_nan_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -322,7 +330,7 @@ def _divide_no_nan_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any, Any]
 
 
 def _atan2_gradients(dz: Any, z: Any, y: Any, x: Any) -> tuple[Any, Any]:
-    share = over(dz, x * x + y * y)
+    share = zero_safe_divide(dz, x * x + y * y)
     return share * x, -(share * y)
 
 
@@ -331,7 +339,9 @@ def _squared_difference_gradients(dz: Any, z: Any, x: Any, y: Any) -> tuple[Any,
     return dx, -dx
 
 
-def _fused(fn: str) -> Callable[..., Any]:
+def _fused_gradients(fn: str) -> Callable[..., Any]:
+    """Returns the gradient rule that is one `BinaryGrad` op."""
+
     def gradients(dz: Any, z: Any, x: Any, y: Any) -> Any:
         return apply_all(BinaryGrad(fn), dz, x, y)
 
@@ -344,13 +354,16 @@ _GRADIENTS: dict[str, Callable[..., Any]] = {
     "multiply": lambda dz, z, x, y: (dz * y, dz * x),
     "divide": _divide_gradients,
     "divide_no_nan": _divide_no_nan_gradients,
-    "multiply_no_nan": lambda dz, z, x, y: (dz * y, scaled(dz, x)),
-    "xdivy": lambda dz, z, x, y: (over(dz, y), -over(dz * z, y)),
+    "multiply_no_nan": lambda dz, z, x, y: (dz * y, zero_safe_multiply(dz, x)),
+    "xdivy": lambda dz, z, x, y: (
+        zero_safe_divide(dz, y),
+        -zero_safe_divide(dz * z, y),
+    ),
     "atan2": _atan2_gradients,
-    "logaddexp": _fused("logaddexp"),
+    "logaddexp": _fused_gradients("logaddexp"),
     "floormod": lambda dz, z, x, y: (dz, -(dz * (x // y))),
     "squared_difference": _squared_difference_gradients,
-    "maximum": _fused("maximum"),
-    "minimum": _fused("minimum"),
-    "pow": _fused("pow"),
+    "maximum": _fused_gradients("maximum"),
+    "minimum": _fused_gradients("minimum"),
+    "pow": _fused_gradients("pow"),
 }

@@ -1,12 +1,12 @@
-"""Complex numbers: made of two parts, taken apart, conjugated.
+"""Complex numbers: from real and imaginary part, back to them, and conjugates.
 
     z = mtf.complex(re, im)          # complex64 of float32, complex128 of float64
     mtf.real(z), mtf.imag(z), mtf.conj(z), abs(z), mtf.angle(z)
 
-Gradients follow TensorFlow: that of a real loss at z = x + iy is dloss/dx + i dloss/dy,
-so that z - rate * dz descends. Rules are written for real numbers; where f(conj(z)) =
-conj(f(z)), the same rule at conjugates is the one for complex numbers, so the engine of
-a rule only needs `conj`, which does nothing to real numbers.
+Gradients follow TensorFlow's convention: that of a real loss at z = x + iy is
+dloss/dx + i dloss/dy, so that z - rate * dz descends. For functions with f(conj(z)) =
+conj(f(z)) the gradient rule of real numbers, applied to conjugates, is the one for complex
+numbers. So a rule only needs `conj`, which returns real numbers as they are.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Conj(Op):
 
 
 class Complex(Op):
-    """Complex numbers of their real and their imaginary parts, broadcast by names."""
+    """Complex numbers from real and imaginary parts, broadcast by names."""
 
     linearity = "joint"
     samples = (Sample((), ("b:4;d:6", "b:4;d:6")), Sample((), ("d:5;b:4", "b:4")))
@@ -53,20 +53,21 @@ class Complex(Op):
         if dtype not in ("float32", "float64"):
             raise DTypeError(
                 explain_error(
-                    f"complex numbers have no parts of the type {dtype}.",
-                    way_out="Make float32 or float64 of both, as in mtf.cast(x, "
+                    f"complex numbers have no real part of the type {dtype}.",
+                    way_out="Convert both to float32 or float64, as in mtf.cast(x, "
                     '"float32").',
                 )
             )
         return (Spec(join(re.shape, im.shape), complex_dtype(dtype)),)
 
     def local(self, context: LocalContext, re: Any, im: Any) -> tuple[Any, ...]:
-        re, im = (
-            align(v, s, context.outputs[0])
-            for v, s in zip((re, im), context.inputs, strict=True)
-        )
+        re_shape, im_shape = context.inputs
+        out = context.outputs[0]
+        re = align(re, re_shape, out)
+        im = align(im, im_shape, out)
         if re.shape != im.shape:
-            re, im = (tf.broadcast_to(v, context.outputs[0].sizes) for v in (re, im))
+            re = tf.broadcast_to(re, out.sizes)
+            im = tf.broadcast_to(im, out.sizes)
         return (tf.complex(re, im),)
 
     def gradient(self, dy: Any, y: Any, re: Any, im: Any) -> list[Any]:
@@ -74,8 +75,8 @@ class Complex(Op):
 
 
 @dataclasses.dataclass(frozen=True)
-class Part(Op):
-    """The real or the imaginary part."""
+class RealOrImag(Op):
+    """The real or the imaginary part of complex numbers."""
 
     imaginary: bool
 
@@ -94,7 +95,7 @@ class Part(Op):
             raise DTypeError(
                 explain_error(
                     f"{self.display_name} takes complex numbers, not {x.dtype}.",
-                    way_out="Make them first: mtf.complex(re, im), or mtf.cast(x, "
+                    way_out="Create them first: mtf.complex(re, im), or mtf.cast(x, "
                     '"complex64").',
                 )
             )
@@ -114,35 +115,31 @@ def complex(re: Any, im: Any) -> Tensor:
     Raises:
       DTypeError: the parts are neither both float32 nor both float64.
     """
-    re, im = (
-        v if is_scalar(v) else as_tensor(name, v)
-        for name, v in (("re", re), ("im", im))
-    )
+    re = re if is_scalar(re) else as_tensor("re", re)
+    im = im if is_scalar(im) else as_tensor("im", im)
     if is_scalar(re) and is_scalar(im):
         raise DTypeError("complex of two numbers: one of them must be a tensor.")
-    if is_scalar(re) or is_scalar(im):
-        given = im if is_scalar(re) else re
-        re, im = (
-            full(given.mesh, "", v, given.dtype) if is_scalar(v) else v
-            for v in (re, im)
-        )
+    if is_scalar(re):
+        re = full(im.mesh, "", re, im.dtype)
+    elif is_scalar(im):
+        im = full(re.mesh, "", im, re.dtype)
     return apply(Complex(), *that_meet("complex", re, im))
 
 
 def real(x: Any) -> Tensor:
-    """Returns the real part; floats are their own."""
-    return (
-        x if isinstance(x, Tensor) and is_floating(x.dtype) else apply(Part(False), x)
-    )
+    """Returns the real part; floats are returned as they are."""
+    if isinstance(x, Tensor) and is_floating(x.dtype):
+        return x
+    return apply(RealOrImag(False), x)
 
 
 def imag(x: Any) -> Tensor:
-    """Returns the imaginary part of complex numbers. Raises DTypeError for others."""
-    return apply(Part(True), x)
+    """Returns the imaginary part of complex numbers. Raises DTypeError for other types."""
+    return apply(RealOrImag(True), x)
 
 
 def conj(x: Any) -> Any:
-    """Returns the conjugate; numbers that are not complex are their own."""
+    """Returns the conjugate; numbers that are not complex are returned as they are."""
     x = as_tensor("x", x)
     return apply(Conj(), x) if is_complex(x.dtype) else x
 

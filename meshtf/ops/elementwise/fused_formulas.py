@@ -1,8 +1,7 @@
-"""Formulas of one tensor's elements that read and write memory as few times as they
-can.
+"""Elementwise kernels on TensorFlow tensors, with as few passes over memory as possible.
 
 TensorFlow runs one op after the other, and each is a pass over memory. Some gradient
-kernels are products in disguise, which saves passes:
+kernels compute an expression of several ops in one pass:
 
     TanhGrad(y, dy)           dy * (1 - y * y)
     SigmoidGrad(y, dy)        dy * y * (1 - y)
@@ -10,8 +9,8 @@ kernels are products in disguise, which saves passes:
     Xdivy(dy, y)              dy / y, but 0 where dy is 0, as where a branch was not taken
     MulNoNan(y, dy)           y * dy, likewise
 
-For [2048, 1024] floats on one core gelu and its gradient take 12 ms so, TensorFlow's
-tape on the written-out formula 14 to 17 ms.
+For [2048, 1024] floats on one core, gelu and its gradient take 12 ms in this form;
+TensorFlow's tape on the plain formula takes 14 to 17 ms.
 """
 
 from __future__ import annotations
@@ -23,21 +22,24 @@ from typing import Any
 import tensorflow as tf
 
 _RAW = tf.raw_ops
+# The tanh approximation of gelu (Hendrycks and Gimpel, arXiv 1606.08415, section 2).
 _A = 2 * math.sqrt(2 / math.pi)
 _B = _A * 0.044715
 
 
 def through_float32(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a kernel that computes half floats in float32: TensorFlow has it for
-    wider floats.
+    """Returns the kernel with half floats computed in float32, for kernels that TensorFlow
+    has for wider floats only.
     """
 
-    def local(*xs: Any) -> Any:
-        if xs[0].dtype not in (tf.bfloat16, tf.float16):
+    def wide_kernel(*xs: Any) -> Any:
+        dtype = xs[0].dtype
+        if dtype not in (tf.bfloat16, tf.float16):
             return kernel(*xs)
-        return tf.cast(kernel(*(tf.cast(x, tf.float32) for x in xs)), xs[0].dtype)
+        y = kernel(*(tf.cast(x, tf.float32) for x in xs))
+        return tf.cast(y, dtype)
 
-    return local
+    return wide_kernel
 
 
 def silu_kernel(x: Any) -> Any:
@@ -51,8 +53,8 @@ def _silu_gradient(dy: Any, x: Any) -> Any:
 
 
 def gelu_kernel(x: Any) -> Any:
-    """Returns x * sigmoid(2u), which is x * (1 + tanh(u)) / 2 with 2u = x * (_A + _B *
-    x**2).
+    """Returns the tanh approximation x * (1 + tanh(u)) / 2 as x * sigmoid(2u), with
+    2u = x * (_A + _B * x**2).
     """
     return _RAW.SoftplusGrad(gradients=x, features=x * (_A + _B * tf.square(x)))
 
@@ -66,7 +68,7 @@ def _gelu_gradient(dy: Any, x: Any) -> Any:
 
 
 def gelu_exact_kernel(x: Any) -> Any:
-    """Returns x times the normal distribution function of x."""
+    """Returns x times the cumulative distribution function of the normal distribution at x."""
     return x * (0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5)))
 
 
@@ -77,12 +79,51 @@ def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
 
 def logaddexp_kernel(x: Any, y: Any) -> Any:
     """Returns log(exp(x) + exp(y)); infinities give infinities, not NaN."""
-    top = tf.maximum(x, y)
-    top = tf.clip_by_value(top, top.dtype.min, top.dtype.max)
-    return tf.math.log(tf.exp(x - top) + tf.exp(y - top)) + top
+    largest = tf.maximum(x, y)
+    largest = tf.clip_by_value(largest, largest.dtype.min, largest.dtype.max)
+    return tf.math.log(tf.exp(x - largest) + tf.exp(y - largest)) + largest
 
 
-# The gradient from dy and from the function's output y or input x.
+def extreme_gradients(fn: str, dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns dx and dy of maximum or minimum: dz goes to the element that was taken, half
+    of it to each of two equal ones.
+    """
+    zero = tf.zeros([], dz.dtype)
+    half_dz = dz * tf.constant(0.5, dz.dtype)
+    if fn == "maximum":
+        takes_x = x > y
+        takes_y = x < y
+    else:
+        takes_x = x < y
+        takes_y = x > y
+    dx = tf.where(takes_x, dz, tf.where(takes_y, zero, half_dz))
+    dy = tf.where(takes_y, dz, tf.where(takes_x, zero, half_dz))
+    return dx, dy
+
+
+def logaddexp_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns dx and dy of log(exp(x) + exp(y)): dz times a softmax."""
+    # Equal infinities share equally: their difference would be NaN.
+    difference = tf.where(tf.equal(x, y), tf.zeros([], dz.dtype), x - y)
+    share = tf.sigmoid(difference)
+    return dz * share, dz * (1 - share)
+
+
+def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """Returns dx and dy of x ** y."""
+    # x ** 0 is constant, and a base that is not above zero has no logarithm. Both cases
+    # are selected, so that no NaN or infinity comes from the branch that is not taken.
+    zero = tf.zeros([], dz.dtype)
+    one = tf.ones([], dz.dtype)
+    slope = y * tf.pow(x, tf.where(tf.equal(y, 0), one, y - one))
+    dx = tf.where(tf.equal(y, 0), zero, tf.math.multiply_no_nan(slope, dz))
+    has_log = tf.not_equal(x, 0) if x.dtype.is_complex else tf.greater(x, 0)
+    safe_x = tf.where(has_log, x, one)
+    dy = tf.math.multiply_no_nan(tf.pow(safe_x, y) * tf.math.log(safe_x), dz)
+    return dx, tf.where(has_log, dy, zero)
+
+
+# The gradient from dy and from the function's output y or its input x.
 FUSED_GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "sqrt": lambda dy, y: _RAW.Xdivy(x=dy, y=y + y),
     "rsqrt": lambda dy, y: _RAW.MulNoNan(x=_RAW.ReciprocalGrad(y=y, dy=y), y=dy * 0.5),

@@ -2,7 +2,7 @@
 
 Example:
 
-    x * 2, 1 - x          the number is an attribute: one TensorFlow op, and no tensor of twos
+    x * 2, 1 - x          the number is an attribute of one op; no tensor of twos is made
     x ** 2, x ** -0.5     square, rsqrt
 """
 
@@ -21,18 +21,18 @@ from meshtf.names import is_complex, is_integer
 from meshtf.ops.common.broadcasting import check_scalar, is_scalar, plain, that_meet
 from meshtf.ops.common.traced_once import constant
 from meshtf.ops.elementwise.binary_op import (
-    COMPARE,
+    COMPARISONS,
     FUNCTIONS,
     LOGICAL,
-    STEPPED,
+    PIECEWISE_CONSTANT,
     Binary,
-    over,
-    result_type,
-    scaled,
+    result_dtype,
+    zero_safe_divide,
+    zero_safe_multiply,
 )
 from meshtf.ops.elementwise.complex import conj
 
-# With a number these are faster as another function.
+# x ** c by a faster function than pow.
 _POWERS: dict[Any, Callable[[Any], Any]] = {
     2: tf.square,
     3: lambda x: tf.square(x) * x,
@@ -41,8 +41,9 @@ _POWERS: dict[Any, Callable[[Any], Any]] = {
     -1: tf.math.reciprocal,
     1: tf.identity,
 }
-# With a number: maximum and minimum are clip, and what is missing makes a tensor of it.
-_SCALAR = (
+# Of the remaining functions, maximum and minimum are `clip`, and the others make a tensor of
+# the number.
+_SCALAR_FUNCTIONS = (
     "add",
     "subtract",
     "multiply",
@@ -51,45 +52,41 @@ _SCALAR = (
     "floormod",
     "pow",
     "squared_difference",
-    *COMPARE,
+    *COMPARISONS,
     *LOGICAL,
 )
 
 
-def _scalar_samples() -> tuple[Sample, ...]:
-    found = []
-    for fn in _SCALAR:
-        kind = (
-            "bool "
-            if fn in LOGICAL
-            else "positive "
-            if fn in ("divide", "floordiv", "floormod", "pow")
-            else "ties "
-        )
-        value = True if fn in LOGICAL else 1.5
-        found += [
-            Sample(
-                (fn, value, swapped), (kind + "b:4;d:6",), gradient=fn not in STEPPED
-            )
-            for swapped in (False, True)
-        ]
-        if fn not in LOGICAL and fn != "divide":
-            found.append(Sample((fn, 3), ("int b:3;d:5",), gradient=False))
-    found += [
-        Sample(args, ("complex b:4;d:6",))
-        for args in (
-            ("multiply", 1 - 2j),
-            ("divide", 1 + 1j, True),
-            ("subtract", 2.0, True),
-            ("pow", 3),
-        )
+def _samples_of(fn: str) -> list[Sample]:
+    """Returns the samples of one function."""
+    if fn in LOGICAL:
+        values = "bool "
+    elif fn in ("divide", "floordiv", "floormod", "pow"):
+        values = "positive "
+    else:
+        values = "ties "
+    value = True if fn in LOGICAL else 1.5
+    gradient = fn not in PIECEWISE_CONSTANT
+    samples = [
+        Sample((fn, value, swapped), (values + "b:4;d:6",), gradient=gradient)
+        for swapped in (False, True)
     ]
-    return (
-        *found,
-        *(Sample(("pow", n), ("positive b:4",)) for n in (*_POWERS, 0, -2.5)),
-        Sample(("pow", 2), ("b:4;d:6",)),
-        Sample(("pow", 4), ("b:4;d:6",)),
-    )
+    if fn not in LOGICAL and fn != "divide":
+        samples.append(Sample((fn, 3), ("int b:3;d:5",), gradient=False))
+    return samples
+
+
+def _samples() -> tuple[Sample, ...]:
+    samples = [sample for fn in _SCALAR_FUNCTIONS for sample in _samples_of(fn)]
+    samples += [
+        Sample(("multiply", 1 - 2j), ("complex b:4;d:6",)),
+        Sample(("divide", 1 + 1j, True), ("complex b:4;d:6",)),
+        Sample(("subtract", 2.0, True), ("complex b:4;d:6",)),
+        Sample(("pow", 3), ("complex b:4;d:6",)),
+    ]
+    samples += [Sample(("pow", n), ("positive b:4",)) for n in (*_POWERS, 0, -2.5)]
+    samples += [Sample(("pow", n), ("b:4;d:6",)) for n in (2, 4)]
+    return tuple(samples)
 
 
 class Scalar(Op):
@@ -99,7 +96,7 @@ class Scalar(Op):
     value: bool | int | float | complex
     swapped: bool = False
 
-    samples = _scalar_samples()
+    samples = _samples()
 
     @property
     def display_name(self) -> str:
@@ -107,53 +104,55 @@ class Scalar(Op):
 
     @property
     def linearity(self) -> Any:
-        """Unfinished sums may be scaled; a number added to each of them would be added
-        many times.
+        """Partial sums may be scaled; a number added to each term would be added several
+        times.
         """
         scales = self.fn == "multiply" or (self.fn == "divide" and not self.swapped)
         return "joint" if scales else None
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         check_scalar(self.value, x.dtype)
-        if (
-            self.fn == "pow"
-            and not self.swapped
-            and is_integer(x.dtype)
-            and not isinstance(self.value, complex)
-            and self.value < 0
-        ):
+        is_power = self.fn == "pow" and not self.swapped
+        is_negative = not isinstance(self.value, complex) and self.value < 0
+        if is_power and is_negative and is_integer(x.dtype):
             raise DTypeError(
                 explain_error(
                     f"an integer to the power {self.value} is no integer.",
-                    way_out="Make floats of it first, as in mtf.cast(x, 'float32').",
+                    way_out="Convert it to floats first, as in mtf.cast(x, 'float32').",
                 )
             )
-        return (Spec(x.shape, result_type(self.fn, x.dtype)),)
+        return (Spec(x.shape, result_dtype(self.fn, x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         if self.fn == "pow" and not self.swapped and self.value in _POWERS:
             return (_POWERS[self.value](x),)
         value = constant(self.value, x.dtype)
-        return (FUNCTIONS[self.fn](*((value, x) if self.swapped else (x, value))),)
+        function = FUNCTIONS[self.fn]
+        return (function(value, x) if self.swapped else function(x, value),)
 
     def gradient(self, dz: Any, z: Any, x: Any) -> list[Any]:
-        if self.fn in STEPPED:
+        if self.fn in PIECEWISE_CONSTANT:
             return [None]
-        rule = (_SWAPPED if self.swapped else _SCALED)[self.fn]
+        rules = _SWAPPED_GRADIENTS if self.swapped else _GRADIENTS
+        rule = rules[self.fn]
         return [rule(dz, conj(z), conj(x), self.value.conjugate())]
 
 
 def _power_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
-    return dz * 0.0 if c == 0 else scaled(dz, x ** (c - 1) * c)
+    """The gradient of x ** c."""
+    return dz * 0.0 if c == 0 else zero_safe_multiply(dz, x ** (c - 1) * c)
 
 
-def _base_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
+def _exponential_gradient(dz: Any, z: Any, x: Any, c: Any) -> Tensor:
+    """The gradient of c ** x."""
     if is_complex(x.dtype):
-        return scaled(dz, z * cmath.log(c)) if c else dz * 0.0
-    return scaled(dz, z * (math.log(c) if c > 0 else 0.0))
+        return zero_safe_multiply(dz, z * cmath.log(c)) if c else dz * 0.0
+    log_c = math.log(c) if c > 0 else 0.0
+    return zero_safe_multiply(dz, z * log_c)
 
 
-_SCALED: dict[str, Callable[..., Any]] = {
+# Gradients of fn(x, c), from dz, z and x.
+_GRADIENTS: dict[str, Callable[..., Any]] = {
     "add": lambda dz, z, x, c: dz,
     "subtract": lambda dz, z, x, c: dz,
     "multiply": lambda dz, z, x, c: dz * c,
@@ -162,22 +161,21 @@ _SCALED: dict[str, Callable[..., Any]] = {
     "pow": _power_gradient,
     "squared_difference": lambda dz, z, x, c: (x - c) * 2.0 * dz,
 }
-_SWAPPED: dict[str, Callable[..., Any]] = _SCALED | {
+# Gradients of fn(c, x).
+_SWAPPED_GRADIENTS: dict[str, Callable[..., Any]] = _GRADIENTS | {
     "subtract": lambda dz, z, x, c: -dz,
-    "divide": lambda dz, z, x, c: -scaled(over(dz, x), z),
+    "divide": lambda dz, z, x, c: -zero_safe_multiply(zero_safe_divide(dz, x), z),
     "floormod": lambda dz, z, x, c: -(dz * (c // x)),
-    "pow": _base_gradient,
+    "pow": _exponential_gradient,
 }
 
 
-def combine(fn: str, x: Any, y: Any) -> Tensor:
+def apply_binary(fn: str, x: Any, y: Any) -> Tensor:
     """Returns fn(x, y), where one of the two may be a number."""
     if is_scalar(x) and is_scalar(y):
         raise DTypeError(f"{fn} of two numbers: one of them must be a tensor.")
-    if is_scalar(x) or is_scalar(y):
-        return (
-            apply(Scalar(fn, plain(x), True), y)
-            if is_scalar(x)
-            else apply(Scalar(fn, plain(y)), x)
-        )
+    if is_scalar(x):
+        return apply(Scalar(fn, plain(x), swapped=True), y)
+    if is_scalar(y):
+        return apply(Scalar(fn, plain(y)), x)
     return apply(Binary(fn), *that_meet(fn, x, y))

@@ -1,7 +1,7 @@
 """Functions of one tensor, element by element.
 
     mtf.exp(x), mtf.tanh(x), mtf.is_nan(x)
-    abs(x), -x, ~x                the operators of Python call these functions
+    abs(x), -x, ~x                Python's operators call these functions
 
 At singular points a cotangent of zero stays zero: the gradient of mtf.where(x > 0,
 mtf.log(x), 0.0) at x = 0 is 0, not NaN.
@@ -23,7 +23,7 @@ def exp(x: Any) -> Tensor:
 
 
 def expm1(x: Any) -> Tensor:
-    """Returns e to the power x, minus 1, exact for small x."""
+    """Returns e to the power x, minus 1, accurate for small x."""
     return apply(Unary("expm1"), x)
 
 
@@ -33,7 +33,7 @@ def log(x: Any) -> Tensor:
 
 
 def log1p(x: Any) -> Tensor:
-    """Returns log(1 + x), exact for small x."""
+    """Returns log(1 + x), accurate for small x."""
     return apply(Unary("log1p"), x)
 
 
@@ -133,9 +133,7 @@ def angle(x: Any) -> Tensor:
 
 
 def abs(x: Any) -> Tensor:
-    """Returns the absolute value; of complex numbers their distance from 0,
-    in floats.
-    """
+    """Returns the absolute value; of complex numbers the modulus, as floats."""
     return apply(Unary("abs"), x)
 
 

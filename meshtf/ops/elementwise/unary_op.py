@@ -1,15 +1,16 @@
-"""The ops behind meshtf.ops.elementwise.unary: functions of each element, in one table, and their
-gradients.
+"""The ops behind meshtf.ops.elementwise.unary: a table of functions of each element, and
+their gradients.
 
-Where a gradient has a kernel of few passes over memory, it is an op of its own:
-`UnaryGrad`, with the formulas of ops/elementwise/fused_formulas.py. Else it is a rule in named ops:
+A gradient for which TensorFlow has a kernel of few passes over memory is one op,
+`UnaryGrad`, with the formulas of ops/elementwise/fused_formulas.py. The others are rules in
+named ops:
 
     d tanh    apply(UnaryGrad("tanh"), dy, y)
     d cos     -(dy * sin(x))
 
-A rule turns a zero cotangent into a zero at singular points, too, where a plain product
-would make 0 * inf = NaN of it: `scaled(dy, by)` is dy * by, and `over(dy, by)` is dy /
-by. Both kernels cost what a product costs.
+Gradient rules keep a cotangent of zero at zero at singular points, where a plain
+multiplication would give 0 * inf = NaN: `zero_safe_multiply(dy, factor)` is dy * factor, and
+`zero_safe_divide(dy, divisor)` is dy / divisor.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ import tensorflow as tf
 from meshtf.errors import DTypeError, explain_error
 from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
 from meshtf.names import is_complex, is_integer, real_dtype
-from meshtf.ops.elementwise.binary_op import Binary, over, scaled
+from meshtf.ops.elementwise.binary_op import (
+    Binary,
+    zero_safe_divide,
+    zero_safe_multiply,
+)
 from meshtf.ops.elementwise.complex import conj
 from meshtf.ops.elementwise.fused_formulas import (
     FUSED_GRADIENTS,
@@ -34,124 +39,168 @@ from meshtf.ops.elementwise.fused_formulas import (
 )
 from meshtf.ops.elementwise.where_cast_clip import cast, where
 
-_FLOAT, _ANALYTIC = ("float",), ("float", "complex")
-_NUMBER, _ANY = ("float", "int"), ("float", "int", "complex")
+# Kinds of data types that functions take.
+_FLOAT = ("float",)
+_ANALYTIC = ("float", "complex")
+_REAL = ("float", "int")
+_ANY = ("float", "int", "complex")
 Rule = Callable[[Any, Any, Any], Tensor]
 
 
-class Function(NamedTuple):
-    """A row of the table."""
+class UnaryFunction(NamedTuple):
+    """An entry of the table.
+
+    Attributes:
+      local: the function of a TensorFlow tensor.
+      gradient: a rule (dy, y, x) -> dx in named ops; or "x" or "y", the tensor that the
+        fused gradient reads besides dy; or None where there is no gradient.
+      kinds: the kinds of data types that it takes.
+      sample_values: the kind of random values that samples have.
+      result: "bool", "real", or "" for the data type of the input.
+    """
 
     local: Callable[[Any], Any]
-    # The gradient: a rule in named ops, or the names of what a fused one reads; None:
-    # there is none.
     gradient: Rule | str | None = None
-    takes: tuple[str, ...] = _FLOAT
-    sample: str = ""
-    gives: str = ""  # "bool", "real"; else the type that it takes
+    kinds: tuple[str, ...] = _FLOAT
+    sample_values: str = ""
+    result: str = ""
 
 
-def call(fn: str, x: Any) -> Tensor:
-    """Returns a function of the table of x."""
+def apply_unary(fn: str, x: Any) -> Tensor:
+    """Returns the function `fn` of the table, of x."""
     return apply(Unary(fn), x)
 
 
 def _abs_gradient(dy: Any, y: Any, x: Any) -> Tensor:
     if is_complex(x.dtype):
         return cast(apply(Binary("divide_no_nan"), dy, y), x.dtype) * x
-    return dy * call("sign", x)
+    return dy * apply_unary("sign", x)
 
 
-_TABLE: dict[str, Function] = {
-    "exp": Function(tf.exp, lambda dy, y, x: scaled(dy, y), _ANALYTIC),
-    "expm1": Function(tf.math.expm1, lambda dy, y, x: scaled(dy, y + 1.0)),
-    "log": Function(tf.math.log, lambda dy, y, x: over(dy, x), _ANALYTIC, "positive "),
-    "log1p": Function(
-        tf.math.log1p, lambda dy, y, x: over(dy, x + 1.0), _FLOAT, "positive "
+_TABLE: dict[str, UnaryFunction] = {
+    "exp": UnaryFunction(tf.exp, lambda dy, y, x: zero_safe_multiply(dy, y), _ANALYTIC),
+    "expm1": UnaryFunction(
+        tf.math.expm1, lambda dy, y, x: zero_safe_multiply(dy, y + 1.0)
     ),
-    "sqrt": Function(tf.sqrt, "y", _ANALYTIC, "positive "),
-    "rsqrt": Function(tf.math.rsqrt, "y", _FLOAT, "positive "),
-    "square": Function(tf.square, lambda dy, y, x: dy * (x * 2.0), _ANY),
-    "reciprocal": Function(tf.math.reciprocal, "y", _ANALYTIC, "positive "),
-    "negative": Function(tf.negative, lambda dy, y, x: -dy, _ANY),
-    "abs": Function(tf.abs, _abs_gradient, _ANY, "ties ", "real"),
-    "sign": Function(tf.sign, None, _NUMBER, "ties "),
-    "sin": Function(tf.sin, lambda dy, y, x: dy * call("cos", x), _ANALYTIC),
-    "cos": Function(tf.cos, lambda dy, y, x: -(dy * call("sin", x)), _ANALYTIC),
-    "tan": Function(tf.tan, lambda dy, y, x: dy * (call("square", y) + 1.0)),
-    "asin": Function(
-        tf.asin,
-        lambda dy, y, x: over(dy, call("sqrt", 1.0 - call("square", x))),
-        _FLOAT,
-        "unit ",
+    "log": UnaryFunction(
+        tf.math.log, lambda dy, y, x: zero_safe_divide(dy, x), _ANALYTIC, "positive "
     ),
-    "acos": Function(
-        tf.acos,
-        lambda dy, y, x: -over(dy, call("sqrt", 1.0 - call("square", x))),
-        _FLOAT,
-        "unit ",
-    ),
-    "atan": Function(tf.atan, lambda dy, y, x: dy / (call("square", x) + 1.0)),
-    "sinh": Function(tf.sinh, lambda dy, y, x: scaled(dy, call("cosh", x))),
-    "cosh": Function(tf.cosh, lambda dy, y, x: scaled(dy, call("sinh", x))),
-    "tanh": Function(tf.tanh, "y", _ANALYTIC),
-    "sigmoid": Function(tf.sigmoid, "y"),
-    "relu": Function(tf.nn.relu, "y", _NUMBER, "ties "),
-    "elu": Function(tf.nn.elu, "y"),
-    "selu": Function(tf.nn.selu, "y"),
-    "gelu": Function(gelu_kernel, "x"),
-    "gelu_exact": Function(gelu_exact_kernel, "x"),
-    "silu": Function(silu_kernel, "x"),
-    "softplus": Function(tf.math.softplus, "x"),
-    "erf": Function(
-        tf.math.erf,
-        lambda dy, y, x: (
-            dy * call("exp", -call("square", x)) * (2 / math.sqrt(math.pi))
-        ),
-    ),
-    "erfinv": Function(
-        through_float32(tf.math.erfinv),
-        lambda dy, y, x: scaled(
-            dy * (math.sqrt(math.pi) / 2), call("exp", call("square", y))
-        ),
-        _FLOAT,
-        "unit ",
-    ),
-    "lgamma": Function(
-        through_float32(tf.math.lgamma),
-        lambda dy, y, x: scaled(dy, call("digamma", x)),
+    "log1p": UnaryFunction(
+        tf.math.log1p,
+        lambda dy, y, x: zero_safe_divide(dy, x + 1.0),
         _FLOAT,
         "positive ",
     ),
-    "digamma": Function(through_float32(tf.math.digamma), "x", _FLOAT, "positive "),
-    "floor": Function(tf.floor, sample="ties "),
-    "ceil": Function(tf.math.ceil, sample="ties "),
-    "round": Function(tf.round, sample="ties "),
-    "is_finite": Function(tf.math.is_finite, gives="bool"),
-    "is_nan": Function(tf.math.is_nan, gives="bool"),
-    "logical_not": Function(tf.logical_not, None, ("bool",), "bool "),
+    "sqrt": UnaryFunction(tf.sqrt, "y", _ANALYTIC, "positive "),
+    "rsqrt": UnaryFunction(tf.math.rsqrt, "y", _FLOAT, "positive "),
+    "square": UnaryFunction(tf.square, lambda dy, y, x: dy * (x * 2.0), _ANY),
+    "reciprocal": UnaryFunction(tf.math.reciprocal, "y", _ANALYTIC, "positive "),
+    "negative": UnaryFunction(tf.negative, lambda dy, y, x: -dy, _ANY),
+    "abs": UnaryFunction(tf.abs, _abs_gradient, _ANY, "ties ", "real"),
+    "sign": UnaryFunction(tf.sign, None, _REAL, "ties "),
+    "sin": UnaryFunction(
+        tf.sin, lambda dy, y, x: dy * apply_unary("cos", x), _ANALYTIC
+    ),
+    "cos": UnaryFunction(
+        tf.cos, lambda dy, y, x: -(dy * apply_unary("sin", x)), _ANALYTIC
+    ),
+    "tan": UnaryFunction(
+        tf.tan, lambda dy, y, x: dy * (apply_unary("square", y) + 1.0)
+    ),
+    "asin": UnaryFunction(
+        tf.asin,
+        lambda dy, y, x: zero_safe_divide(
+            dy, apply_unary("sqrt", 1.0 - apply_unary("square", x))
+        ),
+        _FLOAT,
+        "unit ",
+    ),
+    "acos": UnaryFunction(
+        tf.acos,
+        lambda dy, y, x: (
+            -zero_safe_divide(dy, apply_unary("sqrt", 1.0 - apply_unary("square", x)))
+        ),
+        _FLOAT,
+        "unit ",
+    ),
+    "atan": UnaryFunction(
+        tf.atan, lambda dy, y, x: dy / (apply_unary("square", x) + 1.0)
+    ),
+    "sinh": UnaryFunction(
+        tf.sinh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("cosh", x))
+    ),
+    "cosh": UnaryFunction(
+        tf.cosh, lambda dy, y, x: zero_safe_multiply(dy, apply_unary("sinh", x))
+    ),
+    "tanh": UnaryFunction(tf.tanh, "y", _ANALYTIC),
+    "sigmoid": UnaryFunction(tf.sigmoid, "y"),
+    "relu": UnaryFunction(tf.nn.relu, "y", _REAL, "ties "),
+    "elu": UnaryFunction(tf.nn.elu, "y"),
+    "selu": UnaryFunction(tf.nn.selu, "y"),
+    "gelu": UnaryFunction(gelu_kernel, "x"),
+    "gelu_exact": UnaryFunction(gelu_exact_kernel, "x"),
+    "silu": UnaryFunction(silu_kernel, "x"),
+    "softplus": UnaryFunction(tf.math.softplus, "x"),
+    "erf": UnaryFunction(
+        tf.math.erf,
+        lambda dy, y, x: (
+            dy
+            * apply_unary("exp", -apply_unary("square", x))
+            * (2 / math.sqrt(math.pi))
+        ),
+    ),
+    "erfinv": UnaryFunction(
+        through_float32(tf.math.erfinv),
+        lambda dy, y, x: zero_safe_multiply(
+            dy * (math.sqrt(math.pi) / 2), apply_unary("exp", apply_unary("square", y))
+        ),
+        _FLOAT,
+        "unit ",
+    ),
+    "lgamma": UnaryFunction(
+        through_float32(tf.math.lgamma),
+        lambda dy, y, x: zero_safe_multiply(dy, apply_unary("digamma", x)),
+        _FLOAT,
+        "positive ",
+    ),
+    "digamma": UnaryFunction(
+        through_float32(tf.math.digamma), "x", _FLOAT, "positive "
+    ),
+    "floor": UnaryFunction(tf.floor, sample_values="ties "),
+    "ceil": UnaryFunction(tf.math.ceil, sample_values="ties "),
+    "round": UnaryFunction(tf.round, sample_values="ties "),
+    "is_finite": UnaryFunction(tf.math.is_finite, result="bool"),
+    "is_nan": UnaryFunction(tf.math.is_nan, result="bool"),
+    "logical_not": UnaryFunction(tf.logical_not, None, ("bool",), "bool "),
 }
 
 
 def _gelu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
-    # y = x s(u) has y'' = 2 s'u' + x (s''u'u' + s'u''), with s' = s (1 - s), s'' = s'
-    # (1 - 2s).
-    a, b = 2 * math.sqrt(2 / math.pi), 2 * math.sqrt(2 / math.pi) * 0.044715
-    square = call("square", x)
-    s, first = call("sigmoid", x * (square * b + a)), square * (3 * b) + a
-    rest = (1.0 - s * 2.0) * call("square", first) + x * (6 * b)
-    return dz * dy * s * (1.0 - s) * (first * 2.0 + x * rest)
+    # gelu(x) = x s(u) has the second derivative 2 s'u' + x (s''u'u' + s'u''), with
+    # u = x (a + b x**2), s' = s (1 - s) and s'' = s' (1 - 2s).
+    a = 2 * math.sqrt(2 / math.pi)
+    b = a * 0.044715
+    x_squared = apply_unary("square", x)
+    s = apply_unary("sigmoid", x * (x_squared * b + a))
+    du = x_squared * (3 * b) + a
+    ddu = x * (6 * b)
+    curvature = (1.0 - s * 2.0) * apply_unary("square", du) + ddu
+    return dz * dy * s * (1.0 - s) * (du * 2.0 + x * curvature)
 
 
 def _gelu_exact_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
-    square = call("square", x)
+    square = apply_unary("square", x)
     return (
-        dz * dy * call("exp", square * -0.5) * (2.0 - square) * math.sqrt(0.5 / math.pi)
+        dz
+        * dy
+        * apply_unary("exp", square * -0.5)
+        * (2.0 - square)
+        * math.sqrt(0.5 / math.pi)
     )
 
 
 def _silu_second(dz: Any, z: Any, dy: Any, x: Any) -> Tensor:
-    s = call("sigmoid", x)
+    s = apply_unary("sigmoid", x)
     return dz * dy * s * (1.0 - s) * (2.0 + x * (1.0 - s * 2.0))
 
 
@@ -159,10 +208,10 @@ def _elu_second(dz: Any, z: Any, dy: Any, y: Any) -> Tensor:
     return where(y < 0, dz * dy, 0.0)
 
 
-# What a fused gradient itself depends on besides dy, for gradients of gradients: (dz,
-# z, dy, v).
-_SECOND: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
-    "sqrt": lambda dz, z, dy, y: -over(dz * z, y),
+# The gradient of a fused gradient z(dy, v) with respect to v: (dz, z, dy, v) -> dv, where v
+# is the input x or the output y of the function.
+_SECOND_GRADIENTS: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
+    "sqrt": lambda dz, z, dy, y: -zero_safe_divide(dz * z, y),
     "rsqrt": lambda dz, z, dy, y: dz * z * 3.0 / y,
     "tanh": lambda dz, z, dy, y: dz * dy * y * -2.0,
     "sigmoid": lambda dz, z, dy, y: dz * dy * (1.0 - y * 2.0),
@@ -172,29 +221,33 @@ _SECOND: dict[str, Callable[[Any, Any, Any, Any], Tensor | None]] = {
     "gelu": _gelu_second,
     "gelu_exact": _gelu_exact_second,
     "silu": _silu_second,
-    "softplus": lambda dz, z, dy, x: dz * z * call("sigmoid", -x),
+    "softplus": lambda dz, z, dy, x: dz * z * apply_unary("sigmoid", -x),
     "reciprocal": lambda dz, z, dy, y: dz * dy * y * -2.0,
 }
 
 
 def _kind(dtype: str) -> str:
+    """Returns the kind of a data type: "int", "complex", "bool" or "float"."""
     if is_integer(dtype):
         return "int"
-    return "complex" if is_complex(dtype) else "bool" if dtype == "bool" else "float"
+    if is_complex(dtype):
+        return "complex"
+    return "bool" if dtype == "bool" else "float"
 
 
 def _samples() -> tuple[Sample, ...]:
-    found = [
-        Sample((fn,), (row.sample + dims,), gradient=row.gradient is not None)
-        for fn, row in _TABLE.items()
-        for dims in ("b:4;d:6", "d:5;b:3")
-    ]
-    for fn, row in _TABLE.items():
-        if "int" in row.takes:
-            found.append(Sample((fn,), ("int b:4;d:6",), gradient=False))
-        if "complex" in row.takes:
-            found.append(Sample((fn,), ("complex b:4;d:6",)))
-    return tuple(found)
+    samples = []
+    for fn, function in _TABLE.items():
+        has_gradient = function.gradient is not None
+        for dims in ("b:4;d:6", "d:5;b:3"):
+            inputs = (function.sample_values + dims,)
+            samples.append(Sample((fn,), inputs, gradient=has_gradient))
+    for fn, function in _TABLE.items():
+        if "int" in function.kinds:
+            samples.append(Sample((fn,), ("int b:4;d:6",), gradient=False))
+        if "complex" in function.kinds:
+            samples.append(Sample((fn,), ("complex b:4;d:6",)))
+    return tuple(samples)
 
 
 class Unary(Op):
@@ -213,15 +266,18 @@ class Unary(Op):
         return "joint" if self.fn == "negative" else None
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
-        row, kind = _TABLE[self.fn], _kind(x.dtype)
-        if kind in row.takes:
-            real = real_dtype(x.dtype) if row.gives == "real" else x.dtype
-            return (Spec(x.shape, "bool" if row.gives == "bool" else real),)
+        function = _TABLE[self.fn]
+        kind = _kind(x.dtype)
+        if kind in function.kinds:
+            dtype = function.result or x.dtype
+            return (Spec(x.shape, real_dtype(x.dtype) if dtype == "real" else dtype),)
         way_out = 'Convert it first, as in mtf.cast(x, "float32").'
-        if row.takes == ("bool",):
-            way_out = "Make truth values of it first, as in x != 0."
+        if function.kinds == ("bool",):
+            way_out = "Convert it to booleans first, as in x != 0."
         elif kind == "complex":
-            way_out = "Take a part of it first: abs(x), mtf.real(x) or mtf.imag(x)."
+            way_out = (
+                "Convert it to real numbers first: abs(x), mtf.real(x) or mtf.imag(x)."
+            )
         raise DTypeError(
             explain_error(
                 f"{self.fn} does not take the type {x.dtype}.", way_out=way_out
@@ -232,35 +288,39 @@ class Unary(Op):
         return (_TABLE[self.fn].local(x),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-        row = _TABLE[self.fn]
-        rule = row.gradient
+        function = _TABLE[self.fn]
+        rule = function.gradient
         if rule is None:
             return [None]
-        if row.gives != "real":
-            y, x = conj(y), conj(x)
+        if function.result != "real":
+            y = conj(y)
+            x = conj(x)
         if isinstance(rule, str):
             return [apply(UnaryGrad(self.fn), dy, y if rule == "y" else x)]
         return [rule(dy, y, x)]
 
 
+def _grad_samples() -> tuple[Sample, ...]:
+    samples = []
+    for fn in FUSED_GRADIENTS:
+        function = _TABLE[fn]
+        inputs = ("b:4;d:6", function.sample_values + "b:4;d:6")
+        samples.append(Sample((fn,), inputs, gradient=fn in _SECOND_GRADIENTS))
+        if "complex" in function.kinds:
+            # TensorFlow's gradients of the kernels besides TanhGrad lack the conjugates.
+            inputs = ("complex b:4;d:6", "complex b:4;d:6")
+            samples.append(Sample((fn,), inputs, gradient=fn == "tanh"))
+    return tuple(samples)
+
+
 class UnaryGrad(Op):
-    """The gradient of a function of each element, from dy and the function's input or
+    """The gradient of a function of each element, from dy and v, the function's input or
     output.
     """
 
     fn: str
 
-    samples = tuple(
-        Sample(
-            (fn,),
-            (kind + "b:4;d:6", (kind or _TABLE[fn].sample) + "b:4;d:6"),
-            # TensorFlow's gradients of the kernels of the others forget the conjugates.
-            gradient=fn in _SECOND and (not kind or fn == "tanh"),
-        )
-        for fn in FUSED_GRADIENTS
-        for kind in ("", "complex ")
-        if not kind or "complex" in _TABLE[fn].takes
-    )
+    samples = _grad_samples()
 
     @property
     def display_name(self) -> str:
@@ -273,7 +333,8 @@ class UnaryGrad(Op):
         return (FUSED_GRADIENTS[self.fn](dy, v),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, v: Any) -> list[Any]:
-        if self.fn not in _SECOND:
+        if self.fn not in _SECOND_GRADIENTS:
             raise NotImplementedError
-        z, dy, v = conj(z), conj(dy), conj(v)
-        return [apply(self, dz, v), _SECOND[self.fn](dz, z, dy, v)]
+        v = conj(v)
+        dv = _SECOND_GRADIENTS[self.fn](dz, conj(z), conj(dy), v)
+        return [apply(self, dz, v), dv]

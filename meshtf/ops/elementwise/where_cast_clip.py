@@ -1,4 +1,4 @@
-"""Pointwise ops that choose, convert or bound: where, cast, clip.
+"""Pointwise ops that select, convert or bound: where, cast, clip.
 
 Example:
 
@@ -32,13 +32,17 @@ from meshtf.ops.common.checks import require_order, same_dtype
 
 
 class Where(Op):
-    """x where the condition holds, else y; a branch that is a number stands in `x` or
-    `y`.
+    """x where the condition holds, else y.
+
+    Attributes:
+      x: the value where the condition holds if it is a number; None: it is an input.
+      y: the value elsewhere if it is a number; None: it is an input.
+      dtype: the data type of the result, where both are numbers.
     """
 
     x: bool | int | float | complex | None = None
     y: bool | int | float | complex | None = None
-    dtype: str = ""  # of the result, where both branches are numbers
+    dtype: str = ""
 
     samples = (
         Sample((), ("bool b:4;d:6", "b:4;d:6", "b:4;d:6")),
@@ -68,29 +72,44 @@ class Where(Op):
     def local(
         self, context: LocalContext, condition: Any, *branches: Any
     ) -> tuple[Any, ...]:
-        given = iter(
-            align(b, s, context.outputs[0])
-            for b, s in zip(branches, context.inputs[1:], strict=True)
-        )
+        out = context.outputs[0]
+        condition_shape, *branch_shapes = context.inputs
+        tensors = [
+            align(b, s, out) for b, s in zip(branches, branch_shapes, strict=True)
+        ]
         dtype = branches[0].dtype if branches else self.dtype
-        x, y = (
-            next(given) if v is None else tf.constant(v, dtype)
-            for v in (self.x, self.y)
-        )
-        return (
-            tf.where(align(condition, context.inputs[0], context.outputs[0]), x, y),
-        )
+        x = tensors.pop(0) if self.x is None else tf.constant(self.x, dtype)
+        y = tensors.pop(0) if self.y is None else tf.constant(self.y, dtype)
+        return (tf.where(align(condition, condition_shape, out), x, y),)
 
     def gradient(self, dy: Any, y: Any, condition: Any, *branches: Any) -> list[Any]:
-        # Chosen, never multiplied: a NaN in the branch that was not taken stays there.
-        given = iter(branches)
-        taken = [(Where(y=0.0), next(given))] if self.x is None else []
-        taken += [(Where(x=0.0), next(given))] if self.y is None else []
-        return [None, *(onto(apply(op, condition, dy), branch) for op, branch in taken)]
+        # Selected, never multiplied: a NaN in the branch that was not taken stays out.
+        ops = []
+        if self.x is None:
+            ops.append(Where(y=0.0))
+        if self.y is None:
+            ops.append(Where(x=0.0))
+        gradients = [
+            onto(apply(op, condition, dy), branch)
+            for op, branch in zip(ops, branches, strict=True)
+        ]
+        return [None, *gradients]
+
+
+_WIDER = {
+    ("bfloat16", "float32"),
+    ("float16", "float32"),
+    ("float32", "float64"),
+    ("bfloat16", "float64"),
+    ("float16", "float64"),
+    ("float32", "complex64"),
+    ("float64", "complex128"),
+    ("complex64", "complex128"),
+}
 
 
 class Cast(Op):
-    """Another data type. Attributes: the old one and the new one."""
+    """Conversion from the data type `old` to `new`."""
 
     old: str
     new: str
@@ -106,28 +125,18 @@ class Cast(Op):
 
     @property
     def linearity(self) -> Any:
-        """Unfinished sums may become wider, which loses nothing; to round each one
-        would lose.
+        """Partial sums may be converted to a wider type, which is exact; to a narrower one,
+        each term would be rounded.
         """
-        wider = [
-            ("bfloat16", "float32"),
-            ("float16", "float32"),
-            ("float32", "float64"),
-            ("bfloat16", "float64"),
-            ("float16", "float64"),
-            ("float32", "complex64"),
-            ("float64", "complex128"),
-            ("complex64", "complex128"),
-        ]
-        return "joint" if (self.old, self.new) in wider else None
+        return "joint" if (self.old, self.new) in _WIDER else None
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         if is_complex(self.old) and not is_complex(self.new):
             raise DTypeError(
                 explain_error(
-                    f"{self.new} has no room for complex numbers.",
-                    way_out="Take a part of them: mtf.real(x), mtf.imag(x), abs(x) or "
-                    "mtf.angle(x).",
+                    f"{self.new} cannot hold complex numbers.",
+                    way_out="Convert them to real numbers: mtf.real(x), mtf.imag(x), "
+                    "abs(x) or mtf.angle(x).",
                 )
             )
         return (Spec(x.shape, self.new),)
@@ -144,7 +153,7 @@ class Cast(Op):
 
 
 class Clip(Op):
-    """x, but not below `low` and not above `high`."""
+    """x, but at least `low` and at most `high`; None is no bound."""
 
     low: int | float | None = None
     high: int | float | None = None
@@ -164,15 +173,13 @@ class Clip(Op):
         return (x,)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        low, high = (
-            None if v is None else tf.constant(v, x.dtype)
-            for v in (self.low, self.high)
-        )
-        if low is None or high is None:
-            return (tf.minimum(x, high) if low is None else tf.maximum(x, low),)
-        return (
-            tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),
-        )  # one pass
+        low = None if self.low is None else tf.constant(self.low, x.dtype)
+        high = None if self.high is None else tf.constant(self.high, x.dtype)
+        if low is None:
+            return (tf.minimum(x, high),)
+        if high is None:
+            return (tf.maximum(x, low),)
+        return (tf.raw_ops.ClipByValue(t=x, clip_value_min=low, clip_value_max=high),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [apply(ClipGrad(self.low, self.high), dy, x)]
@@ -192,15 +199,12 @@ class ClipGrad(Op):
     def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
-        inside = tf.equal(
-            x,
-            tf.raw_ops.ClipByValue(
-                t=x,
-                clip_value_min=tf.constant(low, x.dtype),
-                clip_value_max=tf.constant(high, x.dtype),
-            ),
+        clipped = tf.raw_ops.ClipByValue(
+            t=x,
+            clip_value_min=tf.constant(low, x.dtype),
+            clip_value_max=tf.constant(high, x.dtype),
         )
-        return (tf.where(inside, dy, tf.zeros([], dy.dtype)),)
+        return (tf.where(tf.equal(x, clipped), dy, tf.zeros([], dy.dtype)),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, x: Any) -> list[Any]:
         return [apply(self, dz, x), None]
@@ -209,34 +213,38 @@ class ClipGrad(Op):
 def where(condition: Any, x: Any, y: Any) -> Tensor:
     """Returns x where the condition holds and y elsewhere; x and y may be numbers.
 
-    What was not chosen has the gradient zero, whatever its value; and functions with a
-    singular point (log, sqrt, 1 / x and the like) turn a zero into a zero there. So
-    mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its gradient, and no second `where`
-    around the argument is needed.
+    An element that was not selected has the gradient zero, whatever its value, and
+    functions with a singular point (log, sqrt, 1 / x and the like) keep a cotangent of
+    zero at zero. So mtf.where(x > 0, mtf.log(x), 0.0) has no NaN in its gradient, and
+    needs no second `where` around the argument.
     """
-    branches = [b for b in (x, y) if not is_scalar(b)]
-    first, second = numbers = [plain(b) if is_scalar(b) else None for b in (x, y)]
-    # Two numbers: the type is the wider one's.
-    widest = max(map(type, numbers), key=[bool, int, float, complex, type(None)].index)
-    dtype = "" if branches else dtype_name(widest)
-    return apply(Where(first, second, dtype), *that_meet("where", condition, *branches))
+    tensors = [b for b in (x, y) if not is_scalar(b)]
+    x_value = plain(x) if is_scalar(x) else None
+    y_value = plain(y) if is_scalar(y) else None
+    dtype = "" if tensors else _dtype_of_numbers(x_value, y_value)
+    op = Where(x_value, y_value, dtype)
+    return apply(op, *that_meet("where", condition, *tensors))
+
+
+def _dtype_of_numbers(x: Any, y: Any) -> str:
+    """Returns the data type of the wider one of two Python numbers."""
+    order = [bool, int, float, complex]
+    return dtype_name(max(type(x), type(y), key=order.index))
 
 
 def cast(x: Any, dtype: Any) -> Tensor:
     """Returns x as another data type."""
     x = as_tensor("x", x)
     new = dtype_name(dtype)
-    return (
-        x if isinstance(x, Tensor) and x.dtype == new else apply(Cast(x.dtype, new), x)
-    )
+    if isinstance(x, Tensor) and x.dtype == new:
+        return x
+    return apply(Cast(x.dtype, new), x)
 
 
 def clip(x: Any, low: float | None = None, high: float | None = None) -> Tensor:
-    """Returns x, but not below `low` and not above `high`; None is no bound."""
-    low, high = (
-        None if v is None else as_float(name, v)
-        for name, v in (("low", low), ("high", high))
-    )
+    """Returns x, but at least `low` and at most `high`; None is no bound."""
+    low = None if low is None else as_float("low", low)
+    high = None if high is None else as_float("high", high)
     return apply(Clip(low, high), x)
 
 
