@@ -190,7 +190,9 @@ def test_parts_that_are_refused():
         mtf.DTypeError, match="(?s)imag takes complex numbers.*complex64"
     ):
         mtf.imag(x)
-    with pytest.raises(mtf.DTypeError, match="(?s)no real part of the type int32.*float64"):
+    with pytest.raises(
+        mtf.DTypeError, match="(?s)no real part of the type int32.*float64"
+    ):
         mtf.complex(mtf.cast(x, "int32"), 1)
     with pytest.raises(mtf.DTypeError, match="complex of two numbers"):
         mtf.complex(1.0, 2.0)

@@ -120,7 +120,8 @@ def test_what_is_refused(mesh):
     with pytest.raises(mtf.DTypeError, match="(?s)irfft takes complex.*mtf.cast"):
         mtf.irfft(x, "b")
     with pytest.raises(
-        mtf.ShapeError, match="(?s)irfft makes 9 rows of 5, not of 6.*size=2"
+        mtf.ShapeError,
+        match="(?s)irfft computes 9 numbers from 5 coefficients, not from 6.*size=2",
     ):
         mtf.irfft(z, "b", size=9)
     with pytest.raises(mtf.ShapeError, match='no dimension "d"'):
