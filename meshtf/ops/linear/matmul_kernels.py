@@ -47,7 +47,11 @@ _EVERY_OTHER = 512  # columns of float32 whose rows lie a multiple of 2 KiB apar
 
 
 def fast_matmul(
-    a: Any, b: Any, flip_a: bool, flip_b: bool, context: LocalContext | None = None
+    a: Any,
+    b: Any,
+    transpose_a: bool,
+    transpose_b: bool,
+    context: LocalContext | None = None,
 ) -> Any:
     """Returns the product of two (batches of) matrices, each transposed first where
     flipped.
@@ -61,7 +65,11 @@ def fast_matmul(
     """
     if a.dtype == tf.bfloat16 and not _kernel_rounds(context):
         wide = fast_matmul(
-            tf.cast(a, tf.float32), tf.cast(b, tf.float32), flip_a, flip_b, context
+            tf.cast(a, tf.float32),
+            tf.cast(b, tf.float32),
+            transpose_a,
+            transpose_b,
+            context,
         )
         return tf.cast(wide, a.dtype)
     kernels = (
@@ -70,16 +78,16 @@ def fast_matmul(
         else None
     )
     if kernels and not tf.executing_eagerly():
-        form = _form(a, b, flip_a, flip_b)
+        form = _form(a, b, transpose_a, transpose_b)
         if kernels.all_onednn and _turns(form):
-            b, flip_b = tf.raw_ops.Transpose(x=b, perm=[1, 0]), False
+            b, transpose_b = tf.raw_ops.Transpose(x=b, perm=[1, 0]), False
         elif kernels.onednn and _suits_onednn(form, kernels.threads):
-            return kernels.onednn(a, b, flip_a, flip_b)
+            return kernels.onednn(a, b, transpose_a, transpose_b)
     if len(a.shape) > 2:
-        return _batch(a, b, flip_a, flip_b)
+        return _batch(a, b, transpose_a, transpose_b)
     if kernels and not kernels.all_onednn:
-        return _spread(a, b, flip_a, flip_b, kernels.threads)
-    return tf.raw_ops.MatMul(a=a, b=b, transpose_a=flip_a, transpose_b=flip_b)
+        return _spread(a, b, transpose_a, transpose_b, kernels.threads)
+    return tf.raw_ops.MatMul(a=a, b=b, transpose_a=transpose_a, transpose_b=transpose_b)
 
 
 class _Form(NamedTuple):
@@ -88,22 +96,22 @@ class _Form(NamedTuple):
     m: int
     k: int
     n: int
-    flip_a: bool
-    flip_b: bool
+    transpose_a: bool
+    transpose_b: bool
     matrices: int | None  # of a batch; None: no batch
 
 
-def _form(a: Any, b: Any, flip_a: bool, flip_b: bool) -> _Form:
+def _form(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> _Form:
     """Returns the form of a product."""
     *batch, m, k = a.shape
-    if flip_a:
+    if transpose_a:
         m, k = k, m
     return _Form(
         m,
         k,
-        b.shape[-2 if flip_b else -1],
-        flip_a,
-        flip_b,
+        b.shape[-2 if transpose_b else -1],
+        transpose_a,
+        transpose_b,
         math.prod(batch) if batch else None,
     )
 
@@ -115,7 +123,7 @@ def _suits_onednn(form: _Form, threads: int) -> bool:
     apart. Where threads share a product of many rows, TensorFlow's is as fast and takes
     less memory beside.
     """
-    m, k, n, flip_a, flip_b, count = form
+    m, k, n, transpose_a, transpose_b, count = form
     if min(m, n) < _FEW:
         return False
     if count is not None:
@@ -123,9 +131,9 @@ def _suits_onednn(form: _Form, threads: int) -> bool:
             m * k * n >= _SMALL
             and (threads == 1 or count * m * k * n >= _SHARED)
             and k * n < _LARGE
-            and (flip_b or n % _APART != 0)
+            and (transpose_b or n % _APART != 0)
         )
-    return flip_b and not flip_a and (threads == 1 or m < _MANY)
+    return transpose_b and not transpose_a and (threads == 1 or m < _MANY)
 
 
 def _turns(form: _Form) -> bool:
@@ -135,10 +143,10 @@ def _turns(form: _Form) -> bool:
     That is where b has few columns. Of more it makes use of each row that it brings in
     the cache.
     """
-    m, k, n, flip_a, flip_b, count = form
+    m, k, n, transpose_a, transpose_b, count = form
     return (
-        flip_b
-        and not flip_a
+        transpose_b
+        and not transpose_a
         and count is None
         and k % _EVERY_OTHER == 0
         and m >= _MANY
@@ -147,12 +155,13 @@ def _turns(form: _Form) -> bool:
     )
 
 
-def _batch(a: Any, b: Any, flip_a: bool, flip_b: bool) -> Any:
+def _batch(a: Any, b: Any, transpose_a: bool, transpose_b: bool) -> Any:
     if a.dtype.is_complex:  # what is flipped is conjugated, too
         a, b = (
-            tf.math.conj(v) if flip else v for v, flip in ((a, flip_a), (b, flip_b))
+            tf.math.conj(v) if flip else v
+            for v, flip in ((a, transpose_a), (b, transpose_b))
         )
-    return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=flip_a, adj_y=flip_b)
+    return tf.raw_ops.BatchMatMulV2(x=a, y=b, adj_x=transpose_a, adj_y=transpose_b)
 
 
 def _kernel_rounds(context: LocalContext | None) -> bool:
@@ -190,15 +199,15 @@ def _rounds(as_it_is: bool) -> bool:
         return float(y[0, 0]) > 1.0
 
 
-def _spread(a: Any, b: Any, flip_a: bool, flip_b: bool, threads: int) -> Any:
+def _spread(a: Any, b: Any, transpose_a: bool, transpose_b: bool, threads: int) -> Any:
     """Returns the product of matrices whose rows are brought apart where that pays."""
-    form = _form(a, b, flip_a, flip_b)
+    form = _form(a, b, transpose_a, transpose_b)
     more_a, more_b = _pays(form, threads)
     y = tf.raw_ops.MatMul(
-        a=_wider(a) if more_a else a,
-        b=_wider(b) if more_b else b,
-        transpose_a=flip_a,
-        transpose_b=flip_b,
+        a=_pad_columns(a) if more_a else a,
+        b=_pad_columns(b) if more_b else b,
+        transpose_a=transpose_a,
+        transpose_b=transpose_b,
     )
     if not (more_a or more_b):
         return y
@@ -211,8 +220,8 @@ def _pays(form: _Form, threads: int) -> tuple[bool, bool]:
     One thread reads b where it is if there are few rows. Several copy a share of b's
     columns each, whose rows then are as far apart as it has columns.
     """
-    m, k, n, flip_a, flip_b, _ = form
-    if flip_b:
+    m, k, n, transpose_a, transpose_b, _ = form
+    if transpose_b:
         return False, False
     apart = (
         n % _APART == 0 and m <= _ROWS
@@ -220,7 +229,7 @@ def _pays(form: _Form, threads: int) -> tuple[bool, bool]:
         else n % (2 * _APART * threads) == 0
     )
     return (
-        flip_a
+        transpose_a
         and m % _APART == 0
         and k >= _DEPTH
         and n <= _WIDE
@@ -229,5 +238,5 @@ def _pays(form: _Form, threads: int) -> tuple[bool, bool]:
     )
 
 
-def _wider(x: Any) -> Any:
+def _pad_columns(x: Any) -> Any:
     return tf.raw_ops.Pad(input=x, paddings=[[0, 0], [0, _MORE]])

@@ -211,9 +211,13 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
     x, w = (
         rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 2048))
     )
-    mesh, wider, seen = mtf.Mesh("data:2", layout=layout), matmul_kernels._wider, []
+    mesh, wider, seen = (
+        mtf.Mesh("data:2", layout=layout),
+        matmul_kernels._pad_columns,
+        [],
+    )
     monkeypatch.setattr(
-        matmul_kernels, "_wider", lambda x: seen.append(x.shape[1]) or wider(x)
+        matmul_kernels, "_pad_columns", lambda x: seen.append(x.shape[1]) or wider(x)
     )
 
     def loss(x, w):
