@@ -80,7 +80,7 @@ def _contract_matrices(
     z = fast_matmul(a, b, transpose_a, transpose_b, context)
     z_names = (*batch, *x_free, *y_free)
     z = reshape(z, [sizes[n] for n in z_names])
-    return z if z_names == out else transpose(z, [z_names.index(n) for n in out])
+    return _transpose_to(z, z_names, out)
 
 
 def _as_matrix(
@@ -142,4 +142,11 @@ def _dot(
     z = tf.reduce_sum(terms, [x_names.index(n) for n in summed])
     z = tf.cast(z, dtype)
     rest = [n for n in x_names if n not in summed]
-    return z if tuple(rest) == out else transpose(z, [rest.index(n) for n in out])
+    return _transpose_to(z, tuple(rest), out)
+
+
+def _transpose_to(x: Any, names: Names, out: Names) -> Any:
+    """Returns x with its axes in the order of `out`, which has the same names."""
+    if names == out:
+        return x
+    return transpose(x, [names.index(n) for n in out])

@@ -69,8 +69,11 @@ class Einsum(Op):
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in context.inputs]
         if len(xs) == 2 and self._is_contraction(*names):
-            return (contract(xs[0], names[0], xs[1], names[1], self.names, context),)
-        y = tf.einsum(_equation(names, self.names), *map(widen, xs))
+            x, y = xs
+            x_names, y_names = names
+            return (contract(x, x_names, y, y_names, self.names, context),)
+        equation = _equation(names, self.names)
+        y = tf.einsum(equation, *map(widen, xs))
         return (tf.cast(y, xs[0].dtype),)
 
     def _is_contraction(self, x_names: Sequence[str], y_names: Sequence[str]) -> bool:

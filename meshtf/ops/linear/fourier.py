@@ -46,7 +46,9 @@ class _Transform(Op):
         x = xs[0]
         (y,) = self.output_specs(*xs)
         n = max(2, x.shape[self.dim], y.shape[self.dim])
-        return round(5 * n * math.log2(n)) * x.shape.without(self.dim).size
+        flops_of_one = round(5 * n * math.log2(n))
+        num_transforms = x.shape.without(self.dim).size
+        return flops_of_one * num_transforms
 
     def _apply_kernel(
         self, context: LocalContext, kernel: Callable[[Any], Any], x: Any
@@ -173,8 +175,10 @@ def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> 
     and the middle one where `size` is even.
     """
     k = index_range(z.mesh, z.shape.dim(dim))
-    is_unpaired = logical_or(equal(k, 0), equal(multiply(k, 2), size))
-    return multiply(z, cast(where(is_unpaired, 1.0, scale), z.dtype))
+    is_middle = equal(multiply(k, 2), size)
+    is_unpaired = logical_or(equal(k, 0), is_middle)
+    scales = where(is_unpaired, 1.0, scale)
+    return multiply(z, cast(scales, z.dtype))
 
 
 def fft(x: Tensor, dims: Names) -> Tensor:

@@ -42,6 +42,7 @@ _ROLES = {
     "min": Role.MIN,
     "all": Role.MIN,
 }
+_LOGICAL = ("any", "all")
 _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
 # TensorFlow adds up float16 in float16.
 _KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
@@ -92,24 +93,8 @@ class Reduce(Op):
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, *self.dims)
-        is_logical = self.kind in ("any", "all")
-        if is_logical != (x.dtype == "bool"):
-            if is_logical:
-                way_out = "Compare it with something first, as in x != 0."
-            else:
-                way_out = (
-                    "Use mtf.reduce_any or mtf.reduce_all, or count with "
-                    'mtf.cast(x, "int32").'
-                )
-            message = f"reduce_{self.kind} does not take {x.dtype}."
-            raise DTypeError(explain_error(message, way_out=way_out))
-        if self.kind in ("max", "min"):
-            require_order(x.dtype, f"reduce_{self.kind}")
-        if self.kind == "mean" and not has_gradient(x.dtype):
-            raise DTypeError(
-                f'the mean of {x.dtype} is no integer: mtf.cast(x, "float32") first.'
-            )
-        dtype = "int32" if is_logical else x.dtype
+        _check_dtype(self.kind, x.dtype)
+        dtype = "int32" if self.kind in _LOGICAL else x.dtype
         return (Spec(x.shape.without(*self.dims), dtype),)
 
     def role(self, factor: str) -> Role:
@@ -141,6 +126,26 @@ class Reduce(Op):
 
     def flops(self, *xs: Spec) -> int:
         return xs[0].shape.size
+
+
+def _check_dtype(kind: str, dtype: str) -> None:
+    """Raises DTypeError if this kind of reduction does not take the data type."""
+    if (kind in _LOGICAL) != (dtype == "bool"):
+        if kind in _LOGICAL:
+            way_out = "Compare it with something first, as in x != 0."
+        else:
+            way_out = (
+                "Use mtf.reduce_any or mtf.reduce_all, or count with "
+                'mtf.cast(x, "int32").'
+            )
+        message = f"reduce_{kind} does not take {dtype}."
+        raise DTypeError(explain_error(message, way_out=way_out))
+    if kind in ("max", "min"):
+        require_order(dtype, f"reduce_{kind}")
+    if kind == "mean" and not has_gradient(dtype):
+        raise DTypeError(
+            f'the mean of {dtype} is no integer: mtf.cast(x, "float32") first.'
+        )
 
 
 def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:

@@ -170,12 +170,12 @@ def test_batches_and_several_places(mesh, rng):
 
 def test_one_row_by_a_scalar(mesh):
     x = named(mesh, np.zeros((8, 4), "float32"), "v;d")
-    row, number = (
+    row, index = (
         named(mesh, np.arange(4.0, dtype="float32"), "d"),
         named(mesh, np.int32(5), ""),
     )
     for function in (mtf.scatter_update, mtf.scatter_add):
-        y = function(x, number, row, "v").numpy()
+        y = function(x, index, row, "v").numpy()
         np.testing.assert_array_equal(y[5], [0, 1, 2, 3])
         assert not y[:5].any() and not y[6:].any()
 

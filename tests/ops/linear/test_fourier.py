@@ -77,8 +77,8 @@ def test_gradients_in_two_dimensions(rng, ours, theirs):
 def test_a_dimension_that_is_cut_changes_places_with_another(rng):
     mesh = mtf.Mesh("model:4", "a:model")
     x = mtf.import_tensor(mesh, complex_array(rng, 8, 8, 4), "a;b;c")
-    whole = mtf.function(lambda x: mtf.fft(x, "b;c"))
-    assert whole.lower(x).collectives == []
+    transform = mtf.function(lambda x: mtf.fft(x, "b;c"))
+    assert transform.lower(x).collectives == []
     around = mtf.function(lambda x: mtf.fft(x, "a;b;c"))
     assert around.lower(x).collectives == ["all_to_all over model of [a:8 b:8 c:4]"] * 2
     back = mtf.function(
