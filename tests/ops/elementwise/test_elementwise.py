@@ -1,7 +1,6 @@
-"""Pointwise ops: what they mean, what one device runs for them, and what they refuse.
+"""Pointwise ops: values, the TensorFlow ops that one device runs, and errors.
 
-That every row of the tables is right under every layout is the conformance suite's
-work.
+The conformance suite checks every function of the tables under every layout.
 """
 
 from __future__ import annotations

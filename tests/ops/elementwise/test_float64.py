@@ -1,4 +1,4 @@
-"""Numbers of float64 never pass through float32 on their way."""
+"""Values of float64 are never rounded to float32 on the way."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Numbers of no element: refused under every layout, with the op, the line and the
-number.
-"""
+"""Indices out of range: refused under every layout, with the op, the line and the index."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def named(mesh, array, shape):
 
 
 def by_number(rows, ids, reduce, empty):
-    """What a Python loop over the numbered rows gives."""
+    """Returns the result of a Python loop over the ids."""
     return np.stack(
         [
             reduce(rows[ids == v])
@@ -188,7 +188,7 @@ def test_truth_values_can_be_put(mesh):
     np.testing.assert_array_equal(y.numpy(), ~np.isin(np.arange(8), IDS))
 
 
-def test_rows_of_a_cut_table_are_put_where_they_lie():
+def test_updates_of_a_sharded_dimension_are_local():
     def moves(function):
         mesh = mtf.Mesh("x:4", "v:x")
         f = mtf.function(function, mesh=mesh, x="v;d", ids="b", updates="b;d")

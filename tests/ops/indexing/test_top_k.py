@@ -1,4 +1,4 @@
-"""top_k, argmax and friends: what they mean, what they move, and what they refuse."""
+"""top_k, argmax and their counterparts: values, communication and errors."""
 
 from __future__ import annotations
 

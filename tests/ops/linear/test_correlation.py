@@ -1,4 +1,4 @@
-"""Correlations against numpy: pairs of variables, and all pairs, whatever is cut."""
+"""Correlations against numpy: pairs of variables, and all pairs, under layouts."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Products of matrices are the same in whatever form and by whatever kernel they are
-computed.
-"""
+"""Matmuls give the same results in every stored form and by every kernel."""
 
 from types import SimpleNamespace
 
@@ -84,15 +82,13 @@ TRANSPOSED_FIRST = [
 
 
 def matrices(rng, m, k, n, flips):
-    """Returns inputs as they are stored."""
+    """Returns random a `[m, k]` and b `[k, n]`; those in `flips` are stored transposed."""
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
     return a.T.copy() if "a" in flips else a, b.T.copy() if "b" in flips else b
 
 
 @pytest.mark.parametrize(("m", "k", "n", "flips", "threads", "wider"), CASES)
-def test_where_rows_get_wider_the_product_is_the_same(
-    rng, m, k, n, flips, threads, wider
-):
+def test_padded_matrices_give_the_same_matmul(rng, m, k, n, flips, threads, wider):
     a, b = matrices(rng, m, k, n, flips)
     context = context_of(threads)
     program = tf.function(
@@ -114,7 +110,7 @@ def test_where_rows_get_wider_the_product_is_the_same(
 @pytest.mark.parametrize(
     ("m", "k", "n", "flips", "threads", "count", "asked"), BY_ONEDNN
 )
-def test_where_onednn_is_asked_the_product_is_the_same(
+def test_onednn_kernel_gives_the_same_matmul(
     rng, m, k, n, flips, threads, count, asked
 ):
     pairs = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
@@ -134,7 +130,7 @@ def test_where_onednn_is_asked_the_product_is_the_same(
 
 
 @pytest.mark.parametrize(("m", "k", "n", "flips", "transposes_b"), TRANSPOSED_FIRST)
-def test_where_onednn_computes_all_it_reads_no_few_columns(
+def test_onednn_gets_b_transposed_where_the_output_has_few_columns(
     rng, m, k, n, flips, transposes_b
 ):
     a, b = matrices(rng, m, k, n, flips)
@@ -157,7 +153,7 @@ def test_where_onednn_computes_all_it_reads_no_few_columns(
 
 
 def context_of(threads, onednn=False):
-    """Returns where a product is computed."""
+    """Returns the context of a device whose matmul kernels have `threads` threads."""
     if onednn and not all(map(onednn_kernel, ONEDNN_MATMULS)):
         pytest.skip("this TensorFlow was built without oneDNN")
     return SimpleNamespace(
