@@ -38,8 +38,8 @@ class Form(NamedTuple):
     m: int
     k: int
     n: int
-    flip_a: bool = False
-    flip_b: bool = False
+    transpose_a: bool = False
+    transpose_b: bool = False
     count: int | None = None  # of matrices in a batch; None: no batch
 
     @property
@@ -49,7 +49,7 @@ class Form(NamedTuple):
     def inputs(self) -> list[Any]:
         """Returns both inputs as they are stored."""
         batch = [] if self.count is None else [self.count]
-        sides = (self.m, self.k, self.flip_a), (self.k, self.n, self.flip_b)
+        sides = (self.m, self.k, self.transpose_a), (self.k, self.n, self.transpose_b)
         return [
             tf.random.normal([*batch, *((y, x) if flip else (x, y))])
             for x, y, flip in sides
@@ -65,19 +65,21 @@ def forms(rows: int) -> list[Form]:
         Form("forward, 1,040 columns", rows, 256, 1040),
         Form("forward", rows, 256, 1024),
         Form("forward, logits", rows, 256, 4096),
-        Form("gradient of the input", rows, 1024, 256, flip_b=True),
-        Form("gradient of the input, logits", rows, 4096, 256, flip_b=True),
-        Form("gradient of the weights", 256, rows, 1024, flip_a=True),
-        Form("gradient of the weights", 1024, rows, 256, flip_a=True),
-        Form("gradient of the weights, logits", 256, rows, 4096, flip_a=True),
-        Form("attention, scores", _LENGTH, _KEY, _LENGTH, flip_b=True, count=heads),
+        Form("gradient of the input", rows, 1024, 256, transpose_b=True),
+        Form("gradient of the input, logits", rows, 4096, 256, transpose_b=True),
+        Form("gradient of the weights", 256, rows, 1024, transpose_a=True),
+        Form("gradient of the weights", 1024, rows, 256, transpose_a=True),
+        Form("gradient of the weights, logits", 256, rows, 4096, transpose_a=True),
+        Form(
+            "attention, scores", _LENGTH, _KEY, _LENGTH, transpose_b=True, count=heads
+        ),
         Form("attention, values", _LENGTH, _LENGTH, _KEY, count=heads),
         Form(
             "gradient of values and keys",
             _LENGTH,
             _LENGTH,
             _KEY,
-            flip_a=True,
+            transpose_a=True,
             count=heads,
         ),
     ]
@@ -98,7 +100,10 @@ def speeds(form: Form, rounds: int) -> list[float]:
 def _program(form: Form, context: Any) -> Any:
     """Returns a function that computes a product several times, one after the other."""
     multiply = functools.partial(
-        fast_matmul, flip_a=form.flip_a, flip_b=form.flip_b, context=context
+        fast_matmul,
+        transpose_a=form.transpose_a,
+        transpose_b=form.transpose_b,
+        context=context,
     )
 
     @tf.function(autograph=False)

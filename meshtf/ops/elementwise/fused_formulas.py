@@ -74,14 +74,16 @@ def gelu_exact_kernel(x: Any) -> Any:
 
 def _gelu_exact_gradient(dy: Any, x: Any) -> Any:
     density = tf.exp(-0.5 * tf.square(x)) * math.sqrt(0.5 / math.pi)
-    return dy * (x * density + (0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))))
+    distribution = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+    return dy * (x * density + distribution)
 
 
 def logaddexp_kernel(x: Any, y: Any) -> Any:
     """Returns log(exp(x) + exp(y)); infinities give infinities, not NaN."""
     largest = tf.maximum(x, y)
     largest = tf.clip_by_value(largest, largest.dtype.min, largest.dtype.max)
-    return tf.math.log(tf.exp(x - largest) + tf.exp(y - largest)) + largest
+    total = tf.exp(x - largest) + tf.exp(y - largest)
+    return tf.math.log(total) + largest
 
 
 def extreme_gradients(fn: str, dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
@@ -115,11 +117,14 @@ def pow_gradients(dz: Any, x: Any, y: Any) -> tuple[Any, Any]:
     # are selected, so that no NaN or infinity comes from the branch that is not taken.
     zero = tf.zeros([], dz.dtype)
     one = tf.ones([], dz.dtype)
-    slope = y * tf.pow(x, tf.where(tf.equal(y, 0), one, y - one))
-    dx = tf.where(tf.equal(y, 0), zero, tf.math.multiply_no_nan(slope, dz))
+    is_constant = tf.equal(y, 0)
+    slope = y * tf.pow(x, tf.where(is_constant, one, y - one))
+    dx = tf.math.multiply_no_nan(slope, dz)
+    dx = tf.where(is_constant, zero, dx)
     has_log = tf.not_equal(x, 0) if x.dtype.is_complex else tf.greater(x, 0)
     safe_x = tf.where(has_log, x, one)
-    dy = tf.math.multiply_no_nan(tf.pow(safe_x, y) * tf.math.log(safe_x), dz)
+    dy_slope = tf.pow(safe_x, y) * tf.math.log(safe_x)
+    dy = tf.math.multiply_no_nan(dy_slope, dz)
     return dx, tf.where(has_log, dy, zero)
 
 

@@ -120,10 +120,11 @@ def _scatter_slices(x: Any, begin: Any, updates: Any) -> Any:
     """
     groups, size = updates.shape[:2]
     grid = np.meshgrid(range(groups), range(size), indexing="ij")
-    group_and_step = np.stack(grid, -1).astype("int32")
+    group_and_step = np.stack(grid, -1).astype("int32")  # [groups, size, 2]
+    indices = group_and_step + begin * np.array([0, 1], "int32")
     return tf.raw_ops.TensorScatterUpdate(
         tensor=x,
-        indices=group_and_step + begin * np.array([0, 1], "int32"),
+        indices=indices,
         updates=updates,
         bad_indices_policy="IGNORE",
     )

@@ -7,7 +7,7 @@ dimension, range.
     y = mtf.take_along(x, order, "length")       # [batch length], twice -> [batch length]
 
 Names that table and ids share are batch dimensions. The dimension that is looked up may
-be sharded: each device looks up the ids of its own shard and gives zeros for the rest, so
+be sharded: each device looks up the ids of its shard and gives zeros for the rest, so
 neither the complete table nor a one-hot tensor is ever computed. The gradient of gather
 is segment_sum, and the other way round. Ids out of range are refused, under every layout
 (`meshtf.ops.indexing.index_bounds`); one_hot, like TensorFlow's, gives zeros for them.

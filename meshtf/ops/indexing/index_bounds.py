@@ -102,7 +102,8 @@ def mark_out_of_range(
         keep = keep | tf.not_equal(context.shard_index(dim), 0)
     has_nan = y.dtype.is_floating or y.dtype.is_complex
     marker = math.nan if has_nan else y.dtype.min
-    keep = tf.reshape(keep, [*ids.shape, *[1] * (len(y.shape) - len(ids.shape))])
+    num_rest = len(y.shape) - len(ids.shape)
+    keep = tf.reshape(keep, [*ids.shape, *[1] * num_rest])
     return tf.where(keep, y, tf.constant(marker, y.dtype))
 
 

@@ -73,8 +73,8 @@ class TopK(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
-        local_k = Dimension(self.k.name, min(self.k.size, x.shape[self.dim]))
-        shape = x.shape.without(self.dim) + [local_k]
+        local_k = min(self.k.size, x.shape[self.dim])
+        shape = x.shape.without(self.dim) + [Dimension(self.k.name, local_k)]
         return (Spec(shape, x.dtype), Spec(shape, "int32"))
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:

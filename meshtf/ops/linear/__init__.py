@@ -1,1 +1,1 @@
-"""Products of matrices, and Fourier transforms."""
+"""Matmuls, einsum and Fourier transforms."""

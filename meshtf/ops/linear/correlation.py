@@ -1,4 +1,4 @@
-"""Statistics of tensors that names pair: Pearson's correlation, the root mean square.
+"""Statistics over named dimensions: Pearson's correlation and the root mean square.
 
 Example:
 
@@ -20,40 +20,39 @@ from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
 def rms(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the root of the mean of squares over `dims`, by default all: x without
-    `dims`.
-    """
+    """Returns the root mean square over `dims`, by default all: x without `dims`."""
     check_tensors(x=x)
-    return cast(
-        sqrt(reduce_mean(square(cast(x, accumulation_dtype(x.dtype))), dims)), x.dtype
-    )
+    mean_square = reduce_mean(square(cast(x, accumulation_dtype(x.dtype))), dims)
+    return cast(sqrt(mean_square), x.dtype)
 
 
 def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Tensor:
-    """Returns Pearson's correlation of x and y over `dims`, in [-1, 1]: both without
-    `dims`.
+    """Returns Pearson's correlation of x and y over `dims`, in [-1, 1]: the names of both
+    without `dims`.
 
-    Names that both have besides pair their rows, and names that one has alone make all
-    pairs.
+    Other names that both have are batch dimensions. For names of only one of them, the
+    result has all pairs.
 
     Args:
       x: floats.
       y: floats.
       dims: the names of the observations, which both have.
-      epsilon: the least sum of squares; what does not vary has the correlation 0.
+      epsilon: the smallest sum of squares to divide by; constant inputs have the correlation 0.
     """
-    x, y = as_tensor("x", x), as_tensor("y", y)
+    x = as_tensor("x", x)
+    y = as_tensor("y", y)
     check_floats(epsilon=epsilon)
-    dtype = x.dtype
-    x, y = (
-        _normalized(cast(t, accumulation_dtype(t.dtype)), dims, epsilon) for t in (x, y)
-    )
-    shape = (x.shape + y.shape.without(*x.shape.names)).without(
-        *names_of(dims, x.shape, y.shape)
-    )
-    return cast(einsum([x, y], shape), dtype)
+    observations = names_of(dims, x.shape, y.shape)
+    shape = x.shape + y.shape.without(*x.shape.names)
+    normalized_x = _normalize(x, dims, epsilon)
+    normalized_y = _normalize(y, dims, epsilon)
+    r = einsum([normalized_x, normalized_y], shape.without(*observations))
+    return cast(r, x.dtype)
 
 
-def _normalized(x: Tensor, dims: Names, epsilon: float) -> Tensor:
-    centred = x - reduce_mean(x, dims)
-    return centred * rsqrt(maximum(reduce_sum(square(centred), dims), epsilon))
+def _normalize(x: Tensor, dims: Names, epsilon: float) -> Tensor:
+    """Returns x with mean 0 and sum of squares 1 over `dims`, in the type of statistics."""
+    x = cast(x, accumulation_dtype(x.dtype))
+    centered = x - reduce_mean(x, dims)
+    sum_of_squares = reduce_sum(square(centered), dims)
+    return centered * rsqrt(maximum(sum_of_squares, epsilon))

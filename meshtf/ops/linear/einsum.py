@@ -1,4 +1,4 @@
-"""Einsum: products of tensors, summed over the names that the output lacks.
+"""Einsum: the product of tensors, summed over the names that the output lacks.
 
     h = mtf.einsum([x, w], "batch;d_ff")         # x[batch, d_model] w[d_model, d_ff]
 
@@ -67,26 +67,24 @@ class Einsum(Op):
         return Role.MAP if factor in self.names else Role.SUM
 
     def local(self, context: Any, *xs: Any) -> tuple[Any, ...]:
-        names = [s.names for s in context.inputs]
-        if len(xs) == 2 and all(
-            n in self.names or (n in names[0] and n in names[1])
-            for x in names
-            for n in x
-        ):
-            return (contract(xs[0], names[0], xs[1], names[1], self.names, context),)
-        letters: dict[str, str] = {}
-        terms = [
-            "".join(letters.setdefault(n, chr(97 + len(letters))) for n in x)
-            for x in names
-        ]
-        output = "".join(letters[n] for n in self.names)
-        y = tf.einsum(",".join(terms) + "->" + output, *map(widen, xs))
+        names = [shape.names for shape in context.inputs]
+        if len(xs) == 2 and self._is_contraction(*names):
+            x, y = xs
+            x_names, y_names = names
+            return (contract(x, x_names, y, y_names, self.names, context),)
+        equation = _equation(names, self.names)
+        y = tf.einsum(equation, *map(widen, xs))
         return (tf.cast(y, xs[0].dtype),)
+
+    def _is_contraction(self, x_names: Sequence[str], y_names: Sequence[str]) -> bool:
+        """Whether each name of only one of two inputs is in the output."""
+        only_in_one = set(x_names) ^ set(y_names)
+        return only_in_one <= set(self.names)
 
     def gradient(self, dy: Any, y: Any, *xs: Any) -> list[Any]:
         conjugates = [conj(x) for x in xs]
         return [
-            _towards(x, [dy, *conjugates[:i], *conjugates[i + 1 :]])
+            _einsum_onto(x, [dy, *conjugates[:i], *conjugates[i + 1 :]])
             for i, x in enumerate(xs)
         ]
 
@@ -104,49 +102,61 @@ def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
         Shape.
 
     Raises:
-      ShapeError: inputs are joined by a name of two sizes, or the output has a name of
-        its own.
+      ShapeError: inputs have different sizes of a name, or the output has a name that
+        no input has.
       DTypeError: the inputs have different data types.
     """
     xs = as_sequence("xs", xs, "a list of tensors")
     shapes = [as_tensor("xs", x).shape for x in xs]
-    return apply(Einsum(names_of(output_shape, *shapes, argument="output_shape")), *xs)
+    names = names_of(output_shape, *shapes, argument="output_shape")
+    return apply(Einsum(names), *xs)
 
 
 def matmul(x: Any, y: Any) -> Tensor:
     """Returns the product summed over the one name that both have: [a, k], [k, b] ->
     [a, b].
     """
-    x, y = as_tensor("x", x), as_tensor("y", y)
-    joint = [n for n in x.shape.names if n in y.shape]
-    if len(joint) != 1:
+    x = as_tensor("x", x)
+    y = as_tensor("y", y)
+    shared = [n for n in x.shape.names if n in y.shape]
+    if len(shared) != 1:
         raise ShapeError(
             f"matmul sums over the one name that both have; {x.shape!r} and "
-            f"{y.shape!r} share {len(joint)}. Use mtf.einsum."
+            f"{y.shape!r} share {len(shared)}. Use mtf.einsum."
         )
-    return einsum(
-        [x, y], [n for n in (*x.shape.names, *y.shape.names) if n not in joint]
-    )
+    names = [*x.shape.names, *y.shape.names]
+    return einsum([x, y], [n for n in names if n not in shared])
 
 
 def _sizes_by_name(xs: Sequence[Spec]) -> dict[str, int]:
-    """Returns the size of each name. Raises ShapeError where an input has another."""
+    """Returns the size of each name. Raises ShapeError where inputs differ in one."""
     sizes: dict[str, int] = {}
     for x in xs:
         for d in x.shape:
             if sizes.setdefault(d.name, d.size) != d.size:
                 raise ShapeError(
                     f'"{d.name}" has size {sizes[d.name]} in one input and {d.size} in '
-                    "another: a name that joins inputs has one size. Rename one of them."
+                    "another: a name that inputs share has one size. Rename one of them."
                 )
     return sizes
 
 
-def _towards(x: Tensor, factors: list[Any]) -> Tensor:
-    """The product of factors with the names of x; names that no factor has are
-    repeated.
+def _equation(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
+    """Returns the equation of tf.einsum, with one letter for each name, as "ab,bc->ac"."""
+    letters: dict[str, str] = {}
+    terms = []
+    for names in inputs:
+        for name in names:
+            letters.setdefault(name, chr(ord("a") + len(letters)))
+        terms.append("".join(letters[n] for n in names))
+    return ",".join(terms) + "->" + "".join(letters[n] for n in output)
+
+
+def _einsum_onto(x: Tensor, factors: list[Any]) -> Tensor:
+    """Returns the product of the factors with the names of x, broadcast along names that
+    no factor has.
     """
-    there = {n for f in factors for n in f.shape.names}
-    have = [n for n in x.shape.names if n in there]
-    dx = einsum(factors, have)
-    return dx if len(have) == len(x.shape) else broadcast(dx, x.shape)
+    factor_names = {n for f in factors for n in f.shape.names}
+    names = [n for n in x.shape.names if n in factor_names]
+    dx = einsum(factors, names)
+    return dx if len(names) == len(x.shape) else broadcast(dx, x.shape)

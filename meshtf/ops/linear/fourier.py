@@ -1,16 +1,16 @@
 """Fourier transforms along named dimensions, of complex and of real numbers.
 
     z = mtf.fft(x, "width")                  # x, z complex
-    z = mtf.rfft(x, "height;width")          # x real: z has width // 2 + 1 rows of `width`
+    z = mtf.rfft(x, "height;width")          # x real: z has the size width // 2 + 1 of `width`
     x = mtf.irfft(z, "height;width", size=width)
 
-A transform needs a dimension whole. Where the layout cuts it, the planner cuts another
-dimension meanwhile if it can: one all_to_all there and one back, as in the pencils of
-parallel FFT codes. One over several dimensions is one after the other, so that only
-those that are cut move.
+A transform needs all elements of its dimension on one device. Where the layout shards it,
+the planner shards another dimension in the meantime if it can, with one all_to_all before
+and one after, as in the pencil decomposition of parallel FFT codes. Several dimensions are
+transformed one after the other, so that only sharded ones are resharded.
 
-The numbers and their order are those of numpy.fft: forward exp(-2 pi i jk/n), inverse
-divided by n.
+Values and their order are those of numpy.fft: forward exp(-2 pi i jk/n), inverse divided
+by n.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from meshtf.ops.common.checks import require_dim
 from meshtf.ops.common.local_reshape import transpose
 from meshtf.ops.elementwise.arithmetic import equal, logical_or, multiply
 from meshtf.ops.elementwise.where_cast_clip import cast, where
-from meshtf.ops.indexing.gather import range as numbered
+from meshtf.ops.indexing.gather import range as index_range
 
 
 class _Transform(Op):
-    """Base: `dim` must be whole, and is the last axis for TensorFlow."""
+    """Base of the transforms: `dim` must not be sharded, and is moved to the last axis for
+    TensorFlow.
+    """
 
     dim: str
 
@@ -41,20 +43,22 @@ class _Transform(Op):
         return Role.WHOLE if factor == self.dim else Role.MAP
 
     def flops(self, *xs: Spec) -> int:
-        n = max(
-            2,
-            xs[0].shape[self.dim],
-            *(y.shape[self.dim] for y in self.output_specs(*xs)),
-        )
-        return round(5 * n * math.log2(n)) * xs[0].shape.without(self.dim).size
+        x = xs[0]
+        (y,) = self.output_specs(*xs)
+        n = max(2, x.shape[self.dim], y.shape[self.dim])
+        flops_of_one = round(5 * n * math.log2(n))
+        num_transforms = x.shape.without(self.dim).size
+        return flops_of_one * num_transforms
 
-    def _along(
+    def _apply_kernel(
         self, context: LocalContext, kernel: Callable[[Any], Any], x: Any
     ) -> tuple[Any, ...]:
+        """Returns the output of a kernel that transforms the last axis."""
         order = list(range(len(x.shape)))
         order.append(order.pop(context.axis(0, self.dim)))
         y = kernel(transpose(x, order))
-        return (transpose(y, [order.index(i) for i in range(len(order))]),)
+        inverse_order = [order.index(i) for i in range(len(order))]
+        return (transpose(y, inverse_order),)
 
 
 class FFT(_Transform):
@@ -86,9 +90,8 @@ class FFT(_Transform):
         return (x,)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        return self._along(
-            context, tf.signal.ifft if self.inverse else tf.signal.fft, x
-        )
+        kernel = tf.signal.ifft if self.inverse else tf.signal.fft
+        return self._apply_kernel(context, kernel, x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         n = x.shape[self.dim]
@@ -97,8 +100,8 @@ class FFT(_Transform):
 
 
 class RFFT(_Transform):
-    """The transform of real numbers along `dim`: the rows up to the middle, which tell
-    the others.
+    """The transform of n real numbers along `dim`: the coefficients 0 to n // 2, whose
+    conjugates are the others.
     """
 
     dim: str
@@ -109,27 +112,22 @@ class RFFT(_Transform):
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if x.dtype not in ("float32", "float64"):
-            raise DTypeError(
-                explain_error(
-                    f"rfft takes float32 or float64, not {x.dtype}.",
-                    way_out="Use mtf.fft for complex numbers."
-                    if is_complex(x.dtype)
-                    else 'Convert it first: mtf.cast(x, "float32").',
-                )
-            )
-        return (
-            Spec(
-                x.shape.resize(self.dim, x.shape[self.dim] // 2 + 1),
-                complex_dtype(x.dtype),
-            ),
-        )
+            if is_complex(x.dtype):
+                way_out = "Use mtf.fft for complex numbers."
+            else:
+                way_out = 'Convert it first: mtf.cast(x, "float32").'
+            message = f"rfft takes float32 or float64, not {x.dtype}."
+            raise DTypeError(explain_error(message, way_out=way_out))
+        shape = x.shape.resize(self.dim, x.shape[self.dim] // 2 + 1)
+        return (Spec(shape, complex_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        return self._along(context, tf.signal.rfft, x)
+        return self._apply_kernel(context, tf.signal.rfft, x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         n = x.shape[self.dim]
-        return [multiply(apply(IRFFT(self.dim, n), _weighted(dy, self.dim, n, 0.5)), n)]
+        halved = _scale_paired_coefficients(dy, self.dim, n, 0.5)
+        return [multiply(apply(IRFFT(self.dim, n), halved), n)]
 
 
 class IRFFT(_Transform):
@@ -150,41 +148,37 @@ class IRFFT(_Transform):
             raise DTypeError(
                 explain_error(
                     f"irfft takes complex numbers, not {x.dtype}.",
-                    way_out='Make them of it: mtf.cast(x, "complex64").',
+                    way_out='Convert it first: mtf.cast(x, "complex64").',
                 )
             )
         if x.shape[self.dim] != self.size // 2 + 1:
             raise ShapeError(
                 explain_error(
-                    f"irfft makes {self.size} rows of {self.size // 2 + 1}, not of "
-                    f"{x.shape[self.dim]}.",
-                    way_out="Give it size=2 * rows - 2, or 2 * rows - 1 where the size "
-                    "was odd.",
+                    f"irfft computes {self.size} numbers from {self.size // 2 + 1} "
+                    f"coefficients, not from {x.shape[self.dim]}.",
+                    way_out="Pass size=2 * coefficients - 2, or 2 * coefficients - 1 "
+                    "where the size was odd.",
                 )
             )
         return (Spec(x.shape.resize(self.dim, self.size), real_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        return self._along(context, lambda v: tf.signal.irfft(v, [self.size]), x)
+        return self._apply_kernel(context, lambda v: tf.signal.irfft(v, [self.size]), x)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-        return [
-            _weighted(
-                multiply(apply(RFFT(self.dim), dy), 1 / self.size),
-                self.dim,
-                self.size,
-                2.0,
-            )
-        ]
+        dx = multiply(apply(RFFT(self.dim), dy), 1 / self.size)
+        return [_scale_paired_coefficients(dx, self.dim, self.size, 2.0)]
 
 
-def _weighted(z: Tensor, dim: str, size: int, weight: float) -> Tensor:
-    """Returns z with a weight on those rows that stand for two: all but the first and
-    the middle.
+def _scale_paired_coefficients(z: Tensor, dim: str, size: int, scale: float) -> Tensor:
+    """Returns z with a scale on the coefficients that have a conjugate: all but the first,
+    and the middle one where `size` is even.
     """
-    k = numbered(z.mesh, z.shape.dim(dim))
-    alone = logical_or(equal(k, 0), equal(multiply(k, 2), size))
-    return multiply(z, cast(where(alone, 1.0, weight), z.dtype))
+    k = index_range(z.mesh, z.shape.dim(dim))
+    is_middle = equal(multiply(k, 2), size)
+    is_unpaired = logical_or(equal(k, 0), is_middle)
+    scales = where(is_unpaired, 1.0, scale)
+    return multiply(z, cast(scales, z.dtype))
 
 
 def fft(x: Tensor, dims: Names) -> Tensor:
@@ -211,18 +205,18 @@ def ifft(x: Tensor, dims: Names) -> Tensor:
 def rfft(x: Tensor, dims: Names) -> Tensor:
     """Returns the Fourier transform of real numbers along one or more dimensions.
 
-    Of the last dimension, of size n, it has the rows 0 to n // 2, under the same name:
-    the others are their conjugates. A layout that cuts this name must be able to cut n
-    // 2 + 1 rows; if it cannot, rename it before, so that other rules hold.
+    Of the last dimension, of size n, the result has the coefficients 0 to n // 2, under the
+    same name; the others are their conjugates. A layout that shards this name must be able
+    to shard n // 2 + 1 elements; if it cannot, rename the dimension first.
 
     Raises:
       ShapeError: x lacks one of them.
       DTypeError: x is not of float32 or float64.
-      LayoutError: the layout cannot cut the rows that remain.
+      LayoutError: the layout cannot shard n // 2 + 1 elements.
     """
     x = as_tensor("x", x)
-    *others, last = _several(dims, x.shape)
-    return fft(apply(RFFT(last), x), others)
+    *rest, last = _require_names(dims, x.shape)
+    return fft(apply(RFFT(last), x), rest)
 
 
 def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
@@ -231,21 +225,23 @@ def irfft(x: Tensor, dims: Names, size: int | None = None) -> Tensor:
     Args:
       x: complex numbers.
       dims: as for `rfft`.
-      size: rows of the last dimension of the result; default: the even number.
+      size: the size of the last dimension of the result, by default the even one.
 
     Raises:
       ShapeError: x lacks one of the dimensions, or the size does not fit.
       DTypeError: x is not of complex numbers.
     """
     x = as_tensor("x", x)
-    *others, last = _several(dims, x.shape)
+    *rest, last = _require_names(dims, x.shape)
     require_dim(x.shape, last)
-    x = ifft(x, others)
-    return apply(IRFFT(last, 2 * x.shape[last] - 2 if size is None else size), x)
+    x = ifft(x, rest)
+    if size is None:
+        size = 2 * x.shape[last] - 2
+    return apply(IRFFT(last, size), x)
 
 
-def _several(dims: Names, shape: Shape) -> tuple[str, ...]:
-    """Returns one name or more. Raises ShapeError where there is none."""
+def _require_names(dims: Names, shape: Shape) -> tuple[str, ...]:
+    """Returns the names in `dims`. Raises ShapeError where there are none."""
     names = names_of(dims, shape)
     if not names:
         raise ShapeError(

@@ -1,4 +1,4 @@
-"""Activations: what networks put between their products.
+"""Activation functions.
 
     mtf.relu(x), mtf.gelu(x), mtf.silu(x)       silu is also called swish
     mtf.leaky_relu(x, alpha=0.1)
@@ -71,8 +71,8 @@ def elu(x: Any) -> Tensor:
 
 
 def selu(x: Any) -> Tensor:
-    """Returns elu of other slopes, which keeps mean 0 and variance 1 from layer to
-    layer.
+    """Returns scale * x where x is positive, else scale * alpha * (exp(x) - 1), whose
+    constants keep mean 0 and variance 1 from layer to layer.
     """
     return apply(Unary("selu"), x)
 
@@ -83,7 +83,9 @@ def squared_relu(x: Any) -> Tensor:
 
 
 def gelu(x: Any, approximate: bool = True) -> Tensor:
-    """Returns x times the normal distribution function of x, by tanh or exactly."""
+    """Returns x times the cumulative distribution function of the normal distribution at x,
+    exactly or approximated by tanh.
+    """
     as_bool("approximate", approximate)
     return apply(Unary("gelu" if approximate else "gelu_exact"), x)
 

@@ -1,17 +1,16 @@
-"""Cross entropy with labels or probabilities, over a dimension that may be cut (the
+"""Cross entropy with labels or probabilities, over a dimension that may be sharded (the
 vocabulary).
 
-Each slice tells its log-sum-exp and the logit that the label picks (0 if it is
-another's row), two numbers a row. The op gives the log-sum-exp of the whole and the
-probabilities as well, so that the gradient needs no communication, nor exponentials,
-nor the logits:
+Shards exchange their log-sum-exp and the logit of the label (0 where it lies in another
+shard), two numbers for each label. The op also gives the global log-sum-exp and the
+probabilities, so that the gradient needs no communication, no exponentials and no logits:
 
     loss    lse - logits[label]  +  z_loss * lse**2
     p       exp(logits - lse)
     dx      p * dloss * (1 + 2 * z_loss * lse), less dloss at the label
 
-With labels that are smoothed by s, the mean of all logits takes a share s of the
-label's place.
+With label smoothing s, the logit of the label becomes (1 - s) times itself plus s times the
+mean of all logits.
 """
 
 from __future__ import annotations
@@ -56,8 +55,8 @@ from meshtf.ops.shapes.reshape import arrange, transpose
 
 
 class CrossEntropy(OpWithStatistics):
-    """The loss of logits and labels; log-sum-exp and probabilities, which its gradient
-    takes.
+    """logits [*batch, dim], labels [*batch] -> loss and log-sum-exp [*batch], and
+    probabilities [*batch, dim], which the gradient reads.
     """
 
     dim: str
@@ -75,35 +74,42 @@ class CrossEntropy(OpWithStatistics):
 
     def output_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         _check(logits, labels, self.dim)
-        return *self.statistics_specs(logits, labels), Spec(
-            logits.shape, accumulation_dtype(logits.dtype)
-        )
+        loss, lse = self.statistics_specs(logits, labels)
+        return (loss, lse, Spec(logits.shape, accumulation_dtype(logits.dtype)))
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
     def statistics_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
-        return (
-            Spec(logits.shape.without(self.dim), accumulation_dtype(logits.dtype)),
-        ) * 2
+        statistic = Spec(
+            logits.shape.without(self.dim), accumulation_dtype(logits.dtype)
+        )
+        return (statistic, statistic)
 
     def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         return _workspace(logits, self.dim)
 
     def local(self, context: LocalContext, logits: Any, labels: Any) -> tuple[Any, ...]:
         statistics = self.statistics(context, logits, labels)
-        return self._from(context, *statistics, labels)
+        lse, label_logit = statistics.exchanged
+        return self._outputs(context, lse, label_logit, statistics.residuals, labels)
 
     def statistics(self, context: LocalContext, logits: Any, labels: Any) -> Statistics:
-        axis, logits = context.axis(0, self.dim), widen(logits)
-        labels = _labels(labels, context.inputs[1], context.inputs[0].without(self.dim))
-        powers, top = shifted_exponentials(logits, [axis])
-        lse = tf.math.log(tf.reduce_sum(powers, axis)) + top
-        picked = _picked(logits, _own(labels, context, self.dim), axis)
+        axis = context.axis(0, self.dim)
+        logits = widen(logits)
+        logits_shape, labels_shape = context.inputs
+        labels = _arrange_labels(labels, labels_shape, logits_shape.without(self.dim))
+        exponentials, largest = shifted_exponentials(logits, [axis])
+        lse = tf.math.log(tf.reduce_sum(exponentials, axis)) + largest
+        local_labels = _to_local_labels(labels, context, self.dim)
+        label_logit = _logits_at_labels(logits, local_labels, axis)
         if self.smoothing:
+            # A partial sum over shards of the mean of all logits.
             mean = tf.reduce_sum(logits, axis) * (1 / context.global_size(self.dim))
-            picked = picked * (1 - self.smoothing) + mean * self.smoothing
-        return Statistics(exchanged=(lse, picked), residuals=(powers, top))
+            label_logit = label_logit * (1 - self.smoothing) + mean * self.smoothing
+        return Statistics(
+            exchanged=(lse, label_logit), residuals=(exponentials, largest)
+        )
 
     def local_sharded(
         self,
@@ -113,29 +119,37 @@ class CrossEntropy(OpWithStatistics):
         logits: Any,
         labels: Any,
     ) -> tuple[Any, ...]:
-        whole = log_sum_exp(gathered[0], [0]), tf.reduce_sum(gathered[1], 0)
-        return self._from(context, whole, residuals, labels)
+        lses, label_logits = gathered
+        lse = log_sum_exp(lses, [0])
+        label_logit = tf.reduce_sum(label_logits, 0)
+        return self._outputs(context, lse, label_logit, residuals, labels)
 
-    def _from(
-        self, context: LocalContext, statistics: Any, residuals: Any, labels: Any
+    def _outputs(
+        self,
+        context: LocalContext,
+        lse: Any,
+        label_logit: Any,
+        residuals: Any,
+        labels: Any,
     ) -> tuple[Any, ...]:
-        lse, picked = statistics
-        powers, top = residuals
-        lse = with_dependencies(
-            bounds_checks(context, self.dim, labels, "negative"), lse
-        )
-        loss = lse - picked
-        loss = loss + self.z_loss * tf.square(lse) if self.z_loss else loss
-        loss = _counted(
-            loss,
-            _labels(labels, context.inputs[1], context.outputs[0]),
-            context,
-            self.dim,
-        )
-        return loss, lse, powers * expand(tf.exp(top - lse), context.axis(0, self.dim))
+        """Returns loss, log-sum-exp and probabilities, from the global log-sum-exp and
+        label logit.
+        """
+        exponentials, largest = residuals
+        checks = bounds_checks(context, self.dim, labels, "negative")
+        lse = with_dependencies(checks, lse)
+        loss = lse - label_logit
+        if self.z_loss:
+            loss = loss + self.z_loss * tf.square(lse)
+        labels = _arrange_labels(labels, context.inputs[1], context.outputs[0])
+        loss = _mask_invalid(loss, labels, context, self.dim)
+        scale = expand(tf.exp(largest - lse), context.axis(0, self.dim))
+        return loss, lse, exponentials * scale
 
     def gradient(self, dys: Any, ys: Any, logits: Any, labels: Any) -> list[Any]:
-        (dloss, dlse, dp), (_, lse, p), dxs = dys, ys, []
+        dloss, dlse, dp = dys
+        _, lse, p = ys
+        dxs = []
         if dloss is not None:
             grad = CrossEntropyGrad(self.dim, self.z_loss, self.smoothing)
             dxs.append(apply(grad, dloss, p, labels, lse))
@@ -150,8 +164,9 @@ class CrossEntropy(OpWithStatistics):
 
 
 class CrossEntropyGrad(Op):
-    """The cotangent of the logits from those of the loss: pointwise, whatever
-    is cut.
+    """dloss [*batch], p [*batch, dim], labels and lse [*batch] -> dlogits [*batch, dim].
+
+    Pointwise, so it needs no communication however its inputs are sharded.
     """
 
     dim: str
@@ -177,57 +192,60 @@ class CrossEntropyGrad(Op):
         self, context: LocalContext, dloss: Any, p: Any, labels: Any, lse: Any
     ) -> tuple[Any, ...]:
         axis = context.axis(1, self.dim)
-        labels = _labels(labels, context.inputs[2], context.inputs[0])
-        dloss = _counted(dloss, labels, context, self.dim)
+        labels = _arrange_labels(labels, context.inputs[2], context.inputs[0])
+        dloss = _mask_invalid(dloss, labels, context, self.dim)
         scale = dloss * (1 + 2 * self.z_loss * lse) if self.z_loss else dloss
         dx = p * expand(scale, axis)
         if self.smoothing:
-            dx = dx - tf.expand_dims(
-                dloss * (self.smoothing / context.global_size(self.dim)), axis
-            )
+            share = self.smoothing / context.global_size(self.dim)
+            dx = dx - tf.expand_dims(dloss * share, axis)
             dloss = dloss * (1 - self.smoothing)
-        own = _own(labels, context, self.dim)
+        local_labels = _to_local_labels(labels, context, self.dim)
         if axis == len(p.shape) - 1:
-            return (_subtract_at(dx, own, dloss, context),)
-        hot = tf.one_hot(own, context.local_size(self.dim), axis=axis, dtype=dx.dtype)
-        return (dx - hot * tf.expand_dims(dloss, axis),)
+            return (_subtract_at(dx, local_labels, dloss, context),)
+        local_size = context.local_size(self.dim)
+        one_hot = tf.one_hot(local_labels, local_size, axis=axis, dtype=dx.dtype)
+        return (dx - one_hot * tf.expand_dims(dloss, axis),)
 
     def gradient(
         self, dz: Any, z: Any, dloss: Any, p: Any, labels: Any, lse: Any
     ) -> list[Any]:
         labels = transpose(labels, lse.shape)
-        counted = where(labels >= 0, dloss, 0.0)
+        is_valid = labels >= 0
+        valid_dloss = where(is_valid, dloss, 0.0)
         slope = add(multiply(lse, 2 * self.z_loss), 1.0)
         total = reduce_sum(multiply(dz, p), self.dim)
-        picked = gather_with_bounds(dz, labels, self.dim, "zeros")
+        at_label = gather_with_bounds(dz, labels, self.dim, "zeros")
         if self.smoothing:
-            mean = where(labels >= 0, reduce_mean(dz, self.dim), 0.0)
-            picked = add(
-                multiply(picked, 1 - self.smoothing), multiply(mean, self.smoothing)
-            )
-        by_dloss = subtract(where(labels >= 0, multiply(slope, total), 0.0), picked)
-        by_p = multiply(dz, multiply(counted, slope))
-        by_lse = multiply(multiply(counted, 2 * self.z_loss), total)
-        return [by_dloss, by_p, None, by_lse]
+            mean = where(is_valid, reduce_mean(dz, self.dim), 0.0)
+            at_label = multiply(at_label, 1 - self.smoothing)
+            at_label = add(at_label, multiply(mean, self.smoothing))
+        ddloss = subtract(where(is_valid, multiply(slope, total), 0.0), at_label)
+        dp = multiply(dz, multiply(valid_dloss, slope))
+        dlse = multiply(multiply(valid_dloss, 2 * self.z_loss), total)
+        return [ddloss, dp, None, dlse]
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[1].shape.size
 
 
 def _workspace(x: Spec, dim: str) -> tuple[Spec, ...]:
-    """Returns x in the type of statistics, or what finds labels if `dim` is not
-    last.
+    """Returns the temporary tensor of a local kernel: x widened, or the one-hot labels where
+    `dim` is not the last dimension; none otherwise.
     """
-    y = Spec(x.shape, accumulation_dtype(x.dtype))
-    return () if y.dtype == x.dtype and x.shape.names[-1] == dim else (y,)
+    temporary = Spec(x.shape, accumulation_dtype(x.dtype))
+    needs_none = temporary.dtype == x.dtype and x.shape.names[-1] == dim
+    return () if needs_none else (temporary,)
 
 
 def _check(logits: Spec, labels: Spec, dim: str) -> None:
-    """Refuses logits and labels that do not fit."""
+    """Checks that logits and integer labels fit. Raises ShapeError or DTypeError."""
     require_dim(logits.shape, dim)
     require_floating(logits, "cross_entropy")
     if not is_integer(labels.dtype):
-        raise DTypeError(f"labels are integers, rows of {dim!r}, not {labels.dtype}.")
+        raise DTypeError(
+            f"labels are integers, indices of {dim!r}, not {labels.dtype}."
+        )
     shape = logits.shape.without(dim)
     if set(labels.shape) != set(shape):
         raise ShapeError(
@@ -239,59 +257,59 @@ def _check(logits: Spec, labels: Spec, dim: str) -> None:
         )
 
 
-def _labels(labels: Any, have: Shape, want: Shape) -> Any:
-    return arrange(tf.cast(labels, tf.int32), have.names, want.names)
+def _arrange_labels(labels: Any, labels_shape: Shape, shape: Shape) -> Any:
+    """Returns labels as int32, with the dimensions in the order of `shape`."""
+    return arrange(tf.cast(labels, tf.int32), labels_shape.names, shape.names)
 
 
-def _own(labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns labels counted from the first row of a device."""
+def _to_local_labels(labels: Any, context: LocalContext, dim: str) -> Any:
+    """Returns labels relative to the start of the local shard of `dim`."""
     return labels - context.shard_offset(dim) if context.num_shards(dim) > 1 else labels
 
 
-def _picked(logits: Any, own: Any, axis: int) -> Any:
-    """Returns the logit of each label, counted from the first row here; 0 where it is
-    not here.
-    """
+def _logits_at_labels(logits: Any, local_labels: Any, axis: int) -> Any:
+    """Returns the logit of each label; 0 where the label lies in another shard."""
     size = logits.shape[axis]
     if axis == len(logits.shape) - 1:
-        mine = (own >= 0) & (own < size)
-        picked = widen(tf.gather(logits, tf.where(mine, own, 0), batch_dims=axis))
-        return tf.where(mine, picked, tf.zeros([], picked.dtype))
-    hot = tf.one_hot(own, size, True, False, axis, tf.bool)
-    return tf.reduce_sum(
-        tf.where(hot, widen(logits), tf.zeros([], widen(logits).dtype)), axis
-    )
+        is_local = (local_labels >= 0) & (local_labels < size)
+        indices = tf.where(is_local, local_labels, 0)
+        values = widen(tf.gather(logits, indices, batch_dims=axis))
+        return tf.where(is_local, values, tf.zeros([], values.dtype))
+    one_hot = tf.one_hot(local_labels, size, True, False, axis, tf.bool)
+    logits = widen(logits)
+    return tf.reduce_sum(tf.where(one_hot, logits, tf.zeros([], logits.dtype)), axis)
 
 
-def _counted(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
-    """Returns the loss, or its cotangent, 0 where the label is negative; under XLA,
-    which does not refuse labels, NaN where there is no such class."""
+def _mask_invalid(loss: Any, labels: Any, context: LocalContext, dim: str) -> Any:
+    """Returns the loss, or its cotangent, with 0 where the label is negative. Under XLA,
+    which cannot refuse labels, it is NaN where the label is too large.
+    """
     loss = tf.where(labels < 0, tf.zeros([], loss.dtype), loss)
     if not context.compiled:
         return loss
-    return tf.where(
-        labels < context.global_size(dim), loss, tf.constant(math.nan, loss.dtype)
-    )
+    in_range = labels < context.global_size(dim)
+    return tf.where(in_range, loss, tf.constant(math.nan, loss.dtype))
 
 
-def _subtract_at(x: Any, own: Any, amount: Any, context: LocalContext) -> Any:
-    """Subtracts amount[rows] from x[rows, size] at own[rows], where that is one of the
-    columns.
+def _subtract_at(x: Any, local_labels: Any, amount: Any, context: LocalContext) -> Any:
+    """Returns x[*batch, size] less amount[*batch] at the labels [*batch]; nothing is
+    subtracted where the label lies in another shard.
     """
-    *_, size = x.shape
-    mine = (own >= 0) & (own < size)
-    rows = own.shape.num_elements()
-    column = reshape(tf.where(mine, own, 0), [rows])
-    amount = reshape(tf.where(mine, amount, tf.zeros([], amount.dtype)), [rows])
-    place, x = (
-        tf.stack([tf.range(rows, dtype=column.dtype), column], 1),
-        reshape(x, [rows, size]),
-    )
-    if context.compiled:  # XLA does not know the other
-        y = tf.tensor_scatter_nd_sub(x, place, amount)
-    else:  # in place where nobody else holds x, which the other copies
-        y = tf.raw_ops.ScatterNdNonAliasingAdd(input=x, indices=place, updates=-amount)
-    return reshape(y, own.shape + [size])
+    size = x.shape[-1]
+    batch_size = local_labels.shape.num_elements()
+    is_local = (local_labels >= 0) & (local_labels < size)
+    columns = reshape(tf.where(is_local, local_labels, 0), [batch_size])
+    amount = tf.where(is_local, amount, tf.zeros([], amount.dtype))
+    amount = reshape(amount, [batch_size])
+    indices = tf.stack([tf.range(batch_size, dtype=columns.dtype), columns], 1)
+    x = reshape(x, [batch_size, size])
+    if context.compiled:  # XLA lacks ScatterNdNonAliasingAdd
+        y = tf.tensor_scatter_nd_sub(x, indices, amount)
+    else:  # in place where x is not used again; tensor_scatter_nd_sub copies
+        y = tf.raw_ops.ScatterNdNonAliasingAdd(
+            input=x, indices=indices, updates=-amount
+        )
+    return reshape(y, local_labels.shape + [size])
 
 
 def cross_entropy(
@@ -303,18 +321,17 @@ def cross_entropy(
 ) -> Tensor:
     """Returns the negative log-likelihood of labels: the logits' shape without `dim`.
 
-    A negative label counts for nothing: loss 0, gradient 0. One that is too large is
-    refused when the program runs, as by `gather`; under XLA loss and gradient are NaN
-    there.
+    A negative label is ignored: loss 0, gradient 0. One that is too large is refused when
+    the program runs, as by `gather`; under XLA its loss and gradient are NaN.
 
     Args:
       logits: floats; half floats are computed in, and give, float32.
-      labels: integers, rows of `dim`, with all other dimensions of the logits; or
-        floats, the wanted probabilities, which have `dim` too.
+      labels: integers, indices of `dim`, with all other dimensions of the logits; or
+        floats, the target probabilities, which have `dim` too.
       dim: the name of the classes.
       z_loss: adds z_loss * logsumexp(logits)**2, which keeps logits from drifting.
-      label_smoothing: the share of the wanted probability that all classes have alike
-        (Szegedy et al., 2016, arXiv 1512.00567, section 7).
+      label_smoothing: the share of the target probability that is distributed evenly over
+        all classes (Szegedy et al., 2016, arXiv 1512.00567, section 7).
 
     Raises:
       ShapeError: logits lack `dim`, or labels do not have all other dimensions.
@@ -332,14 +349,17 @@ def cross_entropy(
         )
     if is_floating(labels.dtype):
         return _soft_cross_entropy(logits, labels, dim, z_loss, label_smoothing)
-    return apply_all(
-        CrossEntropy(dim, float(z_loss), float(label_smoothing)), logits, labels
-    )[0]
+    op = CrossEntropy(dim, float(z_loss), float(label_smoothing))
+    loss, _, _ = apply_all(op, logits, labels)
+    return loss
 
 
 def _soft_cross_entropy(
     logits: Tensor, targets: Tensor, dim: str, z_loss: float, smoothing: float
 ) -> Tensor:
+    """Returns the cross entropy with target probabilities, which have the dimensions of the
+    logits.
+    """
     require_floating(logits.spec, "cross_entropy")
     if set(targets.shape) != set(logits.shape):
         raise ShapeError(
@@ -350,13 +370,13 @@ def _soft_cross_entropy(
                 f'"{dim}" are integers.',
             )
         )
-    logits, targets = (
-        cast(x, accumulation_dtype(logits.dtype)) for x in (logits, targets)
-    )
+    dtype = accumulation_dtype(logits.dtype)
+    logits = cast(logits, dtype)
+    targets = cast(targets, dtype)
     total = reduce_sum(targets, dim)
     if smoothing:
-        alike = multiply(total, smoothing / logits.shape[dim])
-        targets = add(multiply(targets, 1 - smoothing), alike)
+        uniform = multiply(total, smoothing / logits.shape[dim])
+        targets = add(multiply(targets, 1 - smoothing), uniform)
     lse = reduce_logsumexp(logits, dim)
     loss = subtract(multiply(lse, total), reduce_sum(multiply(targets, logits), dim))
     return add(loss, multiply(square(lse), z_loss)) if z_loss else loss

@@ -1,12 +1,12 @@
-"""The cores of layer norm and of RMS norm: no scale, no bias.
+"""Layer norm and RMS norm without scale and bias.
 
     y = (x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon)          normalize_layer
     y = x / sqrt(mean(x**2) + epsilon)                                  normalize_rms
 
-Where the dimension is sharded, shards exchange their means and their mean squared
-distances from them, which give those of the whole without cancellation (Chan, Golub,
-LeVeque). The op keeps 1/std for its gradient, which needs y and 1/std, but not x. Half
-floats: statistics in float32.
+Where the dimension is sharded, shards exchange their means and their variances, which give
+the global ones without cancellation (Chan, Golub and LeVeque, "Algorithms for computing the
+sample variance", 1983). The second output, 1/std, is for the gradient, which needs y and
+1/std, but not x. Statistics of half floats are in float32.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.reductions.reduce import reduce_mean, reduce_sum
 
 
-class _Along(OpWithStatistics):
-    """What the two ops have in common: means along `dim`, of two things if `center`,
-    else of one.
+class _NormalizeBase(OpWithStatistics):
+    """Base of the two ops: shards exchange two statistics without `dim` if `center`, else
+    one.
     """
 
     dim: str
@@ -49,14 +49,14 @@ class _Along(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        mean = Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype))
-        return (mean, mean) if self.center else (mean,)
+        statistic = Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype))
+        return (statistic, statistic) if self.center else (statistic,)
 
 
-class Normalize(_Along):
-    """x, less its mean if `center`, over its standard deviation along `dim`; and 1/std.
+class Normalize(_NormalizeBase):
+    """(x - mean) / std along `dim`, and 1/std, which the gradient reads.
 
-    The second output is there for the gradient.
+    The mean is 0 if not `center`, and std is sqrt(variance + epsilon).
     """
 
     epsilon: float
@@ -79,61 +79,63 @@ class Normalize(_Along):
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         statistics = self.statistics(context, x)
-        return self._scaled(
-            context, statistics.residuals[0], statistics.exchanged[-1], x
-        )
+        centered = statistics.residuals[0]
+        variance = statistics.exchanged[-1]
+        return self._scale(context, centered, variance, x)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        x, axis = widen(x), context.axis(0, self.dim)
+        x = widen(x)
+        axis = context.axis(0, self.dim)
         if not self.center:
-            return Statistics(exchanged=(_mean(tf.square(x), axis),), residuals=(x,))
+            mean_square = _mean(tf.square(x), axis)
+            return Statistics(exchanged=(mean_square,), residuals=(x,))
         mean = _mean(x, axis)
-        x = x - mean
-        variance = _mean(tf.square(x), axis)
-        return Statistics(exchanged=(mean, variance), residuals=(x, mean))
+        centered = x - mean
+        variance = _mean(tf.square(centered), axis)
+        return Statistics(exchanged=(mean, variance), residuals=(centered, mean))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         if not self.center:
-            return self._scaled(
-                context, residuals[0], tf.reduce_mean(gathered[0], 0), x
-            )
-        y, mean = residuals
+            mean_square = tf.reduce_mean(gathered[0], 0)
+            return self._scale(context, residuals[0], mean_square, x)
+        centered, mean = residuals
         means, variances = gathered
-        whole = tf.reduce_mean(means, 0)
-        y = y + (mean - whole)
-        variance = tf.reduce_mean(variances + tf.square(means - whole), 0)
-        return self._scaled(context, y, variance, x)
+        global_mean = tf.reduce_mean(means, 0)
+        centered = centered + (mean - global_mean)
+        variance = tf.reduce_mean(variances + tf.square(means - global_mean), 0)
+        return self._scale(context, centered, variance, x)
 
-    def _scaled(
-        self, context: LocalContext, y: Any, variance: Any, x: Any
+    def _scale(
+        self, context: LocalContext, centered: Any, variance: Any, x: Any
     ) -> tuple[Any, ...]:
-        inverse = tf.math.rsqrt(variance + self.epsilon)
-        return tf.cast(y * inverse, x.dtype), squeeze(
-            inverse, context.axis(0, self.dim)
-        )
+        """Returns centered / std in the data type of x, and 1/std."""
+        inverse_std = tf.math.rsqrt(variance + self.epsilon)
+        y = tf.cast(centered * inverse_std, x.dtype)
+        return y, squeeze(inverse_std, context.axis(0, self.dim))
 
     def gradient(self, dys: Any, ys: Any, x: Any) -> list[Any]:
-        (dy, dinverse), (y, inverse) = dys, ys
-        dx = (
-            None
-            if dy is None
-            else apply(NormalizeGrad(self.dim, self.center), dy, y, inverse)
-        )
+        dy, dinverse = dys
+        y, inverse_std = ys
+        dx_terms = []
+        if dy is not None:
+            grad = NormalizeGrad(self.dim, self.center)
+            dx_terms.append(apply(grad, dy, y, inverse_std))
         if dinverse is not None:  # only in gradients of gradients
-            by_y = multiply(
-                multiply(dinverse, multiply(inverse, inverse)), -1 / x.shape[self.dim]
-            )
-            more = cast(multiply(cast(y, inverse.dtype), by_y), x.dtype)
-            dx = more if dx is None else add(dx, more)
-        return [dx]
+            slope = multiply(dinverse, multiply(inverse_std, inverse_std))
+            slope = multiply(slope, -1 / x.shape[self.dim])
+            dx = multiply(cast(y, inverse_std.dtype), slope)
+            dx_terms.append(cast(dx, x.dtype))
+        if not dx_terms:
+            return [None]
+        return [add(*dx_terms) if len(dx_terms) > 1 else dx_terms[0]]
 
     def flops(self, *xs: Spec) -> int:
         return 6 * xs[0].shape.size
 
 
-class NormalizeGrad(_Along):
+class NormalizeGrad(_NormalizeBase):
     """(dy - mean(dy) - y * mean(dy * y)) / std; without mean(dy) if not `center`."""
 
     samples = (
@@ -150,15 +152,19 @@ class NormalizeGrad(_Along):
         self, context: LocalContext, dy: Any, y: Any, inverse: Any
     ) -> tuple[Any, ...]:
         statistics = self.statistics(context, dy, y, inverse)
-        return self._from(context, *statistics, inverse, dy)
+        return self._dx(
+            context, statistics.exchanged, statistics.residuals, inverse, dy
+        )
 
     def statistics(
         self, context: LocalContext, dy: Any, y: Any, inverse: Any
     ) -> Statistics:
-        dy, y, axis = widen(dy), widen(y), context.axis(0, self.dim)
-        along = _mean(dy * y, axis)
-        exchanged = (_mean(dy, axis), along) if self.center else (along,)
-        return Statistics(exchanged, residuals=(dy, y))
+        dy = widen(dy)
+        y = widen(y)
+        axis = context.axis(0, self.dim)
+        mean_dy_y = _mean(dy * y, axis)
+        means = (_mean(dy, axis), mean_dy_y) if self.center else (mean_dy_y,)
+        return Statistics(exchanged=means, residuals=(dy, y))
 
     def local_sharded(
         self,
@@ -170,27 +176,30 @@ class NormalizeGrad(_Along):
         inverse: Any,
     ) -> tuple[Any, ...]:
         means = tuple(tf.reduce_mean(t, 0) for t in gathered)
-        return self._from(context, means, residuals, inverse, dy)
+        return self._dx(context, means, residuals, inverse, dy)
 
-    def _from(
+    def _dx(
         self, context: LocalContext, means: Any, residuals: Any, inverse: Any, like: Any
     ) -> tuple[Any, ...]:
+        """Returns dx, in the data type of `like`, from the global means of dy and dy * y."""
         dy, y = residuals
-        away = y * means[-1]
-        away = away + means[0] if self.center else away
+        projection = y * means[-1]
+        if self.center:
+            projection = projection + means[0]
         inverse = expand(inverse, context.axis(0, self.dim))
-        return (tf.cast((dy - away) * inverse, like.dtype),)
+        return (tf.cast((dy - projection) * inverse, like.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any, inverse: Any) -> list[Any]:
-        dtype, wide = dy.dtype, inverse.dtype
-        by_dy = apply(self, dz, y, inverse)
-        dz, z, dy, y = (cast(t, wide) for t in (dz, z, dy, y))
+        dtype = dy.dtype
+        dy_gradient = apply(self, dz, y, inverse)
+        dz, z, dy, y = (cast(t, inverse.dtype) for t in (dz, z, dy, y))
         cross = add(
             multiply(dz, reduce_mean(multiply(dy, y), self.dim)),
             multiply(dy, reduce_mean(multiply(dz, y), self.dim)),
         )
-        by_y = cast(negative(multiply(cross, inverse)), dtype)
-        return [by_dy, by_y, divide(reduce_sum(multiply(dz, z), self.dim), inverse)]
+        y_gradient = cast(negative(multiply(cross, inverse)), dtype)
+        total = reduce_sum(multiply(dz, z), self.dim)
+        return [dy_gradient, y_gradient, divide(total, inverse)]
 
     def flops(self, *xs: Spec) -> int:
         return 7 * xs[0].shape.size
@@ -201,7 +210,7 @@ def _mean(x: Any, axis: int) -> Any:
 
 
 def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x with mean 0 and variance 1 along `dim`, the kernel of layer norm.
+    """Returns x with mean 0 and variance 1 along `dim`: layer norm without scale and bias.
 
     Args:
       x: floats.
@@ -218,7 +227,7 @@ def normalize_layer(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
 
 
 def normalize_rms(x: Tensor, dim: str, epsilon: float = 1e-6) -> Tensor:
-    """Returns x over its root mean square along `dim`. Raises what `normalize_layer`
+    """Returns x divided by its root mean square along `dim`. Raises what `normalize_layer`
     does.
     """
     x, dim = tensor_along(x, dim)

@@ -1,8 +1,8 @@
-"""Softmax and log-softmax: one fused kernel where the dimension is whole.
+"""Softmax and log-softmax: one fused kernel where the dimension is not sharded.
 
-Where it is sharded, each shard exchanges its largest element and its sum of
-exponentials, two numbers a row, and keeps its exponentials, so that each element is
-exponentiated once:
+Where it is sharded, shards exchange their maximum and their sum of exponentials, two
+numbers for each element of the other dimensions, and keep their exponentials as
+residuals, so that each element is exponentiated once:
 
     m, s = max(x), sum(exp(x - m))            of each shard
     M, S = max(m), sum(s * exp(m - M))        over the shards
@@ -51,13 +51,13 @@ _GRAD_SAMPLES = (
 )
 
 
-class _Along(OpWithStatistics):
-    """Shapes of the four ops: all inputs are alike, and shards of `dim` exchange
-    statistics.
+class _SoftmaxBase(OpWithStatistics):
+    """Base of the four ops: all inputs have the shape of the output, and shards of `dim`
+    exchange statistics without `dim`.
     """
 
     dim: str
-    numbers: ClassVar[int] = 1  # of each row, that a shard exchanges
+    num_statistics: ClassVar[int] = 1
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
         require_dim(xs[0].shape, self.dim)
@@ -68,45 +68,45 @@ class _Along(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        return (
-            Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype)),
-        ) * self.numbers
+        x = xs[0]
+        statistic = Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype))
+        return (statistic,) * self.num_statistics
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size
 
 
-class Softmax(_Along):
+class Softmax(_SoftmaxBase):
     """exp(x) / sum(exp(x)) along `dim`."""
 
     dim: str
 
     samples = _SAMPLES
-    numbers = 2
+    num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.cast(_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        below, top = _below(widen(x), axis)
-        exponentials = tf.exp(below)
+        shifted, largest = _subtract_max(widen(x), axis)
+        exponentials = tf.exp(shifted)
         total = tf.reduce_sum(exponentials, axis, keepdims=True)
-        return Statistics(exchanged=(top, total), residuals=(exponentials, top))
+        return Statistics(exchanged=(largest, total), residuals=(exponentials, largest))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
-        exponentials, top = residuals
-        highest, total = _over_shards(*gathered)
-        y = exponentials * (tf.exp(top - highest) / total)
+        exponentials, largest = residuals
+        global_max, total = _combine_shards(*gathered)
+        y = exponentials * (tf.exp(largest - global_max) / total)
         return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [apply(SoftmaxGrad(self.dim), dy, y)]
 
 
-class SoftmaxGrad(_Along):
+class SoftmaxGrad(_SoftmaxBase):
     """(dy - sum(dy * y)) * y."""
 
     dim: str
@@ -114,7 +114,7 @@ class SoftmaxGrad(_Along):
     samples = _GRAD_SAMPLES
 
     def local(self, context: LocalContext, dy: Any, y: Any) -> tuple[Any, ...]:
-        return self._from(self._total(context, dy, y), dy, y)
+        return self._dx(self._total(context, dy, y), dy, y)
 
     def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
         return Statistics(exchanged=(self._total(context, dy, y),))
@@ -122,53 +122,57 @@ class SoftmaxGrad(_Along):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> tuple[Any, ...]:
-        return self._from(tf.reduce_sum(gathered[0], 0), dy, y)
+        return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any, y: Any) -> Any:
         return tf.reduce_sum(
             widen(dy) * widen(y), context.axis(0, self.dim), keepdims=True
         )
 
-    def _from(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
-        return (tf.cast((widen(dy) - total) * widen(y), dy.dtype),)
+    def _dx(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
+        dx = (widen(dy) - total) * widen(y)
+        return (tf.cast(dx, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
-        by_y = add(
-            multiply(dz, subtract(dy, reduce_sum(multiply(dy, y), self.dim))),
-            negative(multiply(dy, reduce_sum(multiply(dz, y), self.dim))),
+        mean_dy = reduce_sum(multiply(dy, y), self.dim)
+        mean_dz = reduce_sum(multiply(dz, y), self.dim)
+        y_gradient = add(
+            multiply(dz, subtract(dy, mean_dy)),
+            negative(multiply(dy, mean_dz)),
         )
-        return [apply(self, dz, y), by_y]
+        return [apply(self, dz, y), y_gradient]
 
 
-class LogSoftmax(_Along):
+class LogSoftmax(_SoftmaxBase):
     """x - log(sum(exp(x))) along `dim`."""
 
     dim: str
 
     samples = _SAMPLES
-    numbers = 2
+    num_statistics = 2
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.cast(_log_softmax(widen(x), context.axis(0, self.dim)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
         axis = context.axis(0, self.dim)
-        below, top = _below(widen(x), axis)
-        total = tf.reduce_sum(tf.exp(below), axis, keepdims=True)
-        return Statistics(exchanged=(top, total), residuals=(below, top))
+        shifted, largest = _subtract_max(widen(x), axis)
+        total = tf.reduce_sum(tf.exp(shifted), axis, keepdims=True)
+        return Statistics(exchanged=(largest, total), residuals=(shifted, largest))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
-        below, top = residuals
-        highest, total = _over_shards(*gathered)
-        return (tf.cast(below + ((top - highest) - tf.math.log(total)), x.dtype),)
+        shifted, largest = residuals
+        global_max, total = _combine_shards(*gathered)
+        y = shifted + ((largest - global_max) - tf.math.log(total))
+        return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [apply(LogSoftmaxGrad(self.dim), dy, y)]
 
 
-class LogSoftmaxGrad(_Along):
+class LogSoftmaxGrad(_SoftmaxBase):
     """dy - exp(y) * sum(dy)."""
 
     dim: str
@@ -176,7 +180,7 @@ class LogSoftmaxGrad(_Along):
     samples = _GRAD_SAMPLES
 
     def local(self, context: LocalContext, dy: Any, y: Any) -> tuple[Any, ...]:
-        return self._from(self._total(context, dy), dy, y)
+        return self._dx(self._total(context, dy), dy, y)
 
     def statistics(self, context: LocalContext, dy: Any, y: Any) -> Statistics:
         return Statistics(exchanged=(self._total(context, dy),))
@@ -184,56 +188,58 @@ class LogSoftmaxGrad(_Along):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, y: Any
     ) -> tuple[Any, ...]:
-        return self._from(tf.reduce_sum(gathered[0], 0), dy, y)
+        return self._dx(tf.reduce_sum(gathered[0], 0), dy, y)
 
     def _total(self, context: LocalContext, dy: Any) -> Any:
         return tf.reduce_sum(widen(dy), context.axis(0, self.dim), keepdims=True)
 
-    def _from(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
-        return (tf.cast(widen(dy) - tf.exp(widen(y)) * total, dy.dtype),)
+    def _dx(self, total: Any, dy: Any, y: Any) -> tuple[Any, ...]:
+        dx = widen(dy) - tf.exp(widen(y)) * total
+        return (tf.cast(dx, dy.dtype),)
 
     def gradient(self, dz: Any, z: Any, dy: Any, y: Any) -> list[Any]:
         weighted = multiply(dz, exp(y))
-        by_dy = subtract(dz, reduce_sum(weighted, self.dim))
-        return [by_dy, negative(multiply(weighted, reduce_sum(dy, self.dim)))]
+        dy_gradient = subtract(dz, reduce_sum(weighted, self.dim))
+        y_gradient = negative(multiply(weighted, reduce_sum(dy, self.dim)))
+        return [dy_gradient, y_gradient]
 
 
-def _below(x: Any, axis: int) -> tuple[Any, Any]:
-    """Returns how far x is below its largest, and the largest; finite where all are
-    -inf.
+def _subtract_max(x: Any, axis: int) -> tuple[Any, Any]:
+    """Returns x - max and max, the maximum along `axis` with size 1 there; finite where all
+    elements are -inf.
     """
-    top = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
-    return x - top, top
+    largest = tf.maximum(tf.reduce_max(x, axis, keepdims=True), x.dtype.min)
+    return x - largest, largest
 
 
-def _over_shards(tops: Any, totals: Any) -> tuple[Any, Any]:
-    """Returns the largest of all, and the sum of exponentials below it, from those of
-    shards: [shards, ...].
+def _combine_shards(maxima: Any, totals: Any) -> tuple[Any, Any]:
+    """Returns the global maximum, and the global sum of exponentials of x - maximum, from
+    those of the shards, [shards, ...].
     """
-    highest = tf.reduce_max(tops, 0)
-    return highest, tf.reduce_sum(totals * tf.exp(tops - highest), 0)
+    global_max = tf.reduce_max(maxima, 0)
+    total = tf.reduce_sum(totals * tf.exp(maxima - global_max), 0)
+    return global_max, total
 
 
 def _softmax(x: Any, axis: int) -> Any:
-    if (
-        x.shape[axis] == 1
-    ):  # exactly 1, which kernels may miss by a bit, so that ties stay ties
-        return x * tf.constant(0.0, x.dtype) + tf.constant(
-            1.0, x.dtype
-        )  # nan stays nan
-    if axis == len(x.shape) - 1:
-        if len(x.shape) <= 5:  # more of them TensorFlow refuses, where it has oneDNN
-            return tf.nn.softmax(x)
+    if x.shape[axis] == 1:
+        # Exactly 1, and NaN for NaN. Kernels may miss 1 by a bit, which would break ties.
+        return x * tf.constant(0.0, x.dtype) + tf.constant(1.0, x.dtype)
+    if axis != len(x.shape) - 1:  # tf.nn.softmax would transpose twice
+        shifted, _ = _subtract_max(x, axis)
+        exponentials = tf.exp(shifted)
+        return exponentials / tf.reduce_sum(exponentials, axis, keepdims=True)
+    if len(x.shape) > 5:  # TensorFlow with oneDNN refuses more than 5 dimensions
         return tf.reshape(tf.nn.softmax(tf.reshape(x, [-1, x.shape[-1]])), x.shape)
-    e = tf.exp(_below(x, axis)[0])  # tf.nn.softmax would transpose twice
-    return e / tf.reduce_sum(e, axis, keepdims=True)
+    return tf.nn.softmax(x)
 
 
 def _log_softmax(x: Any, axis: int) -> Any:
     if axis == len(x.shape) - 1:
         return tf.nn.log_softmax(x)
-    below, _ = _below(x, axis)
-    return below - tf.math.log(tf.reduce_sum(tf.exp(below), axis, keepdims=True))
+    shifted, _ = _subtract_max(x, axis)
+    total = tf.reduce_sum(tf.exp(shifted), axis, keepdims=True)
+    return shifted - tf.math.log(total)
 
 
 def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
@@ -242,9 +248,9 @@ def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
     Args:
       x: the logits.
       dim: along which the probabilities sum to 1.
-      extra_logit: one more element of each sum, a number or a tensor of some other
-        names of x: the probabilities then sum to less than 1, and attention may attend
-          to nothing.
+      extra_logit: an additional element of each sum, a number or a tensor whose names
+        are other names of x: the probabilities then sum to less than 1, so attention may
+        attend to nothing.
 
     Raises:
       ShapeError: x lacks `dim`, or the extra logit has it.
@@ -253,8 +259,8 @@ def softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
     x, dim = tensor_along(x, dim)
     if extra_logit is None:
         return apply(Softmax(dim), x)
-    below, total = _with_extra(x, dim, extra_logit)
-    return cast(divide(exp(below), total), x.dtype)
+    shifted, total = _with_extra_logit(x, dim, extra_logit)
+    return cast(divide(exp(shifted), total), x.dtype)
 
 
 def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
@@ -264,19 +270,21 @@ def log_softmax(x: Tensor, dim: str, extra_logit: Any = None) -> Tensor:
     x, dim = tensor_along(x, dim)
     if extra_logit is None:
         return apply(LogSoftmax(dim), x)
-    below, total = _with_extra(x, dim, extra_logit)
-    return cast(subtract(below, log(total)), x.dtype)
+    shifted, total = _with_extra_logit(x, dim, extra_logit)
+    return cast(subtract(shifted, log(total)), x.dtype)
 
 
-def _with_extra(x: Tensor, dim: str, extra: Any) -> tuple[Tensor, Tensor]:
-    """Returns how far x is below the largest logit of its row, and the row's sum of
-    exponentials.
+def _with_extra_logit(x: Tensor, dim: str, extra_logit: Any) -> tuple[Tensor, Tensor]:
+    """Returns x - max and the sum of exponentials of that along `dim`, both with the extra
+    logit counted.
     """
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")
-    check_extra_logit(x.shape.without(dim), extra)
+    check_extra_logit(x.shape.without(dim), extra_logit)
     x = cast(x, accumulation_dtype(x.dtype))
-    extra = extra if is_scalar(extra) else cast(extra, x.dtype)
-    top = stop_gradient(maximum(reduce_max(x, dim), extra))
-    below = subtract(x, top)
-    return below, add(reduce_sum(exp(below), dim), exp(subtract(extra, top)))
+    if not is_scalar(extra_logit):
+        extra_logit = cast(extra_logit, x.dtype)
+    largest = stop_gradient(maximum(reduce_max(x, dim), extra_logit))
+    shifted = subtract(x, largest)
+    total = reduce_sum(exp(shifted), dim)
+    return shifted, add(total, exp(subtract(extra_logit, largest)))

@@ -1,4 +1,4 @@
-"""Broadcasting, the transpose of a sum: a tensor repeated along more dimensions."""
+"""Broadcasting, the transpose of a sum: a tensor repeated along new dimensions."""
 
 from __future__ import annotations
 
@@ -44,12 +44,8 @@ class Broadcast(Op):
         return (Spec(self.shape, x.dtype),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        return (
-            tf.broadcast_to(
-                align(x, context.inputs[0], context.outputs[0]),
-                context.outputs[0].sizes,
-            ),
-        )
+        out = context.outputs[0]
+        return (tf.broadcast_to(align(x, context.inputs[0], out), out.sizes),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [sum_to_shape(dy, x)]
@@ -63,6 +59,6 @@ def broadcast(x: Any, shape: ShapeLike) -> Tensor:
     """
     x = as_tensor("x", x)
     shape = Shape(shape)
-    return (
-        x if isinstance(x, Tensor) and x.shape == shape else apply(Broadcast(shape), x)
-    )
+    if isinstance(x, Tensor) and x.shape == shape:
+        return x
+    return apply(Broadcast(shape), x)

@@ -1,6 +1,7 @@
 """The log-sum-exp over named dimensions.
 
-Each shard sends its own to the others, one number for each of the sums.
+Where a dimension is sharded, shards exchange their local log-sum-exps, one number for each
+element of the result.
 """
 
 from __future__ import annotations
@@ -68,46 +69,48 @@ class LogSumExp(OpWithStatistics):
         return (Spec(x.shape.without(*self.dims), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
-        return (tf.cast(self._of(context, x), x.dtype),)
+        return (tf.cast(self._local_logsumexp(context, x), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        return Statistics(exchanged=(self._of(context, x),))
+        return Statistics(exchanged=(self._local_logsumexp(context, x),))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
         return (tf.cast(log_sum_exp(gathered[0], [0]), x.dtype),)
 
-    def _of(self, context: LocalContext, x: Any) -> Any:
-        return log_sum_exp(widen(x), [context.axis(0, d) for d in self.dims])
+    def _local_logsumexp(self, context: LocalContext, x: Any) -> Any:
+        axes = [context.axis(0, d) for d in self.dims]
+        return log_sum_exp(widen(x), axes)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
-        finite = maximum(
-            y, tf.as_dtype(x.dtype).min
-        )  # a row of nothing but -inf has gradient 0
-        return [multiply(exp(subtract(x, finite)), dy)]
+        # Finite, so that sums of nothing but -inf have the gradient 0.
+        finite_y = maximum(y, tf.as_dtype(x.dtype).min)
+        return [multiply(exp(subtract(x, finite_y)), dy)]
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size
 
 
 def log_sum_exp(x: Any, axes: list[int]) -> Any:
-    """Returns the log-sum-exp of a TensorFlow tensor; infinities give infinities, not
-    NaN.
+    """Returns the log-sum-exp of a TensorFlow tensor over axes; infinities give infinities,
+    not NaN.
     """
-    powers, top = shifted_exponentials(x, axes)
-    return tf.math.log(tf.reduce_sum(powers, axes)) + top
+    exponentials, largest = shifted_exponentials(x, axes)
+    return tf.math.log(tf.reduce_sum(exponentials, axes)) + largest
 
 
 def shifted_exponentials(x: Any, axes: list[int]) -> tuple[Any, Any]:
-    """Returns exp(x - top) and top, the largest along axes, but finite, without these
-    axes.
+    """Returns exp(x - max), and the maximum along axes without these axes, clipped to
+    finite numbers.
     """
-    top = tf.reduce_max(x, axes, keepdims=True)
-    top = tf.raw_ops.ClipByValue(
-        t=top, clip_value_min=top.dtype.min, clip_value_max=top.dtype.max
+    largest = tf.reduce_max(x, axes, keepdims=True)
+    largest = tf.raw_ops.ClipByValue(
+        t=largest,
+        clip_value_min=largest.dtype.min,
+        clip_value_max=largest.dtype.max,
     )
-    return tf.exp(x - top), tf.squeeze(top, axes)
+    return tf.exp(x - largest), tf.squeeze(largest, axes)
 
 
 def reduce_logsumexp(
@@ -118,9 +121,8 @@ def reduce_logsumexp(
     Args:
       x: floats.
       dims: the names to sum over.
-      extra_logit: what counts as one more element of each sum: a number, or a tensor of
-        some of the names that stay, such as one number for each of an attention's
-        heads.
+      extra_logit: an additional element of each sum: a number, or a tensor whose names
+        are names of the result, such as one number for each attention head.
 
     Raises:
       ShapeError: x lacks a name of `dims` or of `extra_logit`, or both of these have
@@ -128,29 +130,30 @@ def reduce_logsumexp(
     """
     x = as_tensor("x", x)
     names = names_or_all(x, dims)
-    # Its gradient is exp(x - y), for which a y in half floats is too coarse.
-    y = cast(apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype))), x.dtype)
+    # The gradient is exp(x - y), which needs y more precise than half floats.
+    y = apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype)))
+    y = cast(y, x.dtype)
     if extra_logit is None:
         return y
     check_extra_logit(y.shape, extra_logit)
     return logaddexp(y, extra_logit)
 
 
-def check_extra_logit(rows: Shape, extra_logit: Any) -> None:
-    """Refuses an extra logit that has names besides those of the rows. Raises
+def check_extra_logit(sums: Shape, extra_logit: Any) -> None:
+    """Checks that an extra logit has no names besides those of the sums. Raises
     ShapeError.
     """
-    if not is_scalar(extra_logit):
-        extra_logit = as_tensor("extra_logit", extra_logit)
-    names = () if is_scalar(extra_logit) else extra_logit.shape.names
-    wrong = [n for n in names if n not in rows]
-    if wrong:
+    if is_scalar(extra_logit):
+        return
+    shape = as_tensor("extra_logit", extra_logit).shape
+    unknown = [n for n in shape.names if n not in sums]
+    if unknown:
         raise ShapeError(
             explain_error(
-                f'the extra logit has the dimension "{wrong[0]}", which is summed or '
-                "not there.",
-                extra_logit=repr(extra_logit.shape),
-                sums=repr(rows),
-                way_out="Give it names of the sums alone.",
+                f'the extra logit has the dimension "{unknown[0]}", which is summed or '
+                "absent.",
+                extra_logit=repr(shape),
+                sums=repr(sums),
+                way_out="Give it only names of the sums.",
             )
         )

@@ -3,8 +3,8 @@
     mtf.reduce_prod(x, "length")
     mtf.reduce_std(x, "batch;length")           # divides by the number of elements
 
-A product is no sum of partial results: each slice tells the others its own, one number
-a row.
+A product is no partial sum: where the dimension is sharded, shards exchange their local
+products, one number for each element of the result.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from meshtf.ops.reductions.reduce import reduce_mean
 
 
 class Prod(OpWithStatistics):
-    """The product over `dim`."""
+    """The product over `dim`: x[*rest, dim] -> [*rest]."""
 
     dim: str
 
@@ -49,11 +49,10 @@ class Prod(OpWithStatistics):
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if x.dtype == "bool" or is_complex(x.dtype):
-            way_out = (
-                "Use mtf.reduce_all."
-                if x.dtype == "bool"
-                else "Multiply what mtf.unstack returns, or add up logarithms."
-            )
+            if x.dtype == "bool":
+                way_out = "Use mtf.reduce_all."
+            else:
+                way_out = "Multiply the results of mtf.unstack, or add up logarithms."
             raise DTypeError(
                 explain_error(f"reduce_prod does not take {x.dtype}.", way_out=way_out)
             )
@@ -73,9 +72,8 @@ class Prod(OpWithStatistics):
         return (tf.cast(y, x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        return Statistics(
-            exchanged=(tf.reduce_prod(widen(x), context.axis(0, self.dim)),)
-        )
+        product = tf.reduce_prod(widen(x), context.axis(0, self.dim))
+        return Statistics(exchanged=(product,))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
@@ -90,8 +88,9 @@ class Prod(OpWithStatistics):
 
 
 class ProdGrad(OpWithStatistics):
-    """dy times the product of all elements but the one; divides by none, since one may
-    be 0.
+    """The gradient of Prod: dy times the product of all other elements of `dim`.
+
+    It does not divide the product by x, which may be 0.
     """
 
     dim: str
@@ -111,39 +110,41 @@ class ProdGrad(OpWithStatistics):
         return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
-        return self._from(context, _others(widen(x), context.axis(1, self.dim)), dy, x)
+        other_products = _products_of_rest(widen(x), context.axis(1, self.dim))
+        return self._dx(context, other_products, dy, x)
 
     def statistics(self, context: LocalContext, dy: Any, x: Any) -> Statistics:
-        return Statistics(
-            exchanged=(tf.reduce_prod(widen(x), context.axis(1, self.dim)),)
-        )
+        product = tf.reduce_prod(widen(x), context.axis(1, self.dim))
+        return Statistics(exchanged=(product,))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, dy: Any, x: Any
     ) -> tuple[Any, ...]:
         axis = context.axis(1, self.dim)
-        elsewhere = tf.gather(_others(gathered[0], 0), context.shard_index(self.dim))
-        others = _others(widen(x), axis) * tf.expand_dims(elsewhere, axis)
-        return self._from(context, others, dy, x)
+        # The product of the other shards, times that of the other elements of this one.
+        shard_products = _products_of_rest(gathered[0], 0)
+        other_shards = tf.gather(shard_products, context.shard_index(self.dim))
+        local_products = _products_of_rest(widen(x), axis)
+        other_products = local_products * tf.expand_dims(other_shards, axis)
+        return self._dx(context, other_products, dy, x)
 
-    def _from(
-        self, context: LocalContext, others: Any, dy: Any, x: Any
+    def _dx(
+        self, context: LocalContext, other_products: Any, dy: Any, x: Any
     ) -> tuple[Any, ...]:
         dy = align(widen(dy), context.inputs[0], context.outputs[0])
-        return (tf.cast(others * dy, x.dtype),)
+        return (tf.cast(other_products * dy, x.dtype),)
 
 
-def _others(x: Any, axis: int) -> Any:
-    """Returns for each row the product of all other rows."""
-    before, after = (
-        tf.math.cumprod(x, axis, exclusive=True, reverse=r) for r in (False, True)
-    )
+def _products_of_rest(x: Any, axis: int) -> Any:
+    """Returns for each element the product of all other elements along `axis`."""
+    before = tf.math.cumprod(x, axis, exclusive=True)
+    after = tf.math.cumprod(x, axis, exclusive=True, reverse=True)
     return before * after
 
 
 def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the product over `dims`, by default all; its gradient is right where
-    factors are 0.
+    """Returns the product over `dims`, by default all; its gradient is exact where
+    elements are 0.
     """
     x = as_tensor("x", x)
     for dim in x.shape.names if dims is None else names_of(dims, x.shape):
@@ -152,38 +153,42 @@ def reduce_prod(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_variance(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the mean square distance from the mean over `dims`, by default all."""
-    y = _in_wide(x, "reduce_variance")
-    return _back(reduce_mean(squared_difference(y, reduce_mean(y, dims)), dims), x)
+    """Returns the variance over `dims`, by default all, divided by the number of elements."""
+    y = _to_wide(x, "reduce_variance")
+    mean = reduce_mean(y, dims)
+    return _from_wide(reduce_mean(squared_difference(y, mean), dims), x)
 
 
 def reduce_std(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the root of the variance over `dims`; where it is 0, so is
-    its gradient.
+    """Returns the standard deviation over `dims`, by default all; where it is 0, its
+    gradient is 0.
     """
-    return _back(_root(reduce_variance(_in_wide(x, "reduce_variance"), dims)), x)
+    variance = reduce_variance(_to_wide(x, "reduce_variance"), dims)
+    return _from_wide(_sqrt(variance), x)
 
 
 def reduce_rms(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the root of the mean square over `dims`; where it is 0, so is its
-    gradient.
+    """Returns the root mean square over `dims`, by default all; where it is 0, its
+    gradient is 0.
     """
-    return _back(_root(reduce_mean(square(_in_wide(x, "reduce_rms")), dims)), x)
+    mean_square = reduce_mean(square(_to_wide(x, "reduce_rms")), dims)
+    return _from_wide(_sqrt(mean_square), x)
 
 
-def _in_wide(x: Tensor, function: str) -> Tensor:
-    """Returns x in the type of statistics, in which squares neither overflow nor are
-    rounded.
+def _to_wide(x: Tensor, function: str) -> Tensor:
+    """Returns x in the data type of statistics, in which squares neither overflow nor lose
+    digits.
     """
     x = as_tensor("x", x)
     require_order(x.dtype, function)
     return cast(x, accumulation_dtype(x.dtype) if is_floating(x.dtype) else "float32")
 
 
-def _back(y: Tensor, x: Tensor) -> Tensor:
-    """Returns a statistic of x in the type of x, if that has fractions."""
+def _from_wide(y: Tensor, x: Tensor) -> Tensor:
+    """Returns a statistic of x in the data type of x, if that is floating point."""
     return cast(y, x.dtype) if is_floating(x.dtype) else y
 
 
-def _root(x: Tensor) -> Tensor:
+def _sqrt(x: Tensor) -> Tensor:
+    """Returns the square root, with gradient 0 at 0."""
     return where(equal(x, 0.0), 0.0, sqrt(x))

@@ -3,9 +3,9 @@
     mtf.reduce_sum(x, "length;d_model")       # x[batch, length, d_model] -> [batch]
     mtf.reduce_max(x)                         # over all dimensions
 
-Each device reduces its own slice, which leaves partial results still to be summed,
-maxed or minned. The log-sum-exp is no such sum: there each slice tells the others its
-own, one number a row.
+Each device reduces its shard, which gives a partial sum, maximum or minimum. Reductions
+that are none of these, such as the log-sum-exp (`reductions/logsumexp.py`), exchange
+statistics instead.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ _ROLES = {
     "min": Role.MIN,
     "all": Role.MIN,
 }
+_LOGICAL = ("any", "all")
 _KERNELS = {kind: getattr(tf, "reduce_" + kind) for kind in _ROLES}
 # TensorFlow adds up float16 in float16.
 _KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dtype)
@@ -49,32 +50,35 @@ _KERNELS["mean"] = lambda x, axes: tf.cast(tf.reduce_mean(widen(x), axes), x.dty
 
 def _samples() -> tuple[Sample, ...]:
     floats = [
-        Sample((kind, ("d",)), ("b:4;d:6",)) for kind in ("sum", "mean", "max", "min")
+        *(
+            Sample((kind, ("d",)), ("b:4;d:6",))
+            for kind in ("sum", "mean", "max", "min")
+        ),
+        *(Sample((kind, ("b", "c")), ("b:4;d:6;c:2",)) for kind in ("sum", "mean")),
+        *(Sample((kind, ("d",)), ("complex b:4;d:6",)) for kind in ("sum", "mean")),
+        Sample(("mean", ("d",)), ("b:3;d:5",)),
     ]
-    floats += [Sample((kind, ("b", "c")), ("b:4;d:6;c:2",)) for kind in ("sum", "mean")]
-    floats += [Sample((kind, ("d",)), ("complex b:4;d:6",)) for kind in ("sum", "mean")]
-    ties = [
-        Sample((kind, dims), (text,))
-        for kind in ("max", "min")
-        for dims, text in ((("b",), "ties b:4;d:6"), (("b", "d"), "ties d:3;b:5;c:2"))
-    ]
-    ints = [
+    ties = []
+    for kind in ("max", "min"):
+        ties.append(Sample((kind, ("b",)), ("ties b:4;d:6",)))
+        ties.append(Sample((kind, ("b", "d")), ("ties d:3;b:5;c:2",)))
+    integers = [
         Sample((kind, ("d",)), ("int d:6;b:4",), gradient=False)
         for kind in ("sum", "max")
     ]
-    bools = [
-        Sample((kind, dims), (text,), gradient=False)
-        for kind in ("any", "all")
-        for dims, text in ((("d",), "bool b:8;d:2"), (("b", "d"), "bool b:3;c:4;d:2"))
-    ]
-    return (*floats, Sample(("mean", ("d",)), ("b:3;d:5",)), *ties, *ints, *bools)
+    booleans = []
+    for kind in ("any", "all"):
+        booleans.append(Sample((kind, ("d",)), ("bool b:8;d:2",), gradient=False))
+        booleans.append(
+            Sample((kind, ("b", "d")), ("bool b:3;c:4;d:2",), gradient=False)
+        )
+    return (*floats, *ties, *integers, *booleans)
 
 
 class Reduce(Op):
     """Sum, mean, max, min, any or all over `dims`.
 
-    Any and all give int32, 0 or 1: partial results of bool could not be maxed over
-    devices.
+    Any and all give int32, 0 or 1, since collectives cannot reduce bool.
     """
 
     kind: str
@@ -84,56 +88,64 @@ class Reduce(Op):
 
     @property
     def linearity(self) -> Any:
-        """Sums and means of unfinished sums are unfinished sums."""
+        """Sums and means of partial sums are partial sums."""
         return "joint" if self.kind in ("sum", "mean") else None
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, *self.dims)
-        truth = self.kind in ("any", "all")
-        if truth != (x.dtype == "bool"):
-            raise DTypeError(
-                explain_error(
-                    f"reduce_{self.kind} does not take {x.dtype}.",
-                    way_out="Compare it with something first, as in x != 0."
-                    if truth
-                    else "Use mtf.reduce_any or mtf.reduce_all, or count with "
-                    'mtf.cast(x, "int32").',
-                )
-            )
-        if self.kind in ("max", "min"):
-            require_order(x.dtype, f"reduce_{self.kind}")
-        if self.kind == "mean" and not has_gradient(x.dtype):
-            raise DTypeError(
-                f'the mean of {x.dtype} is no integer: mtf.cast(x, "float32") first.'
-            )
-        return (Spec(x.shape.without(*self.dims), "int32" if truth else x.dtype),)
+        _check_dtype(self.kind, x.dtype)
+        dtype = "int32" if self.kind in _LOGICAL else x.dtype
+        return (Spec(x.shape.without(*self.dims), dtype),)
 
     def role(self, factor: str) -> Role:
         return _ROLES[self.kind] if factor in self.dims else Role.MAP
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         axes = [context.axis(0, d) for d in self.dims]
-        y = (
-            sum_over(x, axes, context)
-            if self.kind == "sum"
-            else _KERNELS[self.kind](x, axes)
-        )
+        if self.kind == "sum":
+            y = sum_over(x, axes, context)
+        else:
+            y = _KERNELS[self.kind](x, axes)
         if y.dtype == tf.bool:
             y = tf.cast(y, tf.int32)
-        parts = math.prod(context.num_shards(d) for d in self.dims)
-        return (y * (1 / parts) if self.kind == "mean" and parts > 1 else y,)
+        num_shards = math.prod(context.num_shards(d) for d in self.dims)
+        if self.kind == "mean" and num_shards > 1:  # shards' means are a partial sum
+            y = y * (1 / num_shards)
+        return (y,)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         if self.kind == "sum":
             return [broadcast(dy, x.shape)]
         if self.kind == "mean":
-            return [broadcast(multiply(dy, 1 / x.shape.only(self.dims).size), x.shape)]
-        mask = equal(x, y)  # all that are equal share, as in TensorFlow
-        count = reduce_sum(cast(mask, x.dtype), self.dims)
-        return [where(mask, divide(dy, count), 0.0)]
+            count = x.shape.only(self.dims).size
+            return [broadcast(multiply(dy, 1 / count), x.shape)]
+        # Equal elements share the cotangent, as in TensorFlow.
+        is_extreme = equal(x, y)
+        num_equal = reduce_sum(cast(is_extreme, x.dtype), self.dims)
+        return [where(is_extreme, divide(dy, num_equal), 0.0)]
 
     def flops(self, *xs: Spec) -> int:
         return xs[0].shape.size
+
+
+def _check_dtype(kind: str, dtype: str) -> None:
+    """Raises DTypeError if this kind of reduction does not take the data type."""
+    if (kind in _LOGICAL) != (dtype == "bool"):
+        if kind in _LOGICAL:
+            way_out = "Compare it with something first, as in x != 0."
+        else:
+            way_out = (
+                "Use mtf.reduce_any or mtf.reduce_all, or count with "
+                'mtf.cast(x, "int32").'
+            )
+        message = f"reduce_{kind} does not take {dtype}."
+        raise DTypeError(explain_error(message, way_out=way_out))
+    if kind in ("max", "min"):
+        require_order(dtype, f"reduce_{kind}")
+    if kind == "mean" and not has_gradient(dtype):
+        raise DTypeError(
+            f'the mean of {dtype} is no integer: mtf.cast(x, "float32") first.'
+        )
 
 
 def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
@@ -142,34 +154,36 @@ def reduce_sum(x: Tensor, dims: Names | None = None) -> Tensor:
 
 
 def reduce_mean(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the mean over `dims`, by default all; of integers and truth values as
+    """Returns the mean over `dims`, by default all; of integers and booleans as
     float32.
     """
     x = as_tensor("x", x)
-    return _reduce("mean", x if has_gradient(x.dtype) else cast(x, "float32"), dims)
+    if not has_gradient(x.dtype):
+        x = cast(x, "float32")
+    return _reduce("mean", x, dims)
 
 
 def reduce_max(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the largest over `dims`, by default all; equal ones share the
+    """Returns the maximum over `dims`, by default all; equal elements share the
     gradient.
     """
     return _reduce("max", x, dims)
 
 
 def reduce_min(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns the smallest over `dims`, by default all; equal ones share
-    the gradient.
+    """Returns the minimum over `dims`, by default all; equal elements share the
+    gradient.
     """
     return _reduce("min", x, dims)
 
 
 def reduce_any(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns whether any is true over `dims`, by default all."""
+    """Returns whether any element is true over `dims`, by default all."""
     return cast(_reduce("any", x, dims), "bool")
 
 
 def reduce_all(x: Tensor, dims: Names | None = None) -> Tensor:
-    """Returns whether all are true over `dims`, by default all."""
+    """Returns whether all elements are true over `dims`, by default all."""
     return cast(_reduce("all", x, dims), "bool")
 
 
@@ -178,7 +192,7 @@ def _reduce(kind: str, x: Tensor, dims: Names | None) -> Tensor:
 
 
 def names_or_all(x: Tensor, dims: Names | None) -> tuple[str, ...]:
-    """Returns the names that `dims` says, all of x by default."""
+    """Returns the names in `dims`, or all names of x where that is None."""
     x = as_tensor("x", x)
     return x.shape.names if dims is None else names_of(dims, x.shape)
 

@@ -28,8 +28,8 @@ def test_unfinished_sums_are_added_before_they_are_finished(rng):
 
     @mtf.function
     def total(x):
-        parts = [mtf.reduce_sum(x * float(n), "k") for n in (1, 2, 3)]
-        return mtf.add_n(parts)
+        terms = [mtf.reduce_sum(x * float(n), "k") for n in (1, 2, 3)]
+        return mtf.add_n(terms)
 
     assert total.lower(x).collectives == ["all_reduce over x of [a:4]"]
 

@@ -1,6 +1,4 @@
-"""Tensors of which none has all names are not paired by accident; mtf.outer
-pairs them.
-"""
+"""Tensors of which none has all names are refused; mtf.outer computes all their pairs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def mesh(request):
     return mtf.Mesh("x:2", layout=request.param)
 
 
-def numbers(rng, *shape):
+def complex_normal(rng, *shape):
     return (rng.normal(size=shape) + 1j * rng.normal(size=shape)).astype("complex64")
 
 
@@ -25,7 +25,7 @@ def close(x, want, tolerance=1e-5):
 
 
 def test_numbers_of_numbers(mesh, rng):
-    a, b = numbers(rng, 4, 6), numbers(rng, 6)
+    a, b = complex_normal(rng, 4, 6), complex_normal(rng, 6)
     z, w = mtf.import_tensor(mesh, a, "b;d"), mtf.import_tensor(mesh, b, "d")
     for have, want in [
         (z + w, a + b),
@@ -89,7 +89,11 @@ def test_made_of_parts_that_broadcast(mesh, rng):
     ],
 )
 def test_gradients_are_those_of_tensorflow(mesh, rng, fn):
-    a, b, weight = numbers(rng, 4, 2), numbers(rng, 4, 2), numbers(rng, 4, 2)
+    a, b, weight = (
+        complex_normal(rng, 4, 2),
+        complex_normal(rng, 4, 2),
+        complex_normal(rng, 4, 2),
+    )
     v, u = tf.constant(a), tf.constant(b)
     with tf.GradientTape() as tape:
         tape.watch([v, u])
@@ -114,7 +118,9 @@ def test_gradients_are_those_of_tensorflow(mesh, rng, fn):
 
 
 def test_a_step_against_the_gradient_descends(mesh, rng):
-    z, target = (mtf.import_tensor(mesh, numbers(rng, 4, 6), "b;d") for _ in range(2))
+    z, target = (
+        mtf.import_tensor(mesh, complex_normal(rng, 4, 6), "b;d") for _ in range(2)
+    )
 
     def distance(z):
         return mtf.reduce_sum(mtf.square(abs(z - target)))
@@ -124,7 +130,7 @@ def test_a_step_against_the_gradient_descends(mesh, rng):
 
 
 def test_products_do_not_conjugate(mesh, rng):
-    a, b = numbers(rng, 3, 4, 2), numbers(rng, 3, 4, 5)
+    a, b = complex_normal(rng, 3, 4, 2), complex_normal(rng, 3, 4, 5)
     x, y = mtf.import_tensor(mesh, a, "g;b;m"), mtf.import_tensor(mesh, b, "g;b;n")
     close(mtf.einsum([x, y], "g;m;n"), np.einsum("gbm,gbn->gmn", a, b))
     close(mtf.einsum([x, y], "n;m"), np.einsum("gbm,gbn->nm", a, b), 1e-4)
@@ -132,7 +138,7 @@ def test_products_do_not_conjugate(mesh, rng):
 
 @pytest.mark.parametrize("devices", [None, "separate:4"])
 def test_sums_over_devices(devices, rng):
-    a, b = numbers(rng, 4, 8), numbers(rng, 8, 4)
+    a, b = complex_normal(rng, 4, 8), complex_normal(rng, 8, 4)
     mesh = mtf.Mesh("x:4", "k:x", devices=devices)
 
     @mtf.function(mesh=mesh, a="b;k", b="k;d")
@@ -144,7 +150,7 @@ def test_sums_over_devices(devices, rng):
 
 
 def test_a_variable_of_complex_numbers(mesh, rng):
-    value = numbers(rng, 4, 6)
+    value = complex_normal(rng, 4, 6)
 
     def i(mesh, shape, name):
         return mtf.full(mesh, shape, 1j, "complex64")

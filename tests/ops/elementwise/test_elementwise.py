@@ -1,7 +1,6 @@
-"""Pointwise ops: what they mean, what one device runs for them, and what they refuse.
+"""Pointwise ops: values, the TensorFlow ops that one device runs, and errors.
 
-That every row of the tables is right under every layout is the conformance suite's
-work.
+The conformance suite checks every function of the tables under every layout.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ def test_the_ops_of_one_device(op, shapes, types):
 
 
 @pytest.mark.parametrize(
-    "first, second, out",
+    "x_shape, y_shape, out",
     [
         ("b:4;d:6", "d:6", "b:4;d:6"),
         ("d:6", "b:4;d:6", "b:4;d:6"),
@@ -78,12 +77,12 @@ def test_the_ops_of_one_device(op, shapes, types):
         ("b:4;l:2;d:6", "d:6;b:4", "b:4;l:2;d:6"),
     ],
 )
-def test_tensors_meet_by_names(mesh, first, second, out, rng):
-    first, second, out = map(mtf.Shape, (first, second, out))
-    a, b = (rng.normal(size=s.sizes).astype("float32") for s in (first, second))
-    letters = ["".join(n[0] for n in s.names) for s in (first, second, out)]
+def test_tensors_meet_by_names(mesh, x_shape, y_shape, out, rng):
+    shapes = x_shape, y_shape, out = [mtf.Shape(s) for s in (x_shape, y_shape, out)]
+    a, b = (rng.normal(size=s.sizes).astype("float32") for s in (x_shape, y_shape))
+    letters = ["".join(n[0] for n in s.names) for s in shapes]
     want = np.einsum("{},{}->{}".format(*letters), a, b)
-    x, y = put(mesh, a, first), put(mesh, b, second)
+    x, y = put(mesh, a, x_shape), put(mesh, b, y_shape)
     assert (x * y).shape == out
     np.testing.assert_allclose((x * y).numpy(), want, rtol=1e-6)
     dx, dy = gradient(x * y, x, y)
@@ -185,7 +184,7 @@ def test_whole_numbers_are_divided_exactly():
 
 def test_a_gradient_has_a_gradient():
     x = put(mtf.Mesh(""), [0.5, -1.5], "d:2")
-    (first,) = mtf.gradients([mtf.tanh(x) * mtf.square(x)], [x])
+    (first_gradient,) = mtf.gradients([mtf.tanh(x) * mtf.square(x)], [x])
     values = tf.constant([0.5, -1.5])
     with tf.GradientTape() as outer:
         outer.watch(values)
@@ -194,7 +193,7 @@ def test_a_gradient_has_a_gradient():
             y = tf.tanh(values) * values**2
         dy = inner.gradient(y, values)
     np.testing.assert_allclose(
-        gradient(first, x)[0], outer.gradient(dy, values), rtol=1e-5
+        gradient(first_gradient, x)[0], outer.gradient(dy, values), rtol=1e-5
     )
     (dx,) = mtf.gradients([mtf.digamma(mtf.abs(x))], [x])
     with pytest.raises(mtf.PlanError, match="digamma_grad has no gradient"):
@@ -204,8 +203,8 @@ def test_a_gradient_has_a_gradient():
 def test_second_derivatives_of_the_greater_of_two(mesh):
     a, b = np.array([[1.0, 2], [3, -4]]), np.array([2.0, 2])
     x, y = put(mesh, a, "b:2;d:2"), put(mesh, b, "d:2")
-    (first,) = mtf.gradients([mtf.square(mtf.maximum(x, y))], [x])
-    dx, dy = gradient(first, x, y)
+    (first_gradient,) = mtf.gradients([mtf.square(mtf.maximum(x, y))], [x])
+    dx, dy = gradient(first_gradient, x, y)
     np.testing.assert_allclose(dx, [[0, 0.5], [2, 0]])
     np.testing.assert_allclose(dy, [0, 0.5])
 

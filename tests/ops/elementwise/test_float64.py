@@ -1,4 +1,4 @@
-"""Numbers of float64 never pass through float32 on their way."""
+"""Values of float64 are never rounded to float32 on the way."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def test_avg_pool(layout, taps, stride, rng):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_global_norm(layout, rng):
     mesh = mtf.Mesh("data:2; model:2", layout)
-    first, second = rng.normal(size=(4, 6)), rng.normal(size=4).astype("float32")
-    x, y = named(mesh, first, "batch;h"), named(mesh, second, "batch")
-    want = np.sqrt(np.square(first).sum() + np.square(second).sum())
+    x_values, y_values = rng.normal(size=(4, 6)), rng.normal(size=4).astype("float32")
+    x, y = named(mesh, x_values, "batch;h"), named(mesh, y_values, "batch")
+    want = np.sqrt(np.square(x_values).sum() + np.square(y_values).sum())
     norm = global_norm([x, None, y])
     assert norm.dtype == "float64"
     np.testing.assert_allclose(norm.numpy(), want, rtol=1e-7)
     np.testing.assert_allclose(
-        global_norm([x]).numpy(), np.linalg.norm(first), rtol=1e-14
+        global_norm([x]).numpy(), np.linalg.norm(x_values), rtol=1e-14
     )
     (clipped,), _ = clip_by_global_norm([x], 0.5)
     np.testing.assert_allclose(
-        clipped.numpy(), first * (0.5 / np.linalg.norm(first)), rtol=1e-14
+        clipped.numpy(), x_values * (0.5 / np.linalg.norm(x_values)), rtol=1e-14
     )
     assert global_norm([y]).dtype == "float32"
 
@@ -126,19 +126,19 @@ def test_no_number_of_a_program_is_float32(name, rng):
     """A value that once was rounded to float32 is no float64, whatever its type says
     later.
     """
-    found = []
+    recorded = []
     mesh = mtf.Mesh("data:2; model:2", "batch:data; h:model")
 
     @mtf.function(mesh=mesh)
     def program(x):
         ys = PROGRAMS[name](x)
         back = mtf.gradients([y for y in ys if y.dtype == "float64"], [x])
-        found.extend(current_executor().nodes)
+        recorded.extend(current_executor().nodes)
         return ys, [dx for dx in back if dx is not None]
 
     ys, _ = program(named(mesh, rng.normal(size=(4, 6, 4)), "batch;h;d"))
     assert all(y.dtype == "float64" for y in ys)
-    rounded = [node for node in found for y in node.outputs if y.dtype == "float32"]
+    rounded = [node for node in recorded for y in node.outputs if y.dtype == "float32"]
     assert not rounded, [(node.op, str(node.source)) for node in rounded]
 
 
@@ -149,6 +149,8 @@ def test_fading_dropout(layout, rng):
         y = _LAYERS.AnnealedDropout(0.3, 0, 7)(
             named(mesh, array, "batch;h"), mtf.full(mesh, "", 3, "int32"), training=True
         ).numpy()
-    kept = y != 0
-    assert kept.any() and not kept.all()
-    np.testing.assert_allclose(y[kept], (array / (1 - 0.3 * 4 / 7))[kept], rtol=1e-15)
+    is_kept = y != 0
+    assert is_kept.any() and not is_kept.all()
+    np.testing.assert_allclose(
+        y[is_kept], (array / (1 - 0.3 * 4 / 7))[is_kept], rtol=1e-15
+    )

@@ -27,8 +27,8 @@ def second_gradients_of_tensorflow(function, x, y):
         with tf.GradientTape() as inner:
             inner.watch([x, y])
             loss = tf.reduce_sum(tf.square(function(x, y)))
-        first = inner.gradient(loss, [x, y])
-        total = sum(tf.reduce_sum(tf.square(g)) for g in first)
+        dx_dy = inner.gradient(loss, [x, y])
+        total = sum(tf.reduce_sum(tf.square(g)) for g in dx_dy)
     return outer.gradient(total, [x, y])
 
 
@@ -45,13 +45,13 @@ def test_second_gradients(name, recorded, axes, layout, rng):
     y = mtf.import_tensor(mesh, exponent, "d")
 
     def second(x, y):
-        first = mtf.gradients([mtf.reduce_sum(mtf.square(ours(x, y)))], [x, y])
-        total = mtf.add_n([mtf.reduce_sum(mtf.square(g)) for g in first])
+        dx_dy = mtf.gradients([mtf.reduce_sum(mtf.square(ours(x, y)))], [x, y])
+        total = mtf.add_n([mtf.reduce_sum(mtf.square(g)) for g in dx_dy])
         return mtf.gradients([total], [x, y])
 
-    found = (mtf.function(second) if recorded else second)(x, y)
+    actual = (mtf.function(second) if recorded else second)(x, y)
     for have, want in zip(
-        found, second_gradients_of_tensorflow(theirs, base, exponent), strict=True
+        actual, second_gradients_of_tensorflow(theirs, base, exponent), strict=True
     ):
         np.testing.assert_allclose(have.numpy(), want.numpy(), 1e-9, 1e-9)
 

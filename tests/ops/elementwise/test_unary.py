@@ -54,8 +54,10 @@ def test_one_where_is_enough_around_a_singular_point(fn, chosen, at):
     y = mtf.where(chosen(x), fn(x), 0.0)
     assert np.isfinite(y.numpy()).all()
     (dx,) = gradient(y, x)
-    alone = put(mtf.Mesh(""), at[2:], "d:1")
-    np.testing.assert_array_equal(dx, [0, 0, *gradient(fn(alone), alone)[0]])
+    one_element = put(mtf.Mesh(""), at[2:], "d:1")
+    np.testing.assert_array_equal(
+        dx, [0, 0, *gradient(fn(one_element), one_element)[0]]
+    )
 
 
 def test_at_a_singular_point_that_counts_the_gradient_is_infinite(mesh):
@@ -72,12 +74,12 @@ def test_at_a_singular_point_that_counts_the_gradient_is_infinite(mesh):
 
 def test_no_nan_comes_from_the_branch_not_taken(mesh):
     x = put(mesh, [[-1.0, 0.0], [1.0, 4.0]], "b:2;d:2")
-    taken = x > 0
-    safe = mtf.where(taken, x, 1.0)
-    (dx,) = gradient(mtf.where(taken, mtf.sqrt(safe), x), x)
+    is_positive = x > 0
+    safe = mtf.where(is_positive, x, 1.0)
+    (dx,) = gradient(mtf.where(is_positive, mtf.sqrt(safe), x), x)
     np.testing.assert_allclose(dx, [[1, 1], [0.5, 0.25]])
     nan = put(mesh, np.full([2, 2], np.nan), "b:2;d:2")
-    dx, dnan = gradient(mtf.where(taken, x, nan), x, nan)
+    dx, dnan = gradient(mtf.where(is_positive, x, nan), x, nan)
     np.testing.assert_array_equal(dx, [[0, 0], [1, 1]])
     np.testing.assert_array_equal(dnan, [[1, 1], [0, 0]])
 

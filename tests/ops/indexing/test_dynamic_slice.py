@@ -28,16 +28,16 @@ def test_slice(mesh, size):
     x = named(mesh, X)
     for begin in BEGINS:
         y = mtf.dynamic_slice(x, "n", named(mesh, np.int32(begin), ""), f"m:{size}")
-        first = min(max(begin, 0), 8 - size)
+        start = min(max(begin, 0), 8 - size)
         assert y.shape == mtf.Shape(f"b:4;m:{size};d:2")
-        np.testing.assert_array_equal(y.numpy(), X[:, first : first + size])
+        np.testing.assert_array_equal(y.numpy(), X[:, start : start + size])
 
 
 @pytest.mark.parametrize("dtype", ["int64", "uint8"])
 def test_slice_of_each_row_its_own(mesh, dtype):
     begin = named(mesh, np.array([0, 3, 9, 1], dtype), "b")
     y = mtf.dynamic_slice(named(mesh, X), "n", begin, 4)
-    want = np.stack([X[b, first : first + 4] for b, first in enumerate([0, 3, 4, 1])])
+    want = np.stack([X[b, start : start + 4] for b, start in enumerate([0, 3, 4, 1])])
     assert y.shape == mtf.Shape("b:4;n:4;d:2")
     np.testing.assert_array_equal(y.numpy(), want)
 
@@ -50,8 +50,8 @@ def test_update(mesh, shape, size, rng):
     rows = named(mesh, new if len(shape) > 3 else new[:, 0], shape)
     for begin in BEGINS:
         y = mtf.dynamic_update(x, "n", named(mesh, np.int32(begin), ""), rows)
-        want, first = X.copy(), min(max(begin, 0), 8 - size)
-        want[:, first : first + size] = new.T
+        want, start = X.copy(), min(max(begin, 0), 8 - size)
+        want[:, start : start + size] = new.T
         assert y.shape == x.shape
         np.testing.assert_array_equal(y.numpy(), want)
 
@@ -66,9 +66,9 @@ def test_update_of_each_row_its_own(mesh, size):
         named(mesh, new, "b;m;d"),
     )
     want = X.copy()
-    for b, first in enumerate(begin):
-        first = min(max(first, 0), 8 - size)
-        want[b, first : first + size] = -1
+    for b, start in enumerate(begin):
+        start = min(max(start, 0), 8 - size)
+        want[b, start : start + size] = -1
     np.testing.assert_array_equal(y.numpy(), want)
 
 
@@ -101,13 +101,13 @@ def test_gradients(mesh, rng):
         [mtf.dynamic_slice(x, "n", begin, 2)], [x], [named(mesh, w[:, :2])]
     )
     (dz,) = mtf.gradients([mtf.dynamic_shift(x, "n", begin)], [x], [named(mesh, w)])
-    for b, first in enumerate([0, 3, 6, 0]):
-        kept = np.ones((8, 1))
-        kept[first : first + 2] = 0
-        np.testing.assert_array_equal(dx.numpy()[b], w[b] * kept)
-        np.testing.assert_array_equal(drows.numpy()[b], w[b, first : first + 2])
+    for b, start in enumerate([0, 3, 6, 0]):
+        mask = np.ones((8, 1))
+        mask[start : start + 2] = 0
+        np.testing.assert_array_equal(dx.numpy()[b], w[b] * mask)
+        np.testing.assert_array_equal(drows.numpy()[b], w[b, start : start + 2])
         want = np.zeros((8, 2), "float32")
-        want[first : first + 2] = w[b, :2]
+        want[start : start + 2] = w[b, :2]
         np.testing.assert_array_equal(dy.numpy()[b], want)
     np.testing.assert_array_equal(dz.numpy()[1, :5], w[1, 3:])
     np.testing.assert_array_equal(dz.numpy()[2], np.zeros((8, 2)))
@@ -122,11 +122,11 @@ def test_one_program_serves_all_places():
         begin="",
         row="b;d",
     )
-    found = X
+    cache = X
     for step in range(8):
-        found = f(found, np.int32(step), np.full((4, 2), step, "float32"))
+        cache = f(cache, np.int32(step), np.full((4, 2), step, "float32"))
     np.testing.assert_array_equal(
-        found.numpy(), np.broadcast_to(np.arange(8.0)[:, None], X.shape)
+        cache.numpy(), np.broadcast_to(np.arange(8.0)[:, None], X.shape)
     )
     assert f.traces == 2  # the first takes an array, the others a tensor
 

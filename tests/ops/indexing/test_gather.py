@@ -1,4 +1,4 @@
-"""gather, segment_sum, one_hot, range: what they mean, and what they refuse."""
+"""gather, segment_sum, one_hot, range: values and errors."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def test_segment_sum(mesh, ids, rng):
     want = np.zeros((8, 3), "float32")
     np.add.at(want, IDS, values)
     np.testing.assert_allclose(mtf.segment_sum(x, ids, "v:8").numpy(), want, rtol=1e-6)
-    kept = mtf.segment_sum(x, ids, "v:8", batch="b")
-    assert kept.shape == mtf.Shape("b:4;v:8;d:3")
-    np.testing.assert_allclose(kept.numpy().sum(0), want, rtol=1e-5, atol=1e-6)
+    sums = mtf.segment_sum(x, ids, "v:8", batch="b")
+    assert sums.shape == mtf.Shape("b:4;v:8;d:3")
+    np.testing.assert_allclose(sums.numpy().sum(0), want, rtol=1e-5, atol=1e-6)
 
 
-def test_numbers_beyond_the_rows_of_one_group_never_reach_the_next(mesh):
+def test_ids_out_of_range_of_one_group_never_reach_the_next(mesh):
     x = mtf.import_tensor(mesh, np.ones((2, 2), "float32"), "g:2;n:2")
     ids = mtf.import_tensor(mesh, np.array([[0, 4], [-4, 1]], "int32"), "g:2;n:2")
     with pytest.raises(tf.errors.InvalidArgumentError, match="index 4 is not in"):

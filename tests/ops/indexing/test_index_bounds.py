@@ -1,6 +1,4 @@
-"""Numbers of no element: refused under every layout, with the op, the line and the
-number.
-"""
+"""Indices out of range: refused under every layout, with the op, the line and the index."""
 
 from __future__ import annotations
 
@@ -18,8 +16,8 @@ def mesh_of(layout):
     return mtf.Mesh("data:2; model:2", layout)
 
 
-def ids_of(mesh, *numbers, dtype="int32"):
-    return mtf.import_tensor(mesh, np.array(numbers, dtype), "b")
+def ids_of(mesh, *indices, dtype="int32"):
+    return mtf.import_tensor(mesh, np.array(indices, dtype), "b")
 
 
 def table_of(ids, dtype="float32"):
@@ -169,11 +167,13 @@ def test_xla_has_nan_and_the_least_integer(layout):
             mtf.gradients([loss], [logits])[0],
         )
 
-    y, whole, some, sums, loss, dx = (t.numpy() for t in run(ids_of(mesh, 1, 8, -1, 3)))
+    y, int_y, masked_y, sums, loss, dx = (
+        t.numpy() for t in run(ids_of(mesh, 1, 8, -1, 3))
+    )
     np.testing.assert_array_equal(y, [TABLE[1], [np.nan] * 3, [np.nan] * 3, TABLE[3]])
-    np.testing.assert_array_equal(whole[1:3], np.iinfo("int32").min)
-    np.testing.assert_array_equal(whole[[0, 3]], TABLE[[1, 3]])
-    np.testing.assert_array_equal(some, [TABLE[1], [np.nan] * 3, [0] * 3, TABLE[3]])
+    np.testing.assert_array_equal(int_y[1:3], np.iinfo("int32").min)
+    np.testing.assert_array_equal(int_y[[0, 3]], TABLE[[1, 3]])
+    np.testing.assert_array_equal(masked_y, [TABLE[1], [np.nan] * 3, [0] * 3, TABLE[3]])
     np.testing.assert_array_equal(sums, [0, 1, 0, 3, 0, 0, 0, 0])
     np.testing.assert_array_equal(np.isnan(loss), [False, True, False, False])
     np.testing.assert_array_equal(np.isnan(dx).all(1), [False, True, False, False])

@@ -29,7 +29,7 @@ def named(mesh, array, shape):
 
 
 def by_number(rows, ids, reduce, empty):
-    """What a Python loop over the numbered rows gives."""
+    """Returns the result of a Python loop over the ids."""
     return np.stack(
         [
             reduce(rows[ids == v])
@@ -170,12 +170,12 @@ def test_batches_and_several_places(mesh, rng):
 
 def test_one_row_by_a_scalar(mesh):
     x = named(mesh, np.zeros((8, 4), "float32"), "v;d")
-    row, number = (
+    row, index = (
         named(mesh, np.arange(4.0, dtype="float32"), "d"),
         named(mesh, np.int32(5), ""),
     )
     for function in (mtf.scatter_update, mtf.scatter_add):
-        y = function(x, number, row, "v").numpy()
+        y = function(x, index, row, "v").numpy()
         np.testing.assert_array_equal(y[5], [0, 1, 2, 3])
         assert not y[:5].any() and not y[6:].any()
 
@@ -188,7 +188,7 @@ def test_truth_values_can_be_put(mesh):
     np.testing.assert_array_equal(y.numpy(), ~np.isin(np.arange(8), IDS))
 
 
-def test_rows_of_a_cut_table_are_put_where_they_lie():
+def test_updates_of_a_sharded_dimension_are_local():
     def moves(function):
         mesh = mtf.Mesh("x:4", "v:x")
         f = mtf.function(function, mesh=mesh, x="v;d", ids="b", updates="b;d")

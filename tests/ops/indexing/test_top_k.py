@@ -1,4 +1,4 @@
-"""top_k, argmax and friends: what they mean, what they move, and what they refuse."""
+"""top_k, argmax and their counterparts: values, communication and errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_gradient_goes_to_the_chosen(mesh):
     "k, words",
     [
         ("k:9", "v:8 has no 9 largest"),
-        ("b:3", "occurs twice"),
+        ("b:3", "stands twice"),
         ("v:3", 'need a name other than "v"'),
     ],
 )
@@ -71,11 +71,9 @@ def test_the_smallest(mesh, dtype):
     np.testing.assert_array_equal(mtf.argmin(x, "v").numpy(), [5, 0])
     for n in range(8):
         for function, order in ((mtf.nth_smallest, 1), (mtf.nth_largest, -1)):
-            found = function(x, "v", n)
-            assert found.dtype == dtype
-            np.testing.assert_array_equal(
-                found.numpy(), np.sort(TIES)[:, ::order][:, n]
-            )
+            y = function(x, "v", n)
+            assert y.dtype == dtype
+            np.testing.assert_array_equal(y.numpy(), np.sort(TIES)[:, ::order][:, n])
 
 
 def test_the_gradient_of_one_goes_to_the_first_among_equals(mesh):
@@ -104,7 +102,7 @@ def test_there_are_so_many_and_no_more(mesh, n):
 
 
 @pytest.mark.parametrize(
-    "function, numbers",
+    "function, num_statistics",
     [
         (lambda x: mtf.top_k(x, "v", "k:3"), 2 * 3),
         (lambda x: mtf.argmax(x, "v"), 2),
@@ -113,10 +111,10 @@ def test_there_are_so_many_and_no_more(mesh, n):
         (lambda x: mtf.nth_largest(x, "v", 3), 2 * 4),
     ],
 )
-def test_slices_tell_their_best_and_nothing_is_gathered(function, numbers):
+def test_shards_exchange_their_k_largest_and_nothing_else(function, num_statistics):
     mesh = mtf.Mesh("x:4", "v:x")
     forecast = mtf.explain(
         mtf.function(function, mesh=mesh, x="b;v"), np.zeros((5, 64), "f")
     )
     (move,) = forecast.moves
-    assert (move.kind, move.bytes) == ("gather_statistics", 3 * 5 * numbers * 4)
+    assert (move.kind, move.bytes) == ("tell", 3 * 5 * num_statistics * 4)

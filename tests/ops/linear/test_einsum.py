@@ -1,4 +1,4 @@
-"""Einsum and matmul: products by names, against NumPy, and what they refuse."""
+"""Einsum and matmul: contractions by names, against NumPy, and their errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Fourier transforms: numpy's numbers, gradients, and how dimensions that are
-cut move.
+"""Fourier transforms: numpy's values, gradients, and how sharded dimensions are
+resharded.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def test_gradients_in_two_dimensions(rng, ours, theirs):
     close(mtf.gradients([ours_loss], [x])[0], tape.gradient(loss, v), 1e-3)
 
 
-def test_a_dimension_that_is_cut_changes_places_with_another(rng):
+def test_a_sharded_dimension_is_resharded_to_another(rng):
     mesh = mtf.Mesh("model:4", "a:model")
     x = mtf.import_tensor(mesh, complex_array(rng, 8, 8, 4), "a;b;c")
-    whole = mtf.function(lambda x: mtf.fft(x, "b;c"))
-    assert whole.lower(x).collectives == []
+    transform = mtf.function(lambda x: mtf.fft(x, "b;c"))
+    assert transform.lower(x).collectives == []
     around = mtf.function(lambda x: mtf.fft(x, "a;b;c"))
     assert around.lower(x).collectives == ["all_to_all over model of [a:8 b:8 c:4]"] * 2
     back = mtf.function(
@@ -120,14 +120,15 @@ def test_what_is_refused(mesh):
     with pytest.raises(mtf.DTypeError, match="(?s)irfft takes complex.*mtf.cast"):
         mtf.irfft(x, "b")
     with pytest.raises(
-        mtf.ShapeError, match="(?s)irfft makes 9 rows of 5, not of 6.*size=2"
+        mtf.ShapeError,
+        match="(?s)irfft computes 9 numbers from 5 coefficients, not from 6.*size=2",
     ):
         mtf.irfft(z, "b", size=9)
     with pytest.raises(mtf.ShapeError, match='no dimension "d"'):
         mtf.fft(z, "d")
 
 
-def test_rows_that_the_layout_cannot_cut_are_refused():
+def test_sizes_that_the_layout_cannot_shard_are_refused():
     x = mtf.ones(mtf.Mesh("x:2", "a:x"), "a:8")
     with pytest.raises(
         mtf.LayoutError, match=r'(?s)"a" of size 5.*mtf.rfft.*mtf.rename'

@@ -1,6 +1,4 @@
-"""Products of matrices are the same in whatever form and by whatever kernel they are
-computed.
-"""
+"""Matmuls give the same results in every stored form and by every kernel."""
 
 from types import SimpleNamespace
 
@@ -70,7 +68,7 @@ BY_ONEDNN = [
 
 # Products where TensorFlow has oneDNN compute all -> whether the second matrix is
 # transposed first
-TURNED = [
+TRANSPOSED_FIRST = [
     (512, 1024, 512, "b", True),
     (512, 512, 64, "b", True),
     (500, 1024, 512, "b", False),
@@ -84,17 +82,15 @@ TURNED = [
 
 
 def matrices(rng, m, k, n, flips):
-    """Returns inputs as they are stored."""
+    """Returns random a `[m, k]` and b `[k, n]`; those in `flips` are stored transposed."""
     a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
     return a.T.copy() if "a" in flips else a, b.T.copy() if "b" in flips else b
 
 
 @pytest.mark.parametrize(("m", "k", "n", "flips", "threads", "wider"), CASES)
-def test_where_rows_get_wider_the_product_is_the_same(
-    rng, m, k, n, flips, threads, wider
-):
+def test_padded_matrices_give_the_same_matmul(rng, m, k, n, flips, threads, wider):
     a, b = matrices(rng, m, k, n, flips)
-    context = place(threads)
+    context = context_of(threads)
     program = tf.function(
         lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, context)
     ).get_concrete_function(a, b)
@@ -114,13 +110,15 @@ def test_where_rows_get_wider_the_product_is_the_same(
 @pytest.mark.parametrize(
     ("m", "k", "n", "flips", "threads", "count", "asked"), BY_ONEDNN
 )
-def test_where_onednn_is_asked_the_product_is_the_same(
+def test_onednn_kernel_gives_the_same_matmul(
     rng, m, k, n, flips, threads, count, asked
 ):
-    made = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
-    a, b = (np.stack(xs) if count else xs[0] for xs in zip(*made))
+    pairs = [matrices(rng, m, k, n, flips) for _ in range(count or 1)]
+    a, b = (np.stack(xs) if count else xs[0] for xs in zip(*pairs))
     program = tf.function(
-        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, place(threads, True))
+        lambda a, b: fast_matmul(
+            a, b, "a" in flips, "b" in flips, context_of(threads, True)
+        )
     ).get_concrete_function(a, b)
     assert bool(kinds(program.graph) & {*ONEDNN_MATMULS}) is asked
     want = (a.swapaxes(-1, -2) if "a" in flips else a) @ (
@@ -131,27 +129,31 @@ def test_where_onednn_is_asked_the_product_is_the_same(
     )
 
 
-@pytest.mark.parametrize(("m", "k", "n", "flips", "turned"), TURNED)
-def test_where_onednn_computes_all_it_reads_no_few_columns(rng, m, k, n, flips, turned):
+@pytest.mark.parametrize(("m", "k", "n", "flips", "transposes_b"), TRANSPOSED_FIRST)
+def test_onednn_gets_b_transposed_where_the_output_has_few_columns(
+    rng, m, k, n, flips, transposes_b
+):
     a, b = matrices(rng, m, k, n, flips)
     context = SimpleNamespace(matmul_kernels=MatmulKernels(2, all_onednn=True))
     program = tf.function(
         lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, context)
     ).get_concrete_function(a, b)
-    made = {op.type: op for op in program.graph.get_operations()}
-    assert ("Transpose" in made) is turned and not made.keys() & {
+    ops_by_type = {op.type: op for op in program.graph.get_operations()}
+    assert ("Transpose" in ops_by_type) is transposes_b and not ops_by_type.keys() & {
         "Pad",
         *ONEDNN_MATMULS,
     }
-    assert made["MatMul"].get_attr("transpose_b") is ("b" in flips and not turned)
+    assert ops_by_type["MatMul"].get_attr("transpose_b") is (
+        "b" in flips and not transposes_b
+    )
     want = (a.T if "a" in flips else a) @ (b.T if "b" in flips else b)
     np.testing.assert_allclose(
         program(tf.constant(a), tf.constant(b)), want, rtol=1e-4, atol=2e-3
     )
 
 
-def place(threads, onednn=False):
-    """Returns where a product is computed."""
+def context_of(threads, onednn=False):
+    """Returns the context of a device whose matmul kernels have `threads` threads."""
     if onednn and not all(map(onednn_kernel, ONEDNN_MATMULS)):
         pytest.skip("this TensorFlow was built without oneDNN")
     return SimpleNamespace(
@@ -164,7 +166,7 @@ def test_infinite_numbers_stay_in_their_rows(rng, flips):
     a, b = matrices(rng, 1024, 256, 64, flips)
     (a.T if "a" in flips else a)[0, 0], b[0, 0] = np.inf, 1.0
     y = tf.function(
-        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, place(1, True))
+        lambda a, b: fast_matmul(a, b, "a" in flips, "b" in flips, context_of(1, True))
     )(a, b)
     assert y[0, 0] == np.inf and np.isfinite(y[1:]).all()
 
@@ -175,7 +177,7 @@ def test_other_types_stay_as_they_are(rng):
     def both(a, b):
         a, b = tf.cast(a, tf.float64), tf.cast(b, tf.float64)
         return [
-            fast_matmul(x, y, False, flip, place(1, True))
+            fast_matmul(x, y, False, flip, context_of(1, True))
             for x, y, flip in (
                 (a, b, True),
                 (a, tf.transpose(b), False),
@@ -192,7 +194,8 @@ def test_other_types_stay_as_they_are(rng):
 def test_outside_of_functions_tensorflow_computes_products(rng):
     a, b = matrices(rng, 64, 64, 64, "b")
     np.testing.assert_array_equal(
-        fast_matmul(a, b, False, True, place(1, True)), fast_matmul(a, b, False, True)
+        fast_matmul(a, b, False, True, context_of(1, True)),
+        fast_matmul(a, b, False, True),
     )
 
 
@@ -211,9 +214,13 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
     x, w = (
         rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 2048))
     )
-    mesh, wider, seen = mtf.Mesh("data:2", layout=layout), matmul_kernels._wider, []
+    mesh, wider, seen = (
+        mtf.Mesh("data:2", layout=layout),
+        matmul_kernels._pad_columns,
+        [],
+    )
     monkeypatch.setattr(
-        matmul_kernels, "_wider", lambda x: seen.append(x.shape[1]) or wider(x)
+        matmul_kernels, "_pad_columns", lambda x: seen.append(x.shape[1]) or wider(x)
     )
 
     def loss(x, w):
@@ -223,14 +230,14 @@ def test_programs_are_the_same_with_wider_rows(monkeypatch, rng, layout):
         h = mtf.einsum([x, w], "batch;d_ff")
         return float(mtf.reduce_sum(mtf.tanh(h)))
 
-    found = []
+    losses = []
     for kernels in (None, MatmulKernels(1)):
         monkeypatch.setattr(
-            runtime_at, "matmul_kernels", lambda devices, found=kernels: found
+            runtime_at, "matmul_kernels", lambda devices, kernels=kernels: kernels
         )
-        found.append(loss(x, w))
+        losses.append(loss(x, w))
         assert bool(seen) is bool(kernels)
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-4)
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-4)
 
 
 def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(
@@ -251,9 +258,9 @@ def test_what_is_saved_has_no_kernels_of_the_processor_at_hand(
     saved = saved_model_pb2.SavedModel.FromString(
         (tmp_path / "saved_model.pb").read_bytes()
     )
-    (found,) = saved.meta_graphs
+    (meta_graph,) = saved.meta_graphs
     assert not asked and "MatMul" in {
-        n.op for f in found.graph_def.library.function for n in f.node_def
+        n.op for f in meta_graph.graph_def.library.function for n in f.node_def
     }
     predict(x)
     assert asked

@@ -22,7 +22,7 @@ def mesh(request):
     return mtf.Mesh("x:2", layout=request.param)
 
 
-def numbers():
+def random_logits():
     return np.random.default_rng(0).normal(0, 3, (4, 6)).astype("float32")
 
 
@@ -33,18 +33,18 @@ def plain(x, labels=LABELS):
 @pytest.mark.parametrize("dims", ["b;v", "v;b"])
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
 def test_values_and_gradient(mesh, dims, dtype):
-    x = mtf.transpose(mtf.import_tensor(mesh, numbers(), "b;v"), dims)
+    x = mtf.transpose(mtf.import_tensor(mesh, random_logits(), "b;v"), dims)
     loss = cross_entropy(x, mtf.import_tensor(mesh, LABELS.astype(dtype), "b"), "v")
-    np.testing.assert_allclose(loss.numpy(), plain(numbers()).numpy(), rtol=1e-5)
+    np.testing.assert_allclose(loss.numpy(), plain(random_logits()).numpy(), rtol=1e-5)
     (dx,) = mtf.gradients([loss], [x])
-    wanted = tf.nn.softmax(numbers()) - tf.one_hot(LABELS, 6)
+    wanted = tf.nn.softmax(random_logits()) - tf.one_hot(LABELS, 6)
     np.testing.assert_allclose(
         mtf.transpose(dx, "b;v").numpy(), wanted.numpy(), atol=1e-5
     )
 
 
 def test_negative_labels_count_for_nothing_and_large_ones_are_refused(mesh):
-    x = mtf.import_tensor(mesh, numbers(), "b;v")
+    x = mtf.import_tensor(mesh, random_logits(), "b;v")
     large, labels = (
         mtf.import_tensor(mesh, np.array([3, -1, i, -7], "int32"), "b") for i in (6, 5)
     )
@@ -57,7 +57,7 @@ def test_negative_labels_count_for_nothing_and_large_ones_are_refused(mesh):
 
 
 def test_half_floats_give_a_float32_loss(mesh):
-    x = mtf.import_tensor(mesh, numbers(), "b;v", dtype="bfloat16")
+    x = mtf.import_tensor(mesh, random_logits(), "b;v", dtype="bfloat16")
     loss = cross_entropy(x, mtf.import_tensor(mesh, LABELS, "b"), "v")
     assert loss.dtype == "float32"
     np.testing.assert_allclose(
@@ -68,11 +68,11 @@ def test_half_floats_give_a_float32_loss(mesh):
 
 
 def test_z_loss_and_second_derivatives(mesh):
-    x = mtf.import_tensor(mesh, numbers(), "b;v")
+    x = mtf.import_tensor(mesh, random_logits(), "b;v")
     labels = mtf.import_tensor(mesh, LABELS, "b")
     (dx,) = mtf.gradients([mtf.square(cross_entropy(x, labels, "v", z_loss=0.1))], [x])
     (ddx,) = mtf.gradients([mtf.square(dx)], [x])
-    v = tf.constant(numbers())
+    v = tf.constant(random_logits())
     one_hot = tf.one_hot(LABELS, 6)
     with tf.GradientTape() as outer:
         outer.watch(v)
@@ -80,9 +80,9 @@ def test_z_loss_and_second_derivatives(mesh):
             inner.watch(v)
             lse = tf.reduce_logsumexp(v, 1)
             y = tf.square(lse - tf.reduce_sum(v * one_hot, 1) + 0.1 * lse**2)
-        first = inner.gradient(y, v)
-        y = tf.square(first)
-    np.testing.assert_allclose(dx.numpy(), first.numpy(), rtol=1e-4, atol=1e-4)
+        dy_dv = inner.gradient(y, v)
+        y = tf.square(dy_dv)
+    np.testing.assert_allclose(dx.numpy(), dy_dv.numpy(), rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(
         ddx.numpy(), outer.gradient(y, v).numpy(), rtol=1e-3, atol=1e-2
     )
@@ -90,7 +90,7 @@ def test_z_loss_and_second_derivatives(mesh):
 
 @pytest.mark.parametrize("soft", [False, True], ids=["labels", "probabilities"])
 def test_smoothed_labels_and_probabilities_equal_keras(mesh, soft, rng):
-    x = mtf.import_tensor(mesh, numbers(), "b;v")
+    x = mtf.import_tensor(mesh, random_logits(), "b;v")
     wanted = (
         rng.dirichlet(np.ones(6), 4).astype("float32") if soft else np.eye(6)[LABELS]
     )
@@ -100,7 +100,7 @@ def test_smoothed_labels_and_probabilities_equal_keras(mesh, soft, rng):
         else mtf.import_tensor(mesh, LABELS, "b")
     )
     loss = cross_entropy(x, labels, "v", z_loss=0.1, label_smoothing=0.2)
-    v = tf.constant(numbers())
+    v = tf.constant(random_logits())
     with tf.GradientTape() as tape:
         tape.watch(v)
         y = keras.losses.categorical_crossentropy(wanted, v, True, label_smoothing=0.2)
@@ -122,7 +122,7 @@ def test_where_classes_are_cut_a_few_numbers_of_each_row_move(soft):
         return mtf.gradients([loss], [x])[0]
 
     labels = np.eye(6, dtype="float32")[LABELS] if soft else LABELS
-    forecast = mtf.explain(gradient, numbers(), labels)
+    forecast = mtf.explain(gradient, random_logits(), labels)
     assert all(move.tensor.shape == (("b", 4),) for move in forecast.moves)
     assert soft or {move.phase for move in forecast.moves} == {"forward"}
 
@@ -142,7 +142,7 @@ def test_no_logit_is_exponentiated_twice_nor_copied_for_its_label(monkeypatch):
     def gradient(x, labels):
         return mtf.gradients([cross_entropy(x, labels, "v")], [x])[0]
 
-    gradient(numbers(), LABELS)
+    gradient(random_logits(), LABELS)
     ops = [op for function in traced for op in function.graph.get_operations()]
     sizes = [op.outputs[0].shape.as_list() for op in ops if op.type == "Exp"]
     assert sizes.count([2, 6]) == 1
@@ -153,7 +153,7 @@ def test_no_logit_is_exponentiated_twice_nor_copied_for_its_label(monkeypatch):
 
 
 def test_what_is_refused(mesh):
-    x = mtf.import_tensor(mesh, numbers(), "b;v")
+    x = mtf.import_tensor(mesh, random_logits(), "b;v")
     labels = mtf.import_tensor(mesh, LABELS, "b")
     with pytest.raises(mtf.ShapeError, match='no dimension "vocab"'):
         cross_entropy(x, labels, "vocab")

@@ -16,7 +16,7 @@ def mesh(request):
     return mtf.Mesh("x:2", layout=request.param)
 
 
-def numbers(shift=0.0):
+def random_values(shift=0.0):
     return np.random.default_rng(0).normal(shift, 2.0, (4, 64)).astype("float32")
 
 
@@ -35,20 +35,20 @@ def rms(x, epsilon):
     "ours, theirs", [(mtf.normalize_layer, layer), (mtf.normalize_rms, rms)]
 )
 def test_values_and_epsilon(mesh, ours, theirs):
-    x = mtf.import_tensor(mesh, numbers(), "b;d")
+    x = mtf.import_tensor(mesh, random_values(), "b;d")
     np.testing.assert_allclose(
-        ours(x, "d", 0.5).numpy(), theirs(numbers(), 0.5), atol=1e-5
+        ours(x, "d", 0.5).numpy(), theirs(random_values(), 0.5), atol=1e-5
     )
 
 
 def test_a_large_mean_does_not_cancel(mesh):
-    x = mtf.import_tensor(mesh, numbers(1000.0), "b;d")
+    x = mtf.import_tensor(mesh, random_values(1000.0), "b;d")
     y = mtf.normalize_layer(x, "d")
-    np.testing.assert_allclose(y.numpy(), layer(numbers(1000.0), 1e-6), atol=1e-3)
+    np.testing.assert_allclose(y.numpy(), layer(random_values(1000.0), 1e-6), atol=1e-3)
 
 
 def test_half_floats_have_statistics_in_float32(mesh):
-    x = mtf.import_tensor(mesh, numbers(20.0), "b;d", dtype="bfloat16")
+    x = mtf.import_tensor(mesh, random_values(20.0), "b;d", dtype="bfloat16")
     y = mtf.normalize_layer(x, "d")
     assert y.dtype == "bfloat16"
     np.testing.assert_allclose(
@@ -62,10 +62,10 @@ def test_half_floats_have_statistics_in_float32(mesh):
     "ours, theirs", [(mtf.normalize_layer, layer), (mtf.normalize_rms, rms)]
 )
 def test_second_derivatives(mesh, ours, theirs):
-    x = mtf.import_tensor(mesh, numbers(), "b;d")
+    x = mtf.import_tensor(mesh, random_values(), "b;d")
     (dx,) = mtf.gradients([mtf.sin(ours(x, "d"))], [x])
     (ddx,) = mtf.gradients([mtf.square(dx)], [x])
-    v = tf.constant(numbers(), tf.float64)
+    v = tf.constant(random_values(), tf.float64)
     with tf.GradientTape() as outer:
         outer.watch(v)
         with tf.GradientTape() as inner:
@@ -76,7 +76,7 @@ def test_second_derivatives(mesh, ours, theirs):
 
 
 def test_what_is_refused(mesh):
-    x = mtf.import_tensor(mesh, numbers(), "b;d")
+    x = mtf.import_tensor(mesh, random_values(), "b;d")
     with pytest.raises(mtf.ShapeError, match='no dimension "e"'):
         mtf.normalize_layer(x, "e")
     with pytest.raises(mtf.DTypeError, match="normalize_rms does not take int32"):

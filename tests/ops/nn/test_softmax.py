@@ -75,19 +75,19 @@ def test_what_is_refused(mesh):
 def test_an_extra_logit_takes_its_share(mesh, dtype):
     x = mtf.import_tensor(mesh, LOGITS, "b;d", dtype=dtype)
     extra = np.array([1, 1, -INF, 0], "float32")
-    for given, values in (
+    for extra_logit, values in (
         (mtf.import_tensor(mesh, extra, "b"), extra),
         (2.0, np.full(4, 2.0)),
     ):
         both = np.concatenate([LOGITS, values[:, None]], 1).astype("float32")
         rough = {"rtol": 1e-6 if dtype == "float32" else 1e-2}
-        y = mtf.softmax(x, "d", given)
+        y = mtf.softmax(x, "d", extra_logit)
         assert y.dtype == dtype
         np.testing.assert_allclose(
             y.numpy().astype("float32"), tf.nn.softmax(both)[:, :4], **rough
         )
         np.testing.assert_allclose(
-            mtf.log_softmax(x, "d", given).numpy().astype("float32"),
+            mtf.log_softmax(x, "d", extra_logit).numpy().astype("float32"),
             tf.nn.log_softmax(both)[:, :4],
             **rough,
         )
@@ -129,7 +129,7 @@ def test_where_all_logits_are_masked_the_extra_one_takes_all(mesh):
 )
 def test_many_dimensions(mesh, function, plain):
     x = np.random.default_rng(0).normal(size=(2, 1, 2, 1, 3, 4)).astype("float32")
-    found = function(mtf.import_tensor(mesh, x, "b;c;e;f;g;d"), "d")
+    actual = function(mtf.import_tensor(mesh, x, "b;c;e;f;g;d"), "d")
     np.testing.assert_allclose(
-        found.numpy(), plain(x.reshape(-1, 4)).numpy().reshape(x.shape), rtol=1e-5
+        actual.numpy(), plain(x.reshape(-1, 4)).numpy().reshape(x.shape), rtol=1e-5
     )

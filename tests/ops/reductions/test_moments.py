@@ -35,8 +35,8 @@ def test_products_of_zeros_have_right_gradients(mesh):
         np.testing.assert_array_equal(
             mtf.gradients([y], [x])[0].numpy(), tape.gradient(z, v)
         )
-    whole = mtf.reduce_prod(tensor(mesh, array, "int32"), "b")
-    assert whole.dtype == "int32" and whole.numpy().tolist() == [24, 0, 0, 0]
+    product = mtf.reduce_prod(tensor(mesh, array, "int32"), "b")
+    assert product.dtype == "int32" and product.numpy().tolist() == [24, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
