@@ -1,18 +1,18 @@
-"""Partition: from nodes to a program of segments and reshards. Knows no op by name, and
-no TensorFlow.
+"""Partition: from nodes to a program of segments and reshards. It knows no op by name,
+and imports no TensorFlow.
 
 Contents:
 
-    planner                 states and sharded names of one node: the planner's rules
-    preferred_placement     where outputs should lie, and at which stage ops run
-    reshard_table           the table of communication
+    planner                 placements and sharded factors of one node: the rules
+    preferred_placement     the placement that outputs should have; the stage of a node
+    reshard_table           all communication between two placements
     cost                    bytes of a reshard
-    steps                   loads, reshards, computations and stores, on values
-    builder                 plans node after node, and writes the steps
+    steps                   the steps of a program, on values
+    builder                 plans node after node, and appends the steps
     loops_and_branches      the same for bodies of loops and branches
     calls                   the same for a body that is called many times
-    build                   a graph as a list of steps
-    control_dependencies    what waits for what, beside data, to save memory
+    build                   a graph as a program
+    control_dependencies    which steps wait for which values, to save device memory
     segments                which steps run together
     buckets                 which reductions are one collective
 """

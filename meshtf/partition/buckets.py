@@ -1,9 +1,9 @@
-"""Buckets: reductions side by side become one collective of a few large messages.
+"""Buckets: neighbouring reductions become one collective of a few large messages.
 
-Each of many small gradients would cost a collective's latency. So they wait for each
-other, in the order in which they come, up to a number of bytes, while the backward pass
-goes on (as in Li et al., "PyTorch Distributed: Experiences on Accelerating Data
-Parallel Training", 2020, 3.2.3).
+Each of many small gradients would cost the latency of a collective. So reductions wait
+for each other, in the order in which they come, up to a number of bytes, while the
+backward pass goes on (as in Li et al., "PyTorch Distributed: Experiences on
+Accelerating Data Parallel Training", 2020, section 3.2.3).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from meshtf.partition.steps import Bucket, ReshardStep, Step, Value, dependencie
 
 
 def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
-    """Whether a step finishes an unfinished sum by communication."""
+    """Whether a step reduces a partial sum over devices."""
     return isinstance(step, ReshardStep) and step.reshard.kind in (
         "all_reduce",
         "reduce_scatter",
@@ -25,65 +25,74 @@ def is_reduction(step: Step) -> TypeGuard[ReshardStep]:
 
 
 class Buckets:
-    """Puts the steps of one segment after the other in order, reductions of them as
-    buckets.
+    """Collects the reductions among the steps of one segment after the other.
 
     Args:
       mesh: where they run.
-      limit: a bucket goes once a device holds so many bytes of what is in it, or when
-        something in it is needed.
+      limit: a bucket is closed once its reductions have so many bytes on a device, or
+        when a step needs one of them.
     """
 
     def __init__(self, mesh: Mesh, limit: int) -> None:
-        self.mesh, self.limit = mesh, limit
-        self._filling: dict[Hashable, list[ReshardStep]] = {}
+        self.mesh = mesh
+        self.limit = limit
+        self._open: dict[Hashable, list[ReshardStep]] = {}  # by what they share
 
-    def sort(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
-        """Returns the steps before a segment, of which it needs some values, and those
-        left over.
+    def add(self, steps: Iterable[Step], needed: Iterable[Value]) -> list[Step]:
+        """Returns the steps that run now: those of the arguments that are no
+        reductions, and closed buckets.
+
+        Args:
+          steps: the steps before a segment.
+          needed: the values that the segment needs.
         """
-        out: list[Step] = []
+        ready: list[Step] = []
         for step in steps:
-            self._close_for(dependencies_of(step), out)
+            self._close_for(dependencies_of(step), ready)
             if not is_reduction(step) or step.wait_for is not None:
-                out.append(step)
+                ready.append(step)
                 continue
-            reductions = self._filling.setdefault(_kind(step), [])
+            key = _bucket_key(step)
+            reductions = self._open.setdefault(key, [])
             reductions.append(step)
-            if sum(self._bytes(reshard) for reshard in reductions) >= self.limit:
-                self._close(_kind(step), out)
-        self._close_for(needed, out)
-        return out
+            if sum(map(self._bytes, reductions)) >= self.limit:
+                self._close(key, ready)
+        self._close_for(needed, ready)
+        return ready
 
-    def rest(self) -> list[Step]:
-        """Returns the buckets that are not full."""
-        out: list[Step] = []
-        for kind in list(self._filling):
-            self._close(kind, out)
-        return out
+    def close_all(self) -> list[Step]:
+        """Returns the buckets that are still open."""
+        closed: list[Step] = []
+        for key in list(self._open):
+            self._close(key, closed)
+        return closed
 
-    def _close_for(self, values: Iterable[Value], out: list[Step]) -> None:
-        wanted = set(values)
-        needed = [
-            kind
-            for kind, reductions in self._filling.items()
-            if any(reshard.out in wanted for reshard in reductions)
-        ]
-        for kind in needed:
-            self._close(kind, out)
+    def _close_for(self, values: Iterable[Value], steps: list[Step]) -> None:
+        """Closes the buckets that make one of these values, and appends them to
+        `steps`.
+        """
+        needed = set(values)
+        for key, reductions in list(self._open.items()):
+            if any(reduction.out in needed for reduction in reductions):
+                self._close(key, steps)
 
-    def _close(self, kind: Hashable, out: list[Step]) -> None:
-        reductions = self._filling.pop(kind)
-        out.append(Bucket(tuple(reductions)) if len(reductions) > 1 else reductions[0])
+    def _close(self, key: Hashable, steps: list[Step]) -> None:
+        reductions = self._open.pop(key)
+        if len(reductions) == 1:
+            steps.append(reductions[0])
+        else:
+            steps.append(Bucket(tuple(reductions)))
 
     def _bytes(self, step: ReshardStep) -> float:
         assert step.src.spec is not None
         return local_bytes(step.src.spec, step.src.placement, self.mesh)
 
 
-def _kind(step: ReshardStep) -> Hashable:
-    """Returns what reductions must have in common to be one collective."""
-    reshard, src = step.reshard, step.src
-    assert src.spec is not None and isinstance(reshard.before, Partial)
-    stages = tuple(state for state in src.placement if isinstance(state, OnStage))
-    return reshard.kind, reshard.axis, reshard.before.kind, src.spec.dtype, stages
+def _bucket_key(step: ReshardStep) -> Hashable:
+    """Returns the attributes that the reductions of one bucket share."""
+    reshard = step.reshard
+    assert step.src.spec is not None
+    assert isinstance(reshard.before, Partial)
+    stages = tuple(state for state in step.src.placement if isinstance(state, OnStage))
+    dtype = step.src.spec.dtype
+    return reshard.kind, reshard.axis, reshard.before.kind, dtype, stages

@@ -1,20 +1,20 @@
-"""The schedule: which computations form a segment, and what runs between segments.
+"""The schedule: which computations form a segment, and which steps run between segments.
 
-Between two moves all devices run the same program: a *segment*. Computations keep the
-order in which they were recorded: one starts a new segment only if it needs a move of
-something that the present one computes. Loads and moves run as early as they can, so
-unrelated moves end up side by side.
+Between two reshards, all devices run one program: a *segment*. Computations keep the
+order in which they were recorded. One starts a new segment only if it needs a reshard
+of something that the current one computes. Reads and reshards run as early as they can,
+so independent reshards are next to each other.
 
-    level 0   ReadStep x, w     segment: everything up to the first move
-    level 1   moves          segment: what needs them
+    level 0   ReadStep x, w     segment: all computations up to the first reshard
+    level 1   reshards          segment: the computations that need them
 
-Where several positions share one device (`split_by_axes=True`), work that is the same along
-some axes of the mesh is kept apart from work that is not, so that the runtime can do it
-once for all of them.
+Where several positions share one device (`split_by_axes=True`), computations that vary
+along different axes of the mesh are in different segments. A runtime can then run a
+segment once for all positions that compute the same.
 
-Where devices have memories of their own (`bucket_bytes=`), a segment ends once it has
-made so many bytes of unfinished sums, so that gradients are on their way while the
-backward pass goes on.
+Where devices have separate memories (`bucket_bytes=`), a segment also ends once it has
+made so many bytes of partial sums. Their reduction then overlaps with the rest of the
+backward pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from meshtf.partition.steps import (
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Segment:
-    """A maximal run of local work, and the steps that come before it."""
+    """A maximal sequence of local computations, and the steps that run before it."""
 
     before: tuple[Step, ...]
     computes: tuple[Compute, ...]
@@ -48,219 +48,243 @@ class Segment:
     outs: tuple[Value, ...] = ()
 
     def key(self) -> Hashable:
-        """Returns what makes two segments the same program: ops, plans, and how values
-        meet.
+        """Returns a key that is equal for segments that are the same program: equal ops
+        and plans, connected in the same way.
         """
-        number = {v: i for i, v in enumerate(self.ins)}
-        lines = []
-        for c in self.computes:
-            reads = tuple(number[v] for v in c.inputs)
-            for v in c.outs:
-                number[v] = len(number)
-            specs = tuple(x.spec for x in c.node.inputs)
-            # What is waited for may be of any shape, which neither op nor plan tells.
-            after = (
-                None if c.wait_for is None else (c.wait_for.spec, c.wait_for.placement)
-            )
-            lines.append(
-                (
-                    c.node.op,
-                    c.plan,
-                    specs,
-                    reads,
-                    c.makes_statistics,
-                    c.gathered is None,
-                    after,
-                )
-            )
-        return tuple(lines), tuple(number[v] for v in self.outs)
+        index = {value: i for i, value in enumerate(self.ins)}
+        computes = []
+        for compute in self.computes:
+            computes.append(_compute_key(compute, index))
+            for value in compute.outs:
+                index[value] = len(index)
+        return tuple(computes), tuple(index[value] for value in self.outs)
+
+
+def _compute_key(compute: Compute, index: dict[Value, int]) -> Hashable:
+    """Returns a key of a computation in a segment, whose values have these indices."""
+    wait_for = compute.wait_for
+    return (
+        compute.node.op,
+        compute.plan,
+        tuple(x.spec for x in compute.node.inputs),
+        tuple(index[value] for value in compute.inputs),
+        compute.makes_statistics,
+        compute.gathered is None,
+        # It may have any shape, so neither op nor plan determine it.
+        None if wait_for is None else (wait_for.spec, wait_for.placement),
+    )
 
 
 def schedule(
     program: Program, split_by_axes: bool = False, bucket_bytes: int = 0
 ) -> list[Segment]:
-    """Returns the segments of a program in order, with what goes in and out of each.
+    """Returns the segments of a program in order, with the inputs and outputs of each.
 
     Args:
-      program: what is cut into segments.
-      split_by_axes: whether work that varies along different axes is kept apart.
-      bucket_bytes: the bytes of unfinished sums that are reduced together; 0: each by itself.
+      program: the program.
+      split_by_axes: whether computations that vary along different axes of the mesh are
+        in different segments.
+      bucket_bytes: bytes of partial sums that are reduced as one collective; 0: each by
+        a collective.
     """
-    reduced = (
-        {step.src for step in program.steps if is_reduction(step)}
-        if bucket_bytes
-        else set()
-    )
-    levels = _Levels(
-        program.mesh, split_by_axes, _Fill(program.mesh, bucket_bytes, reduced)
-    )
+    if not bucket_bytes:
+        bucket = _OpenBucket(program.mesh, 0, set())
+        segments = _segments(program, split_by_axes, bucket)
+    else:
+        reduced = {step.src for step in program.steps if is_reduction(step)}
+        bucket = _OpenBucket(program.mesh, bucket_bytes, reduced)
+        segments = _segments(program, split_by_axes, bucket)
+        segments = _with_buckets(segments, Buckets(program.mesh, bucket_bytes))
+    return _with_inputs_and_outputs(segments, program.results)
+
+
+def _segments(
+    program: Program, split_by_axes: bool, bucket: _OpenBucket
+) -> list[Segment]:
+    levels = _Levels(program.mesh, split_by_axes, bucket)
     for step in program.steps:
         levels.add(step)
-    segments = levels.finish()
-    if bucket_bytes:
-        segments = _with_buckets(segments, Buckets(program.mesh, bucket_bytes))
-    return _with_borders(segments, program.results)
+    return levels.segments()
 
 
 @dataclasses.dataclass(eq=False)
-class _Part:
-    """Computations of one level that run at one stage and vary along the same axes of
+class _Group:
+    """Computations of one level that run on one stage and vary along the same axes of
     the mesh.
     """
 
     stage: int | None
-    along: tuple[str, ...]
+    axes: tuple[str, ...]
     computes: list[Compute]
 
 
 @dataclasses.dataclass(eq=False)
-class _Fill:
-    """How full the bucket of the present level is."""
+class _OpenBucket:
+    """The bytes of partial sums that the current level makes."""
 
     mesh: Mesh
-    limit: int
-    reduced: set[Value]  # what is to be reduced
+    limit: int  # bytes; 0: no limit
+    reduced: set[Value]  # the values that are reduced later
     bytes: float = 0.0
 
     def add(self, values: Iterable[Value]) -> None:
-        self.bytes += sum(
-            local_bytes(v.spec, v.placement, self.mesh)
-            for v in values
-            if v.spec is not None and v in self.reduced
-        )
+        for value in values:
+            if value.spec is not None and value in self.reduced:
+                self.bytes += local_bytes(value.spec, value.placement, self.mesh)
 
-    def take(self) -> bool:
-        """Returns whether it is full; then it is empty again."""
-        full = 0 < self.limit <= self.bytes
-        self.bytes = 0.0 if full else self.bytes
-        return full
+    def empty_if_full(self) -> bool:
+        """Returns whether the limit is reached; then the bucket is empty again."""
+        is_full = 0 < self.limit <= self.bytes
+        if is_full:
+            self.bytes = 0.0
+        return is_full
 
 
 class _Levels:
     """Assigns each step to a level."""
 
-    def __init__(self, mesh: Mesh, apart: bool, fill: _Fill) -> None:
-        self.mesh, self.apart, self.fill = mesh, apart, fill
-        self.before: list[list[Step]] = [[]]
-        self.computes: list[list[_Part]] = [[]]
-        self.part: dict[Value, _Part] = {}  # which of a level's lists computes a value
-        # The first level before whose segment a value exists; values from outside are
-        # there at once.
-        self.ready: dict[Value, int] = {}
-        self.made: dict[Value, int] = {}  # the level whose segment computes it
-        self.written: dict[object, int] = {}
+    def __init__(self, mesh: Mesh, split_by_axes: bool, bucket: _OpenBucket) -> None:
+        self.mesh = mesh
+        self.split_by_axes = split_by_axes
+        self.bucket = bucket
+        self.before: list[list[Step]] = [[]]  # by level: the steps before its segment
+        self.groups: list[list[_Group]] = [[]]  # by level: its computations
+        self.group_of: dict[Value, _Group] = {}  # the group that computes a value
+        # The first level before whose segment a value exists. Values of the surrounding
+        # program exist from level 0 on.
+        self.available_from: dict[Value, int] = {}
+        self.computed_at: dict[Value, int] = {}  # the level whose segment computes it
+        self.written_at: dict[object, int] = {}  # by store; None: host ops
 
     def add(self, step: Step) -> None:
         if isinstance(step, Compute):
-            level = max(
-                [
-                    len(self.computes) - 1 + self.fill.take(),
-                    *(self._at_hand(v) for v in step.inputs),
-                ]
-            )
-            if level >= len(self.computes):
-                self.fill.bytes = 0.0
-            self.fill.add(step.outs)
-            self._grow_before(level)
-            self.computes.extend([] for _ in range(level + 1 - len(self.computes)))
-            self._place(step, level)
-            self.made.update(dict.fromkeys(step.outs, level))
+            self._add_compute(step)
             return
-        level = max([0, *(self._before_a_segment(v) for v in dependencies_of(step))])
+        dependencies = [self._level_after(value) for value in dependencies_of(step)]
+        level = max(dependencies, default=0)
         if isinstance(step, WriteStep):
-            # What tells the world keeps its order, too.
-            written = step.variables or (None,)
-            level = max([level, *(self.written.get(s, 0) for s in written)])
-            self.written.update(dict.fromkeys(written, level))
+            # Host ops, which write no variable, keep their order as well.
+            stores = step.variables or (None,)
+            level = max([level, *(self.written_at.get(store, 0) for store in stores)])
+            self.written_at.update(dict.fromkeys(stores, level))
         elif isinstance(step, ReadStep):
-            level = self.written.get(step.store, 0)
-        self.ready.update(dict.fromkeys(outputs_of(step), level))
+            level = self.written_at.get(step.store, 0)
+        self.available_from.update(dict.fromkeys(outputs_of(step), level))
         self._grow_before(level)
         self.before[level].append(step)
 
-    def _place(self, step: Compute, level: int) -> None:
-        """Adds a computation to a list of its level that varies along the same axes.
+    def _add_compute(self, step: Compute) -> None:
+        current = len(self.groups) - 1
+        if self.bucket.empty_if_full():
+            current += 1
+        level = max([current, *(self._level_with(value) for value in step.inputs)])
+        if level >= len(self.groups):
+            self.bucket.bytes = 0.0
+        self.bucket.add(step.outs)
+        self._grow_before(level)
+        while len(self.groups) <= level:
+            self.groups.append([])
+        group = self._group(step, level)
+        group.computes.append(step)
+        self.group_of.update(dict.fromkeys(step.outs, group))
+        self.computed_at.update(dict.fromkeys(step.outs, level))
 
-        A new list comes before those that vary along more axes, which are likely to
+    def _group(self, step: Compute, level: int) -> _Group:
+        """Returns the group of a level to which a computation belongs: one that varies
+        along the same axes, and runs after the groups that it needs.
+
+        A new group comes before those that vary along more axes, which are likely to
         need it.
         """
-        lists, along = self.computes[level], self._varies(step)
-        needed = [self.part[v] for v in step.inputs if self.made.get(v) == level]
-        first = max(
-            [0, *(i for i, part in enumerate(lists) if any(part is n for n in needed))]
+        groups = self.groups[level]
+        axes = self._varying_axes(step)
+        needed = {
+            id(self.group_of[value])
+            for value in step.inputs
+            if self.computed_at.get(value) == level
+        }
+        last_needed = max(
+            (i for i, group in enumerate(groups) if id(group) in needed), default=-1
         )
-        stage = step.plan.stage
-        found = next(
-            (p for p in lists[first:] if (p.stage, p.along) == (stage, along)), None
-        )
-        if found is None:
-            found = _Part(stage, along, [])
-            after = first + 1 if needed else 0
-            wider = (
-                i for i in range(after, len(lists)) if len(lists[i].along) > len(along)
-            )
-            lists.insert(next(wider, len(lists)), found)
-        found.computes.append(step)
-        self.part.update(dict.fromkeys(step.outs, found))
+        for group in groups[max(last_needed, 0) :]:
+            if (group.stage, group.axes) == (step.plan.stage, axes):
+                return group
+        index = last_needed + 1
+        while index < len(groups) and len(groups[index].axes) <= len(axes):
+            index += 1
+        groups.insert(index, _Group(step.plan.stage, axes, []))
+        return groups[index]
 
-    def _varies(self, step: Compute) -> tuple[str, ...]:
-        """Returns the axes along which positions compute different things."""
-        if not self.apart:
+    def _varying_axes(self, step: Compute) -> tuple[str, ...]:
+        """Returns the axes along which positions compute different values; none where
+        segments are not split by axes.
+        """
+        if not self.split_by_axes:
             return ()
-        cut = {axis for axis, _ in step.plan.sharded_factors}
+        sharded = {axis for axis, _ in step.plan.sharded_factors}
         return tuple(
             axis
             for i, axis in enumerate(self.mesh.axes)
-            if axis in cut or any(v.placement[i] != Replicated for v in step.ins)
+            if axis in sharded or any(v.placement[i] != Replicated for v in step.ins)
         )
 
-    def _before_a_segment(self, value: Value) -> int:
+    def _level_after(self, value: Value) -> int:
         """Returns the first level before whose segment a step can use a value."""
-        return self.made[value] + 1 if value in self.made else self.ready.get(value, 0)
+        if value in self.computed_at:
+            return self.computed_at[value] + 1
+        return self.available_from.get(value, 0)
 
-    def _at_hand(self, value: Value) -> int:
+    def _level_with(self, value: Value) -> int:
         """Returns the first level whose segment can use a value."""
-        return self.made[value] if value in self.made else self.ready.get(value, 0)
+        if value in self.computed_at:
+            return self.computed_at[value]
+        return self.available_from.get(value, 0)
 
     def _grow_before(self, level: int) -> None:
-        self.before.extend([] for _ in range(level + 1 - len(self.before)))
+        while len(self.before) <= level:
+            self.before.append([])
 
-    def finish(self) -> list[Segment]:
-        """Returns the levels as segments without borders."""
-        self.computes.extend([] for _ in range(len(self.before) - len(self.computes)))
+    def segments(self) -> list[Segment]:
+        """Returns the segments of all levels, without inputs and outputs."""
+        while len(self.groups) < len(self.before):
+            self.groups.append([])
         segments: list[Segment] = []
-        for before, lists in zip(self.before, self.computes):
-            first, *others = lists or [_Part(None, (), [])]
-            segments.append(Segment(tuple(before), tuple(first.computes), first.stage))
-            segments += [Segment((), tuple(p.computes), p.stage) for p in others]
+        for before, groups in zip(self.before, self.groups):
+            start, *rest = groups or [_Group(None, (), [])]
+            segments.append(Segment(tuple(before), tuple(start.computes), start.stage))
+            segments += [Segment((), tuple(g.computes), g.stage) for g in rest]
         return segments
 
 
 def _with_buckets(segments: Sequence[Segment], buckets: Buckets) -> list[Segment]:
-    """Returns segments whose reductions are buckets, and one more for the rest."""
-    sorted_segments = []
+    """Returns segments whose reductions are buckets, and one more for those that are
+    left.
+    """
+    bucketed = []
     for segment in segments:
         needed = (v for compute in segment.computes for v in compute.inputs)
-        before = tuple(buckets.sort(segment.before, needed))
-        sorted_segments.append(dataclasses.replace(segment, before=before))
-    return [*sorted_segments, Segment(tuple(buckets.rest()), ())]
+        before = tuple(buckets.add(segment.before, needed))
+        bucketed.append(dataclasses.replace(segment, before=before))
+    return [*bucketed, Segment(tuple(buckets.close_all()), ())]
 
 
-def _with_borders(
+def _with_inputs_and_outputs(
     segments: Sequence[Segment], results: Iterable[Value]
 ) -> list[Segment]:
-    """Returns segments with what each needs from outside, and what others need of
-    it.
+    """Returns segments with the values that each needs of earlier steps, and the values
+    of it that later steps need.
     """
-    wanted = set(results)
+    needed_later = set(results)
     complete: list[Segment] = []
     for segment in reversed(segments):
-        outputs = [out for c in segment.computes for out in c.outs]
-        own = set(outputs)
-        used = dict.fromkeys(v for c in segment.computes for v in c.inputs)
-        inputs = tuple(v for v in used if v not in own)
-        needed = tuple(out for out in outputs if out in wanted)
-        complete.append(dataclasses.replace(segment, ins=inputs, outs=needed))
-        wanted.update(inputs)
-        wanted.update(v for step in segment.before for v in dependencies_of(step))
+        computed = [out for compute in segment.computes for out in compute.outs]
+        used = dict.fromkeys(v for compute in segment.computes for v in compute.inputs)
+        for value in computed:
+            used.pop(value, None)
+        inputs = tuple(used)
+        outputs = tuple(value for value in computed if value in needed_later)
+        complete.append(dataclasses.replace(segment, ins=inputs, outs=outputs))
+        needed_later.update(inputs)
+        for step in segment.before:
+            needed_later.update(dependencies_of(step))
     return complete[::-1]

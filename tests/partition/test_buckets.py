@@ -32,7 +32,7 @@ def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
 def groups(steps, limit):
     """Returns the places in `steps` of what goes together."""
     buckets = Buckets(MESH, limit)
-    found = [*buckets.sort(steps, []), *buckets.rest()]
+    found = [*buckets.add(steps, []), *buckets.close_all()]
     return [
         [steps.index(m) for m in (s.reductions if isinstance(s, Bucket) else [s])]
         for s in found
@@ -47,13 +47,13 @@ def test_up_to_a_number_of_bytes():
 
 def test_they_wait_for_each_other_until_a_segment_needs_one():
     buckets, steps = Buckets(MESH, 10**6), [reduction(10) for _ in range(4)]
-    assert buckets.sort(steps[:1], []) == []
-    (both,) = buckets.sort(steps[1:2], [steps[0].out])
+    assert buckets.add(steps[:1], []) == []
+    (both,) = buckets.add(steps[1:2], [steps[0].out])
     assert both.reductions == tuple(steps[:2])
-    assert buckets.sort(steps[2:3], [steps[0].out]) == []
-    assert buckets.sort([], []) == []
-    assert buckets.sort(steps[3:], [steps[3].out])[0].reductions == tuple(steps[2:])
-    assert buckets.rest() == []
+    assert buckets.add(steps[2:3], [steps[0].out]) == []
+    assert buckets.add([], []) == []
+    assert buckets.add(steps[3:], [steps[3].out])[0].reductions == tuple(steps[2:])
+    assert buckets.close_all() == []
 
 
 @pytest.mark.parametrize(
