@@ -58,6 +58,6 @@ State: TypeAlias = Sharded | Partial | OnStage | _Replicated
 Placement: TypeAlias = tuple[State, ...]
 
 
-def finished(placement: Placement) -> Placement:
+def reduced_placement(placement: Placement) -> Placement:
     """Returns the placement with partial results read as Replicated."""
     return tuple(Replicated if isinstance(s, Partial) else s for s in placement)

@@ -1,9 +1,9 @@
-"""The builder of a program: plans node after node, and writes steps on values.
+"""The builder of a program: plans node after node, and appends steps on values.
 
-Equal reshards are made once: a tensor's versions are kept by placement, and a wanted
-one is made from the version that moves fewest bytes. But a parameter that is gathered
-for the forward pass is freed, and gathered again for the backward pass, unless the mesh
-says `keep_gathered`.
+Equal reshards are done once: the builder has the values of each tensor by placement,
+and makes one in a further placement from the value that sends the fewest bytes. But a
+parameter that is gathered for the forward pass is freed, and gathered again for the
+backward pass, unless the mesh says `keep_gathered`.
 
     builder = Builder(mesh, planners)
     builder.node(node)
@@ -31,10 +31,10 @@ from meshtf.graph import (
     window_of,
 )
 from meshtf.mesh import Mesh, OnStage, Partial, Placement, Replicated, Sharded
-from meshtf.mesh.state import finished
-from meshtf.partition.control_dependencies import Waiting
-from meshtf.partition.cost import bytes_received, local_size, reads_local_only
-from meshtf.partition.planner import NodePlan, plan_node
+from meshtf.mesh.state import reduced_placement
+from meshtf.partition.control_dependencies import ControlDependencies
+from meshtf.partition.cost import reads_local_only
+from meshtf.partition.planner import NodePlan, plan_node, received_elements
 from meshtf.partition.preferred_placement import PreferredPlacement
 from meshtf.partition.reshard_table import placement_after, reshards
 from meshtf.partition.steps import (
@@ -51,7 +51,7 @@ from meshtf.partition.steps import (
 
 
 class PlannedBody(NamedTuple):
-    """The body of a call as it was planned at its first call."""
+    """The body of a call, as it was planned at its first call."""
 
     program: Program
     arguments: tuple[Value, ...]
@@ -59,12 +59,21 @@ class PlannedBody(NamedTuple):
 
 
 class Builder:
-    """Writes steps; knows in which placements each tensor is available.
+    """Appends steps; knows the values of each tensor.
 
     Args:
-      mesh: the program's.
-      planners: what plans ops with bodies and writes their steps, by kind of op.
-      notes: those of the program around, for the builder of a body.
+      mesh: of the program.
+      planners: by kind of op, the functions that plan ops with bodies and append their
+        steps.
+      notes: of the surrounding program, for the builder of a body.
+
+    Attributes:
+      placements: by tensor, the placement that planning assumes. A value in it is made
+        when a node needs it.
+      values: by tensor, its values by placement.
+      backward_values: the same for the backward pass, of parameters that are gathered
+        again.
+      planned_bodies: by body, the program that its calls share.
     """
 
     def __init__(
@@ -76,21 +85,21 @@ class Builder:
         self.mesh = mesh
         self.planners = planners
         self.notes: dict[str, None] = {} if notes is None else notes
-        self.gathered: dict[
-            Tensor, dict[Placement, Value]
-        ] = {}  # again, for the backward pass
-        self.called: dict[Body, PlannedBody] = {}
-        self.waiting = Waiting(self)
-        self.wanted = PreferredPlacement(mesh, self, self.notes)
         self.steps: list[Step] = []
-        self.versions: dict[Tensor, dict[Placement, Value]] = {}
-        self.states: dict[
-            Tensor, Placement
-        ] = {}  # the placement that planning starts from
+        self.placements: dict[Tensor, Placement] = {}
+        self.values: dict[Tensor, dict[Placement, Value]] = {}
+        self.backward_values: dict[Tensor, dict[Placement, Value]] = {}
+        self.planned_bodies: dict[Body, PlannedBody] = {}
+        self.preferred = PreferredPlacement(mesh, self, self.notes)
+        self.control_dependencies = ControlDependencies(self)
 
-    def state(self, tensor: Tensor) -> Placement:
-        """Returns where a tensor is, loading one that was made outside of the graph."""
-        if tensor not in self.states:
+    def placement_of(self, tensor: Tensor) -> Placement:
+        """Returns the placement of a tensor; reads an eager tensor at its first use.
+
+        Raises:
+          PlanError: the tensor belongs to another recorded function.
+        """
+        if tensor not in self.placements:
             if tensor.held is None:
                 raise PlanError(
                     explain_error(
@@ -101,73 +110,110 @@ class Builder:
                         way_out="Return it from that function.",
                     )
                 )
-            self._load(tensor, _HeldStore(tensor))
-        return self.states[tensor]
+            self._read(tensor, _EagerStore(tensor))
+        return self.placements[tensor]
 
     def node(self, node: Node) -> None:
-        """Plans a node and writes its steps."""
+        """Plans a node and appends its steps."""
         op = node.op
         if isinstance(op, ReadOp):
-            self._load(node.outputs[0], op.store)
+            self._read(node.outputs[0], op.store)
         elif isinstance(op, WriteOp):
             self._write(node, op)
         elif isinstance(op, HostOp):
-            self.steps.append(
-                WriteStep(
-                    node,
-                    tuple(
-                        self.reshard_to(x, self.mesh.replicated, node)
-                        for x in node.inputs
-                    ),
-                )
-            )
+            values = [
+                self.reshard_to(x, self.mesh.replicated, node) for x in node.inputs
+            ]
+            self.steps.append(WriteStep(node, tuple(values)))
         elif type(op) in self.planners:
             self.planners[type(op)](self, node)
         else:
             self._compute(node)
 
-    def given(
-        self, tensor: Tensor, versions: dict[Placement, Value], state: Placement
+    def add_tensor(
+        self, tensor: Tensor, values: dict[Placement, Value], placement: Placement
     ) -> None:
-        """Takes a tensor that is there from outside, in these versions."""
-        self.versions[tensor], self.states[tensor] = versions, state
+        """Adds a tensor that other steps make, with its values by placement."""
+        self.values[tensor] = values
+        self.placements[tensor] = placement
 
     def reshard_to(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
-        """Returns a tensor in a placement, moving the nearest version of it."""
-        self.state(tensor)
-        versions = self.at_hand(tensor, node)
-        if target not in versions:
-            start = min(versions, key=lambda p: self._distance(tensor.spec, p, target))
-            value, placement = versions[start], start
-            for reshard in reshards(self.mesh.axes, start, target):
-                placement = placement_after(self.mesh.axes, placement, reshard)
-                if placement not in versions:
-                    versions[placement] = Value(tensor.spec, placement)
-                    freed = reshard.kind == "all_gather" and _is_freed(tensor)
-                    after = self.waiting.before_gathering(placement) if freed else None
-                    self.steps.append(
-                        ReshardStep(reshard, value, versions[placement], node, after)
-                    )
-                value = versions[placement]
-        if any(
-            isinstance(s, Partial) for s in self.states[tensor]
-        ) and target == finished(target):
-            self.states[tensor] = (
-                target  # it was finished once: nobody need finish it again
-            )
-        return versions[target]
+        """Returns a tensor in a placement, made from its nearest value."""
+        self.placement_of(tensor)
+        values = self.available_values(tensor, node)
+        if target not in values:
+            self._append_reshards(tensor, target, node, values)
+        is_partial = any(isinstance(s, Partial) for s in self.placements[tensor])
+        if is_partial and target == reduced_placement(target):
+            # The sum is reduced now, so no other node need reduce it again.
+            self.placements[tensor] = target
+        return values[target]
 
-    def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
-        """Where a tensor is at hand: a parameter is freed between the forward and
+    def _append_reshards(
+        self,
+        tensor: Tensor,
+        target: Placement,
+        node: Node | None,
+        values: dict[Placement, Value],
+    ) -> None:
+        """Appends the reshards to a placement; adds the values they make to `values`."""
+        start = min(values, key=lambda p: self._distance(tensor.spec, p, target))
+        placement = start
+        for reshard in reshards(self.mesh.axes, start, target):
+            source = values[placement]
+            placement = placement_after(self.mesh.axes, placement, reshard)
+            if placement in values:
+                continue
+            values[placement] = Value(tensor.spec, placement)
+            freed = reshard.kind == "all_gather" and _is_freed(tensor)
+            wait_for = (
+                self.control_dependencies.of_gathering(placement) if freed else None
+            )
+            self.steps.append(
+                ReshardStep(reshard, source, values[placement], node, wait_for)
+            )
+
+    def available_values(
+        self, tensor: Tensor, node: Node | None
+    ) -> dict[Placement, Value]:
+        """Returns the values of a tensor, by placement, that a node may use.
+
+        The gathered values of a parameter are freed between the forward and the
         backward pass.
         """
-        versions = self.versions[tensor]
+        values = self.values[tensor]
         if node is None or not node.primals or not _is_freed(tensor):
-            return versions
-        return self.gathered.setdefault(tensor, dict(list(versions.items())[:1]))
+            return values
+        stored = dict(list(values.items())[:1])
+        return self.backward_values.setdefault(tensor, stored)
 
-    def _beside(self, store: Store, x: Tensor, node: Node) -> Value:
-        """Brings x to where a store's slices are."""
+    def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
+        """Returns the cost of a reshard: elements received, and a little for each
+        collective. It is infinite where a partial sum would have to be made.
+        """
+        if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
+            return float("inf")
+        num_reshards = len(reshards(self.mesh.axes, old, new))
+        return num_reshards * 1e-3 + received_elements(self.mesh, spec, old, new)
+
+    def _read(self, tensor: Tensor, store: Any) -> None:
+        """Reads a store in its placement; a store of another mesh is replicated."""
+        placement = store.placement if store.mesh is self.mesh else self.mesh.replicated
+        value = Value(tensor.spec, placement)
+        self.steps.append(ReadStep(store, value))
+        self.add_tensor(tensor, {placement: value}, placement)
+
+    def _write(self, node: Node, op: WriteOp) -> None:
+        """Writes variables: inputs are resharded to the placement of the variables."""
+        store = op.variables[0]
+        outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
+        for y, value in zip(node.outputs, outs):
+            self.add_tensor(y, {value.placement: value}, value.placement)
+        values = tuple(self._like_store(store, x, node) for x in node.inputs)
+        self.steps.append(WriteStep(node, values, outs))
+
+    def _like_store(self, store: Store, x: Tensor, node: Node) -> Value:
+        """Returns x in the placement of a store; x may lack dimensions of the store."""
         target = tuple(
             s
             if isinstance(s, OnStage) or isinstance(s, Sharded) and s.dim in x.shape
@@ -176,134 +222,126 @@ class Builder:
         )
         return self.reshard_to(x, target, node)
 
-    def _distance(self, spec: Spec, old: Placement, new: Placement) -> float:
-        if any(isinstance(n, Partial) and n != o for o, n in zip(old, new)):
-            return float("inf")  # nothing becomes unfinished again
-        path = reshards(self.mesh.axes, old, new)
-        return len(path) * 1e-3 + sum(
-            bytes_received(
-                m.kind, local_size(spec.shape, old, self.mesh), self.mesh.axes[m.axis]
-            )
-            for m in path
-        )
-
-    def _load(self, tensor: Tensor, store: Any) -> None:
-        """Loads a store as it lies; whole, where it lies on another mesh than the
-        program.
-        """
-        placement = store.placement if store.mesh is self.mesh else self.mesh.replicated
-        value = Value(tensor.spec, placement)
-        self.steps.append(ReadStep(store, value))
-        self.versions[tensor] = {placement: value}
-        self.states[tensor] = placement
-
-    def _write(self, node: Node, op: WriteOp) -> None:
-        store = op.variables[0]
-        outs = tuple(Value(y.spec, store.placement) for y in node.outputs)
-        for y, value in zip(node.outputs, outs):
-            self.given(y, {value.placement: value}, value.placement)
-        values = tuple(self._beside(store, x, node) for x in node.inputs)
-        self.steps.append(WriteStep(node, values, outs))
-
     def _compute(self, node: Node) -> None:
-        ins = tuple(x.spec for x in node.inputs)
-        outs = tuple(y.spec for y in node.outputs)
-        wanted = [self.wanted.placement(node, y) for y in node.outputs]
-        stage = self.wanted.stage(node)
-        plan = plan_node(
-            node.op,
-            self.mesh,
-            node.layout,
-            ins,
-            self._states(node),
-            outs,
-            wanted,
-            stage,
-        )
-        values = tuple(
-            self._windowed(node, i, plan, self.reshard_to(x, target, node))
-            for i, (x, target) in enumerate(zip(node.inputs, plan.targets))
-        )
-        results = tuple(Value(y, p) for y, p in zip(outs, plan.results))
-        after = self.waiting.before(node)
-        gathered, residuals = self._statistics(node, plan, values, after)
+        """Plans a node that runs on all devices, and appends its steps."""
+        plan = self._plan(node)
+        values = []
+        for i, (x, target) in enumerate(zip(node.inputs, plan.targets)):
+            value = self.reshard_to(x, target, node)
+            values.append(self._with_window(node, i, plan, value))
+        ins = tuple(values)
+        outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, plan.results))
+        wait_for = self.control_dependencies.of_node(node)
+        gathered, residuals = self._exchange_statistics(node, plan, ins, wait_for)
         self.steps.append(
             Compute(
                 node,
                 plan,
-                values,
-                results,
+                ins,
+                outs,
                 gathered=gathered,
                 residuals=residuals,
-                wait_for=after,
+                wait_for=wait_for,
             )
         )
-        if any(
-            _is_freed(x) and target != self.states[x]
+        uses_gathered = any(
+            _is_freed(x) and target != self.placements[x]
             for x, target in zip(node.inputs, plan.targets)
-        ):
-            self.waiting.used_gathered(results[0])
-        for y, value, final in zip(node.outputs, results, plan.finals):
-            self.versions[y] = {value.placement: value}
-            self.states[y] = final  # moved there when something needs it there
+        )
+        if uses_gathered:
+            self.control_dependencies.add_user(outs[0])
+        for y, value, final in zip(node.outputs, outs, plan.finals):
+            self.add_tensor(y, {value.placement: value}, final)
 
-    def _states(self, node: Node) -> list[Placement]:
-        """Where inputs are; where sums are added up that nobody finished yet, that is
-        how they are.
+    def _plan(self, node: Node) -> NodePlan:
+        preferred = [self.preferred.placement(node, y) for y in node.outputs]
+        stage = self.preferred.stage(node)
+        return plan_node(
+            node.op,
+            self.mesh,
+            node.layout,
+            tuple(x.spec for x in node.inputs),
+            self._input_placements(node),
+            tuple(y.spec for y in node.outputs),
+            preferred,
+            stage,
+        )
+
+    def _input_placements(self, node: Node) -> list[Placement]:
+        """Returns the placements of inputs.
+
+        For an addition of partial sums that nothing has reduced, they are those of the
+        partial sums: then one reduction of the total is enough.
         """
-        states = [self.state(x) for x in node.inputs]
-        if node.op.linearity == "joint" and len(states) > 1:
-            made = [list(self.versions[x]) for x in node.inputs]
-            if all(len(placements) == 1 for placements in made):
-                return [placements[0] for placements in made]
-        return states
+        placements = [self.placement_of(x) for x in node.inputs]
+        if node.op.linearity == "joint" and len(placements) > 1:
+            existing = [list(self.values[x]) for x in node.inputs]
+            if all(len(candidates) == 1 for candidates in existing):
+                return [candidates[0] for candidates in existing]
+        return placements
 
-    def _statistics(
-        self, node: Node, plan: NodePlan, values: tuple[Value, ...], after: Value | None
+    def _exchange_statistics(
+        self,
+        node: Node,
+        plan: NodePlan,
+        ins: tuple[Value, ...],
+        wait_for: Value | None,
     ) -> tuple[Value | None, Value | None]:
-        """Writes the steps that exchange statistics of shards, where an op has any.
+        """Appends the steps by which shards exchange statistics, if the op needs any.
 
         Returns:
-          What is gathered of all shards, and the residuals of each; None, None where
-          the op runs without.
+          The gathered statistics and the local residuals; None, None where the op runs
+          without statistics.
         """
-        op, here = node.op, self.mesh.replicated
+        op = node.op
         if not isinstance(op, OpWithStatistics):
             return None, None
-        axes = tuple(a for a, f in plan.sharded_factors if f in op.statistics_dims())
+        dims = op.statistics_dims()
+        axes = tuple(axis for axis, factor in plan.sharded_factors if factor in dims)
         if not axes:
             return None, None
-        exchanged, residuals, gathered = (
-            Value(None, here, is_tuple=True) for _ in range(3)
-        )
-        outs = exchanged, residuals
+        statistics = Value(None, self.mesh.replicated, is_tuple=True)
+        residuals = Value(None, self.mesh.replicated, is_tuple=True)
+        gathered = Value(None, self.mesh.replicated, is_tuple=True)
         self.steps.append(
-            Compute(node, plan, values, outs, makes_statistics=True, wait_for=after)
+            Compute(
+                node,
+                plan,
+                ins,
+                (statistics, residuals),
+                makes_statistics=True,
+                wait_for=wait_for,
+            )
         )
-        self.steps.append(GatherStatisticsStep(axes, exchanged, gathered, node, plan))
+        self.steps.append(GatherStatisticsStep(axes, statistics, gathered, node, plan))
         return gathered, residuals
 
-    def _windowed(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
+    def _with_window(self, node: Node, i: int, plan: NodePlan, value: Value) -> Value:
+        """Returns input i with the elements that its windows read from neighbours."""
         assert value.spec is not None
-        for dim in value.spec.shape.names:
-            factor = factor_of(node.op, dim)
+        shape = value.spec.shape
+        for dim in shape.names:
             window = window_of(node.op, i, dim)
-            for axis in plan.axes_of(factor) if window is not None else ():
-                assert window is not None
-                size, parts = dict(plan.sizes)[factor], self.mesh.axes[axis]
-                if reads_local_only(
-                    window, size, value.spec.shape[dim] // parts, parts
-                ):
+            if window is None:
+                continue
+            factor = factor_of(node.op, dim)
+            factor_size = dict(plan.sizes)[factor]
+            for axis in plan.axes_of(factor):
+                num_shards = self.mesh.axes[axis]
+                local_size = shape[dim] // num_shards
+                if reads_local_only(window, factor_size, local_size, num_shards):
                     continue
                 out = Value(value.spec, value.placement)
-                self.steps.append(WindowStep(axis, dim, window, size, value, out, node))
+                self.steps.append(
+                    WindowStep(axis, dim, window, factor_size, value, out, node)
+                )
                 value = out
         return value
 
 
 def _is_freed(tensor: Tensor) -> bool:
-    """Whether a tensor is a parameter, or its cast, that is made whole only while it is
-    in use.
+    """Whether a tensor is a parameter, or a cast of one, that is gathered only while it
+    is in use.
     """
     node, mesh = tensor.node, tensor.mesh
     while len(node.inputs) == 1 and node.inputs[0].shape == tensor.shape:
@@ -319,14 +357,16 @@ def _is_freed(tensor: Tensor) -> bool:
 Planner = Callable[[Builder, Node], None]
 
 
-class _HeldStore:
+class _EagerStore:
     """An eager tensor that a recorded program uses."""
 
     kind: Literal["argument"] = "argument"
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
-        self.name, self.spec, self.mesh = "a tensor", tensor.spec, tensor.mesh
+        self.name = "a tensor"
+        self.spec = tensor.spec
+        self.mesh = tensor.mesh
 
     @property
     def placement(self) -> Placement:
@@ -334,6 +374,6 @@ class _HeldStore:
         return self.tensor.held.placement
 
     def read(self) -> list[Any]:
-        """Returns the values."""
+        """Returns the shard of each position."""
         assert self.tensor.held is not None
         return self.tensor.held.values

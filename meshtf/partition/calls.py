@@ -1,13 +1,13 @@
-"""Calls: a body that many calls share is planned at its first one.
+"""Calls: a body that many calls share is planned at its first call.
 
-What calls add up, such as gradients over microbatches, stays a partial sum until after
-the last.
+Sums over calls, such as gradients over microbatches, stay partial sums until after the
+last call.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from meshtf.graph import (
     Body,
@@ -17,9 +17,9 @@ from meshtf.graph import (
     Tensor,
 )
 from meshtf.mesh import OnStage, Partial, Placement, Sharded
-from meshtf.mesh.state import finished
+from meshtf.mesh.state import reduced_placement
 from meshtf.partition.builder import Builder, PlannedBody
-from meshtf.partition.control_dependencies import restaged
+from meshtf.partition.control_dependencies import with_stage
 from meshtf.partition.loops_and_branches import (
     captured_values,
     hoist_invariant_steps,
@@ -31,128 +31,176 @@ from meshtf.partition.steps import CallStep, Compute, Program, Value
 
 
 def plan_call(builder: Builder, node: Node) -> None:
-    """Plans a call and writes its step; later ones bring arguments to where the first
-    one's lie.
+    """Plans a call and appends its step. Later calls reshard their arguments to the
+    placements of the first call.
     """
     op = node.op
     assert isinstance(op, Call)
-    arguments = node.inputs[: len(op.body.arguments)]
-    if op.body not in builder.called:
-        builder.called[op.body] = _first_call(builder, node, op)
-    called = builder.called[op.body]
-    passed = tuple(
-        _passed(builder, x, v.placement, node)
-        for x, v in zip(arguments, called.arguments)
+    if op.body not in builder.planned_bodies:
+        builder.planned_bodies[op.body] = _plan_first_call(builder, node, op)
+    planned = builder.planned_bodies[op.body]
+    arguments = tuple(
+        _argument(builder, x, value.placement, node)
+        for x, value in zip(node.inputs, planned.arguments)
     )
     outs = tuple(
-        Value(y.spec, v.placement) for y, v in zip(node.outputs, called.program.results)
+        Value(y.spec, result.placement)
+        for y, result in zip(node.outputs, planned.program.results)
     )
-    follows = [
-        v
-        for x in op.follows
-        if x in builder.versions
-        for v in builder.versions[x].values()
-    ]
-    after = builder.waiting.before(node)
-    if after is not None:
-        follows.append(after)
     builder.steps.append(
         CallStep(
-            node,
-            called.program,
-            called.arguments,
-            passed,
-            called.captures,
-            outs,
-            tuple(follows),
+            node=node,
+            body=planned.program,
+            body_arguments=planned.arguments,
+            arguments=arguments,
+            captured_values=planned.captures,
+            outs=outs,
+            wait_for=_waits(builder, node, op),
         )
     )
     set_outputs(builder, node, outs)
 
 
-def _first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
-    stage = builder.wanted.stage(node)
-    places = {
-        inside: restaged(builder.mesh, finished(builder.state(x)), stage)
-        for x, inside in zip(node.inputs, op.body.arguments)
+def _waits(builder: Builder, node: Node, op: Call) -> tuple[Value, ...]:
+    """Returns the values that a call waits for: those of the calls that it follows, and
+    its own control dependency.
+    """
+    waits = [
+        value
+        for x in op.follows
+        if x in builder.values
+        for value in builder.values[x].values()
+    ]
+    wait_for = builder.control_dependencies.of_node(node)
+    if wait_for is not None:
+        waits.append(wait_for)
+    return tuple(waits)
+
+
+def _plan_first_call(builder: Builder, node: Node, op: Call) -> PlannedBody:
+    """Plans the body of a call.
+
+    The placements of sums are known only once the body is planned. If they differ from
+    those of the arguments, the body is planned again.
+    """
+    stage = builder.preferred.stage(node)
+    placements = {
+        argument: with_stage(
+            builder.mesh, reduced_placement(builder.placement_of(x)), stage
+        )
+        for x, argument in zip(node.inputs, op.body.arguments)
     }
     captures = node.inputs[len(op.body.arguments) :]
 
-    def planned() -> tuple[list[Value], Builder]:
-        given = [Value(inside.spec, place) for inside, place in places.items()]
-        return given, plan_body(builder, node, op.body, given, captures)
+    def plan() -> tuple[list[Value], Builder]:
+        arguments = [Value(x.spec, placement) for x, placement in placements.items()]
+        return arguments, plan_body(builder, node, op.body, arguments, captures)
 
-    given, inner = planned()
-    sums = _sums(
-        inner,
-        op.body,
-        {inside for x, inside in zip(node.inputs, places) if _is_zero(x)},
-    )
-    if any(places[total] != place for total, place in sums.values()):
-        places |= dict(sums.values())
-        given, inner = planned()
+    arguments, inner = plan()
+    zeros = {argument for x, argument in zip(node.inputs, placements) if _is_zero(x)}
+    sums = _sums(inner, op.body, zeros)
+    if any(placements[total] != placement for total, placement in sums.values()):
+        placements |= dict(sums.values())
+        arguments, inner = plan()
     results = [
-        inner.reshard_to(x, _left(inner, x, sums), node) for x in op.body.results
+        inner.reshard_to(x, _result_placement(inner, x, sums), node)
+        for x in op.body.results
     ]
     body = Program(builder.mesh, tuple(inner.steps), tuple(results))
-    varies = set(given)
-    body, invariant = hoist_invariant_steps(body, varies)
+    varying = set(arguments)
+    body, invariant = hoist_invariant_steps(body, varying)
     builder.steps += invariant
-    for inside, x in zip(op.body.captures, captures):  # gathered once for all calls
-        for place, value in inner.versions[inside].items():
-            if value not in varies:
-                builder.at_hand(x, node).setdefault(place, value)
-    return PlannedBody(body, tuple(given), captured_values([body], varies))
+    _share_captures(builder, node, op.body, captures, inner, varying)
+    return PlannedBody(body, tuple(arguments), captured_values([body], varying))
+
+
+def _share_captures(
+    builder: Builder,
+    node: Node,
+    body: Body,
+    captures: Sequence[Tensor],
+    inner: Builder,
+    varying: Set[Value],
+) -> None:
+    """Adds the values of captures that a body makes to the surrounding program, so that
+    a parameter is gathered once for all calls.
+    """
+    for tensor, captured in zip(body.captures, captures):
+        available = builder.available_values(captured, node)
+        for placement, value in inner.values[tensor].items():
+            if value not in varying:
+                available.setdefault(placement, value)
 
 
 def _sums(
     inner: Builder, body: Body, zeros: Set[Tensor]
 ) -> dict[Tensor, tuple[Tensor, Placement]]:
-    """Returns by results that add to zeros, such as weights' cotangents, these and
-    where to add up.
+    """Returns the results of a body that are sums over calls, such as gradients of
+    weights: {result: (total, placement of the sum)}.
 
-    That is where what is added was made: unfinished, too. So what calls add up is
-    reduced over positions, or scattered, once, after the last call.
+    The total is the argument to which the body adds; it is zeros at the first call. The
+    placement is that of the term, partial sums included. So a sum over calls is reduced
+    or scattered once, after the last call.
+
+    Args:
+      inner: of the body.
+      body: of the call.
+      zeros: the arguments that are zeros at the first call.
     """
-    found = {}
+    sums = {}
     for result in body.results:
-        add = result.node
-        for total, more in (
-            zip(add.inputs, add.inputs[::-1]) if add.op.linearity == "joint" else ()
-        ):
-            if len(add.inputs) == 2 and total in zeros and more in inner.versions:
-                made = next(iter(inner.versions[more]))
-                wish = final(made, inner.wanted.placement(more.node, more))
-                found[result] = (
-                    total,
-                    tuple(
-                        m if m == Partial("sum") or isinstance(m, Sharded) else w
-                        for m, w in zip(made, finished(wish))
-                    ),
-                )
-    return found
+        for total, term in _addends(result):
+            if total in zeros and term in inner.values:
+                placement = next(iter(inner.values[term]))
+                preferred = inner.preferred.placement(term.node, term)
+                sums[result] = (total, _sum_placement(placement, preferred))
+    return sums
 
 
-def _left(
+def _addends(result: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields (total, term) in both orders, if a result is the sum of two tensors."""
+    add = result.node
+    if add.op.linearity == "joint" and len(add.inputs) == 2:
+        left, right = add.inputs
+        yield left, right
+        yield right, left
+
+
+def _sum_placement(term: Placement, preferred: Placement) -> Placement:
+    """Returns the placement of a sum over calls: as its term where that is sharded or a
+    partial sum, else the preferred one.
+    """
+    preferred = reduced_placement(final(term, preferred))
+    return tuple(
+        t if t == Partial("sum") or isinstance(t, Sharded) else p
+        for t, p in zip(term, preferred)
+    )
+
+
+def _result_placement(
     inner: Builder, x: Tensor, sums: Mapping[Tensor, tuple[Tensor, Placement]]
 ) -> Placement:
-    """Returns where a result of a call is left: sums where they are added up."""
-    place = sums[x][1] if x in sums else inner.state(x)
-    return place if place in inner.versions[x] else inner.state(x)
+    """Returns the placement of a result of a call: that of the sum, for a sum over
+    calls.
+    """
+    if x in sums:
+        _, placement = sums[x]
+        if placement in inner.values[x]:
+            return placement
+    return inner.placement_of(x)
 
 
 def _is_zero(x: Tensor) -> bool:
-    """Whether a tensor is made as zeros, which are partial sums as well."""
+    """Whether a tensor is made as zeros, which are a partial sum as well."""
     return isinstance(x.node.op, ConstantOp) and x.node.op.is_zero
 
 
-def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Value:
-    """Returns an argument in a placement; zeros are an unfinished sum, if that is asked
-    for.
-    """
-    if not _is_zero(x) or placement == finished(placement):
+def _argument(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Value:
+    """Returns an argument in a placement; zeros can be made as a partial sum."""
+    reduced = reduced_placement(placement)
+    if not _is_zero(x) or placement == reduced:
         return builder.reshard_to(x, placement, node)
-    stage = next((s.coordinate for s in placement if isinstance(s, OnStage)), None)
+    stages = [state.coordinate for state in placement if isinstance(state, OnStage)]
     plan = plan_node(
         x.node.op,
         builder.mesh,
@@ -160,11 +208,10 @@ def _passed(builder: Builder, x: Tensor, placement: Placement, node: Node) -> Va
         (),
         (),
         (x.spec,),
-        [finished(placement)],
-        stage,
+        [reduced],
+        stages[0] if stages else None,
     )
+    plan = dataclasses.replace(plan, results=(placement,))
     value = Value(x.spec, placement)
-    builder.steps.append(
-        Compute(x.node, dataclasses.replace(plan, results=(placement,)), (), (value,))
-    )
+    builder.steps.append(Compute(x.node, plan, (), (value,)))
     return value

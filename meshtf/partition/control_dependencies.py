@@ -1,9 +1,9 @@
-"""What waits for what, beside data: so that memory is free again before more of it is
-taken.
+"""Control dependencies: which steps wait for which values, so that device memory is
+freed before more is allocated.
 
-Nodes that are recomputed wait for the cotangent that needs them. Gathered variables
-wait for the op that used those before them. Either waits for a value that is there on
-the devices where it runs.
+Nodes that are recomputed wait for the cotangent that needs them. A gathered variable
+waits for the op that used the gathered variables before it. Both wait for a value that
+exists on the devices where they run.
 """
 
 from __future__ import annotations
@@ -16,83 +16,84 @@ from meshtf.mesh import Mesh, OnStage, Placement, Replicated, State
 from meshtf.partition.preferred_placement import PreferredPlacement
 from meshtf.partition.steps import Value
 
-PREFETCH = 2  # ops whose gathered variables may be there at once: one runs, one comes
+PREFETCH = 2  # ops that may have gathered variables at once: one runs, one is next
 
 
 class AvailableTensors(Protocol):
-    """What is known of tensors while a program is planned, and how one is brought to a
-    placement.
-    """
+    """The tensors that exist while a program is planned, as `Builder` knows them."""
 
     mesh: Mesh
-    wanted: PreferredPlacement
+    preferred: PreferredPlacement
 
-    def state(self, tensor: Tensor) -> Placement:
-        """Returns where a tensor lies."""
+    def placement_of(self, tensor: Tensor) -> Placement:
+        """Returns the placement of a tensor."""
 
-    def at_hand(self, tensor: Tensor, node: Node | None) -> dict[Placement, Value]:
-        """Returns the versions of a tensor that a node may use."""
+    def available_values(
+        self, tensor: Tensor, node: Node | None
+    ) -> dict[Placement, Value]:
+        """Returns the values of a tensor, by placement, that a node may use."""
 
     def reshard_to(self, tensor: Tensor, target: Placement, node: Node | None) -> Value:
         """Returns a tensor in a placement."""
 
 
-class Waiting:
+class ControlDependencies:
     """Finds the values for which the steps of a program wait."""
 
     def __init__(self, builder: AvailableTensors) -> None:
         self.builder = builder
-        # By stage: what ops with gathered variables made.
+        # By stage: the outputs of ops that used gathered variables.
         self.users: dict[State, list[Value]] = collections.defaultdict(list)
 
-    def before(self, node: Node) -> Value | None:
-        """Returns what a node must not run before, at the stage where it runs."""
-        builder, after = self.builder, node.after
-        if after is None:
-            return None
-        place = builder.state(after)
-        stage = builder.wanted.stage(node)
-        if not is_at(builder.mesh, place, stage):
-            there = (
-                p for p in builder.at_hand(after, node) if is_at(builder.mesh, p, stage)
-            )
-            place = next(there, restaged(builder.mesh, place, stage))
-        return builder.reshard_to(after, place, node)
-
-    def before_gathering(self, placement: Placement) -> Value | None:
-        """Returns what a gathering of variables must wait for, so that they do not pile
-        up.
+    def of_node(self, node: Node) -> Value | None:
+        """Returns the value that a node waits for, on the stage where it runs; None: it
+        does not wait.
         """
-        users = self.users[stage_of(self.builder.mesh, placement)]
+        builder = self.builder
+        tensor = node.after
+        if tensor is None:
+            return None
+        placement = builder.placement_of(tensor)
+        stage = builder.preferred.stage(node)
+        if not is_on_stage(builder.mesh, placement, stage):
+            available = builder.available_values(tensor, node)
+            suitable = [p for p in available if is_on_stage(builder.mesh, p, stage)]
+            placement = (
+                suitable[0] if suitable else with_stage(builder.mesh, placement, stage)
+            )
+        return builder.reshard_to(tensor, placement, node)
+
+    def of_gathering(self, placement: Placement) -> Value | None:
+        """Returns the value that the gathering of a variable waits for, so that gathered
+        variables do not pile up; None: it does not wait.
+        """
+        users = self.users[stage_state(self.builder.mesh, placement)]
         return users[-PREFETCH] if len(users) >= PREFETCH else None
 
-    def used_gathered(self, value: Value) -> None:
-        """Takes note of what an op with gathered variables made."""
-        self.users[stage_of(self.builder.mesh, value.placement)].append(value)
+    def add_user(self, output: Value) -> None:
+        """Records an output of an op that used gathered variables."""
+        self.users[stage_state(self.builder.mesh, output.placement)].append(output)
 
 
-def stage_of(mesh: Mesh, placement: Placement) -> State:
-    """Returns the state along the mesh's axis for stages; Replicated if there is no such
+def stage_state(mesh: Mesh, placement: Placement) -> State:
+    """Returns the state along the mesh's axis of stages; Replicated without such an
     axis.
     """
-    return (
-        placement[mesh.axis_index[mesh.stages]]
-        if mesh.stages in mesh.axes
-        else Replicated
-    )
+    if mesh.stages not in mesh.axes:
+        return Replicated
+    return placement[mesh.axis_index[mesh.stages]]
 
 
-def is_at(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
-    """Returns whether a tensor is there for what runs at a stage; None: at all
-    of them.
-    """
-    state = stage_of(mesh, placement)
+def is_on_stage(mesh: Mesh, placement: Placement, stage: int | None) -> bool:
+    """Returns whether a tensor exists where a stage runs; None: on all stages."""
+    state = stage_state(mesh, placement)
     return state == Replicated or stage is not None and state == OnStage(stage)
 
 
-def restaged(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
-    """Returns a placement at a stage; None: at all of them."""
-    state = Replicated if stage is None else OnStage(stage)
+def with_stage(mesh: Mesh, placement: Placement, stage: int | None) -> Placement:
+    """Returns a placement, but on this stage; None: on all stages."""
+    new_state = Replicated if stage is None else OnStage(stage)
     return tuple(
-        state if axis == mesh.stages else s for axis, s in zip(mesh.axes, placement)
+        new_state if axis == mesh.stages else state
+        for axis, state in zip(mesh.axes, placement)
     )

@@ -1,10 +1,10 @@
-"""Loops and branches: their bodies planned, with what is known of the tensors around
+"""Loops and branches: their bodies are planned with the placements of the tensors around
 them.
 
-Carries of a loop lie where the layout puts them, so one plan of the body serves all
-iterations. Partial sums from outside are finished before. What no iteration changes (a
-cast of a weight, its gathering) is computed before the loop; what iterations add up
-stays a partial sum until after it.
+The carries of a loop have the placement of the layout, so one plan of the body serves
+all iterations. Partial sums are reduced before the loop. What no iteration changes (a
+cast of a weight, its all_gather) is computed before the loop; sums over iterations stay
+partial sums until after the loop.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from meshtf.graph import Body, Branch, Call, Loop, Node, Tensor
 from meshtf.mesh import Partial, Placement, Replicated, Sharded
-from meshtf.mesh.state import finished
+from meshtf.mesh.state import reduced_placement
 from meshtf.names import Dimension
 from meshtf.partition.builder import Builder
-from meshtf.partition.control_dependencies import restaged
+from meshtf.partition.control_dependencies import with_stage
 from meshtf.partition.steps import (
     BranchStep,
     LoopStep,
@@ -33,112 +33,164 @@ from meshtf.partition.steps import (
 
 
 def plan_loop(builder: Builder, node: Node) -> None:
-    """Plans a loop and writes its step."""
+    """Plans a loop and appends its step."""
     op = node.op
     assert isinstance(op, Loop)
-    wishes = [builder.wanted.placement(node, y) for y in node.outputs[: op.states]]
-    starts = [builder.reshard_to(x, p, node) for x, p in zip(node.inputs, wishes)]
-    walked = [
-        builder.reshard_to(x, _without(builder.state(x), op.dim), node)
-        for x in node.inputs[op.states : op.states + op.rows]
+    placements = [
+        builder.preferred.placement(node, y) for y in node.outputs[: op.states]
     ]
-    turn, *formal = op.body.arguments
-    given = [
-        Value(x.spec, p)
-        for x, p in zip(formal, (*wishes, *(v.placement for v in walked)))
+    initial_values = [
+        builder.reshard_to(x, placement, node)
+        for x, placement in zip(node.inputs, placements)
     ]
-    turned = Value(turn.spec, builder.mesh.replicated)
-    captures = node.inputs[op.states + op.rows :]
-    body = plan_body(builder, node, op.body, [turned, *given], captures)
-    results = _results(body, node, op, wishes)
-    inner = Program(builder.mesh, tuple(body.steps), tuple(results))
-    tested = _planned_test(builder, node, op, [turned, *given[: op.states]])
-    varies = {turned, *given}
-    inner, invariant = hoist_invariant_steps(inner, varies)
+    scanned_inputs = _scanned_inputs(builder, node, op)
+    iteration, carries, elements = _body_arguments(
+        builder, op, placements, scanned_inputs
+    )
+    arguments = (iteration, *carries, *elements)
+    body = _plan_loop_body(builder, node, op, arguments, placements)
+    test = _plan_test(builder, node, op, (iteration, *carries))
+    varying = set(arguments)
+    body, invariant = hoist_invariant_steps(body, varying)
     builder.steps += invariant
-    if tested is not None:
-        tested, invariant = hoist_invariant_steps(tested, varies)
+    if test is not None:
+        test, invariant = hoist_invariant_steps(test, varying)
         builder.steps += invariant
     outs = tuple(
-        Value(y.spec, v.placement) for y, v in zip(node.outputs, inner.results)
+        Value(y.spec, result.placement) for y, result in zip(node.outputs, body.results)
     )
     builder.steps.append(
         LoopStep(
-            node,
-            inner,
-            tested,
-            turned,
-            tuple(given[: op.states]),
-            tuple(given[op.states :]),
-            tuple(starts),
-            tuple(walked),
-            captured_values([inner, tested], varies),
-            outs,
-            builder.waiting.before(node),
+            node=node,
+            body=body,
+            test=test,
+            iteration=iteration,
+            carries=carries,
+            elements=elements,
+            initial_values=tuple(initial_values),
+            scanned_inputs=tuple(scanned_inputs),
+            captured_values=captured_values([body, test], varying),
+            outs=outs,
+            wait_for=builder.control_dependencies.of_node(node),
         )
     )
     set_outputs(builder, node, outs)
 
 
-def _planned_test(
+def _scanned_inputs(builder: Builder, node: Node, op: Loop) -> list[Value]:
+    """Returns the inputs that a loop scans, each replicated along the scanned
+    dimension.
+    """
+    values = []
+    for x in node.inputs[op.states : op.states + op.rows]:
+        placement = _unsharded(builder.placement_of(x), op.dim)
+        values.append(builder.reshard_to(x, placement, node))
+    return values
+
+
+def _body_arguments(
+    builder: Builder,
+    op: Loop,
+    placements: Sequence[Placement],
+    scanned_inputs: Sequence[Value],
+) -> tuple[Value, tuple[Value, ...], tuple[Value, ...]]:
+    """Returns the arguments of a loop's body: index of the iteration, carries,
+    elements.
+    """
+    iteration, *arguments = op.body.arguments
+    carries = tuple(
+        Value(x.spec, placement)
+        for x, placement in zip(arguments[: op.states], placements)
+    )
+    elements = tuple(
+        Value(x.spec, scanned.placement)
+        for x, scanned in zip(arguments[op.states :], scanned_inputs)
+    )
+    return Value(iteration.spec, builder.mesh.replicated), carries, elements
+
+
+def _plan_loop_body(
+    builder: Builder,
+    node: Node,
+    op: Loop,
+    arguments: Sequence[Value],
+    placements: Sequence[Placement],
+) -> Program:
+    """Returns the program of one iteration; carries end in these placements."""
+    captures = node.inputs[op.states + op.rows :]
+    body = plan_body(builder, node, op.body, arguments, captures)
+    results = _loop_results(body, node, op, placements)
+    return Program(builder.mesh, tuple(body.steps), tuple(results))
+
+
+def _plan_test(
     builder: Builder, node: Node, op: Loop, arguments: Sequence[Value]
 ) -> Program | None:
-    """Returns the program that says whether a loop goes on; None: its count is known.
+    """Returns the program that says whether there is another iteration; None: the count
+    is known.
 
     Args:
       builder: of the program around the loop.
-      node: the loop's.
+      node: of the loop.
       op: the loop.
-      arguments: the iteration's index, and the carry.
+      arguments: the index of the iteration, and the carries.
     """
     if op.test is None:
         return None
     captures = node.inputs[op.states + op.rows + len(op.body.captures) :]
     test = plan_body(builder, node, op.test, arguments, captures)
-    goes_on = test.reshard_to(op.test.results[0], builder.mesh.replicated, node)
-    return Program(builder.mesh, tuple(test.steps), (goes_on,))
+    result = test.reshard_to(op.test.results[0], builder.mesh.replicated, node)
+    return Program(builder.mesh, tuple(test.steps), (result,))
 
 
-def _results(
-    body: Builder, node: Node, op: Loop, wishes: Sequence[Placement]
+def _loop_results(
+    body: Builder, node: Node, op: Loop, placements: Sequence[Placement]
 ) -> list[Value]:
-    """Returns states where they started, sums and what is stacked where the planner
-    leaves them.
+    """Returns the results of a body: carries in these placements, terms of sums and
+    stacked outputs where the planner leaves them.
 
-    They are moved for the loop, `node`: those that made them in the body ran before.
+    Partial maxima and minima of sums are reduced: only partial sums can be added up.
+    The reshards count for the loop, `node`.
     """
-    states, others = op.body.results[: op.states], op.body.results[op.states :]
-    found = [body.reshard_to(x, p, node) for x, p in zip(states, wishes)]
-    for i, x in enumerate(others):
-        place = body.state(x)
-        if i < op.sums and any(
-            isinstance(s, Partial) and s.kind != "sum" for s in place
-        ):
-            place = finished(place)
-        found.append(body.reshard_to(x, place, node))
-    return found
+    carries = op.body.results[: op.states]
+    sums = op.body.results[op.states : op.states + op.sums]
+    stacked = op.body.results[op.states + op.sums :]
+    results = [
+        body.reshard_to(x, placement, node) for x, placement in zip(carries, placements)
+    ]
+    for x in sums:
+        placement = body.placement_of(x)
+        if any(isinstance(s, Partial) and s.kind != "sum" for s in placement):
+            placement = reduced_placement(placement)
+        results.append(body.reshard_to(x, placement, node))
+    for x in stacked:
+        results.append(body.reshard_to(x, body.placement_of(x), node))
+    return results
 
 
 def plan_branch(builder: Builder, node: Node) -> None:
-    """Plans a branch and writes its step."""
+    """Plans a branch and appends its step."""
     op = node.op
     assert isinstance(op, Branch)
     predicate = builder.reshard_to(node.inputs[0], builder.mesh.replicated, node)
-    wishes = [builder.wanted.placement(node, y) for y in node.outputs]
+    placements = [builder.preferred.placement(node, y) for y in node.outputs]
     programs = []
     for body, captures in zip((op.then, op.otherwise), op.captures(node.inputs)):
         inner = plan_body(builder, node, body, [], captures)
-        results = [inner.reshard_to(x, p, node) for x, p in zip(body.results, wishes)]
+        results = [
+            inner.reshard_to(x, placement, node)
+            for x, placement in zip(body.results, placements)
+        ]
         programs.append(Program(builder.mesh, tuple(inner.steps), tuple(results)))
-    outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, wishes))
+    outs = tuple(Value(y.spec, p) for y, p in zip(node.outputs, placements))
     builder.steps.append(
         BranchStep(
-            node,
-            predicate,
-            (programs[0], programs[1]),
-            captured_values(programs, set()),
-            outs,
-            builder.waiting.before(node),
+            node=node,
+            predicate=predicate,
+            bodies=(programs[0], programs[1]),
+            captured_values=captured_values(programs, set()),
+            outs=outs,
+            wait_for=builder.control_dependencies.of_node(node),
         )
     )
     set_outputs(builder, node, outs)
@@ -148,59 +200,66 @@ def plan_body(
     builder: Builder,
     node: Node,
     body: Body,
-    given: Sequence[Value],
+    arguments: Sequence[Value],
     captures: Sequence[Tensor],
 ) -> Builder:
-    """Plans the nodes of a body.
+    """Returns a builder with the steps of a body.
 
-    Captures are brought to the stage where it runs, which makes that the stage of their
-    cotangents as well: what iterations or calls add up stays there, and is sent on
-    once, afterwards.
+    Captures are resharded to the stage where the body runs. Their cotangents are on
+    that stage as well: sums over iterations or calls stay there, and are sent once,
+    afterwards.
+
+    Args:
+      builder: of the surrounding program.
+      node: of the loop, branch or call.
+      body: what to plan.
+      arguments: values for the arguments of the body.
+      captures: tensors of the surrounding program that the body captures.
     """
     inner = Builder(builder.mesh, builder.planners, builder.notes)
-    for tensor, value in zip(body.arguments, given):
-        inner.given(tensor, {value.placement: value}, value.placement)
-    for tensor, outside in zip(body.captures, captures):
-        state = finished(builder.state(outside))
+    for tensor, value in zip(body.arguments, arguments):
+        inner.add_tensor(tensor, {value.placement: value}, value.placement)
+    for tensor, captured in zip(body.captures, captures):
+        placement = reduced_placement(builder.placement_of(captured))
         if node.stage is not None:
-            state = restaged(builder.mesh, state, builder.wanted.stage(node))
-        builder.reshard_to(outside, state, node)
-        inner.given(tensor, dict(builder.at_hand(outside, node)), state)
-        if isinstance(
-            node.op, Call
-        ):  # forward and backward calls take turns: nothing is freed
-            inner.gathered[tensor] = inner.versions[tensor]
-    for inside in body.nodes:
-        inner.node(inside)
+            stage = builder.preferred.stage(node)
+            placement = with_stage(builder.mesh, placement, stage)
+        builder.reshard_to(captured, placement, node)
+        values = dict(builder.available_values(captured, node))
+        inner.add_tensor(tensor, values, placement)
+        if isinstance(node.op, Call):
+            # Forward and backward calls alternate, so gathered parameters are not freed.
+            inner.backward_values[tensor] = inner.values[tensor]
+    for body_node in body.nodes:
+        inner.node(body_node)
     return inner
 
 
-def _without(placement: Placement, dim: Dimension | None) -> Placement:
-    """Returns a finished placement that leaves `dim`, which a loop walks
-    along, whole.
-    """
-    return tuple(
-        Replicated if dim is not None and s == Sharded(dim.name) else s
-        for s in finished(placement)
-    )
+def _unsharded(placement: Placement, dim: Dimension | None) -> Placement:
+    """Returns a placement without partial sums, replicated along a scanned `dim`."""
+    placement = reduced_placement(placement)
+    if dim is None:
+        return placement
+    return tuple(Replicated if s == Sharded(dim.name) else s for s in placement)
 
 
 def hoist_invariant_steps(
-    program: Program, varies: set[Value]
+    program: Program, varying: set[Value]
 ) -> tuple[Program, list[Step]]:
-    """Returns a body without the steps that no iteration changes, and these.
+    """Returns a body without the steps that no iteration changes, and these steps.
 
     Args:
       program: the body.
-      varies: what each iteration is given anew; what is computed of it is added.
+      varying: the arguments of the body; the values that depend on them are added.
     """
     invariant: list[Step] = []
     remaining: list[Step] = []
     for step in program.steps:
-        if isinstance(step, WriteStep) or any(v in varies for v in inputs_of(step)):
-            varies.update(outputs_of(step))
+        if isinstance(step, WriteStep) or any(v in varying for v in inputs_of(step)):
+            varying.update(outputs_of(step))
             remaining.append(step)
-        elif isinstance(step, ReshardStep):  # it need not wait for its iteration
+        elif isinstance(step, ReshardStep):
+            # What it waits for may belong to an iteration.
             invariant.append(dataclasses.replace(step, wait_for=None))
         else:
             invariant.append(step)
@@ -208,24 +267,22 @@ def hoist_invariant_steps(
 
 
 def captured_values(
-    programs: Iterable[Program | None], given: set[Value]
+    programs: Iterable[Program | None], arguments: set[Value]
 ) -> tuple[Value, ...]:
-    """Returns what programs use of the values around them."""
-    taken: dict[Value, None] = {}
+    """Returns the values of the surrounding program that bodies use."""
+    captured: dict[Value, None] = {}
     for program in programs:
-        if program is not None:
-            made = {v for step in program.steps for v in outputs_of(step)}
-            used = (
-                *(v for step in program.steps for v in dependencies_of(step)),
-                *program.results,
-            )
-            taken.update(
-                dict.fromkeys(v for v in used if v not in made and v not in given)
-            )
-    return tuple(taken)
+        if program is None:
+            continue
+        used = [value for step in program.steps for value in dependencies_of(step)]
+        used += program.results
+        known = {value for step in program.steps for value in outputs_of(step)}
+        known |= arguments
+        captured |= dict.fromkeys(value for value in used if value not in known)
+    return tuple(captured)
 
 
 def set_outputs(builder: Builder, node: Node, outs: Sequence[Value]) -> None:
-    """Tells the builder where the outputs of a node lie."""
+    """Adds the outputs of a node to a builder."""
     for y, value in zip(node.outputs, outs):
-        builder.given(y, {value.placement: value}, value.placement)
+        builder.add_tensor(y, {value.placement: value}, value.placement)

@@ -1,8 +1,8 @@
-"""Where the outputs of ops should lie, and at which stage ops run.
+"""The preferred placement of outputs, and the stage on which ops run.
 
-An output lies where the layout says; a cotangent lies where its primal does, so that
-what follows needs no reshard. An op runs at the stage of its region, or where its
-inputs lie.
+The preferred placement of an output is the one of the layout; that of a cotangent is
+the placement of its primal, so that the steps after it need no reshard. An op runs on
+the stage of its region, or on the stage of its inputs.
 """
 
 from __future__ import annotations
@@ -15,25 +15,27 @@ from meshtf.graph import (
     ReshardOp,
     Tensor,
 )
-from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded
+from meshtf.mesh import Mesh, OnStage, Placement, Replicated, Sharded, State
+from meshtf.mesh.mesh import Conflict
 
 
 class PlacedTensors(Protocol):
-    """What is known of where tensors lie while a program is planned."""
+    """The placements of tensors while a program is planned, as `Builder` knows them."""
 
-    states: dict[Tensor, Placement]
+    placements: dict[Tensor, Placement]
 
-    def state(self, tensor: Tensor) -> Placement:
-        """Returns where a tensor lies."""
+    def placement_of(self, tensor: Tensor) -> Placement:
+        """Returns the placement of a tensor."""
 
 
 class PreferredPlacement:
-    """Answers, for one program, where outputs should lie and at which stage nodes run.
+    """Says, for one program, which placement outputs should have, and on which stage
+    nodes run.
 
     Args:
-      mesh: the program's.
-      tensors: where tensors lie.
-      notes: what is legal but worth knowing is added to them, each once.
+      mesh: of the program.
+      tensors: the placements of tensors.
+      notes: remarks for the user are added to them, each once.
     """
 
     def __init__(
@@ -44,69 +46,92 @@ class PreferredPlacement:
         self.notes = notes
 
     def placement(self, node: Node, y: Tensor) -> Placement:
-        """The placement that an output should have: a cotangent's is its primal's."""
+        """Returns the placement that an output should have.
+
+        For a cotangent, that is the placement of its primal: of a tensor with equal
+        names, or else of one that has further names.
+        """
         primals = () if isinstance(node.op, ReshardOp) else node.primals
-        same = [x for x in primals if set(x.shape.names) == set(y.shape.names)]
-        more = [x for x in primals if set(x.shape.names) > set(y.shape.names)]
-        if same or more:
-            return self._like((same or more)[0], y)
+        names = set(y.shape.names)
+        equal = [x for x in primals if set(x.shape.names) == names]
+        larger = [x for x in primals if set(x.shape.names) > names]
+        if equal or larger:
+            return self._as_primal((equal or larger)[0], y)
         placement, conflicts = self.mesh.place(y.shape, node.layout, self.stage(node))
         for conflict in conflicts:
-            note = (
-                f"{y.shape!r}, made for {node.source}, keeps {conflict.dim} whole: "
-                f"{conflict.axis} "
-                + (
-                    f"already cuts {conflict.other}."
-                    if conflict.kind == "axis"
-                    else "does not divide it."
-                )
-            )
-            self.notes[note] = None
+            self.notes[_note(conflict, node, y)] = None
         return placement
 
     def stage(self, node: Node) -> int | None:
-        """Returns the stage at which a node runs: its region's; else, if an input lies
-        at a stage, that of its largest primal, so that cotangents are added up where
-        they end, or of its largest input.
+        """Returns the stage on which a node runs; None: on all stages.
+
+        That is the stage of its region. Without one, if an input is on a stage, it is
+        the stage of the largest primal, so that cotangents are added up on the stage
+        that needs them, or else that of the largest input. Of equally large tensors,
+        the one on the latest stage counts.
         """
         if self.mesh.axes.get(self.mesh.stages, 1) == 1:
             return None
         if node.stage is not None:
             return node.stage
-        inputs = self._coordinates((x, self.tensors.state(x)) for x in node.inputs)
-        primals = self._coordinates((x, self._state_or_wish(x)) for x in node.primals)
-        return (
-            max(primals or inputs)[1] if inputs else None
-        )  # of equally large ones the latest
+        inputs = _sizes_and_stages(
+            (x, self.tensors.placement_of(x)) for x in node.inputs
+        )
+        primals = _sizes_and_stages(
+            (x, self._primal_placement(x)) for x in node.primals
+        )
+        if not inputs:
+            return None
+        _, stage = max(primals or inputs)
+        return stage
 
-    def _coordinates(
-        self, placed: Iterable[tuple[Tensor, Placement]]
-    ) -> list[tuple[int, int]]:
-        """Returns of tensors that lie at a stage their sizes and stages."""
-        return [
-            (x.shape.size, state.coordinate)
-            for x, placement in placed
-            for state in placement
-            if isinstance(state, OnStage)
-        ]
+    def _primal_placement(self, primal: Tensor) -> Placement:
+        """Returns the placement of a primal.
 
-    def _state_or_wish(self, primal: Tensor) -> Placement:
-        """Where a primal is; where it would have been, if nothing but its gradient
-        needs it.
+        A primal that only its gradient needs is not computed: then it is the placement
+        that the layout gives it.
         """
-        if primal in self.tensors.states or primal.held is not None:
-            return self.tensors.state(primal)
+        if primal in self.tensors.placements or primal.held is not None:
+            return self.tensors.placement_of(primal)
         return self.mesh.place(primal.shape, primal.node.layout, primal.node.stage)[0]
 
-    def _like(self, primal: Tensor, y: Tensor) -> Placement:
-        """The primal's placement, for a tensor with some of its names."""
-        states = self._state_or_wish(primal)
-        return tuple(
-            s
-            if isinstance(s, OnStage)
-            or isinstance(s, Sharded)
-            and s.dim in y.shape
-            and y.shape[s.dim] % self.mesh.axes[axis] == 0
-            else Replicated
-            for axis, s in zip(self.mesh.axes, states)
-        )
+    def _as_primal(self, primal: Tensor, y: Tensor) -> Placement:
+        """Returns the placement of a primal for a tensor that has a subset of its
+        names.
+        """
+
+        def state(axis: str, primal_state: State) -> State:
+            if isinstance(primal_state, OnStage):
+                return primal_state
+            if not isinstance(primal_state, Sharded) or primal_state.dim not in y.shape:
+                return Replicated
+            divides = y.shape[primal_state.dim] % self.mesh.axes[axis] == 0
+            return primal_state if divides else Replicated
+
+        placement = self._primal_placement(primal)
+        return tuple(map(state, self.mesh.axes, placement))
+
+
+def _note(conflict: Conflict, node: Node, y: Tensor) -> str:
+    """Returns a remark on a dimension that is not sharded as the layout says."""
+    reason = (
+        f"already shards {conflict.other}."
+        if conflict.kind == "axis"
+        else "does not divide it."
+    )
+    return (
+        f"{y.shape!r}, made for {node.source}, keeps {conflict.dim} replicated: "
+        f"{conflict.axis} {reason}"
+    )
+
+
+def _sizes_and_stages(
+    tensors: Iterable[tuple[Tensor, Placement]],
+) -> list[tuple[int, int]]:
+    """Returns (number of elements, stage) of the tensors that are on one stage."""
+    return [
+        (x.shape.size, state.coordinate)
+        for x, placement in tensors
+        for state in placement
+        if isinstance(state, OnStage)
+    ]

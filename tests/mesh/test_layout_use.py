@@ -79,7 +79,7 @@ def test_notes_of_the_planner_are_the_programs(monkeypatch):
     for _ in range(2):
         (note,) = mtf.explain(f, p).notes
         assert "[batch:4 d:4 e:4]" in note
-        assert "keeps e whole: model already cuts d." in note
+        assert "keeps e replicated: model already shards d." in note
     assert lines == [note]  # once
     graph = Graph(mesh)
     with executing(graph):

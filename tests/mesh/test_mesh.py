@@ -6,7 +6,7 @@ import pytest
 
 from meshtf.errors import LayoutWarning, MeshError, ParseError
 from meshtf.mesh import LayoutUse, Mesh, Partial, Replicated, Sharded
-from meshtf.mesh.state import finished
+from meshtf.mesh.state import reduced_placement
 from meshtf.names import Shape
 
 
@@ -101,7 +101,7 @@ def test_meshes_are_compared_by_identity():
 
 
 def test_unfinished_sums_read_as_whole():
-    assert finished((Sharded("batch"), Partial("sum"), Replicated)) == (
+    assert reduced_placement((Sharded("batch"), Partial("sum"), Replicated)) == (
         Sharded("batch"),
         Replicated,
         Replicated,

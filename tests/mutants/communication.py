@@ -88,7 +88,7 @@ COMMUNICATION = (
     Mutant(
         "windows filled with zeros",
         PROGRAM,
-        "Builder._windowed",
+        "Builder._with_window",
         "window_of(node.op, i, dim)",
         "(w := window_of(node.op, i, dim)) and w._replace(fill=0.0)",
         (
