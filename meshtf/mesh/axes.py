@@ -1,5 +1,4 @@
-"""What a mesh is made of, as callers give it: axes, names, devices; and where it was
-asked for.
+"""How the arguments of a mesh are read: axes, names, devices; and the caller's line.
 
 >>> from meshtf.mesh.axes import read_axes, read_names
 >>> read_axes("data:4;model:2"), read_names("data;model")
@@ -34,32 +33,34 @@ def read_names(names: str | Sequence[str]) -> tuple[str, ...]:
 
 def caller_stacklevel() -> int:
     """Returns the `stacklevel` of the caller's innermost line outside of meshtf."""
-    frame, level = sys._getframe(1), 1
+    frame = sys._getframe(1)
+    level = 1
     while (
         frame.f_back
         and frame.f_globals.get("__name__", "").partition(".")[0] == "meshtf"
     ):
-        frame, level = frame.f_back, level + 1
+        frame = frame.f_back
+        level += 1
     return level
 
 
-def read_axes(given: AxesLike) -> dict[str, int]:
+def read_axes(axes_like: AxesLike) -> dict[str, int]:
     """Returns sizes by names. Raises ParseError, ArgumentError."""
     axes: dict[str, int] = {}
-    for name, size in _pairs(given):
+    for name, size in _pairs(axes_like):
         if name in axes:
             raise ParseError(
-                f"axis {name!r} stands twice in the mesh {given!r}.\n  Rename one."
+                f"axis {name!r} occurs twice in the mesh {axes_like!r}.\n  Rename one."
             )
-        axes[name] = _size(name, size, given)
+        axes[name] = _size(name, size, axes_like)
     return axes
 
 
-def _pairs(given: AxesLike) -> list[tuple[str, Any]]:
+def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
     """Returns names and sizes of axes. Raises ParseError, ArgumentError."""
-    if isinstance(given, str):
-        return parse_pairs(given, what="mesh")
-    axes = given.items() if isinstance(given, Mapping) else given
+    if isinstance(axes_like, str):
+        return parse_pairs(axes_like, what="mesh")
+    axes = axes_like.items() if isinstance(axes_like, Mapping) else axes_like
     if isinstance(axes, Iterable) and not hasattr(axes, "dtype"):
         pairs = list(axes)
         if all(
@@ -71,36 +72,43 @@ def _pairs(given: AxesLike) -> list[tuple[str, Any]]:
             )
     return refuse(
         "axes",
-        given,
+        axes_like,
         "names and sizes",
         'Write them as "data:4;model:2", as [("data", 4), ("model", 2)], or as a dict.',
     )
 
 
-def _size(name: str, size: str, given: object) -> int:
+def _size(name: str, size: str, axes_like: object) -> int:
     if not size.isdigit() or int(size) < 1:
         raise ParseError(
             f"the size of mesh axis {name!r} must be a positive integer, not {size!r}, "
-            f"in {given!r}."
+            f"in {axes_like!r}."
         )
     return int(size)
 
 
-def read_strings(name: str, given: str | Sequence[str], takes: str) -> tuple[str, ...]:
-    """Returns one string or several as a tuple. Raises ArgumentError, which names the
-    argument.
+def read_strings(name: str, value: str | Sequence[str], takes: str) -> tuple[str, ...]:
+    """Returns one string or several as a tuple.
+
+    Args:
+      name: of the argument, for errors.
+      value: of the argument.
+      takes: what the argument takes, for errors.
+
+    Raises:
+      ArgumentError: the value is neither a string nor a sequence of strings.
     """
-    if isinstance(given, str):
-        return (given,)
-    return tuple(as_text(name, text, takes) for text in as_sequence(name, given, takes))
+    if isinstance(value, str):
+        return (value,)
+    return tuple(as_text(name, text, takes) for text in as_sequence(name, value, takes))
 
 
-def read_devices(given: str | Sequence[str] | None) -> str | Sequence[str] | None:
-    """Returns the devices of a mesh as they were given. Raises ArgumentError."""
-    if given is None or isinstance(given, str):
-        return given
+def read_devices(devices: str | Sequence[str] | None) -> str | Sequence[str] | None:
+    """Returns the devices of a mesh, checked. Raises ArgumentError."""
+    if devices is None or isinstance(devices, str):
+        return devices
     takes = 'None, "logical:8", "separate:8", "abstract", or a list of names of devices'
-    names = as_sequence("devices", given, takes)
+    names = as_sequence("devices", devices, takes)
     for name in names:
         as_text("devices", name, takes)
     return names

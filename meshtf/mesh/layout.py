@@ -1,4 +1,4 @@
-"""A layout: which dimension is cut along which axis.
+"""A layout: which dimension is sharded along which axis.
 
 >>> from meshtf.mesh import Layout
 >>> layout = Layout("batch:data;d_ff:model")
@@ -7,15 +7,15 @@
 >>> layout.override("d_ff:; heads:model")
 batch:data; heads:model
 
-Changes of rules are a `Layout` too, in which "heads:" takes a rule away, and "*:" all
-of them:
+Changes of rules are a `Layout` as well, in which "heads:" removes a rule, and "*:" all
+rules:
 
 >>> layout.override(Layout.changes("*:; length:data"))
 length:data
 
 A rule is stored as a tuple of axes ("batch:data+model" is one dimension over two axes,
-the mesh's order being major to minor), which the planner and the moves carry; a `Mesh`
-still refuses more than one.
+in the order of the mesh from major to minor). The planner and the table of reshards can
+do it; a `Mesh` still refuses more than one axis.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Layout:
         self._hash = hash(tuple(sorted(self._rules.items())))
 
     def axes(self, name: str) -> tuple[str, ...]:
-        """Returns the axes that cut dimension `name`: most often none or one."""
+        """Returns the axes that shard dimension `name`: usually none or one."""
         return self._rules.get(as_dim("name", name), ())
 
     def items(self) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -62,9 +62,7 @@ class Layout:
 
     @staticmethod
     def changes(rules: LayoutLike) -> Layout:
-        """Returns rules that `override` others: "heads:" takes one away, "*:" all of
-        them.
-        """
+        """Returns changes for `override`: "heads:" removes one rule, "*:" all of them."""
         if isinstance(rules, str):
             rules = parse_pairs(rules, what="change of layout", values=False)
         return Layout(rules)
@@ -74,7 +72,7 @@ class Layout:
         return self._from({n: axes for n, axes in self._changed(rules).items() if axes})
 
     def then(self, rules: LayoutLike) -> Layout:
-        """Returns one change that does what this one and then another do."""
+        """Returns the change that equals this change followed by another."""
         return self._from(self._changed(rules))
 
     def _changed(self, rules: LayoutLike) -> dict[str, tuple[str, ...]]:
@@ -85,9 +83,9 @@ class Layout:
     def _from(rules: Mapping[str, tuple[str, ...]]) -> Layout:
         return Layout([(name, "+".join(axes)) for name, axes in rules.items()])
 
-    def check_axes(self, **came: object) -> None:
-        """Refuses a dimension over several axes. Raises ParseError, with what came in
-        its message.
+    def check_axes(self, **details: object) -> None:
+        """Raises ParseError if a dimension has several axes; its message shows the
+        details.
         """
         for name, axes in self.items():
             if len(axes) > 1:
@@ -96,7 +94,7 @@ class Layout:
                         f"dimension {name!r} is laid out over {len(axes)} axes at "
                         "once.",
                         rule=f"{name}:{'+'.join(axes)}",
-                        **came,
+                        **details,
                         way_out="One dimension over several axes is not supported yet: "
                         "name one axis.",
                     )

@@ -1,5 +1,5 @@
-"""What a program has to do with layouts, and what does not fit about it: rules of
-dimensions that it has not, axes of the mesh that no rule names.
+"""How a program uses layouts, and mismatches: rules for dimensions that the program
+lacks, axes of the mesh that no rule names.
 
 >>> from meshtf.mesh import LayoutUse, Mesh
 >>> mesh = Mesh("data:2;model:2", "batch:data;dff:data")
@@ -21,11 +21,11 @@ Rule: TypeAlias = tuple[str, tuple[str, ...]]  # the name of a dimension, axes
 
 @dataclasses.dataclass(frozen=True)
 class LayoutUse:
-    """What a program has to do with layouts.
+    """How a program uses layouts.
 
     Attributes:
       dims: the names of its dimensions.
-      rules: those in force in it besides the mesh's own.
+      rules: the rules that apply in its regions, beyond those of the mesh.
     """
 
     dims: frozenset[str] = frozenset()
@@ -36,20 +36,16 @@ class LayoutUse:
         return LayoutUse(self.dims | other.dims, self.rules | other.rules)
 
     def __le__(self, other: LayoutUse) -> bool:
-        """Whether another use has all that this one has."""
+        """Whether this use is a subset of another."""
         return self.dims <= other.dims and self.rules <= other.rules
 
     def notes(self, mesh: Mesh) -> tuple[str, ...]:
-        """Returns what is legal but worth knowing of the rules: axes that a mesh
-        lacks.
-        """
-        further = missing_axis_notes(mesh, sorted(self.rules))
-        return tuple(dict.fromkeys((*mesh.notes, *further)))
+        """Returns remarks on rules that name axes which the mesh lacks."""
+        notes = missing_axis_notes(mesh, sorted(self.rules))
+        return tuple(dict.fromkeys((*mesh.notes, *notes)))
 
     def unmatched_rules(self, mesh: Mesh) -> dict[str, str]:
-        """Returns the rules whose dimension is not there, each with names that resemble
-        it.
-        """
+        """Returns the rules whose dimension the program lacks, each with similar names."""
         return {
             name: near_misses(name, self.dims)
             for name, _ in self._all_rules(mesh)
@@ -57,9 +53,10 @@ class LayoutUse:
         }
 
     def unused_axes(self, mesh: Mesh) -> dict[str, str]:
-        """Returns the axes that no rule names, nor `stages`, each with names that
-        resemble it: those of rules, of `stages` and of `optional_axes` that the mesh
-        lacks.
+        """Returns the axes that neither a rule nor `stages` names.
+
+        Each comes with similar names, of axes that rules, `stages` or `optional_axes`
+        name but the mesh lacks.
         """
         rules = self._all_rules(mesh)
         named = {mesh.stages, *(axis for _, axes in rules for axis in axes)}
@@ -71,20 +68,20 @@ class LayoutUse:
         }
 
     def shards_nothing(self, mesh: Mesh) -> bool:
-        """Whether there are rules, and none names an axis that the mesh has."""
-        several = {axis for axis, size in mesh.axes.items() if size > 1}
-        return bool(self._all_rules(mesh)) and (
-            several == set(self.unused_axes(mesh)) != set()
-        )
+        """Whether there are rules, but none names an axis of the mesh."""
+        axes = {axis for axis, size in mesh.axes.items() if size > 1}
+        if not axes or not self._all_rules(mesh):
+            return False
+        return axes == set(self.unused_axes(mesh))
 
     def _all_rules(self, mesh: Mesh) -> list[Rule]:
         layouts = (mesh.layout, mesh.variable_layout, mesh.optimizer_layout)
-        own = (rule for layout in layouts for rule in layout.items())
-        return list(dict.fromkeys((*own, *sorted(self.rules))))
+        rules = [rule for layout in layouts for rule in layout.items()]
+        return list(dict.fromkeys((*rules, *sorted(self.rules))))
 
 
 def unused_axis_text(mesh: Mesh, axis: str) -> str:
-    """Returns what there is to say of an axis that no rule names."""
+    """Returns a message about an axis that no rule names."""
     return (
         f"no rule of the layout names mesh axis {axis!r}: its {mesh.axes[axis]} "
         "positions compute the same."

@@ -8,8 +8,8 @@
 >>> mesh.coords[5], mesh.groups("data")[1]
 ((2, 1), (1, 3, 5, 7))
 
-Positions are not devices: `devices=` says what hardware they map to, and is resolved by
-the runtime when the first op runs.
+Positions are not devices: `devices=` says to which hardware they map. The runtime
+resolves it when the first op runs.
 """
 
 from __future__ import annotations
@@ -39,17 +39,23 @@ from meshtf.mesh.state import OnStage, Placement, Replicated, Sharded, State
 from meshtf.names import Shape
 from meshtf.names.arguments import as_bool, as_choice, as_int, as_text, refuse
 
-What: TypeAlias = Literal["tensor", "variable", "slot"]
-NO_CHANGES = Layout()  # no changes: the rules of the mesh
-MAX_LAYOUTS = 1_000  # of regions that a mesh remembers
+TensorKind: TypeAlias = Literal["tensor", "variable", "slot"]
+NO_CHANGES = Layout()  # of a region: the rules of the mesh
+MAX_LAYOUTS = 1_000  # cached layouts of regions
 
 
 class Conflict(NamedTuple):
-    """Why a dimension of a tensor is not cut along the axis that the layout names."""
+    """Why a dimension of a tensor is not sharded along the axis that the layout names.
 
-    kind: Literal[
-        "axis", "size"
-    ]  # the axis is taken by `other`; the size does not divide
+    Attributes:
+      kind: "axis": the axis shards dimension `other`; "size": the axis does not divide
+        the size of the dimension.
+      dim: name of the dimension.
+      axis: name of the axis.
+      other: name of the dimension that the axis shards already, or "".
+    """
+
+    kind: Literal["axis", "size"]
     dim: str
     axis: str
     other: str = ""
@@ -61,29 +67,28 @@ class Mesh:
     Args:
       axes: names and sizes, such as "data:4;model:2", or pairs, or a dict; "" is a mesh
         of one position.
-      layout: which dimension is cut along which axis, for all tensors but variables.
+      layout: which dimension is sharded along which axis, for all tensors but variables.
       variable_layout: further rules for variables and what belongs to them (FSDP,
         ZeRO-3).
-      optimizer_layout: further rules for what optimizers keep beside the variables
-        (ZeRO-1).
-      keep_gathered: whether a variable that is made whole for the forward pass stays so
-        until the backward pass needs it; else it is freed and gathered again.
+      optimizer_layout: further rules for optimizer slots (ZeRO-1).
+      keep_gathered: whether a variable that is gathered for the forward pass stays
+        gathered until the backward pass; otherwise it is freed, and gathered again.
       devices: None (all CPU positions on one CPU, else a GPU each), "logical:8"
-        (logical devices of one CPU), "separate:8" (these as if each had a memory of its
-        own), a list with one device name
-        for each position, or "abstract": none, for programs that are only explained.
-      within_host: an axis, or several, along which positions lie on one host, whatever
-        the order of the axes; it matters where devices are a list of names over several
+        (logical devices of one CPU), "separate:8" (the same, as if each had separate
+        memory), a list with one device name for each position, or "abstract": none, for
+        programs that are only explained.
+      within_host: an axis, or several, along which positions are on one host, in any
+        order of the axes; it matters where devices are a list of names on several
         hosts.
-      stages: the axis along which stages of a pipeline lie (`mtf.stage`); it cuts no
+      stages: the axis of the stages of a pipeline (`mtf.stage`); it shards no
         dimension.
       optional_axes: axes that layouts may name although this mesh lacks them, such as
-        "data;model": for a layout that stays as it is when the mesh shrinks.
+        "data;model", so that one layout serves smaller meshes as well.
       strict: whether warnings about the layout are errors.
       seed: the seed from which the initial values of variables are drawn.
-      bucket_bytes: how much of gradients and other unfinished sums is reduced together,
-        where devices have memories of their own, while the backward pass goes on; 0:
-        each by itself.
+      bucket_bytes: bytes of gradients and other partial sums that are reduced as one
+        collective, where devices have separate memories, while the backward pass goes
+        on; 0: each by a collective.
 
     Raises:
       LayoutError: under `strict`, a rule or `stages` names an axis that the mesh lacks.
@@ -137,7 +142,7 @@ class Mesh:
 
     @functools.cached_property
     def axis_index(self) -> dict[str, int]:
-        """The place of each axis in a placement."""
+        """The index of each axis in a placement."""
         return {axis: i for i, axis in enumerate(self.axes)}
 
     def groups(self, *axes: str) -> tuple[tuple[int, ...], ...]:
@@ -155,9 +160,14 @@ class Mesh:
             self._groups[axes] = tuple(map(tuple, groups.values()))
         return self._groups[axes]
 
-    def layout_in(self, region: Layout = NO_CHANGES, what: What = "tensor") -> Layout:
-        """Returns the rules for what lies in a region whose changes of the layout are
-        `region`.
+    def layout_in(
+        self, region: Layout = NO_CHANGES, kind: TensorKind = "tensor"
+    ) -> Layout:
+        """Returns the rules for tensors of a kind in a region.
+
+        Args:
+          region: the region's changes of the layout.
+          kind: "tensor", "variable", or "slot" of an optimizer.
         """
         if not isinstance(region, Layout):
             refuse(
@@ -166,62 +176,63 @@ class Mesh:
                 "changes of a layout",
                 'Write Layout.changes("heads:; d:model").',
             )
-        key = (
-            region,
-            what if isinstance(what, str) else as_choice("what", what, get_args(What)),
-        )
-        if key not in self._layouts:
-            as_choice("what", what, get_args(What))
+        key = (region, kind)
+        if not isinstance(kind, str) or key not in self._layouts:
+            as_choice("kind", kind, get_args(TensorKind))
             self._check_rules(region)
             layout = self.layout.override(region)
-            if what != "tensor":
+            if kind != "tensor":
                 layout = layout.override(self._variable_rules)
-            if what == "slot":
+            if kind == "slot":
                 layout = layout.override(self._optimizer_rules)
             if len(self._layouts) >= MAX_LAYOUTS:
                 self._layouts.clear()
             self._layouts[key] = layout
-            return layout
         return self._layouts[key]
 
     @property
     def variable_layout(self) -> Layout:
         """The rules for variables."""
-        return self.layout_in(what="variable")
+        return self.layout_in(kind="variable")
 
     @property
     def optimizer_layout(self) -> Layout:
-        """The rules for what optimizers keep beside the variables."""
-        return self.layout_in(what="slot")
+        """The rules for optimizer slots."""
+        return self.layout_in(kind="slot")
 
     @property
     def abstract(self) -> bool:
-        """Whether there is no hardware: programs are explained, and never run."""
+        """Whether there is no hardware: programs are explained, but never run."""
         return self.devices == "abstract"
 
-    def exchanges(self, first: str, second: str) -> list[tuple[int, int]]:
-        """Returns (source, target) of all positions, where two axes of one size change
-        places.
+    def exchanges(self, axis: str, other: str) -> list[tuple[int, int]]:
+        """Returns (source, target) for all positions: the collective_permute that
+        exchanges the states of two axes of equal size.
         """
-        as_choice("first", first, self.axes)
-        as_choice("second", second, self.axes)
-        size = self.axes[first]
+        as_choice("axis", axis, self.axes)
+        as_choice("other", other, self.axes)
+        size = self.axes[axis]
         return [
             (group[k % size * size + k // size], target)
-            for group in self.groups(first, second)
+            for group in self.groups(axis, other)
             for k, target in enumerate(group)
         ]
 
     @property
     def replicated(self) -> Placement:
-        """The placement of a tensor that every position holds."""
+        """The placement of a tensor that is replicated along all axes."""
         return (Replicated,) * len(self.axes)
 
     def place(
         self, shape: Shape, layout: Layout | None = None, stage: int | None = None
     ) -> tuple[Placement, tuple[Conflict, ...]]:
-        """Returns where a layout (by default the mesh's) puts a shape, and what it
-        could not cut.
+        """Returns the placement of a shape, and the dimensions that stay unsharded
+        although the layout has a rule for them.
+
+        Args:
+          shape: of a tensor.
+          layout: the rules; None: those of the mesh.
+          stage: where the tensor is; None: on all stages.
         """
         layout = self.layout if layout is None else layout
         if not isinstance(shape, Shape):
@@ -236,19 +247,21 @@ class Mesh:
         conflicts: list[Conflict] = []
         for dim in shape:
             axes = [a for a in layout.axes(dim.name) if self.axes.get(a, 1) > 1]
-            parts = math.prod(self.axes[a] for a in axes)
+            num_shards = math.prod(self.axes[a] for a in axes)
             for axis in axes:
-                taken = states[axis]
-                if dim.size % parts:
+                state = states[axis]
+                if dim.size % num_shards:
                     conflicts.append(Conflict("size", dim.name, axis))
-                elif isinstance(taken, Sharded):
-                    conflicts.append(Conflict("axis", dim.name, axis, taken.dim))
+                elif isinstance(state, Sharded):
+                    conflicts.append(Conflict("axis", dim.name, axis, state.dim))
                 else:
                     states[axis] = Sharded(dim.name)
         return tuple(states.values()), tuple(conflicts)
 
     def has(self, placement: Placement) -> list[bool]:
-        """Returns for each position whether it holds a tensor at all."""
+        """Returns for each position whether it has a shard of a tensor: all do, unless
+        the tensor is on one stage.
+        """
         if not isinstance(placement, tuple) or len(placement) != len(self.axes):
             refuse("placement", placement, "a state for each axis of the mesh")
         return [
@@ -261,20 +274,21 @@ class Mesh:
 
     @functools.cached_property
     def notes(self) -> tuple[str, ...]:
-        """What is legal but worth knowing of its own rules: axes that it lacks."""
-        own = (self.layout, self._variable_rules, self._optimizer_rules)
-        notes = missing_axis_notes(
-            self, [rule for rules in own for rule in rules.items()]
-        )
+        """Remarks on the rules of the mesh that name axes which it lacks."""
+        layouts = (self.layout, self._variable_rules, self._optimizer_rules)
+        rules = [rule for layout in layouts for rule in layout.items()]
+        notes = missing_axis_notes(self, rules)
         if self.stages not in (*self.axes, "stage"):
-            notes.append(_lacks(self, self.stages, f"stages={self.stages!r}"))
+            notes.append(
+                _missing_axis_note(self, self.stages, f"stages={self.stages!r}")
+            )
         return tuple(dict.fromkeys(notes))
 
     def _check(self) -> None:
         for rules in (self.layout, self._variable_rules, self._optimizer_rules):
             self._check_rules(rules)
         if self.stages not in (*self.axes, "stage"):
-            self._answer_lacking(self.stages, f"stages={self.stages!r}")
+            self._report_missing(self.stages, f"stages={self.stages!r}")
         for axis in self.within_host:
             if axis not in self.axes:
                 raise MeshError(
@@ -288,7 +302,7 @@ class Mesh:
         if self.bucket_bytes < 0:
             raise MeshError(
                 f"bucket_bytes is {self.bucket_bytes}: it is 0 or more; 0 reduces each "
-                "unfinished sum by itself."
+                "partial sum by a collective."
             )
         devices = self.devices
         if (
@@ -302,13 +316,13 @@ class Mesh:
                     mesh=self,
                     devices=", ".join(devices),
                     way_out="Give one device for each position (the last axis runs "
-                    "fastest), or devices=None to map all positions to the hardware at "
-                    "hand.",
+                    "fastest), or devices=None to map all positions to the available "
+                    "hardware.",
                 )
             )
 
     def _check_rules(self, layout: Layout) -> None:
-        """Refuses a dimension over several axes, and answers axes that are not there."""
+        """Refuses a dimension over several axes, and reports axes that the mesh lacks."""
         layout.check_axes(mesh=self)
         for name, axes in layout.items():
             for axis in axes:
@@ -316,7 +330,7 @@ class Mesh:
                     raise MeshError(
                         explain_error(
                             f"axis {axis!r} is for the stages of a pipeline: no "
-                            "dimension is cut along it.",
+                            "dimension is sharded along it.",
                             rule=f"{name}:{axis}",
                             mesh=self,
                             way_out="Name another axis, or say which one is for "
@@ -324,17 +338,21 @@ class Mesh:
                         )
                     )
                 if axis not in self.axes:
-                    self._answer_lacking(axis, f"layout rule {name}:{axis}")
+                    self._report_missing(axis, f"layout rule {name}:{axis}")
 
-    def _answer_lacking(self, axis: str, what: str) -> None:
-        """Logs an axis that is not there, and warns of it unless it may be absent."""
-        log_once(self, _lacks(self, axis, what))
+    def _report_missing(self, axis: str, named_by: str) -> None:
+        """Logs an axis that the mesh lacks, and warns of it unless it is optional.
+
+        Raises:
+          LayoutError: the mesh is strict, and the axis is not optional.
+        """
+        log_once(self, _missing_axis_note(self, axis, named_by))
         if self.size == 1 or axis in self.optional_axes:
             return
         close = near_misses(axis, self.axes)
         meant = f"Did you mean {close}?" if close else ""
         text = explain_error(
-            f"{what}: the mesh has no axis {axis!r}, which counts as size 1.",
+            f"{named_by}: the mesh has no axis {axis!r}, which counts as size 1.",
             mesh=repr(self),
             way_out=f"{meant} If it may be absent, say so: Mesh(..., "
             f'optional_axes="{axis}").'.lstrip(),
@@ -353,18 +371,18 @@ class Mesh:
 def missing_axis_notes(
     mesh: Mesh, rules: Iterable[tuple[str, tuple[str, ...]]]
 ) -> list[str]:
-    """Returns what is legal but worth knowing of rules: axes that a mesh lacks."""
+    """Returns remarks on rules that name axes which the mesh lacks."""
     return [
-        _lacks(mesh, axis, f"layout rule {name}:{axis}")
+        _missing_axis_note(mesh, axis, f"layout rule {name}:{axis}")
         for name, axes in rules
         for axis in axes
         if axis not in mesh.axes
     ]
 
 
-def _lacks(mesh: Mesh, axis: str, what: str) -> str:
+def _missing_axis_note(mesh: Mesh, axis: str, named_by: str) -> str:
     close = near_misses(axis, mesh.axes)
     return (
-        f"{what}: the mesh {mesh!r} has no axis {axis!r}, which counts as size 1."
+        f"{named_by}: the mesh {mesh!r} has no axis {axis!r}, which counts as size 1."
         + (f" Did you mean {close}?" if close else "")
     )

@@ -1,7 +1,7 @@
 """Warnings and log lines about a mesh, each given once.
 
-What was given is remembered as long as the mesh lives, and beside it: nothing that a
-program is, or that a forecast says, depends on it.
+The keys of those that were given are stored as long as the mesh exists, but not in it:
+no program and no forecast depends on them.
 
     warn_once(mesh, "rule bach", "the layout has a rule for dimension bach, ...")
 """
@@ -16,19 +16,19 @@ from absl import logging
 from meshtf.errors import LayoutWarning
 from meshtf.mesh.axes import caller_stacklevel
 
-MAX_MESSAGES = 1_000  # about one mesh; further ones are left out
-_given: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
+MAX_MESSAGES = 1_000  # about one mesh; further ones are not given
+_keys: weakref.WeakKeyDictionary[object, set[str]] = weakref.WeakKeyDictionary()
 
 
-def warn_once(mesh: object, what: str, text: str) -> None:
-    """Warns at the user's line, unless a warning of this was given.
+def warn_once(mesh: object, key: str, text: str) -> None:
+    """Warns at the user's line, unless a warning with this key was given.
 
     Args:
-      mesh: what it is about.
-      what: what the warning is of, such as an axis.
+      mesh: the mesh that it is about.
+      key: the subject of the warning, such as an axis.
       text: the warning.
     """
-    if _is_new(mesh, what):
+    if _is_new(mesh, key):
         warnings.warn(text, LayoutWarning, stacklevel=caller_stacklevel())
 
 
@@ -38,9 +38,9 @@ def log_once(mesh: object, text: str) -> None:
         logging.info("%s", text)
 
 
-def _is_new(mesh: object, what: str) -> bool:
-    given = _given.setdefault(mesh, set())
-    if what in given or len(given) >= MAX_MESSAGES:
+def _is_new(mesh: object, key: str) -> bool:
+    keys = _keys.setdefault(mesh, set())
+    if key in keys or len(keys) >= MAX_MESSAGES:
         return False
-    given.add(what)
+    keys.add(key)
     return True

@@ -3,11 +3,10 @@
     Replicated      every device along the axis holds all of it
     Sharded(dim)    shard i holds elements [i * c, (i + 1) * c) of dim, c = size / devices
     Partial(kind)   each holds a partial sum, maximum or minimum, still to be reduced
-    OnStage(k)      the devices at coordinate k hold all of it, and no others
+    OnStage(k)      the devices at coordinate k hold all of it, the others nothing
 
-A `Placement` is one state for each axis of the mesh, in the order of the axes. A
-dimension over several axes is cut by the first of them in that order (the major one)
-first.
+A `Placement` is one state for each axis of the mesh, in the order of the axes. Where
+several axes shard one dimension, the first of them in that order is the major one.
 
 >>> from meshtf.mesh import Partial, Sharded, Replicated
 >>> (Sharded("batch"), Partial("sum")) == (Sharded("batch"), Partial("sum"))
@@ -26,7 +25,7 @@ Kind: TypeAlias = Literal["sum", "max", "min"]
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """Cut into equal slices along a dimension."""
+    """Sharded along a dimension into equal shards."""
 
     dim: str
 

@@ -139,7 +139,7 @@ def test_axes_that_no_rule_names():
 @pytest.mark.parametrize(
     "axes, words",
     [
-        ("data:2;data:4", "axis 'data' stands twice in the mesh(.|\n)*Rename one"),
+        ("data:2;data:4", "axis 'data' occurs twice in the mesh(.|\n)*Rename one"),
         ("data:x", "size of mesh axis 'data' must be a positive integer, not 'x'"),
         ("data:0", "must be a positive integer, not '0'"),
         ("data", "a mesh is written as pairs"),
