@@ -286,7 +286,7 @@ def _check_state(x: Tensor, beam: Dimension, batch: Shape) -> None:
                 "each sequence.",
                 tensor=repr(x.shape),
                 beams=repr(batch + beam),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out=way_out,
             )
         )

@@ -240,7 +240,9 @@ def _refusal(
         k: f"{x.dtype} {x.shape!r}" if isinstance(x, Tensor) else x
         for k, x in facts.items()
     }
-    return kind(explain_error(headline, way_out, **shown, **{"from": Source.here()}))
+    return kind(
+        explain_error(headline, way_out, **shown, **{"from": Source.of_caller()})
+    )
 
 
 def _flat(nest: Any) -> list[Any]:

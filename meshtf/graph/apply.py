@@ -113,7 +113,7 @@ def _apply_all(
     found = executor.find(op) if isinstance(op, ReadOp) else None
     if found is not None:
         return found.outputs
-    source = around.primals[-1].node.source if around.primals else Source.here()
+    source = around.primals[-1].node.source if around.primals else Source.of_caller()
     if mesh is not None and not isinstance(mesh, Mesh):
         as_mesh("mesh", mesh)
     tensors = tuple(

@@ -18,7 +18,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.layers.initializers import ones, zeros
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Shape, ShapeLike, wide
+from meshtf.names import Shape, ShapeLike, accumulation_dtype
 from meshtf.names.arguments import check_bools, check_floats
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.control.microbatch import once_per_batch
@@ -75,7 +75,7 @@ class BatchNorm(Module):
         check_bools(training=training)
         require_dim(x.shape, *self.dims.names)
         others = x.shape.without(*self.dims.names)
-        y = cast(x, wide(x.dtype))
+        y = cast(x, accumulation_dtype(x.dtype))
         if not training:
             return self._scaled(y - self.moving_mean, self.moving_variance, x.dtype)
         if not others.names:

@@ -14,7 +14,7 @@ from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
-from meshtf.names import Shape, names_of, wide
+from meshtf.names import Shape, accumulation_dtype, names_of
 from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import maximum, minimum
@@ -34,7 +34,7 @@ class Dropout(Module):
     def __init__(self, rate: float, broadcast: str = "", name: str = "dropout") -> None:
         check_floats(rate=rate)
         super().__init__(name)
-        names_of(broadcast, Shape(""), what="broadcast")
+        names_of(broadcast, Shape(""), argument="broadcast")
         self.rate, self.broadcast = rate, broadcast
 
     def __call__(self, x: Tensor, training: bool = False) -> Tensor:
@@ -79,7 +79,7 @@ class AnnealedDropout(Module):
                 f"a dropout rate is at least 0 and below 1, not {rate}, and it falls "
                 f"from a step to a later one, not from {start_step} to {end_step}."
             )
-        names_of(broadcast, Shape(""), what="broadcast")
+        names_of(broadcast, Shape(""), argument="broadcast")
         self.rate, self.broadcast = rate, broadcast
         self.start_step, self.end_step = start_step, end_step
 
@@ -92,7 +92,7 @@ class AnnealedDropout(Module):
         if not training or not self.rate:
             return x
         require_dim(x.shape, *names_of(self.broadcast, x.shape))
-        dtype = wide(x.dtype)
+        dtype = accumulation_dtype(x.dtype)
         left = (self.end_step - cast(step, dtype)) / float(
             self.end_step - self.start_step
         )

@@ -138,8 +138,8 @@ def variance_scaling(
     check_floats(scale=scale)
     as_choice("mode", mode, get_args(Mode))
     as_choice("distribution", distribution, get_args(Distribution))
-    names_of(reduced_dims, Shape(""), what="reduced_dims")
-    names_of(expert_dims, Shape(""), what="expert_dims")
+    names_of(reduced_dims, Shape(""), argument="reduced_dims")
+    names_of(expert_dims, Shape(""), argument="expert_dims")
 
     def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
         summed, experts = names_of(reduced_dims, shape), names_of(expert_dims, shape)

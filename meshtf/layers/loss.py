@@ -13,7 +13,7 @@ from __future__ import annotations
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.ops.elementwise.arithmetic import maximum, squared_difference
 from meshtf.ops.elementwise.unary import softplus
 from meshtf.ops.elementwise.where_cast_clip import cast
@@ -89,7 +89,9 @@ def _alike(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
                 "meets another's target. Use mtf.broadcast if that is meant.",
             )
         )
-    return cast(x, wide(x.dtype)), cast(targets, wide(x.dtype))
+    return cast(x, accumulation_dtype(x.dtype)), cast(
+        targets, accumulation_dtype(x.dtype)
+    )
 
 
 def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:

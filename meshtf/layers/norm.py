@@ -18,7 +18,7 @@ from meshtf.layers.initializers import ones, zeros
 from meshtf.layers.mixed_precision import in_type_of
 from meshtf.mesh import Mesh
 from meshtf.module import Module
-from meshtf.names import Names, Shape, ShapeLike, names_of, wide
+from meshtf.names import Names, Shape, ShapeLike, accumulation_dtype, names_of
 from meshtf.names.arguments import check_bools, check_floats, check_ints
 from meshtf.ops.common.checks import single_dim
 from meshtf.ops.elementwise.unary import rsqrt, square
@@ -122,7 +122,7 @@ class GroupNorm(Module):
         dim = single_dim(channel_dim)
         if groups < 1 or dim.size % groups:
             raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
-        names_of(over, Shape(""), what="over")
+        names_of(over, Shape(""), argument="over")
         self.dim, self.over, self.epsilon = dim, over, epsilon
         self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
         with self.scope():
@@ -132,7 +132,7 @@ class GroupNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `over` and the channels of each group."""
         x = as_tensor("x", x)
-        y = cast(split_dim(x, self.dim.name, self.parts), wide(x.dtype))
+        y = cast(split_dim(x, self.dim.name, self.parts), accumulation_dtype(x.dtype))
         dims = (*names_of(self.over, x.shape), "in_group")
         y = y - reduce_mean(y, dims)
         y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)

@@ -17,7 +17,7 @@ from typing import Any
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_tensor, check_tensors
 from meshtf.module import Module
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_callable, as_sequence, check_floats
 from meshtf.ops.control.custom_gradient import custom_gradient
 from meshtf.ops.control.stop_gradient import stop_gradient
@@ -117,7 +117,11 @@ def clip_gradient(x: Tensor, limit: float) -> Tensor:
 
     def rule(dy: Tensor) -> list[Tensor]:
         return [
-            dy * cast(limit / maximum(rms(cast(dy, wide(dy.dtype))), limit), dy.dtype)
+            dy
+            * cast(
+                limit / maximum(rms(cast(dy, accumulation_dtype(dy.dtype))), limit),
+                dy.dtype,
+            )
         ]
 
     return custom_gradient(lambda x: (x, rule))(x)

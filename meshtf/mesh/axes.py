@@ -22,7 +22,7 @@ def read_names(names: str | Sequence[str]) -> tuple[str, ...]:
     """Returns the names in a string such as "data;model", or in a list."""
     if isinstance(names, str):
         return tuple(
-            name for name, _ in parse_pairs(names, what="list of axes", values=False)
+            name for name, _ in parse_pairs(names, kind="list of axes", values=False)
         )
     takes = 'names of axes, such as "data;model"'
     return tuple(
@@ -59,7 +59,7 @@ def read_axes(axes_like: AxesLike) -> dict[str, int]:
 def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
     """Returns names and sizes of axes. Raises ParseError, ArgumentError."""
     if isinstance(axes_like, str):
-        return parse_pairs(axes_like, what="mesh")
+        return parse_pairs(axes_like, kind="mesh")
     axes = axes_like.items() if isinstance(axes_like, Mapping) else axes_like
     if isinstance(axes, Iterable) and not hasattr(axes, "dtype"):
         pairs = list(axes)
@@ -68,7 +68,7 @@ def _pairs(axes_like: AxesLike) -> list[tuple[str, Any]]:
             for p in pairs
         ):
             return parse_pairs(
-                ";".join(f"{name}:{size}" for name, size in pairs), what="mesh"
+                ";".join(f"{name}:{size}" for name, size in pairs), kind="mesh"
             )
     return refuse(
         "axes",

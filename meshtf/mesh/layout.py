@@ -64,7 +64,7 @@ class Layout:
     def changes(rules: LayoutLike) -> Layout:
         """Returns changes for `override`: "heads:" removes one rule, "*:" all of them."""
         if isinstance(rules, str):
-            rules = parse_pairs(rules, what="change of layout", values=False)
+            rules = parse_pairs(rules, kind="change of layout", values=False)
         return Layout(rules)
 
     def override(self, rules: LayoutLike) -> Layout:
@@ -116,7 +116,7 @@ def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
     if isinstance(rules, Layout):
         return list(rules.items())
     if isinstance(rules, str):
-        rules = parse_pairs(rules, what="layout")
+        rules = parse_pairs(rules, kind="layout")
     try:
         pairs = list(rules.items() if isinstance(rules, Mapping) else rules)
         return [
@@ -127,7 +127,7 @@ def _pairs(rules: LayoutLike) -> list[tuple[str, tuple[str, ...]]]:
         raise ParseError(
             explain_error(
                 f"a layout is not made of {described(rules)}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out='Write it as "batch:data; d_ff:model", or as {"batch": '
                 '"data"}.',
             )

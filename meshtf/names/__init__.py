@@ -7,6 +7,7 @@
 
 from meshtf.names.dimension import Dimension
 from meshtf.names.dtype import (
+    accumulation_dtype,
     complex_dtype,
     dtype_bytes,
     dtype_name,
@@ -15,7 +16,6 @@ from meshtf.names.dtype import (
     is_floating,
     is_integer,
     real_dtype,
-    wide,
 )
 from meshtf.names.name_lists import Names, name_of, names_of
 from meshtf.names.parse import parse_pairs
@@ -39,5 +39,5 @@ __all__ = [
     "names_of",
     "parse_pairs",
     "real_dtype",
-    "wide",
+    "accumulation_dtype",
 ]

@@ -48,7 +48,7 @@ def dtype_name(dtype: object) -> str:
             explain_error(
                 f"{name!r} is not a data type that meshtf knows; it knows "
                 f"{', '.join(_BYTES)}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
             )
         )
     return name
@@ -74,7 +74,7 @@ def has_gradient(dtype: str) -> bool:
     return is_floating(dtype) or is_complex(dtype)
 
 
-def wide(dtype: str) -> str:
+def accumulation_dtype(dtype: str) -> str:
     """Returns the type of sums and statistics: float32 for half floats."""
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 

@@ -24,13 +24,13 @@ _NAMES = 'names of dimensions, such as "batch;d_model"'
 Names: TypeAlias = str | Shape | Dimension | Iterable[str | Dimension]
 
 
-def names_of(dims: Names, *shapes: Shape, what: str = "dims") -> tuple[str, ...]:
+def names_of(dims: Names, *shapes: Shape, argument: str = "dims") -> tuple[str, ...]:
     """Returns the names in "a;b", in a shape, or in a list of names or dimensions.
 
     Args:
       dims: what the caller gave.
       shapes: those of the tensors that the names are about.
-      what: the name of the caller's argument.
+      argument: the name of the caller's argument.
 
     Raises:
       ArgumentError: these are no names.
@@ -51,10 +51,14 @@ def names_of(dims: Names, *shapes: Shape, what: str = "dims") -> tuple[str, ...]
             )
     else:
         given = (
-            (dims,) if isinstance(dims, Dimension) else as_sequence(what, dims, _NAMES)
+            (dims,)
+            if isinstance(dims, Dimension)
+            else as_sequence(argument, dims, _NAMES)
         )
         pairs = [
-            (d.name, d.size) if isinstance(d, Dimension) else (as_dim(what, d), None)
+            (d.name, d.size)
+            if isinstance(d, Dimension)
+            else (as_dim(argument, d), None)
             for d in given
         ]
     for name, size in pairs:

@@ -1,7 +1,7 @@
 """Strings such as "batch:8;d_model:512": pairs parted by `;`, `,`, `.` or blanks.
 
 >>> from meshtf.names import parse_pairs
->>> parse_pairs("batch:data; d_ff:model", what="layout")
+>>> parse_pairs("batch:data; d_ff:model", kind="layout")
 [('batch', 'data'), ('d_ff', 'model')]
 """
 
@@ -18,7 +18,7 @@ _PAIR = re.compile(r"([A-Za-z_][\w/-]*)(?::([\w+]*))?")
 _CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")  # also "heads:" and "*:"
 
 
-def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, str]]:
+def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, str]]:
     """Returns the (name, value) pairs of `text`; without `values`, bare names and "" as
     values.
 
@@ -30,34 +30,34 @@ def parse_pairs(text: str, what: str, values: bool = True) -> list[tuple[str, st
     if not isinstance(text, str):
         raise ArgumentError(
             explain_error(
-                f"a {what} is written as a string, not as {described(text)}.",
-                **{"from": Source.here()},
-                way_out=f"Write it as {_example(what)!r}.",
+                f"a {kind} is written as a string, not as {described(text)}.",
+                **{"from": Source.of_caller()},
+                way_out=f"Write it as {_example(kind)!r}.",
             )
         )
     text = re.sub(r"\s*:\s*", ":", text.strip())
     pairs = []
-    pattern = _CHANGE if what == "change of layout" else _PAIR
+    pattern = _CHANGE if kind == "change of layout" else _PAIR
     for word in _WORD.finditer(text):
         match = pattern.fullmatch(word.group())
         if match is None or (values and not match.group(2)):
-            raise ParseError(_point_at(text, word.start(), len(word.group()), what))
+            raise ParseError(_point_at(text, word.start(), len(word.group()), kind))
         pairs.append((match.group(1), match.group(2) or ""))
     return pairs
 
 
-def _point_at(text: str, start: int, length: int, what: str) -> str:
+def _point_at(text: str, start: int, length: int, kind: str) -> str:
     return (
-        f"a {what} is written as pairs of name:value, such as {_example(what)!r}; this "
+        f"a {kind} is written as pairs of name:value, such as {_example(kind)!r}; this "
         "cannot be "
-        f"read, from {Source.here()}:\n  {text}\n  {' ' * start}{'^' * length}"
+        f"read, from {Source.of_caller()}:\n  {text}\n  {' ' * start}{'^' * length}"
     )
 
 
-def _example(what: str) -> str:
+def _example(kind: str) -> str:
     examples = {
         "shape": "batch:8;d_model:512",
         "mesh": "data:4;model:2",
         "window": "h:k_h;w:k_w",
     }
-    return examples.get(what, "batch:data;d_ff:model")
+    return examples.get(kind, "batch:data;d_ff:model")

@@ -159,7 +159,7 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
         return (dims,)
     if isinstance(dims, str):
         return tuple(
-            _parsed(name, size, dims) for name, size in parse_pairs(dims, what="shape")
+            _parsed(name, size, dims) for name, size in parse_pairs(dims, kind="shape")
         )
     try:
         return tuple(d if isinstance(d, Dimension) else _pair(d) for d in iter(dims))
@@ -169,7 +169,7 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
         raise ArgumentError(
             explain_error(
                 f"a shape is not made of {described(dims)}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out='Write it as "batch:8;d_model:512", as dimensions, or as pairs '
                 "of name and size.",
             )

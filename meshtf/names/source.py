@@ -66,7 +66,7 @@ class Source(NamedTuple):
         return f"mtf.{self.function}, {self.file if near.startswith('..') else near}:{self.line}"
 
     @staticmethod
-    def here() -> Source:
+    def of_caller() -> Source:
         """Returns the innermost line outside of meshtf."""
         frame, function = sys._getframe(1), ""
         while frame.f_back and (_package(frame) in _BETWEEN or _is_made(frame)):

@@ -116,7 +116,7 @@ class Adafactor(Optimizer):
         check_ints(min_dim_size_to_factor=min_dim_size_to_factor)
         check_bools(multiply_by_parameter_scale=multiply_by_parameter_scale)
         check_callables(decays=decays)
-        slots, stacked = [], names_of(stacked_dims, what="stacked_dims")
+        slots, stacked = [], names_of(stacked_dims, argument="stacked_dims")
         for shape in (v.shape for v in variables):
             two = factored_dims(shape.without(*stacked), min_dim_size_to_factor)
             moments = (

@@ -59,7 +59,7 @@ def as_pattern(name: str, pattern: Any) -> str:
         raise ParseError(
             explain_error(
                 f"the regular expression {pattern!r} cannot be read: {error}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Write a backslash before a sign that is meant.",
             )
         ) from None

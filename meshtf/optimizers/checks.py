@@ -33,7 +33,7 @@ def check_pairs(
         raise PlanError(
             explain_error(
                 f"there are {len(found)} gradients for {len(variables)} variables.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Give one for each variable, None where there is none.",
             )
         )
@@ -47,7 +47,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
             explain_error(
                 f"a gradient of {grad.shape!r} does not fit variable {variable.name!r} "
                 f"of {variable.shape!r}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Give gradients in the order of the variables.",
             )
         )
@@ -56,7 +56,7 @@ def check_gradient(grad: Tensor, variable: Variable) -> None:
             explain_error(
                 f"a gradient is of floats, and that of variable {variable.name!r} is "
                 f"{grad.dtype}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out='Convert it: mtf.cast(grad, "float32").',
             )
         )
@@ -85,7 +85,7 @@ def check_step(step: Any) -> None:
         raise ShapeError(
             explain_error(
                 f"an update takes its step as one number, not as {step.shape!r}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Name no dimension of it: step=''.",
             )
         )
@@ -103,7 +103,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
             explain_error(
                 f"{optimizer} has no update for complex numbers: variable "
                 f"{variable.name!r} is {variable.dtype}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Keep its real and its imaginary part as two variables, or "
                 "take SGD without momentum for it (see optimizers.ByName).",
             )
@@ -123,7 +123,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
                     f"{parts} equal slices."
                 ),
                 variable=repr(variable.shape),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 mesh=repr(mesh),
                 layout=f"{layout!r} (with the rules of layout and variable_layout)",
                 way_out=(

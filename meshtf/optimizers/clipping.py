@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from meshtf.errors import PlanError
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_float, as_sequence, refuse
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import sqrt, square
@@ -39,7 +39,7 @@ def global_norm(tensors: Sequence[Tensor | None]) -> Tensor:
         else "float32"
     )
     squares = [
-        cast(reduce_sum(square(cast(x, wide(x.dtype)))), dtype)
+        cast(reduce_sum(square(cast(x, accumulation_dtype(x.dtype)))), dtype)
         for x in tensors
         if x is not None
     ]

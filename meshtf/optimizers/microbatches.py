@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from meshtf.graph import Tensor, context, current, gradients
 from meshtf.graph.arguments import as_scalar, as_variables, check_nest
-from meshtf.names import Dimension, wide
+from meshtf.names import Dimension, accumulation_dtype
 from meshtf.names.arguments import as_callable, as_dim, as_int
 from meshtf.ops.control.loops import scan_and_sum
 from meshtf.ops.control.microbatch import (
@@ -106,4 +106,4 @@ def _widened(x: Tensor) -> Tensor:
     """Returns half floats as float32: their sum over many microbatches would stop
     growing.
     """
-    return cast(x, wide(x.dtype))
+    return cast(x, accumulation_dtype(x.dtype))

@@ -288,7 +288,7 @@ class GPipe(Module):
                     f'an output of the pipeline lacks "{self.dim}", so its '
                     "microbatches cannot be put together.",
                     tensor=repr(shape),
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out="Use pipe.loss for what is a mean over the batch.",
                 )
             )
@@ -305,7 +305,7 @@ class GPipe(Module):
                 explain_error(
                     "a pipeline must know its mesh, and its input does not tell it so "
                     "far.",
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out="Write @mtf.function(mesh=mesh, ...).",
                 )
             )
@@ -316,7 +316,7 @@ class GPipe(Module):
                     f"a pipeline of {self.stages} stage{'s' * (self.stages != 1)} does "
                     f"not fit axis {mesh.stages!r} of size {there}.",
                     mesh=repr(mesh),
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out=f"Take stages={there}, a mesh with "
                     f"{mesh.stages}:{self.stages}, or one without that axis, on which "
                     "all stages are one.",

@@ -16,7 +16,7 @@ import tensorflow as tf
 from meshtf.graph import Body, Spec, Tensor, context, record_body
 from meshtf.graph.arguments import as_scalar, as_tensor
 from meshtf.graph.control_flow.call import Backward, Which, backward_of, call
-from meshtf.names import Shape, has_gradient, wide
+from meshtf.names import Shape, accumulation_dtype, has_gradient
 from meshtf.ops.control.layout_region import stage
 from meshtf.ops.control.microbatch import (
     DeferredCall,
@@ -247,7 +247,10 @@ class Cells:
 
     def _zeros(self, k: int, backward: Backward) -> list[Tensor]:
         with stage(self.pipe.stage_of(k)):
-            return [zeros(self.mesh, x.shape, wide(x.dtype)) for x in backward.captures]
+            return [
+                zeros(self.mesh, x.shape, accumulation_dtype(x.dtype))
+                for x in backward.captures
+            ]
 
     def _forward(self, k: int, task: Task, inputs: Sequence[Tensor]) -> None:
         body = self.kept[k]

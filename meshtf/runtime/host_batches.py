@@ -84,7 +84,7 @@ class HostReader:
         self._mesh = mesh
         self._dims = dims
         self._devices = devices_of(mesh)
-        names = parse_pairs(next(iter(dims.values())), what="shape", values=False)
+        names = parse_pairs(next(iter(dims.values())), kind="shape", values=False)
         self._batch = Dimension(names[0][0], batch_size)
         self._sections = {
             host: self._open(host, ranges, open_section)

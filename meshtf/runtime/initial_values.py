@@ -115,7 +115,7 @@ def as_initial_value(value: Tensor, dtype: str, name: str) -> Tensor:
                 f"the initializer of variable {name!r} gave {value.dtype}, and the "
                 f"variable is {dtype}.",
                 shape=repr(value.shape),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out='Take "zeros", "ones" or a constant that is exact, or write an '
                 "initializer: lambda mesh, shape, name: mtf.full(mesh, shape, 7, "
                 f'"{dtype}").',

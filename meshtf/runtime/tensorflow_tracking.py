@@ -38,7 +38,7 @@ def tracking_error(what: str, save_type: str) -> MeshtfError:
       what: what TensorFlow was to save.
       save_type: "checkpoint" or "savedmodel", as TensorFlow calls it.
     """
-    line = str(Source.here()).partition(", ")[
+    line = str(Source.of_caller()).partition(", ")[
         2
     ]  # without the method that TensorFlow called
     if save_type == "savedmodel":

@@ -86,7 +86,7 @@ class Variable(Operators, Untracked):
             raise PlanError(
                 explain_error(
                     f"variable {name!r} is made inside a mtf.function.",
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out="Make variables before the function is called, most often "
                     "in a module's __init__.",
                 )
@@ -106,7 +106,7 @@ class Variable(Operators, Untracked):
             [self.spec],
             mesh,
             self.layout,
-            f"{self.path!r}, {Source.here()}",
+            f"{self.path!r}, {Source.of_caller()}",
             what="variable",
         )
         remember_use(mesh, LayoutUse(frozenset(self.spec.shape.names)))

@@ -236,7 +236,7 @@ WALK = (
         "a loop adds half floats in their own type",
         "meshtf.graph.control_flow.loop",
         "_Reversed.cotangents",
-        "_cast(dx, wide(x.dtype), x)",
+        "_cast(dx, accumulation_dtype(x.dtype), x)",
         "dx",
         TEST_HALF_SUMS,
     ),

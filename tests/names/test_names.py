@@ -31,16 +31,16 @@ from meshtf.names import (
     ],
 )
 def test_all_separators_read_alike(text):
-    assert parse_pairs(text, what="shape") == [("batch", "8"), ("d_ff", "32")]
+    assert parse_pairs(text, kind="shape") == [("batch", "8"), ("d_ff", "32")]
     assert Shape(text) == Shape([Dimension("batch", 8), Dimension("d_ff", 32)])
 
 
 def test_names_without_values():
-    assert parse_pairs("heads:; d_ff:model", what="layout", values=False) == [
+    assert parse_pairs("heads:; d_ff:model", kind="layout", values=False) == [
         ("heads", ""),
         ("d_ff", "model"),
     ]
-    assert parse_pairs("", what="shape") == []
+    assert parse_pairs("", kind="shape") == []
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_names_without_values():
 )
 def test_a_caret_points_at_what_cannot_be_read(what, text, marked):
     with pytest.raises(ParseError, match=f"a {what} is written as pairs") as error:
-        parse_pairs(text, what=what)
+        parse_pairs(text, kind=what)
     *_, shown, carets = str(error.value).split("\n")
     assert shown == f"  {text}"
     start, end = carets.index("^"), len(carets)

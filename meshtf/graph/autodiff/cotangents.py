@@ -9,7 +9,7 @@ from __future__ import annotations
 from meshtf.graph.context import context
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.tensor import Tensor
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 
 _FEW = 4  # uses, such as queries, keys, values and the residual connection of attention
 
@@ -28,14 +28,21 @@ class Cotangents:
         with context(primals=(x,)):
             if dx.shape != x.shape:
                 dx = OPERATORS["transpose"](dx, x.shape.names)
-            if total is not None and count > _FEW and wide(x.dtype) != x.dtype:
-                total, dx = (OPERATORS["cast"](d, wide(x.dtype)) for d in (total, dx))
+            if (
+                total is not None
+                and count > _FEW
+                and accumulation_dtype(x.dtype) != x.dtype
+            ):
+                total, dx = (
+                    OPERATORS["cast"](d, accumulation_dtype(x.dtype))
+                    for d in (total, dx)
+                )
             self._sums[x] = dx if total is None else total + dx
 
     def get(self, x: Tensor) -> Tensor | None:
         """Returns the cotangent of x, in its type; None if there is none."""
         total = self._sums.get(x)
-        if total is not None and total.dtype == wide(x.dtype) != x.dtype:
+        if total is not None and total.dtype == accumulation_dtype(x.dtype) != x.dtype:
             with context(primals=(x,)):
                 total = self._sums[x] = OPERATORS["cast"](total, x.dtype)
         return total

@@ -93,7 +93,7 @@ def _cotangents(ys: Sequence[Tensor], grad_ys: Any) -> list[Tensor | None]:
         raise PlanError(
             explain_error(
                 f"there are {len(ys)} tensors, and {len(found)} cotangents.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Give one for each of ys, None where it is ones.",
             )
         )

@@ -67,7 +67,7 @@ class Inner(Graph):
 
     def given(self, spec: Spec) -> Tensor:
         """Returns a tensor that stands for what the body will be given."""
-        source = Source.here()
+        source = Source.of_caller()
         node = Node(Given(spec), (), (spec,), self.mesh, source, current(), self)
         return node.outputs[0]
 
@@ -186,7 +186,7 @@ def record_body(
             explain_error(
                 "a loop or branch must know its mesh, and no tensor of this function "
                 "tells it so far.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Write @mtf.function(mesh=mesh, ...).",
             )
         )

@@ -29,7 +29,7 @@ from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Tensor
-from meshtf.names import has_gradient, wide
+from meshtf.names import accumulation_dtype, has_gradient
 
 
 class Which(NamedTuple):
@@ -86,7 +86,7 @@ class Call(ControlFlowOp):
         outside = dict(zip((*keeping.arguments, *keeping.captures), xs))
         outside.update(zip(keeping.results, node.outputs))
         sums = [
-            OPERATORS["zeros"](outside[x].mesh, x.shape, wide(x.dtype))
+            OPERATORS["zeros"](outside[x].mesh, x.shape, accumulation_dtype(x.dtype))
             for x in backward.captures
         ]
         made = call(
@@ -154,9 +154,9 @@ def backward_of(body: Body, results: Sequence[Tensor]) -> Backward:
         for x in body.captures:
             made = found.get(x)
             if made is not None:
-                sums[x] = body.graph.given(Spec(x.shape, wide(x.dtype)))
+                sums[x] = body.graph.given(Spec(x.shape, accumulation_dtype(x.dtype)))
                 with context(primals=(x,)):
-                    more = OPERATORS["cast"](made, wide(x.dtype))
+                    more = OPERATORS["cast"](made, accumulation_dtype(x.dtype))
                     found[x] = total = sums[x] + more
                 adds.setdefault(made.node, []).extend(
                     n for n in (more.node, total.node) if n is not made.node

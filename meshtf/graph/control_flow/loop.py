@@ -32,7 +32,7 @@ from meshtf.graph.op_kinds import ControlFlowOp
 from meshtf.graph.operators import OPERATORS
 from meshtf.graph.recorder import latest
 from meshtf.graph.tensor import Node, Source, Tensor
-from meshtf.names import Dimension, Shape, has_gradient, wide
+from meshtf.names import Dimension, Shape, accumulation_dtype, has_gradient
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class _Reversed:
             return [
                 OPERATORS["zeros_like"](x)
                 if dx is None and x in states
-                else _cast(dx, wide(x.dtype), x)
+                else _cast(dx, accumulation_dtype(x.dtype), x)
                 if dx is not None and x in self.captured
                 else dx
                 for x, dx in zip(wanted, made)

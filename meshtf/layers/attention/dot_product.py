@@ -58,7 +58,7 @@ def dot_product_attention(
     check_callables(dropout=dropout)
     if bias is not None:
         check_tensors(bias=bias)
-    keys = names_of(key_dim, q.shape, k.shape, what="key_dim")
+    keys = names_of(key_dim, q.shape, k.shape, argument="key_dim")
     require_dim(q.shape, *keys)
     require_dim(k.shape, *keys, memory_dim)
     require_dim(v.shape, memory_dim)

@@ -95,7 +95,10 @@ class Heads(Module):
         if scale is not None:
             check_floats(scale=scale)
         super().__init__(name)
-        self.length_dims, self.scale = names_of(length_dims, what="length_dims"), scale
+        self.length_dims, self.scale = (
+            names_of(length_dims, argument="length_dims"),
+            scale,
+        )
         self.memory_dim = as_dim("memory_dim", memory_dim)
         self.heads, self.key_dim = Shape(heads_dim) + key_dim, Shape(key_dim)
         shared = Shape(heads_dim if memory_heads_dim is None else memory_heads_dim)

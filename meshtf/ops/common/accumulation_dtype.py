@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 
 
 def widen(x: Any) -> Any:
     """Returns the TensorFlow tensor x, cast to float32 if it is float16 or bfloat16."""
-    return tf.cast(x, wide(x.dtype.name))
+    return tf.cast(x, accumulation_dtype(x.dtype.name))

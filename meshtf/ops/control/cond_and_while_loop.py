@@ -192,7 +192,7 @@ def _truth(x: Any) -> Tensor:
             explain_error(
                 "what decides is one truth value, bool [].",
                 tensor=repr(x),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Reduce it: mtf.reduce_any(x) or mtf.reduce_all(x).",
             )
         )
@@ -200,7 +200,7 @@ def _truth(x: Any) -> Tensor:
         raise DTypeError(
             explain_error(
                 f"what decides is bool, not {x.dtype}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Compare it: x > 0.",
             )
         )

@@ -94,7 +94,7 @@ def custom_gradient(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(fn)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        source = Source.here()
+        source = Source.of_caller()
         flat = [x.tensor() if hasattr(x, "tensor") else x for x in flatten(args)]
         since, recorded = next_serial(), getattr(current_executor(), "nodes", [])
         before = len(recorded)

@@ -126,7 +126,7 @@ def split(x: Any, dim: str, axis: str) -> Tensor:
                 f"mtf.split cuts a dimension along an axis of the mesh; {axis!r} is no "
                 "name of one.",
                 tensor=repr(x.shape),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out=f'To get several tensors, write mtf.chunk(x, "{dim}", '
                 f"{axis!r}).",
             )
@@ -163,7 +163,7 @@ def _check_there(x: Tensor, dim: str, axes: Iterable[str]) -> None:
                     f"{axis!r}." + (f" Did you mean {close}?" if close else ""),
                     mesh=repr(mesh),
                     tensor=repr(x.shape),
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out="Name one of its axes; if it may be absent: Mesh(..., "
                     f'optional_axes="{axis}").',
                 )
@@ -172,7 +172,7 @@ def _check_there(x: Tensor, dim: str, axes: Iterable[str]) -> None:
 
 def _checked(changes: LayoutLike, **came: object) -> Layout:
     rules = Layout.changes(changes)
-    rules.check_axes(**came, **{"from": Source.here()})
+    rules.check_axes(**came, **{"from": Source.of_caller()})
     return rules
 
 
@@ -190,7 +190,7 @@ def _check_names(x: Any, names: Iterable[str]) -> None:
                     f'the tensor has no dimension "{name}".'
                     + (f" Did you mean {close}?" if close else ""),
                     tensor=repr(x.shape),
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out="Name one of its dimensions.",
                 )
             )

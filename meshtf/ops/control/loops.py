@@ -31,7 +31,7 @@ from meshtf.graph import (
     record_body,
 )
 from meshtf.graph.control_flow.loop import stacked, unused_name
-from meshtf.names import Dimension, wide
+from meshtf.names import Dimension, accumulation_dtype
 from meshtf.names.arguments import as_bool, as_callable, as_dim, as_int
 from meshtf.ops.common.batch_dimensions import index_in_batch
 from meshtf.ops.control.nested_values import (
@@ -126,7 +126,7 @@ def _length(rows: Any, dim: str, length: int | None) -> int:
                 explain_error(
                     f'rows of a scan lack "{dim}", which it walks along.',
                     tensor=repr(x.shape),
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out=f'Name it: mtf.scan(..., dim="{x.shape.names[0]}").'
                     if x.shape.names
                     else "Leave it out: use it in the body.",
@@ -138,7 +138,7 @@ def _length(rows: Any, dim: str, length: int | None) -> int:
             explain_error(
                 "a scan needs one number of turns"
                 + (f", not {sorted(sizes)}." if sizes else "."),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Give rows with dimension dim=, or length=.",
             )
         )
@@ -183,7 +183,7 @@ def _recorded(
     recorded, sums, stacks = _record(body, state, rows, dim)
     first = len(states) + len(leaves(sums))
     for result in recorded.results[first:]:
-        stacked(result.spec, dim, Source.here())
+        stacked(result.spec, dim, Source.of_caller())
     # A body may use the name itself, as a loop within does: then the loop walks under
     # another one.
     inner = Dimension(unused_name(recorded, dim.name), dim.size)
@@ -241,7 +241,7 @@ def _without_iteration(
     specs = [r.spec for r in recorded.results]
     empty = [
         *specs[len(states) : first],
-        *(stacked(spec, dim, Source.here()) for spec in specs[first:]),
+        *(stacked(spec, dim, Source.of_caller()) for spec in specs[first:]),
     ]
     ys = iter(
         [*states, *(full(recorded.graph.mesh, s.shape, 0, s.dtype) for s in empty)]
@@ -255,7 +255,7 @@ def _triple(made: Any) -> tuple[Any, Any, Any]:
             explain_error(
                 "the body of scan_and_sum returns three things: the next state, what "
                 "to add up, and what to stack.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Return (state, more, None) to stack nothing.",
             )
         )
@@ -271,11 +271,11 @@ def _widened(sums: Any) -> list[Tensor]:
                 explain_error(
                     "scan_and_sum adds up numbers, not bool.",
                     tensor=repr(x),
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out='Convert it: mtf.cast(x, "int32").',
                 )
             )
-    return [cast(x, wide(x.dtype)) for x in found]
+    return [cast(x, accumulation_dtype(x.dtype)) for x in found]
 
 
 def _narrowed(sums: Any, totals: Iterator[Tensor]) -> Any:
@@ -291,7 +291,7 @@ def _pair(made: Any) -> tuple[Any, Any]:
             explain_error(
                 "the body of a scan returns two things: the next state, and what to "
                 "stack.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Return (state, None) to stack nothing.",
             )
         )

@@ -44,7 +44,7 @@ def split_into_microbatches(x: Tensor, dim: str, number: int) -> Tensor:
                 f'{number} microbatches do not divide dimension "{dim}" of size '
                 f"{size}.",
                 tensor=repr(x.shape),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Take one of "
                 f"{[n for n in range(1, size + 1) if size % n == 0][:12]}.",
             )

@@ -33,7 +33,7 @@ def tensors_of(nest: Any, what: str) -> list[Tensor]:
                 explain_error(
                     f"the {what} of a loop or branch is made of tensors, not of "
                     f"{type(x).__name__}.",
-                    **{"from": Source.here()},
+                    **{"from": Source.of_caller()},
                     way_out='Make it one: mtf.full(mesh, "", value, dtype).',
                 )
             )
@@ -56,7 +56,7 @@ def flatten(nest: Any) -> list[Any]:
         raise PlanError(
             explain_error(
                 f"a nesting of tensors cannot be taken apart: {error}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Keys of a dict must be of one kind, such as strings.",
             )
         ) from None
@@ -106,7 +106,7 @@ def require_same_spec(old: Spec, new: Spec, what: str) -> None:
                 f"{what}.",
                 before=repr(old.shape),
                 after=repr(new.shape),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Bring it back: mtf.transpose(x, "
                 f'"{";".join(old.shape.names)}").'
                 if set(old.shape) == set(new.shape)
@@ -118,7 +118,7 @@ def require_same_spec(old: Spec, new: Spec, what: str) -> None:
             explain_error(
                 f"{what}: {old.dtype} is not {new.dtype}.",
                 tensor=repr(old.shape),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out=f'Convert it: mtf.cast(x, "{old.dtype}").',
             )
         )
@@ -130,7 +130,7 @@ def require_same_structure(old: Any, new: Any, what: str) -> None:
         raise PlanError(
             explain_error(
                 f"{what}: {describe_structure(old)} is not {describe_structure(new)}.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Return the same nesting of tensors.",
             )
         )

@@ -43,7 +43,7 @@ def check_names(cut: Sequence[str], xs: Sequence[Spec], outs: Sequence[Spec]) ->
     facts = {
         "inputs": " ".join(repr(x.shape) for x in xs),
         "outputs": " ".join(repr(y.shape) for y in outs),
-        "from": Source.here(),
+        "from": Source.of_caller(),
     }
     for name in cut:
         if not any(name in x.shape for x in xs):
@@ -88,7 +88,7 @@ def check_slices(
                 "small input, halves of it do not give halves of the result.",
                 function=getattr(fn, "__name__", repr(fn)),
                 inputs=" ".join(repr(x.shape) for x in xs),
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out=f'Take "{wrong}" out of `cut`: fn then gets all of it. If the '
                 "results may differ, pass check=False.",
             )

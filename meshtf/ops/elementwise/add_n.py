@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError, explain_error
 from meshtf.graph import LocalContext, Op, Sample, Spec, Tensor, apply
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_sequence
 from meshtf.ops.common.broadcasting import align, sum_to_shape
 from meshtf.ops.common.checks import same_dtype
@@ -53,7 +53,7 @@ class AddN(Op):
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         dtype = xs[0].dtype
         if len(xs) > 2:  # in float32: TensorFlow would round after each half float
-            xs = tuple(tf.cast(x, wide(dtype.name)) for x in xs)
+            xs = tuple(tf.cast(x, accumulation_dtype(dtype.name)) for x in xs)
         out = context.outputs[0]
         terms = [align(x, s, out) for x, s in zip(xs, context.inputs, strict=True)]
         return (tf.cast(tf.add_n(terms), dtype),)

@@ -252,7 +252,7 @@ def segments_like(
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
     segment_dim = single_dim(dim)
-    batch_names = names_of(batch, ids.shape, x.shape, what="batch")
+    batch_names = names_of(batch, ids.shape, x.shape, argument="batch")
     require_dim(ids.shape, *batch_names)
     batch_dims = [ids.shape.dim(n) for n in batch_names]
     rest = x.shape.without(*ids.shape.names)

@@ -22,7 +22,7 @@ import tensorflow as tf
 from meshtf.errors import ShapeError, explain_error
 from meshtf.graph import LocalContext, Op, Role, Sample, Spec, Tensor, apply
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Dimension, Names, Shape, ShapeLike, wide
+from meshtf.names import Dimension, Names, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_dim
 from meshtf.ops.elementwise.arithmetic import add, divide, equal, greater_equal, maximum
 from meshtf.ops.elementwise.where_cast_clip import cast, where
@@ -116,7 +116,7 @@ def segment_mean(x: Tensor, ids: Tensor, dim: ShapeLike, batch: Names = ()) -> T
     """Returns means of floats by segment, 0 for empty ones: see `segment_sum`."""
     x = as_tensor("x", x)
     ids = as_tensor("ids", ids)
-    dtype = wide(x.dtype)  # bfloat16 counts to 256 only
+    dtype = accumulation_dtype(x.dtype)  # bfloat16 counts to 256 only
     count = segment_sum(ones(ids.mesh, ids.shape, dtype), ids, dim, batch)
     total = segment_sum(cast(x, dtype), ids, dim, batch)
     mean = divide(total, maximum(count, 1.0))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from meshtf.graph import Tensor
 from meshtf.graph.arguments import as_tensor, check_tensors
-from meshtf.names import Names, names_of, wide
+from meshtf.names import Names, accumulation_dtype, names_of
 from meshtf.names.arguments import check_floats
 from meshtf.ops.elementwise.arithmetic import maximum
 from meshtf.ops.elementwise.unary import rsqrt, sqrt, square
@@ -24,7 +24,9 @@ def rms(x: Tensor, dims: Names | None = None) -> Tensor:
     `dims`.
     """
     check_tensors(x=x)
-    return cast(sqrt(reduce_mean(square(cast(x, wide(x.dtype))), dims)), x.dtype)
+    return cast(
+        sqrt(reduce_mean(square(cast(x, accumulation_dtype(x.dtype))), dims)), x.dtype
+    )
 
 
 def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Tensor:
@@ -43,7 +45,9 @@ def correlation(x: Tensor, y: Tensor, dims: Names, epsilon: float = 1e-20) -> Te
     x, y = as_tensor("x", x), as_tensor("y", y)
     check_floats(epsilon=epsilon)
     dtype = x.dtype
-    x, y = (_normalized(cast(t, wide(t.dtype)), dims, epsilon) for t in (x, y))
+    x, y = (
+        _normalized(cast(t, accumulation_dtype(t.dtype)), dims, epsilon) for t in (x, y)
+    )
     shape = (x.shape + y.shape.without(*x.shape.names)).without(
         *names_of(dims, x.shape, y.shape)
     )

@@ -110,7 +110,7 @@ def einsum(xs: Sequence[Any], output_shape: Names) -> Tensor:
     """
     xs = as_sequence("xs", xs, "a list of tensors")
     shapes = [as_tensor("xs", x).shape for x in xs]
-    return apply(Einsum(names_of(output_shape, *shapes, what="output_shape")), *xs)
+    return apply(Einsum(names_of(output_shape, *shapes, argument="output_shape")), *xs)
 
 
 def matmul(x: Any, y: Any) -> Tensor:

@@ -251,7 +251,7 @@ def _several(dims: Names, shape: Shape) -> tuple[str, ...]:
         raise ShapeError(
             explain_error(
                 "a Fourier transform of real numbers is along one dimension at least.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out='Name it, as in mtf.rfft(x, "length").',
             )
         )

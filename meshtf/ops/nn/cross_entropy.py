@@ -34,7 +34,7 @@ from meshtf.graph import (
     apply_all,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Shape, is_floating, is_integer, wide
+from meshtf.names import Shape, accumulation_dtype, is_floating, is_integer
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
@@ -76,14 +76,16 @@ class CrossEntropy(OpWithStatistics):
     def output_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         _check(logits, labels, self.dim)
         return *self.statistics_specs(logits, labels), Spec(
-            logits.shape, wide(logits.dtype)
+            logits.shape, accumulation_dtype(logits.dtype)
         )
 
     def statistics_dims(self) -> tuple[str, ...]:
         return (self.dim,)
 
     def statistics_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
-        return (Spec(logits.shape.without(self.dim), wide(logits.dtype)),) * 2
+        return (
+            Spec(logits.shape.without(self.dim), accumulation_dtype(logits.dtype)),
+        ) * 2
 
     def workspace_specs(self, logits: Spec, labels: Spec) -> tuple[Spec, ...]:
         return _workspace(logits, self.dim)
@@ -216,7 +218,7 @@ def _workspace(x: Spec, dim: str) -> tuple[Spec, ...]:
     """Returns x in the type of statistics, or what finds labels if `dim` is not
     last.
     """
-    y = Spec(x.shape, wide(x.dtype))
+    y = Spec(x.shape, accumulation_dtype(x.dtype))
     return () if y.dtype == x.dtype and x.shape.names[-1] == dim else (y,)
 
 
@@ -348,7 +350,9 @@ def _soft_cross_entropy(
                 f'"{dim}" are integers.',
             )
         )
-    logits, targets = (cast(x, wide(logits.dtype)) for x in (logits, targets))
+    logits, targets = (
+        cast(x, accumulation_dtype(logits.dtype)) for x in (logits, targets)
+    )
     total = reduce_sum(targets, dim)
     if smoothing:
         alike = multiply(total, smoothing / logits.shape[dim])

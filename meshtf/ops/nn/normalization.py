@@ -25,7 +25,7 @@ from meshtf.graph import (
     apply,
     apply_all,
 )
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.names.arguments import as_float
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
@@ -49,7 +49,7 @@ class _Along(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        mean = Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype))
+        mean = Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype))
         return (mean, mean) if self.center else (mean,)
 
 
@@ -75,7 +75,7 @@ class Normalize(_Along):
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         require_floating(x, "normalize_layer" if self.center else "normalize_rms")
-        return (x, Spec(x.shape.without(self.dim), wide(x.dtype)))
+        return (x, Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)))
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         statistics = self.statistics(context, x)

@@ -26,7 +26,7 @@ from meshtf.graph import (
     Tensor,
     apply,
 )
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import is_scalar
 from meshtf.ops.common.checks import require_dim, require_floating, tensor_along
@@ -68,7 +68,9 @@ class _Along(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        return (Spec(xs[0].shape.without(self.dim), wide(xs[0].dtype)),) * self.numbers
+        return (
+            Spec(xs[0].shape.without(self.dim), accumulation_dtype(xs[0].dtype)),
+        ) * self.numbers
 
     def flops(self, *xs: Spec) -> int:
         return 4 * xs[0].shape.size
@@ -273,7 +275,7 @@ def _with_extra(x: Tensor, dim: str, extra: Any) -> tuple[Tensor, Tensor]:
     require_dim(x.shape, dim)
     require_floating(x.spec, "softmax")
     check_extra_logit(x.shape.without(dim), extra)
-    x = cast(x, wide(x.dtype))
+    x = cast(x, accumulation_dtype(x.dtype))
     extra = extra if is_scalar(extra) else cast(extra, x.dtype)
     top = stop_gradient(maximum(reduce_max(x, dim), extra))
     below = subtract(x, top)

@@ -25,11 +25,11 @@ from meshtf.names import (
     Names,
     Shape,
     ShapeLike,
+    accumulation_dtype,
     dtype_name,
     is_floating,
     is_integer,
     names_of,
-    wide,
 )
 from meshtf.names.arguments import as_float, as_text
 from meshtf.ops.common.batch_dimensions import Strided
@@ -331,8 +331,8 @@ def categorical(
     if not is_scalar(temperature):
         temperature = as_tensor("temperature", temperature)
     noise = _draw(logits.mesh, "gumbel", logits.shape, "float32", 1.0, 0.0, seed, name)
-    noise = cast(multiply(noise, temperature), wide(logits.dtype))
-    return argmax(add(cast(logits, wide(logits.dtype)), noise), dim)
+    noise = cast(multiply(noise, temperature), accumulation_dtype(logits.dtype))
+    return argmax(add(cast(logits, accumulation_dtype(logits.dtype)), noise), dim)
 
 
 def dropout(
@@ -363,7 +363,7 @@ def dropout(
     if rate == 0:
         return x
     require_floating(x.spec, "dropout")
-    require_dim(x.shape, *names_of(broadcast, x.shape, what="broadcast"))
+    require_dim(x.shape, *names_of(broadcast, x.shape, argument="broadcast"))
     shape = x.shape.without(*names_of(broadcast, x.shape))
     places = microbatch_inputs(x.mesh, shape)
     mask = apply(

@@ -24,7 +24,7 @@ from meshtf.graph.arguments import as_tensor
 from meshtf.names import (
     Names,
     Shape,
-    wide,
+    accumulation_dtype,
 )
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import is_scalar
@@ -65,7 +65,7 @@ class LogSumExp(OpWithStatistics):
         return self.dims
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
-        return (Spec(x.shape.without(*self.dims), wide(x.dtype)),)
+        return (Spec(x.shape.without(*self.dims), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.cast(self._of(context, x), x.dtype),)
@@ -129,7 +129,7 @@ def reduce_logsumexp(
     x = as_tensor("x", x)
     names = names_or_all(x, dims)
     # Its gradient is exp(x - y), for which a y in half floats is too coarse.
-    y = cast(apply(LogSumExp(names), cast(x, wide(x.dtype))), x.dtype)
+    y = cast(apply(LogSumExp(names), cast(x, accumulation_dtype(x.dtype))), x.dtype)
     if extra_logit is None:
         return y
     check_extra_logit(y.shape, extra_logit)

@@ -25,7 +25,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Names, is_complex, is_floating, names_of, wide
+from meshtf.names import Names, accumulation_dtype, is_complex, is_floating, names_of
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import align
 from meshtf.ops.common.checks import require_dim, require_order
@@ -66,7 +66,7 @@ class Prod(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
-        return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
+        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         y = tf.reduce_prod(widen(x), context.axis(0, self.dim))
@@ -108,7 +108,7 @@ class ProdGrad(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, dy: Spec, x: Spec) -> tuple[Spec, ...]:
-        return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
+        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
         return self._from(context, _others(widen(x), context.axis(1, self.dim)), dy, x)
@@ -177,7 +177,7 @@ def _in_wide(x: Tensor, function: str) -> Tensor:
     """
     x = as_tensor("x", x)
     require_order(x.dtype, function)
-    return cast(x, wide(x.dtype) if is_floating(x.dtype) else "float32")
+    return cast(x, accumulation_dtype(x.dtype) if is_floating(x.dtype) else "float32")
 
 
 def _back(y: Tensor, x: Tensor) -> Tensor:

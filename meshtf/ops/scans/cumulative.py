@@ -29,7 +29,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import is_floating, is_integer, wide
+from meshtf.names import accumulation_dtype, is_floating, is_integer
 from meshtf.names.arguments import as_bool, as_dim
 from meshtf.ops.common.accumulation_dtype import widen
 from meshtf.ops.common.broadcasting import broadcast_operands, broadcast_shape
@@ -79,7 +79,7 @@ class Cumsum(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
-        return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
+        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         return (tf.cast(self._running(context, widen(x)), x.dtype),)
@@ -140,7 +140,7 @@ class Scan(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, x: Spec) -> tuple[Spec, ...]:
-        return (Spec(x.shape.without(self.dim), wide(x.dtype)),)
+        return (Spec(x.shape.without(self.dim), accumulation_dtype(x.dtype)),)
 
     def local(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         y = running(self.kind, widen(x), context.axis(0, self.dim), self.reverse)
@@ -200,7 +200,7 @@ class LinearRecurrence(OpWithStatistics):
         return (self.dim,)
 
     def statistics_specs(self, a: Spec, b: Spec) -> tuple[Spec, ...]:
-        return (Spec(a.shape.without(self.dim), wide(a.dtype)),) * 2
+        return (Spec(a.shape.without(self.dim), accumulation_dtype(a.dtype)),) * 2
 
     def local(self, context: LocalContext, a: Any, b: Any) -> tuple[Any, ...]:
         axis = context.axis(0, self.dim)
@@ -368,7 +368,7 @@ def _scan(kind: str, x: Tensor, dim: str, exclusive: bool, reverse: bool) -> Ten
     as_bool("exclusive", exclusive)
     # The gradient of a log-sum-exp is exp(x - y), for which a y in half floats is too
     # coarse.
-    dtype = wide(x.dtype) if kind == "logsumexp" else x.dtype
+    dtype = accumulation_dtype(x.dtype) if kind == "logsumexp" else x.dtype
     y = cast(apply(Scan(kind, dim, reverse), cast(x, dtype)), x.dtype)
     fill = NEUTRAL[kind](tf.as_dtype(x.dtype))
     return shift(y, dim, -1 if reverse else 1, fill) if exclusive else y

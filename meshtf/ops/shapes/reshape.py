@@ -185,8 +185,8 @@ def rename(
     if isinstance(old, Mapping):
         pairs = tuple((as_dim("old", a), as_dim("new", b)) for a, b in old.items())
     else:
-        before = names_of(old, x.shape, what="old")
-        after = names_of(() if new is None else new, x.shape.only(()), what="new")
+        before = names_of(old, x.shape, argument="old")
+        after = names_of(() if new is None else new, x.shape.only(()), argument="new")
         if len(before) != len(after):
             raise ShapeError(
                 f"rename needs a new name for each old one, not {after!r} for "

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from meshtf.errors import DTypeError, ShapeError
 from meshtf.graph import LocalContext, Op, Sample, Spec, Store, WriteOp
-from meshtf.names import wide
+from meshtf.names import accumulation_dtype
 from meshtf.ops.common.trace_cache import constant
 
 
@@ -70,7 +70,7 @@ class OptimizerUpdate(WriteOp):
         """What it computes in, and takes its inputs in: the data type of the slots."""
         if self.slots:
             return self.slots[0].spec.dtype
-        return wide(self.variable.spec.dtype)
+        return accumulation_dtype(self.variable.spec.dtype)
 
     def slots_update(self) -> OptimizerUpdate:
         """Returns the update of the slots alone, which takes the value of the variable

@@ -154,7 +154,7 @@ def read_window(
     if not isinstance(window, str):
         as_mapping("window", window, 'names by name, such as "h:k_h;w:k_w"')
     pairs = (
-        parse_pairs(window, what="window")
+        parse_pairs(window, kind="window")
         if isinstance(window, str)
         else list(window.items())
     )
@@ -162,7 +162,7 @@ def read_window(
     require_dim(x, *taps)
     require_dim(kernel, *taps.values())
     for shape in (x, kernel):
-        require_dim(shape, *names_of(groups, shape, what="groups"))
+        require_dim(shape, *names_of(groups, shape, argument="groups"))
     if not 1 <= len(taps) <= MOST_DIMS or len(set(taps.values())) < len(pairs):
         raise ShapeError(
             f"windows slide over 1 to {MOST_DIMS} names, each with a name of the "

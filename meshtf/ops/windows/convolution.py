@@ -89,7 +89,7 @@ def _sample(x: str, kernel: str, window: str, inputs: str = "xk", **how: Any) ->
         "dilation": 1,
         "groups": (),
     }
-    taps = dict(parse_pairs(window, what="window"))
+    taps = dict(parse_pairs(window, kind="window"))
     geometry, names = _convolution(Shape(x), Shape(kernel), taps, **(default | how))
     sizes = {s.dim: s.windows for s in geometry.slides}
     shapes = {

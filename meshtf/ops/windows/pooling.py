@@ -25,7 +25,7 @@ from meshtf.graph import (
     apply,
 )
 from meshtf.graph.arguments import as_tensor
-from meshtf.names import Dimension, Shape, ShapeLike, wide
+from meshtf.names import Dimension, Shape, ShapeLike, accumulation_dtype
 from meshtf.ops.common.checks import require_floating
 from meshtf.ops.elementwise.arithmetic import (
     divide,
@@ -315,7 +315,10 @@ def avg_pool(
     y = apply(AvgPool(over), x)
     for slide in over:
         if slide.before or slide.after:
-            y = cast(multiply(cast(y, wide(x.dtype)), _correction(x, slide)), x.dtype)
+            y = cast(
+                multiply(cast(y, accumulation_dtype(x.dtype)), _correction(x, slide)),
+                x.dtype,
+            )
     return y
 
 
@@ -324,4 +327,7 @@ def _correction(x: Tensor, slide: Slide) -> Tensor:
     index = named_range(x.mesh, Dimension(slide.dim, slide.windows))
     first = subtract(multiply(index, slide.stride), slide.before)
     missing = subtract(maximum(first, 0), minimum(first, slide.rows - slide.taps))
-    return divide(float(slide.taps), cast(subtract(slide.taps, missing), wide(x.dtype)))
+    return divide(
+        float(slide.taps),
+        cast(subtract(slide.taps, missing), accumulation_dtype(x.dtype)),
+    )

@@ -53,7 +53,7 @@ def check_numerics() -> Iterator[None]:
             explain_error(
                 "mtf.check_numerics stands inside a mtf.function, which only records "
                 "its ops.",
-                **{"from": Source.here()},
+                **{"from": Source.of_caller()},
                 way_out="Put it around the call of the function: it looks at all ops "
                 "inside.",
             )

@@ -28,7 +28,7 @@ def import_tensor(
       LayoutError: the layout cannot hold it.
     """
     as_mesh("mesh", mesh)
-    source = Source.here()
+    source = Source.of_caller()
     array = as_array(array, dtype)
     spec = Spec(named_shape(array, shape, source), array.dtype.name)
     store = ArrayStore("import_tensor", spec, mesh, source, array)
@@ -52,7 +52,7 @@ def named_shape(array: tf.Tensor, shape: ShapeLike, source: object) -> Shape:
     """
     sizes = tuple(array.shape)
     if isinstance(shape, str):
-        pairs = parse_pairs(shape, what="shape", values=False)
+        pairs = parse_pairs(shape, kind="shape", values=False)
         if len(pairs) == len(sizes):
             shape = [
                 (name, int(size) if size else n)

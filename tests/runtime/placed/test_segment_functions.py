@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.graph import OpWithStatistics, Spec, apply_all
-from meshtf.names import Shape, wide
+from meshtf.names import Shape, accumulation_dtype
 from meshtf.ops.indexing.top_k import TopK
 from meshtf.ops.nn.cross_entropy import CrossEntropy
 from meshtf.ops.nn.softmax import Softmax
@@ -28,7 +28,7 @@ def inputs(sample, mesh, dtype):
     """Returns ones of a sample's shapes: floats of a type, integers, and statistics in
     theirs.
     """
-    dtypes = {"int": "int32", "positive": wide(dtype)}
+    dtypes = {"int": "int32", "positive": accumulation_dtype(dtype)}
     texts = [text.rpartition(" ") for text in sample.inputs]
     return [mtf.ones(mesh, shape, dtypes.get(kind, dtype)) for kind, _, shape in texts]
 
