@@ -1,11 +1,10 @@
-"""Arguments of public functions: each is converted, or refused with the line that gave
-it.
+"""Arguments of public functions: each is converted, or refused with the caller's line.
 
     rate = as_float("rate", rate)
-    dim = as_dim("dim", dim)              # a name, or a dimension whose name counts
+    dim = as_dim("dim", dim)              # a name, or a dimension, of which the name counts
 
-A refusal names the argument, what came, what is taken, the user's line, and the way
-out.
+The error names the argument, its value, what the argument takes, the user's line, and
+the way out.
 
 >>> from meshtf.names.arguments import as_int
 >>> as_int("microbatches", "four")
@@ -26,7 +25,8 @@ from meshtf.errors import ArgumentError, MeshtfError, explain_error, near_misses
 from meshtf.names.dimension import Dimension
 from meshtf.names.source import Source
 
-_BOOL, _NUMBER = "True or False", "a number"
+_BOOL = "True or False"
+_NUMBER = "a number"
 
 
 def refuse(
@@ -36,7 +36,15 @@ def refuse(
     way_out: str = "",
     error: type[MeshtfError] = ArgumentError,
 ) -> NoReturn:
-    """Raises an error that says what an argument got, and what it takes."""
+    """Raises an error with the value of an argument and what the argument takes.
+
+    Args:
+      name: of the argument.
+      value: of the argument.
+      takes: what the argument takes, such as "an integer".
+      way_out: a sentence that says what to write instead.
+      error: the class of the error.
+    """
     raise error(
         explain_error(
             f'the argument "{name}" takes {takes}, not {described(value)}.',
@@ -47,7 +55,7 @@ def refuse(
 
 
 def described(value: object) -> str:
-    """Returns a value in few words: its type, and what it is if that is short."""
+    """Returns a short description of a value: its type, and its repr, abbreviated."""
     if value is None or isinstance(value, bool):
         return repr(value)
     kind = type(value).__name__
@@ -58,23 +66,20 @@ def described(value: object) -> str:
 
 
 def as_int(name: str, value: Any, least: int | None = None) -> int:
-    """Returns an integer, which NumPy may have made. Raises ArgumentError."""
-    if not isinstance(value, bool):
-        try:
-            number = operator.index(value)
-        except TypeError:
-            pass
-        else:
-            if least is not None and number < least:
-                refuse(name, value, f"an integer of at least {least}")
-            return number
-    refuse(name, value, "an integer")
+    """Returns an integer, of Python or NumPy, as Python's. Raises ArgumentError."""
+    if isinstance(value, bool):
+        refuse(name, value, "an integer")
+    try:
+        integer = operator.index(value)
+    except TypeError:
+        refuse(name, value, "an integer")
+    if least is not None and integer < least:
+        refuse(name, value, f"an integer of at least {least}")
+    return integer
 
 
 def as_float(name: str, value: Any, takes: str = _NUMBER) -> float:
-    """Returns a real number as it is, or as Python's where NumPy made it. Raises
-    ArgumentError.
-    """
+    """Returns a real number, of Python or NumPy, as Python's. Raises ArgumentError."""
     if type(value) is float or type(value) is int:
         return value
     if not isinstance(value, (bool, str, bytes)) and isinstance(value, SupportsFloat):
@@ -84,8 +89,8 @@ def as_float(name: str, value: Any, takes: str = _NUMBER) -> float:
 
 
 def as_number(name: str, value: Any) -> bool | int | float | complex:
-    """Returns a number of any kind, Python's own where NumPy made it. Raises
-    ArgumentError.
+    """Returns a real or complex number or a boolean, of Python or NumPy, as Python's.
+    Raises ArgumentError.
     """
     if isinstance(value, (bool, int, float, complex)):
         return value
@@ -95,7 +100,7 @@ def as_number(name: str, value: Any) -> bool | int | float | complex:
 
 
 def as_bool(name: str, value: Any) -> bool:
-    """Returns True or False, which NumPy may have made. Raises ArgumentError."""
+    """Returns a boolean, of Python or NumPy, as Python's. Raises ArgumentError."""
     if value is True or value is False:
         return value
     if (
@@ -107,36 +112,32 @@ def as_bool(name: str, value: Any) -> bool:
 
 
 def check_floats(**values: Any) -> None:
-    """Refuses what is no real number, by the names of arguments. Raises
-    ArgumentError.
-    """
+    """Raises ArgumentError unless all arguments, by name, are real numbers."""
     for name, value in values.items():
         as_float(name, value)
 
 
 def check_fractions(**values: Any) -> None:
-    """Refuses what is no real number from 0 to below 1. Raises ArgumentError."""
+    """Raises ArgumentError unless all arguments are real numbers in [0, 1)."""
     for name, value in values.items():
         if not 0 <= as_float(name, value) < 1:
             refuse(name, value, "a number from 0 to below 1")
 
 
 def check_ints(**values: Any) -> None:
-    """Refuses what is no integer, by the names of arguments. Raises ArgumentError."""
+    """Raises ArgumentError unless all arguments, by name, are integers."""
     for name, value in values.items():
         as_int(name, value)
 
 
 def check_bools(**values: Any) -> None:
-    """Refuses what is neither True nor False, by the names of arguments. Raises
-    ArgumentError.
-    """
+    """Raises ArgumentError unless all arguments, by name, are booleans."""
     for name, value in values.items():
         as_bool(name, value)
 
 
 def check_callables(**values: Any) -> None:
-    """Refuses what can neither be called nor is None, by the names of arguments."""
+    """Raises ArgumentError unless all arguments, by name, are callable or None."""
     for name, value in values.items():
         if value is not None:
             as_callable(name, value)
@@ -149,16 +150,16 @@ def as_text(name: str, value: Any, takes: str = "a string") -> str:
     return value
 
 
-def as_dim(name: str, value: Any, there: object = "") -> str:
+def as_dim(name: str, value: Any, shape: object = "") -> str:
     """Returns the name of a dimension: a string, or the name of a `Dimension`.
 
     Args:
       name: of the argument.
-      value: what it got.
-      there: the shape in which the dimension is looked for, which an error then shows.
+      value: of the argument.
+      shape: of the tensor, which an error then shows.
 
     Raises:
-      ArgumentError: it is neither.
+      ArgumentError: the value is neither.
     """
     if isinstance(value, str):
         return value
@@ -168,14 +169,14 @@ def as_dim(name: str, value: Any, there: object = "") -> str:
         name,
         value,
         "the name of a dimension",
-        f"Dimensions go by name, not by number: there is {there!r}."
-        if there
+        f"Dimensions have names, not indices: the shape is {shape!r}."
+        if shape
         else 'Write a name, such as "d_model".',
     )
 
 
 def as_choice(name: str, value: Any, choices: Iterable[str]) -> str:
-    """Returns one of some strings. Raises ArgumentError."""
+    """Returns a string that must be one of the choices. Raises ArgumentError."""
     known = list(choices)
     if isinstance(value, str) and value in known:
         return value
@@ -189,15 +190,15 @@ def as_choice(name: str, value: Any, choices: Iterable[str]) -> str:
 
 
 def as_callable(name: str, value: Any, takes: str = "a function") -> Callable[..., Any]:
-    """Returns what can be called. Raises ArgumentError."""
+    """Returns a callable. Raises ArgumentError."""
     if not callable(value):
         refuse(name, value, takes)
     return value
 
 
 def as_sequence(name: str, value: Any, takes: str) -> Sequence[Any]:
-    """Returns a list or tuple, or a list of what another iterable gives. Raises
-    ArgumentError.
+    """Returns a list or a tuple as it is, another iterable as a list. Raises
+    ArgumentError for strings, mappings and arrays.
     """
     if isinstance(value, (list, tuple)):
         return value
@@ -209,23 +210,23 @@ def as_sequence(name: str, value: Any, takes: str) -> Sequence[Any]:
 
 
 def check_record(kind: type, **values: Any) -> None:
-    """Refuses what is not of a class, by the names of arguments. Raises
-    ArgumentError.
-    """
+    """Raises ArgumentError unless all arguments, by name, are instances of a class."""
     for name, value in values.items():
         if not isinstance(value, kind):
             refuse(name, value, f"a {kind.__name__}")
 
 
 def as_numbers(name: str, value: Any, takes: str) -> Sequence[Any]:
-    """Returns a list of real numbers, or of those in an array of NumPy. Raises
-    ArgumentError.
+    """Returns a sequence of real numbers; a NumPy array of one dimension as a list.
+    Raises ArgumentError.
     """
-    of_numpy = hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1
-    numbers = value.tolist() if of_numpy else as_sequence(name, value, takes)
-    for number in numbers:
-        as_float(name, number)
-    return numbers
+    if hasattr(value, "tolist") and getattr(value, "ndim", 0) == 1:
+        sequence = value.tolist()
+    else:
+        sequence = as_sequence(name, value, takes)
+    for item in sequence:
+        as_float(name, item)
+    return sequence
 
 
 def as_mapping(name: str, value: Any, takes: str) -> Mapping[Any, Any]:

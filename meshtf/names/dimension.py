@@ -3,7 +3,7 @@
 >>> from meshtf.names import Dimension
 >>> Dimension("batch", 8)
 batch:8
->>> Dimension("batch", 8) == Dimension("batch", 4)     # both count
+>>> Dimension("batch", 8) == Dimension("batch", 4)     # name and size count
 False
 """
 
@@ -15,7 +15,7 @@ import re
 
 from meshtf.errors import ShapeError
 
-_PARTED = re.compile(r"[:;,\s]")  # what parts names from sizes, and from each other
+_SEPARATORS = re.compile(r"[:;,\s]")  # of names and sizes, in strings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Dimension:
             raise ShapeError(
                 f"a dimension's name must be a non-empty string, not {self.name!r}."
             )
-        if _PARTED.search(self.name):
+        if _SEPARATORS.search(self.name):
             raise ShapeError(
                 "a dimension's name has no ':', ';', ',' or blanks in it: "
                 f"{self.name!r}."
             )
         try:
-            size = operator.index(self.size)  # numpy integers are welcome
+            size = operator.index(self.size)  # takes integers of NumPy as well
         except TypeError:
             raise ShapeError(
                 f"the size of dimension {self.name!r} must be an integer, not "

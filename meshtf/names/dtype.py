@@ -41,8 +41,8 @@ def dtype_name(dtype: object) -> str:
     elif isinstance(dtype, type) and dtype in _PYTHON:
         name = _PYTHON[dtype]
     else:
-        told = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
-        name = told if isinstance(told, str) else described(dtype)
+        attribute = getattr(dtype, "name", None) or getattr(dtype, "__name__", None)
+        name = attribute if isinstance(attribute, str) else described(dtype)
     if name not in _BYTES:
         raise DTypeError(
             explain_error(
@@ -60,12 +60,12 @@ def dtype_bytes(dtype: str) -> int:
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether the type is a real floating one."""
+    """Whether the type is a floating-point type."""
     return dtype in ("bfloat16", "float16", "float32", "float64")
 
 
 def is_complex(dtype: str) -> bool:
-    """Whether the type is of complex numbers."""
+    """Whether the type is complex."""
     return dtype in ("complex64", "complex128")
 
 
@@ -75,7 +75,9 @@ def has_gradient(dtype: str) -> bool:
 
 
 def accumulation_dtype(dtype: str) -> str:
-    """Returns the type of sums and statistics: float32 for half floats."""
+    """Returns the type in which sums and statistics are accumulated: float32 for
+    bfloat16 and float16, else the type itself.
+    """
     return "float32" if dtype in ("bfloat16", "float16") else dtype
 
 
@@ -85,12 +87,10 @@ def is_integer(dtype: str) -> bool:
 
 
 def complex_dtype(dtype: str) -> str:
-    """Returns the complex type whose parts are of this type."""
+    """Returns the complex type whose real and imaginary parts have this type."""
     return {"float64": "complex128"}.get(dtype, "complex64")
 
 
 def real_dtype(dtype: str) -> str:
-    """Returns the type of a complex type's parts; the type itself if it is
-    not complex.
-    """
+    """Returns the type of the real part of a complex type; a real type itself."""
     return {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)

@@ -1,17 +1,16 @@
-"""Names of dimensions as callers give them: "a;b", with sizes or without, shapes, and
-lists.
+"""Lists of dimension names, as arguments take them: "a;b", with or without sizes,
+shapes, and sequences.
 
 >>> from meshtf.names import Shape, names_of
 >>> names_of("batch; d_model:512", Shape("d_model:512;batch:8"))
 ('batch', 'd_model')
 
-A size that stands with a name is a claim about the tensor: one that does not hold is an
-error.
+A size that comes with a name is checked against the tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from meshtf.errors import ShapeError, explain_error
@@ -25,45 +24,48 @@ Names: TypeAlias = str | Shape | Dimension | Iterable[str | Dimension]
 
 
 def names_of(dims: Names, *shapes: Shape, argument: str = "dims") -> tuple[str, ...]:
-    """Returns the names in "a;b", in a shape, or in a list of names or dimensions.
+    """Returns the names in "a;b", in a shape, or in a sequence of names or dimensions.
 
     Args:
-      dims: what the caller gave.
-      shapes: those of the tensors that the names are about.
+      dims: the value of the caller's argument.
+      shapes: of the tensors to which the names refer.
       argument: the name of the caller's argument.
 
     Raises:
-      ArgumentError: these are no names.
-      ShapeError: a name comes with another size than in one of the shapes, or, in a
-        string, with a size where there are no shapes to hold it against.
+      ArgumentError: `dims` is none of these.
+      ShapeError: a name comes with a size that differs from one of the shapes, or, in a
+        string, with a size although there are no shapes.
       ParseError: a string cannot be read.
     """
     if isinstance(dims, str):
         pairs = [
             (name, _size(name, size, dims))
-            for name, size in parse_pairs(dims, "shape", False)
+            for name, size in parse_pairs(dims, kind="shape", values=False)
         ]
-        sized = [name for name, size in pairs if size is not None]
-        if sized and not shapes:
+        if not shapes and any(size is not None for _, size in pairs):
+            names = ";".join(name for name, _ in pairs)
             raise ShapeError(
-                "names alone are wanted here, without sizes: "
-                f"{';'.join(name for name, _ in pairs)!r} instead of {dims!r}."
+                f"names alone are taken, without sizes: {names!r} instead of {dims!r}."
             )
     else:
-        given = (
-            (dims,)
-            if isinstance(dims, Dimension)
-            else as_sequence(argument, dims, _NAMES)
-        )
-        pairs = [
-            (d.name, d.size)
-            if isinstance(d, Dimension)
-            else (as_dim(argument, d), None)
-            for d in given
-        ]
+        pairs = [_name_and_size(argument, dim) for dim in _sequence(argument, dims)]
     for name, size in pairs:
         check_size(name, size, dims, *shapes)
     return tuple(name for name, _ in pairs)
+
+
+def _sequence(
+    argument: str, dims: Dimension | Iterable[str | Dimension]
+) -> Sequence[str | Dimension]:
+    if isinstance(dims, Dimension):
+        return (dims,)
+    return as_sequence(argument, dims, _NAMES)
+
+
+def _name_and_size(argument: str, dim: str | Dimension) -> tuple[str, int | None]:
+    if isinstance(dim, Dimension):
+        return dim.name, dim.size
+    return as_dim(argument, dim), None
 
 
 def name_of(dim: str, size: int) -> str:
@@ -75,8 +77,10 @@ def name_of(dim: str, size: int) -> str:
 
 
 def check_size(name: str, size: int | None, dims: object, *shapes: Shape) -> None:
-    """Refuses a given size of `name` that a shape contradicts. Raises ShapeError."""
-    for shape in shapes if size is not None else ():
+    """Raises ShapeError if a shape has another size of `name`; None: any size."""
+    if size is None:
+        return
+    for shape in shapes:
         if name in shape and shape[name] != size:
             raise ShapeError(
                 explain_error(

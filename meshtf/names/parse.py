@@ -1,4 +1,4 @@
-"""Strings such as "batch:8;d_model:512": pairs parted by `;`, `,`, `.` or blanks.
+"""Strings such as "batch:8;d_model:512": pairs separated by `;`, `,`, `.` or blanks.
 
 >>> from meshtf.names import parse_pairs
 >>> parse_pairs("batch:data; d_ff:model", kind="layout")
@@ -19,13 +19,18 @@ _CHANGE = re.compile(r"(\*(?=:$)|[A-Za-z_][\w/-]*):([\w+]*)")  # also "heads:" a
 
 
 def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, str]]:
-    """Returns the (name, value) pairs of `text`; without `values`, bare names and "" as
-    values.
+    """Returns the (name, value) pairs of a string.
 
-    Changes of a layout may say "heads:" and "*:", but no bare names.
+    Args:
+      text: the string.
+      kind: what it describes, such as "shape", for errors. A "change of layout" may
+        contain "heads:" and "*:", but no names without a colon.
+      values: whether each name must have a value; otherwise the value may be missing,
+        and is "".
 
     Raises:
-      ParseError: a word is no pair; the message points at it with a caret.
+      ArgumentError: `text` is not a string.
+      ParseError: a word is not a pair; the message points at it with a caret.
     """
     if not isinstance(text, str):
         raise ArgumentError(
@@ -49,8 +54,8 @@ def parse_pairs(text: str, kind: str, values: bool = True) -> list[tuple[str, st
 def _point_at(text: str, start: int, length: int, kind: str) -> str:
     return (
         f"a {kind} is written as pairs of name:value, such as {_example(kind)!r}; this "
-        "cannot be "
-        f"read, from {Source.of_caller()}:\n  {text}\n  {' ' * start}{'^' * length}"
+        f"cannot be read, from {Source.of_caller()}:\n"
+        f"  {text}\n  {' ' * start}{'^' * length}"
     )
 
 

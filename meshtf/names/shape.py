@@ -30,8 +30,6 @@ from meshtf.names.source import Source
 ShapeLike: TypeAlias = Union[
     "Shape", str, Dimension, Iterable[Dimension], Iterable[tuple[str, int]]
 ]
-
-
 _NAMES = 'names of dimensions, such as ["d"]'
 
 
@@ -47,9 +45,10 @@ class Shape:
         self._sizes = {d.name: d.size for d in self._dims}
         self._hash = hash(self._dims)
         if len(self._sizes) != len(self._dims):
-            twice = [n for n in self._sizes if sum(d.name == n for d in self._dims) > 1]
+            names = [d.name for d in self._dims]
+            repeated = next(name for name in names if names.count(name) > 1)
             raise ShapeError(
-                f"the name {twice[0]!r} stands twice in {self!r}: within one tensor a "
+                f"the name {repeated!r} occurs twice in {self!r}: within one tensor a "
                 "name means one dimension. Rename one of them."
             )
 
@@ -89,20 +88,19 @@ class Shape:
         return Dimension(name, self[name])
 
     def without(self, *names: str) -> Shape:
-        """Returns the shape without these names (which need not be there)."""
+        """Returns the shape without these names, which it may lack."""
         for name in names:
             as_dim("names", name, self)
         return Shape(d for d in self._dims if d.name not in names)
 
     def only(self, names: Iterable[str]) -> Shape:
         """Returns the dimensions with these names, in this shape's order."""
-        keep = {
-            as_dim("names", name, self) for name in as_sequence("names", names, _NAMES)
-        }
-        return Shape(d for d in self._dims if d.name in keep)
+        names = as_sequence("names", names, _NAMES)
+        remaining = {as_dim("names", name, self) for name in names}
+        return Shape(d for d in self._dims if d.name in remaining)
 
     def rename(self, names: Mapping[str, str]) -> Shape:
-        """Returns the shape with names replaced, all at once."""
+        """Returns the shape with names replaced, by a map of old names to new ones."""
         as_mapping("names", names, 'new names by old ones, such as {"d": "e"}')
         return Shape(Dimension(names.get(d.name, d.name), d.size) for d in self._dims)
 
@@ -113,22 +111,25 @@ class Shape:
             Dimension(d.name, size if d.name == name else d.size) for d in self._dims
         )
 
-    def union(self, *others: Shape) -> Shape:
-        """Returns this shape and then what the others have besides, as broadcasting
-        orders it.
+    def union(self, *shapes: Shape) -> Shape:
+        """Returns the dimensions of this shape and then the further ones of other
+        shapes: the shape of a broadcast.
 
-        If another shape holds all names of this one, in this one's order, its order
-        wins.
+        If another shape has all names of this one, in the same order, its dimensions
+        come first.
         """
-        out = self
-        for other in others:
-            if not isinstance(other, Shape):
-                refuse("others", other, "shapes")
-            kept = [n for n in other.names if n in out._sizes]
-            longer = other if tuple(kept) == out.names else out
-            shorter = out if longer is other else other
-            out = Shape([*longer, *(d for d in shorter if d.name not in longer._sizes)])
-        return out
+        union = self
+        for shape in shapes:
+            if not isinstance(shape, Shape):
+                refuse("shapes", shape, "shapes")
+            shared = tuple(name for name in shape.names if name in union._sizes)
+            if shared == union.names:
+                start, rest = shape, union
+            else:
+                start, rest = union, shape
+            further = [d for d in rest if d.name not in start._sizes]
+            union = Shape([*start, *further])
+        return union
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and name in self._sizes
@@ -158,9 +159,8 @@ def _dimensions(dims: ShapeLike) -> tuple[Dimension, ...]:
     if isinstance(dims, Dimension):
         return (dims,)
     if isinstance(dims, str):
-        return tuple(
-            _parsed(name, size, dims) for name, size in parse_pairs(dims, kind="shape")
-        )
+        pairs = parse_pairs(dims, kind="shape")
+        return tuple(_dimension(name, size, dims) for name, size in pairs)
     try:
         return tuple(d if isinstance(d, Dimension) else _pair(d) for d in iter(dims))
     except ShapeError:
@@ -181,7 +181,7 @@ def _pair(pair: Any) -> Dimension:
     return Dimension(name, size)
 
 
-def _parsed(name: str, size: str, text: str) -> Dimension:
+def _dimension(name: str, size: str, text: str) -> Dimension:
     if not size.isdigit():
         raise ShapeError(
             f"the size of {name!r} must be an integer, not {size!r}, in {text!r}."

@@ -1,4 +1,4 @@
-"""Which line of a user's program called meshtf: what every error names.
+"""The line of a user's program that called meshtf, which every error names.
 
 Example:
 
@@ -12,11 +12,8 @@ import sys
 from typing import Any, NamedTuple
 
 _PACKAGE = __name__.partition(".")[0]
-_BETWEEN = (
-    _PACKAGE,
-    "tensorflow",
-    "contextlib",
-)  # frames that are not of the user's program
+# Packages whose frames do not belong to the user's program.
+_SKIPPED_PACKAGES = (_PACKAGE, "tensorflow", "contextlib")
 _NAMES = {
     "add": "add",
     "sub": "subtract",
@@ -38,41 +35,48 @@ _NAMES = {
     "abs": "abs",
     "invert": "logical_not",
 }
-_OPERATORS = {f"__{r}{k}__": v for k, v in _NAMES.items() for r in ("", "r")}
+_OPERATORS = {
+    f"__{reflected}{operator}__": function
+    for operator, function in _NAMES.items()
+    for reflected in ("", "r")
+}
 
 
 def _package(frame: Any) -> str:
+    """Returns the root package of the module that a frame runs."""
     return frame.f_globals.get("__name__", "").partition(".")[0]
 
 
-def _is_made(frame: Any) -> bool:
-    """Whether Python wrote the function itself: __init__ of a dataclass, such as a
-    user's own op.
-    """
+def _is_generated(frame: Any) -> bool:
+    """Whether a frame runs the generated __init__ of a dataclass, such as a user's op."""
     return frame.f_code.co_filename == "<string>" and frame.f_code.co_name == "__init__"
 
 
 class Source(NamedTuple):
-    """Where a node was made: the function of meshtf that was called, and the line that
-    called it.
-    """
+    """Where a node was made: the function of meshtf, and the line that called it."""
 
     function: str
     file: str
     line: int
 
     def __str__(self) -> str:
-        near = os.path.relpath(self.file)
-        return f"mtf.{self.function}, {self.file if near.startswith('..') else near}:{self.line}"
+        path = os.path.relpath(self.file)
+        if path.startswith(".."):
+            path = self.file
+        return f"mtf.{self.function}, {path}:{self.line}"
 
     @staticmethod
     def of_caller() -> Source:
         """Returns the innermost line outside of meshtf."""
-        frame, function = sys._getframe(1), ""
-        while frame.f_back and (_package(frame) in _BETWEEN or _is_made(frame)):
-            function = frame.f_code.co_name if _package(frame) == _PACKAGE else function
+        frame = sys._getframe(1)
+        function = ""
+        while frame.f_back and (
+            _package(frame) in _SKIPPED_PACKAGES or _is_generated(frame)
+        ):
+            if _package(frame) == _PACKAGE:
+                function = frame.f_code.co_name
             if function in ("__init__", "__call__"):
                 function = type(frame.f_locals.get("self")).__name__
-            function = _OPERATORS.get(function, function)  # x + y is mtf.add
+            function = _OPERATORS.get(function, function)  # of x + y it is add
             frame = frame.f_back
         return Source(function, frame.f_code.co_filename, frame.f_lineno)

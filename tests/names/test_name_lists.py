@@ -130,7 +130,7 @@ def test_no_name_has_what_parts_names():
 
 
 def test_sizes_that_nothing_is_held_against_are_refused():
-    with pytest.raises(mtf.ShapeError, match="names alone are wanted here"):
+    with pytest.raises(mtf.ShapeError, match="names alone are taken"):
         names_of("a;b:4")
     assert names_of("a;b") == ("a", "b")
     assert names_of(Shape("a:2;b:4")) == ("a", "b")

@@ -127,9 +127,9 @@ def test_union_orders_names_as_broadcasting_does(shapes, union):
 @pytest.mark.parametrize(
     "make, words",
     [
-        (lambda: Shape("d:2;b:3;d:2"), "'d' stands twice in .*Rename one"),
-        (lambda: Shape("a:2;b:3").rename({"a": "b"}), "'b' stands twice"),
-        (lambda: Shape("b:2") + "b:2", "'b' stands twice"),
+        (lambda: Shape("d:2;b:3;d:2"), "'d' occurs twice in .*Rename one"),
+        (lambda: Shape("a:2;b:3").rename({"a": "b"}), "'b' occurs twice"),
+        (lambda: Shape("b:2") + "b:2", "'b' occurs twice"),
         (lambda: Shape("b:2")["d"], r"no dimension 'd' in \[b:2\]"),
         (lambda: Shape("b:2").index("d"), "no dimension 'd'"),
         (lambda: Shape("b:2").resize("d", 1), "no dimension 'd'"),

@@ -50,7 +50,7 @@ def test_what_changes_nothing_returns_its_argument(x):
     "pairs, words",
     [
         (("c", "d"), r'no dimension "c" in \[a:4 b:6\]'),
-        (("a", "b"), "stands twice"),
+        (("a", "b"), "occurs twice"),
         (("a;b", "c"), "a new name for each old one"),
     ],
 )

@@ -25,7 +25,7 @@ def test_stack_and_unstack(x):
 
 
 def test_stack_refuses(x):
-    with pytest.raises(mtf.ShapeError, match="stands twice"):
+    with pytest.raises(mtf.ShapeError, match="occurs twice"):
         mtf.stack([x, x], "a")
     with pytest.raises(mtf.ShapeError, match="at least one"):
         mtf.stack([], "n")
