@@ -10,7 +10,7 @@ import tensorflow as tf
 
 import meshtf as mtf
 from meshtf.mesh import OnStage, Replicated
-from meshtf.partition import Compute, walk
+from meshtf.partition import Compute, Value, walk
 
 BATCH, D = 8, 4
 MESHES = {
@@ -337,7 +337,7 @@ def planned(program, axes, layout, **kwargs):
 )
 def test_what_is_waited_for_is_there_at_the_stage(program, axes):
     steps = [step for step, _ in walk(planned(program, axes, MESHES[axes])[0])]
-    waiting = [step for step in steps if getattr(step, "after", None) is not None]
+    waiting = [s for s in steps if isinstance(getattr(s, "wait_for", None), Value)]
     assert waiting
     for step in (step for step in waiting if isinstance(step, Compute)):
         state = step.wait_for.placement[0]
