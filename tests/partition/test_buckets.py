@@ -19,7 +19,7 @@ MESH = mtf.Mesh("data:4; model:2", devices="abstract")
 
 
 def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
-    """Returns a reduction of `size` numbers."""
+    """Returns a reduction of `size` elements."""
     axes = list(MESH.axes)
     spec = Spec(Shape(f"d:{size}"), dtype)
     before = tuple(Partial("sum") if a == axis else Replicated for a in axes)
@@ -30,23 +30,24 @@ def reduction(size, axis="data", dtype="float32", kind="all_reduce", src=None):
 
 
 def groups(steps, limit):
-    """Returns the places in `steps` of what goes together."""
+    """Returns the indices in `steps` of each bucket."""
     buckets = Buckets(MESH, limit)
-    found = [*buckets.add(steps, []), *buckets.close_all()]
+    closed = [*buckets.add(steps, []), *buckets.close_all()]
     return [
         [steps.index(m) for m in (s.reductions if isinstance(s, Bucket) else [s])]
-        for s in found
+        for s in closed
     ]
 
 
-def test_up_to_a_number_of_bytes():
+def test_up_to_a_limit_of_bytes():
     assert groups([reduction(10) for _ in range(5)], 80) == [[0, 1], [2, 3], [4]]
     assert groups([reduction(10) for _ in range(5)], 10**6) == [[0, 1, 2, 3, 4]]
     assert groups([reduction(10), reduction(100), reduction(10)], 80) == [[0, 1], [2]]
 
 
 def test_they_wait_for_each_other_until_a_segment_needs_one():
-    buckets, steps = Buckets(MESH, 10**6), [reduction(10) for _ in range(4)]
+    buckets = Buckets(MESH, 10**6)
+    steps = [reduction(10) for _ in range(4)]
     assert buckets.add(steps[:1], []) == []
     (both,) = buckets.add(steps[1:2], [steps[0].out])
     assert both.reductions == tuple(steps[:2])
@@ -59,7 +60,7 @@ def test_they_wait_for_each_other_until_a_segment_needs_one():
 @pytest.mark.parametrize(
     "change", [{"axis": "model"}, {"dtype": "bfloat16"}, {"kind": "reduce_scatter"}]
 )
-def test_those_of_another_kind_go_by_themselves(change):
+def test_reductions_of_another_kind_have_another_bucket(change):
     steps = [
         reduction(16),
         reduction(16, **change),
@@ -70,8 +71,9 @@ def test_those_of_another_kind_go_by_themselves(change):
 
 
 def test_what_needs_a_sum_comes_after_it():
-    first, other = reduction(8), reduction(8)
-    then = reduction(8, axis="model", src=first.out)
-    assert groups([first, then, other], 10**6) == [[0], [1], [2]]
+    early = reduction(8)
+    other = reduction(8)
+    then = reduction(8, axis="model", src=early.out)
+    assert groups([early, then, other], 10**6) == [[0], [1], [2]]
     gated = dataclasses.replace(reduction(8), wait_for=other.out)
-    assert groups([first, other, gated, reduction(8)], 10**6) == [[0, 1], [2], [3]]
+    assert groups([early, other, gated, reduction(8)], 10**6) == [[0, 1], [2], [3]]

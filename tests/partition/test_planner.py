@@ -1,5 +1,5 @@
 """The planner's rules, one node at a time: lazy, free, bytes; and what must not
-be cut.
+be sharded.
 """
 
 from __future__ import annotations
@@ -42,33 +42,33 @@ class Map(Op):
 
 
 def plan(op, mesh, shapes, states, layout=None):
-    """Plans a node whose output has the layout's placement as its wish."""
+    """Plans a node whose output prefers the layout's placement."""
     ins = [Spec(Shape(s), "float32") for s in shapes]
     outs = op.output_specs(*ins)
     layout = mesh.layout if layout is None else layout
-    wishes = [mesh.place(y.shape, layout)[0] for y in outs]
-    return plan_node(op, mesh, layout, ins, states, outs, wishes)
+    preferred = [mesh.place(y.shape, layout)[0] for y in outs]
+    return plan_node(op, mesh, layout, ins, states, outs, preferred)
 
 
 MESH = Mesh("data:2;model:2", "batch:data;d_ff:model")
 
 
-def test_free_a_factor_that_cuts_all_inputs_already():
-    found = plan(
+def test_free_a_factor_that_shards_all_inputs_already():
+    node_plan = plan(
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d:4"),
         [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
-    assert dict(found.sharded_factors) == {"data": "batch", "model": "k"}
-    assert found.targets == (
+    assert dict(node_plan.sharded_factors) == {"data": "batch", "model": "k"}
+    assert node_plan.targets == (
         (Sharded("batch"), Sharded("k")),
         (Replicated, Sharded("k")),
     )
-    assert found.results == ((Sharded("batch"), SUM),)
-    assert found.finals == (
+    assert node_plan.results == ((Sharded("batch"), SUM),)
+    assert node_plan.finals == (
         (Sharded("batch"), SUM),
-    )  # Whole is wanted: the sum may wait
+    )  # Replicated is preferred: the sum may wait
     large = plan(
         Product(),
         MESH,
@@ -81,15 +81,15 @@ def test_free_a_factor_that_cuts_all_inputs_already():
     }  # whatever the output's size
 
 
-def test_an_unfinished_sum_is_scattered_where_a_cut_is_wanted():
-    found = plan(
+def test_a_partial_sum_is_scattered_where_sharded_is_preferred():
+    node_plan = plan(
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:4"),
         [(Sharded("batch"), Sharded("k")), (Replicated, Sharded("k"))],
     )
-    assert found.results == ((Sharded("batch"), SUM),)
-    assert found.finals == ((Sharded("batch"), Sharded("d_ff")),)
+    assert node_plan.results == ((Sharded("batch"), SUM),)
+    assert node_plan.finals == ((Sharded("batch"), Sharded("d_ff")),)
 
 
 def test_lazy_sums_flow_through_linear_ops():
@@ -111,7 +111,7 @@ def test_lazy_sums_flow_through_linear_ops():
     )
 
 
-def test_a_sum_is_finished_before_it_grows():
+def test_a_sum_is_reduced_before_it_grows():
     states = [(Replicated, SUM), (Replicated, Replicated)]
     grown = plan(Product(), MESH, ("k:4;m:2", "k:4;n:64"), states)
     assert grown.targets[0] == (Replicated, Replicated)
@@ -126,7 +126,7 @@ def test_only_sums_are_lazy():
     )
 
 
-def test_bytes_the_smaller_tensor_moves():
+def test_bytes_the_smaller_tensor_is_resharded():
     mesh = Mesh("data:4", "batch:data")
     states = [(Sharded("batch"),), (Sharded("k"),)]
     large_weight = plan(Product(), mesh, ("batch:4;k:64", "k:64;d:64"), states)
@@ -135,50 +135,50 @@ def test_bytes_the_smaller_tensor_moves():
     assert large_batch.targets == ((Sharded("batch"),), (Replicated,))
 
 
-def test_work_is_cut_where_the_output_is_wanted_cut():
-    found = plan(
+def test_work_is_sharded_where_the_output_prefers_it():
+    node_plan = plan(
         Product(),
         MESH,
         ("batch:8;k:4", "k:4;d_ff:4"),
         [(Replicated, Replicated), (Replicated, Replicated)],
     )
-    assert dict(found.sharded_factors) == {"data": "batch", "model": "d_ff"}
+    assert dict(node_plan.sharded_factors) == {"data": "batch", "model": "d_ff"}
 
 
 def test_an_output_that_another_axis_is_to_shard_leaves_its_axis():
-    found = plan(
+    node_plan = plan(
         Map(),
         MESH,
         ("batch:8",),
         [(Sharded("batch"), Replicated)],
         Layout("batch:model"),
     )
-    assert found.results == ((Sharded("batch"), Replicated),)
-    assert found.finals == ((Replicated, Sharded("batch")),)
+    assert node_plan.results == ((Sharded("batch"), Replicated),)
+    assert node_plan.finals == ((Replicated, Sharded("batch")),)
 
 
-def test_what_cannot_be_cut_is_made_whole():
-    whole = Map(roles=(("batch", Role.WHOLE),))
-    found = plan(whole, MESH, ("batch:8;d:3",), [(Sharded("batch"), Replicated)])
-    assert found.targets == ((Replicated, Replicated),)
-    assert found.finals == ((Sharded("batch"), Replicated),)
+def test_what_must_not_be_sharded_is_gathered():
+    op = Map(roles=(("batch", Role.WHOLE),))
+    node_plan = plan(op, MESH, ("batch:8;d:3",), [(Sharded("batch"), Replicated)])
+    assert node_plan.targets == ((Replicated, Replicated),)
+    assert node_plan.finals == ((Sharded("batch"), Replicated),)
 
 
-def test_another_factor_is_cut_in_place_of_one_that_cannot_be():
-    whole = Map(roles=(("batch", Role.WHOLE),))
-    found = plan(whole, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)])
-    assert found.targets == ((Sharded("d"), Replicated),)  # all_to_all, and back
-    assert found.finals == ((Sharded("batch"), Replicated),)
-    taken = plan(
-        whole, MESH, ("batch:8;d_ff:4",), [(Sharded("batch"), Sharded("d_ff"))]
+def test_another_factor_is_sharded_in_place_of_one_that_must_not_be():
+    op = Map(roles=(("batch", Role.WHOLE),))
+    node_plan = plan(op, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)])
+    assert node_plan.targets == ((Sharded("d"), Replicated),)  # all_to_all, and back
+    assert node_plan.finals == ((Sharded("batch"), Replicated),)
+    sharded = plan(op, MESH, ("batch:8;d_ff:4",), [(Sharded("batch"), Sharded("d_ff"))])
+    assert sharded.targets == (
+        (Replicated, Sharded("d_ff")),
+    )  # the other axis shards d_ff
+    gathered = plan(
+        op, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)], Layout("")
     )
-    assert taken.targets == ((Replicated, Sharded("d_ff")),)  # the other axis cuts d_ff
-    kept = plan(
-        whole, MESH, ("batch:8;d:4",), [(Sharded("batch"), Replicated)], Layout("")
-    )
-    assert kept.targets == (
+    assert gathered.targets == (
         (Replicated, Replicated),
-    )  # all need the whole: to gather it is one move
+    )  # all need all of it: one all_gather
 
 
 def test_results_by_role():
@@ -187,20 +187,20 @@ def test_results_by_role():
         (Role.SAME, Replicated),
         (Role.MAP, Sharded("batch")),
     ):
-        found = plan(
+        node_plan = plan(
             Map(roles=(("batch", role),)),
             MESH,
             ("batch:8",),
             [(Sharded("batch"), Replicated)],
         )
-        assert found.results == ((state, Replicated),)
+        assert node_plan.results == ((state, Replicated),)
 
 
-def test_one_factor_is_not_cut_by_two_axes_unless_the_layout_says_so():
+def test_one_factor_is_not_sharded_by_two_axes_unless_the_layout_says_so():
     states = [(Sharded("batch"), Replicated), (Replicated, Sharded("batch"))]
-    found = plan(Map(), MESH, ("batch:8", "batch:8"), states)
-    assert dict(found.sharded_factors) == {"data": "batch"}
-    assert found.targets == ((Sharded("batch"), Replicated),) * 2
+    node_plan = plan(Map(), MESH, ("batch:8", "batch:8"), states)
+    assert dict(node_plan.sharded_factors) == {"data": "batch"}
+    assert node_plan.targets == ((Sharded("batch"), Replicated),) * 2
     both = plan(
         Map(),
         MESH,
@@ -213,13 +213,13 @@ def test_one_factor_is_not_cut_by_two_axes_unless_the_layout_says_so():
 
 def test_an_axis_of_size_one_plans_nothing():
     mesh = Mesh("data:1;model:2", "batch:data;d_ff:model")
-    found = plan(
+    node_plan = plan(
         Product(), mesh, ("batch:7;k:4", "k:4;d_ff:4"), [(Replicated, Replicated)] * 2
     )
-    assert dict(found.sharded_factors) == {"model": "d_ff"}
+    assert dict(node_plan.sharded_factors) == {"model": "d_ff"}
 
 
 def test_equal_nodes_are_planned_once():
     states = [(Replicated, Replicated)] * 2
-    first = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
-    assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is first
+    cached = plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states)
+    assert plan(Product(), MESH, ("batch:8;k:4", "k:4;d_ff:4"), states) is cached

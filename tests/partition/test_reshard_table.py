@@ -26,40 +26,40 @@ A, B, SUM = Sharded("a"), Sharded("b"), Partial("sum")
 REDUCE = {"sum": sum, "max": lambda xs: np.max(xs, 0), "min": lambda xs: np.min(xs, 0)}
 
 
-def slices(x, mesh, placement):
-    """Returns every position's slice of x[a, b], cut along the axes of the mesh in
-    order.
+def shards_of(x, mesh, placement):
+    """Returns the shard of x[a, b] at each position, sharded along the axes of the mesh
+    in order.
     """
-    out = []
+    shards = []
     for coord in mesh.coords:
         y = x
-        for state, c, parts in zip(placement, coord, mesh.axes.values(), strict=True):
+        for state, c, size in zip(placement, coord, mesh.axes.values(), strict=True):
             if isinstance(state, Sharded):
-                y = np.split(y, parts, "ab".index(state.dim))[c]
-        out.append(y)
-    return out
+                y = np.split(y, size, "ab".index(state.dim))[c]
+        shards.append(y)
+    return shards
 
 
-def parts_of(x, mesh, placement, rng):
-    """Returns slices whose reductions over the pending axes are the slices of x."""
-    have = slices(x, mesh, placement)
+def partial_shards_of(x, mesh, placement, rng):
+    """Returns shards whose reductions over axes of partial results are the shards of x."""
+    shards = shards_of(x, mesh, placement)
     for i, state in enumerate(placement):
         if not isinstance(state, Partial):
             continue
         for group in mesh.groups(list(mesh.axes)[i]):
             if state.kind == "sum":
-                extra = rng.integers(-9, 9, (len(group) - 1, *have[group[0]].shape))
+                extra = rng.integers(-9, 9, (len(group) - 1, *shards[group[0]].shape))
                 for p, e in zip(group, [*extra, -extra.sum(0)], strict=True):
-                    have[p] = (have[p] if p == group[0] else 0) + e
-            else:  # the extreme stands on one of them, the others lie behind
+                    shards[p] = (shards[p] if p == group[0] else 0) + e
+            else:  # one position has the extreme value, the others smaller ones
                 sign = -1 if state.kind == "max" else 1
                 for k, p in enumerate(group):
-                    have[p] = have[p] + sign * k
-    return have
+                    shards[p] = shards[p] + sign * k
+    return shards
 
 
-def carry_out(reshard, xs, mesh):
-    """Returns the slices after a move: what its name says, in numpy."""
+def run_reshard(reshard, xs, mesh):
+    """Returns the shards after a reshard, computed by NumPy."""
     i, out = mesh.axis_index[reshard.axis], list(xs)
     if reshard.kind == "collective_permute":
         for group in mesh.groups(reshard.axis, reshard.other):
@@ -67,25 +67,27 @@ def carry_out(reshard, xs, mesh):
             for source, target in zip(grid.T.flat, grid.flat, strict=True):
                 out[target] = xs[source]
         return out
-    join = (
+    gather_axis = (
         "ab".index(reshard.before.dim) if isinstance(reshard.before, Sharded) else None
     )
-    cut = "ab".index(reshard.after.dim) if isinstance(reshard.after, Sharded) else None
+    split_axis = (
+        "ab".index(reshard.after.dim) if isinstance(reshard.after, Sharded) else None
+    )
     for group in mesh.groups(reshard.axis):
-        held = [xs[p] for p in group]
+        inputs = [xs[p] for p in group]
         if reshard.kind in ("all_reduce", "reduce_scatter"):
-            whole = REDUCE[reshard.before.kind](held)
+            complete = REDUCE[reshard.before.kind](inputs)
         elif reshard.kind in ("all_gather", "all_to_all"):
-            whole = np.concatenate(held, join)
+            complete = np.concatenate(inputs, gather_axis)
         for p in group:
-            y = xs[p] if reshard.kind == "slice" else whole
+            y = xs[p] if reshard.kind == "slice" else complete
             c = mesh.coords[p][i]
-            out[p] = y if cut is None else np.split(y, len(group), cut)[c]
+            out[p] = y if split_axis is None else np.split(y, len(group), split_axis)[c]
     return out
 
 
 def legal(old, new):
-    """Whether the table has an entry: nothing becomes an unfinished sum."""
+    """Whether the table has an entry: nothing becomes a partial sum."""
     return all(
         not isinstance(n, Partial) or n == o for o, n in zip(old, new, strict=True)
     )
@@ -107,15 +109,15 @@ def legal(old, new):
     ],
 )
 def test_the_table_along_one_axis(before, after, kinds):
-    found = reshards({"data": 4}, (before,), (after,))
-    assert [m.kind for m in found] == kinds
-    assert [(m.axis, m.before, m.after) for m in found] == [
+    steps = reshards({"data": 4}, (before,), (after,))
+    assert [m.kind for m in steps] == kinds
+    assert [(m.axis, m.before, m.after) for m in steps] == [
         ("data", before, after)
     ] * len(kinds)
 
 
 @pytest.mark.parametrize("axes", ["data:2;model:3", "data:2;model:2;stage:2"])
-def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
+def test_every_pair_of_placements_gives_the_right_shards(axes, rng):
     mesh = Mesh(axes)
     x = rng.integers(-99, 99, (8, 8) if len(mesh.axes) > 2 else (36, 36))
     states = (
@@ -125,7 +127,7 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
     )
     pairs = 0
     for old in itertools.product(states, repeat=len(mesh.axes)):
-        xs = parts_of(x, mesh, old, rng)
+        xs = partial_shards_of(x, mesh, old, rng)
         for new in itertools.product(states, repeat=len(mesh.axes)):
             kinds = {s.kind for s in old if isinstance(s, Partial)}
             if not legal(old, new) or len(kinds) > 1:
@@ -134,10 +136,10 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
             for reshard in reshards(mesh.axes, old, new):
                 assert placement[mesh.axis_index[reshard.axis]] == reshard.before
                 placement = placement_after(mesh.axes, placement, reshard)
-                ys = carry_out(reshard, ys, mesh)
+                ys = run_reshard(reshard, ys, mesh)
             assert placement == new
             if not any(isinstance(s, Partial) for s in new):
-                for y, want in zip(ys, slices(x, mesh, new), strict=True):
+                for y, want in zip(ys, shards_of(x, mesh, new), strict=True):
                     np.testing.assert_array_equal(y, want, err_msg=f"{old} -> {new}")
             pairs += 1
     assert pairs > 200
@@ -146,24 +148,23 @@ def test_every_pair_of_placements_moves_the_right_rows(axes, rng):
 @pytest.mark.parametrize(
     "old, new, want",
     [
-        # only the axes that differ move
+        # only the axes that differ are resharded
         ((A, SUM), (A, Replicated), ["all_reduce model"]),
         ((A, Replicated), (A, B), ["slice model"]),
-        # minor axis first when a dimension over two axes is joined, major first when it
-        # is cut
+        # a dimension over two axes is gathered minor axis first, sliced major axis first
         ((A, A), (Replicated, Replicated), ["all_gather model", "all_gather data"]),
         ((Replicated, Replicated), (A, A), ["slice data", "slice model"]),
         ((A, A), (A, Replicated), ["all_gather model"]),
         ((SUM, SUM), (A, A), ["reduce_scatter data", "reduce_scatter model"]),
-        # what is cut anyway is cut before the join, which has less to move then
+        # slices come before the gather, which then has fewer bytes
         ((A, Replicated), (Replicated, B), ["slice model", "all_gather data"]),
         ((A, SUM), (Replicated, B), ["reduce_scatter model", "all_gather data"]),
         ((A, B), (B, A), None),
     ],
 )
-def test_the_order_of_moves(old, new, want):
-    found = [f"{m.kind} {m.axis}" for m in reshards({"data": 4, "model": 2}, old, new)]
-    assert found == want if want is not None else 2 <= len(found) <= 4
+def test_the_order_of_reshards(old, new, want):
+    steps = [f"{m.kind} {m.axis}" for m in reshards({"data": 4, "model": 2}, old, new)]
+    assert steps == want if want is not None else 2 <= len(steps) <= 4
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_the_order_of_moves(old, new, want):
             ["collective_permute"],
         ),
         ((A, B, Replicated), (B, A, Replicated), ["collective_permute"]),
-        # what is cut besides is cut before, and what is joined is joined after
+        # further slices come before, further gathers after
         (
             (A, Replicated, Replicated),
             (Replicated, A, B),
@@ -186,7 +187,7 @@ def test_the_order_of_moves(old, new, want):
             (Replicated, A, Replicated),
             ["collective_permute", "all_gather"],
         ),
-        # not between axes of two sizes, nor where a third axis cuts the same dimension
+        # not between axes of two sizes, nor where a third axis shards the same dimension
         (
             (Replicated, A, Replicated),
             (Replicated, Replicated, A),
@@ -196,8 +197,8 @@ def test_the_order_of_moves(old, new, want):
     ],
 )
 def test_two_axes_of_one_size_exchange_their_states(old, new, want):
-    found = [m.kind for m in reshards({"x": 2, "y": 2, "z": 3}, old, new)]
-    assert found == want if want is not None else "collective_permute" not in found
+    kinds = [m.kind for m in reshards({"x": 2, "y": 2, "z": 3}, old, new)]
+    assert kinds == want if want is not None else "collective_permute" not in kinds
 
 
 @pytest.mark.parametrize(
@@ -213,7 +214,7 @@ def test_nothing_becomes_a_partial_sum(old, new):
         reshards({"x": 2, "y": 2}, old, new)
 
 
-def test_a_window_that_one_slice_has_already_is_exchanged_for_the_others():
+def test_a_window_that_is_local_for_one_shard_is_exchanged_for_the_others():
     before = Window(lambda a: max(a - 1, 0), lambda b: b)
     assert not reads_local_only(before, factor_size=8, input_size=4, num_shards=2)
     assert reads_local_only(
@@ -222,7 +223,7 @@ def test_a_window_that_one_slice_has_already_is_exchanged_for_the_others():
     assert elements_received(before, factor_size=8, input_size=4, num_shards=2) == 1
 
 
-def test_what_moves_cost():
+def test_bytes_of_reshards():
     mesh = Mesh("data:4;model:2")
     shape = Shape("a:8;b:6")
     assert local_shape(shape, (A, B), mesh) == Shape("a:2;b:3")

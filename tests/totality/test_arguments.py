@@ -116,7 +116,7 @@ def test_an_axis_by_number_is_refused(x):
         'argument "dim" takes the name of a dimension, not the int -1',
         r"from +mtf\.softmax, ",
         HERE,
-        r"by name, not by number: there is \[batch:4 d:6\]",
+        r"have names, not indices: the shape is \[batch:4 d:6\]",
     ) as error:
         mtf.softmax(x, -1)
     assert "mtf.softmax(x, -1)" in line_of(str(error.value), __file__)

@@ -48,7 +48,7 @@ def test_the_gradient_goes_to_the_chosen(mesh):
     "k, words",
     [
         ("k:9", "v:8 has no 9 largest"),
-        ("b:3", "stands twice"),
+        ("b:3", "occurs twice"),
         ("v:3", 'need a name other than "v"'),
     ],
 )
