@@ -18,7 +18,7 @@ from typing import NamedTuple
 import gin
 
 from benchmarks.gallery.layout_svg import Row, picture
-from meshtf.forecast import Forecast, Placed
+from meshtf.forecast import Forecast, PlacedTensor
 from meshtf.forecast.text_report import bytes_text, flops_text
 from meshtf.forecast.totals import totals
 from transformer.cli import command_line
@@ -191,7 +191,7 @@ def rows(forecast: Forecast) -> list[Row]:
     ]
 
 
-def _made(forecast: Forecast, dims: tuple[str, ...]) -> Placed:
+def _made(forecast: Forecast, dims: tuple[str, ...]) -> PlacedTensor:
     """Returns the first tensor of some dimensions that is no partial sum."""
     return next(
         out
@@ -201,7 +201,7 @@ def _made(forecast: Forecast, dims: tuple[str, ...]) -> Placed:
     )
 
 
-def _moved(forecast: Forecast, tensor: Placed) -> tuple[str, ...]:
+def _moved(forecast: Forecast, tensor: PlacedTensor) -> tuple[str, ...]:
     """Returns what is moved of tensors of this shape, in words."""
     return tuple(
         dict.fromkeys(

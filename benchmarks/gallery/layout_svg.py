@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
-from meshtf.forecast import Forecast, Placed
+from meshtf.forecast import Forecast, PlacedTensor
 from meshtf.forecast.svg import MARGIN, document, text
 from meshtf.forecast.text_report import bytes_text
 
@@ -41,7 +41,7 @@ class Row(NamedTuple):
 
     name: str
     note: str
-    tensor: Placed
+    tensor: PlacedTensor
     dims: tuple[str, ...]  # into the depth (of tensors with three), down, to the right
     moves: tuple[str, ...] = ()  # what is moved of it, in words
 
@@ -111,7 +111,7 @@ def _row(forecast: Forecast, row: Row, y: int) -> Iterator[str]:
         yield text(RIGHT, y + 63 + 15 * i, "code", move)
 
 
-def _share(tensor: Placed, positions: int) -> str:
+def _share(tensor: PlacedTensor, positions: int) -> str:
     """Returns how much of a tensor a position holds, and how many hold the same."""
     part = Fraction(1)
     for (_, size), local in zip(tensor.shape, tensor.local):

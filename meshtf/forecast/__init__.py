@@ -16,6 +16,13 @@ Contents:
 
 from meshtf.forecast.analysis import forecast
 from meshtf.forecast.forecast import Forecast
-from meshtf.forecast.report_data import Done, Held, Memory, Moved, Placed, Stage
+from meshtf.forecast.report_data import (
+    Collective,
+    Computation,
+    Memory,
+    PlacedTensor,
+    Stage,
+    StoredTensor,
+)
 
 __all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "Stage", "forecast"]

@@ -19,7 +19,15 @@ from meshtf.forecast.communication import Communication
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
 from meshtf.forecast.peak_memory import Peaks, at_stages, peaks, stages
-from meshtf.forecast.report_data import Done, Held, Memory, Moved, Phase, Placed, Stage
+from meshtf.forecast.report_data import (
+    Collective,
+    Computation,
+    Memory,
+    Phase,
+    PlacedTensor,
+    Stage,
+    StoredTensor,
+)
 from meshtf.forecast.state_names import has_shape_of, state_name
 from meshtf.forecast.step_phases import phases
 from meshtf.graph import (
@@ -96,7 +104,7 @@ class _Analysis:
 
     def __init__(self, program: Program, phase: dict[Node, Phase]) -> None:
         self.mesh, self.moves = program.mesh, Communication(phase)
-        self.ops: list[Done] = []
+        self.ops: list[Computation] = []
         self.stores: dict[Store, None] = {}
         self.slots: set[Store] = set()
         self.gradients: dict[
@@ -105,7 +113,7 @@ class _Analysis:
         self.versions: dict[
             Value, list[Value]
         ] = {}  # the list in `gradients` with a value
-        self._placed: dict[tuple[Spec, Placement], Placed] = {}
+        self._placed: dict[tuple[Spec, Placement], PlacedTensor] = {}
         self._times = 1  # turns of the loops around a step
         self._calls = collections.Counter(
             s.body for s in program.steps if isinstance(s, CallStep)
@@ -167,7 +175,7 @@ class _Analysis:
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=self._times * times)
         else:
             first = self._called[step.body]
-            often: collections.Counter[Moved] = collections.Counter()
+            often: collections.Counter[Collective] = collections.Counter()
             for move in (*self.ops[first].moves, *self.moves.take(step.node)):
                 often[dataclasses.replace(move, times=1)] += move.times
             self.ops[first] = dataclasses.replace(
@@ -203,10 +211,10 @@ class _Analysis:
         self.moves.handed_out(bodies[-1].results, step.outs)
         self._done(step.node, tuple(map(self._value, step.outs)), 0.0, 1)
 
-    def variables(self) -> list[Held]:
+    def variables(self) -> list[StoredTensor]:
         """Returns the variables that the program reads or writes."""
         return [
-            Held(s.name, self._at(s.spec, s.placement), self._role(s))
+            StoredTensor(s.name, self._at(s.spec, s.placement), self._role(s))
             for s in self.stores
             if s.kind in ("parameter", "state")
         ]
@@ -252,11 +260,11 @@ class _Analysis:
             sum(held.values()) + most.everything,
         )
 
-    def _at(self, spec: Spec, placement: Placement) -> Placed:
+    def _at(self, spec: Spec, placement: Placement) -> PlacedTensor:
         key = spec, placement
         if key not in self._placed:
             local = local_shape(spec.shape, placement, self.mesh)
-            self._placed[key] = Placed(
+            self._placed[key] = PlacedTensor(
                 tuple((d.name, d.size) for d in spec.shape),
                 spec.dtype,
                 tuple(map(state_name, placement)),
@@ -265,7 +273,7 @@ class _Analysis:
             )
         return self._placed[key]
 
-    def _value(self, value: Value) -> Placed:
+    def _value(self, value: Value) -> PlacedTensor:
         assert value.spec is not None
         return self._at(value.spec, value.placement)
 
@@ -362,11 +370,11 @@ class _Analysis:
                 left.remove(v)
 
     def _done(
-        self, node: Node, outputs: tuple[Placed, ...], flops: float, repeated: int
+        self, node: Node, outputs: tuple[PlacedTensor, ...], flops: float, repeated: int
     ) -> None:
         source = node.source
         self.ops.append(
-            Done(
+            Computation(
                 len(self.ops),
                 node.op.display_name,
                 source.function,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 
-from meshtf.forecast.report_data import Moved, Phase, Placed
+from meshtf.forecast.report_data import Collective, Phase, PlacedTensor
 from meshtf.graph import Node
 from meshtf.mesh import Partial
 from meshtf.partition import Compute, MoveStep, Value
@@ -28,7 +28,7 @@ class Communication:
         self._phase = phase
         self._around: Phase = "forward"  # of the loop around a step
         self._maker: dict[Value, Node] = {}
-        self._moves: dict[Node | None, list[Moved]] = {}  # not yet taken by an op
+        self._moves: dict[Node | None, list[Collective]] = {}  # not yet taken by an op
 
     @contextlib.contextmanager
     def inside(self, node: Node) -> Iterator[None]:
@@ -75,7 +75,12 @@ class Communication:
         )
 
     def move(
-        self, step: MoveStep, before: Placed, after: Placed, received: float, times: int
+        self,
+        step: MoveStep,
+        before: PlacedTensor,
+        after: PlacedTensor,
+        received: float,
+        times: int,
     ) -> None:
         """Adds a collective."""
         maker = self._maker.get(step.src)
@@ -92,17 +97,17 @@ class Communication:
         self,
         node: Node | None,
         origin: Node | None,
-        move: tuple[str, str, Placed, Placed, float],
+        move: tuple[str, str, PlacedTensor, PlacedTensor, float],
         times: int,
     ) -> None:
         """Adds a move for the node that it is made for; its phase is that
         of `origin`.
         """
         self._moves.setdefault(node, []).append(
-            Moved(*move, phase=self.phase_of(origin), times=times)
+            Collective(*move, phase=self.phase_of(origin), times=times)
         )
 
-    def take(self, node: Node | None) -> tuple[Moved, ...]:
+    def take(self, node: Node | None) -> tuple[Collective, ...]:
         """Returns the moves that were made for a node, once; None: for the results of
         the program.
         """

@@ -5,9 +5,9 @@ script draws the rest. Whatever comes from a user's program is data, and is writ
 text, never as HTML. A tensor, an op or a move that comes again is held once, so that
 the page grows with what differs:
 
-    tensors   each `Placed` that occurs
-    moves     each `Moved`, with the numbers of its tensors
-    kinds     each `Done` but for its number, with the numbers of its tensors and moves, and
+    tensors   each `PlacedTensor` that occurs
+    moves     each `Collective`, with the numbers of its tensors
+    kinds     each `Computation` but for its number, with the numbers of its tensors and moves, and
               whether its function is the op itself ("direct") or a layer made of ops
     ops       (number, kind) of each op
     folded    the places in `ops`, with equal stretches as (times, what is repeated)
@@ -24,7 +24,7 @@ import json
 import re
 from typing import Any
 
-from meshtf.forecast.report_data import Done, Facts, Moved, Placed
+from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
 from meshtf.forecast.text_report import places
 from meshtf.forecast.totals import direct, fold, kind, totals
 
@@ -67,16 +67,16 @@ class _Once:
     """Gives equal tensors, moves and ops one number each."""
 
     def __init__(self) -> None:
-        self.tensors: dict[Placed, int] = {}
-        self.moves: dict[Moved, dict[str, Any]] = {}
-        self.kinds: dict[Done, dict[str, Any]] = {}
-        self._numbers: dict[Moved | Done, int] = {}
+        self.tensors: dict[PlacedTensor, int] = {}
+        self.moves: dict[Collective, dict[str, Any]] = {}
+        self.kinds: dict[Computation, dict[str, Any]] = {}
+        self._numbers: dict[Collective | Computation, int] = {}
 
-    def tensor(self, tensor: Placed) -> int:
+    def tensor(self, tensor: PlacedTensor) -> int:
         """Returns the number of a tensor."""
         return self.tensors.setdefault(tensor, len(self.tensors))
 
-    def move(self, move: Moved) -> int:
+    def move(self, move: Collective) -> int:
         """Returns the number of a move."""
         if move not in self.moves:
             self._numbers[move] = len(self.moves)
@@ -86,7 +86,7 @@ class _Once:
             }
         return self._numbers[move]
 
-    def op(self, op: Done) -> int:
+    def op(self, op: Computation) -> int:
         """Returns the number of a kind of op."""
         same = kind(op)
         if same not in self.kinds:

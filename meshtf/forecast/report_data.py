@@ -24,7 +24,7 @@ FREE = ("slice", "drop")  # moves in which nobody receives anything
 
 
 @dataclasses.dataclass(frozen=True)
-class Placed:
+class PlacedTensor:
     """A tensor, and what one position holds of it."""
 
     shape: tuple[tuple[str, int], ...]  # of the whole: (("batch", 8), ("d_model", 16))
@@ -35,15 +35,15 @@ class Placed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Moved:
+class Collective:
     """One collective, made for one op."""
 
     kind: (
         str  # "all_reduce", ..., "window" (neighbour exchange), "tell" (share's gather)
     )
     axis: str  # "data"; "data+model" for a tell along two axes
-    tensor: Placed  # as it was before
-    after: Placed
+    tensor: PlacedTensor  # as it was before
+    after: PlacedTensor
     bytes: float  # received by one position, each time; 0 for a slice
     phase: Phase
     times: int = 1  # how often: the turns of the loops around it
@@ -55,7 +55,7 @@ class Moved:
 
 
 @dataclasses.dataclass(frozen=True)
-class Done:
+class Computation:
     """One op of the program."""
 
     number: int
@@ -64,8 +64,8 @@ class Done:
     file: str  # the user's line
     line: int
     phase: Phase
-    outputs: tuple[Placed, ...]
-    moves: tuple[Moved, ...]  # of its inputs, before it runs
+    outputs: tuple[PlacedTensor, ...]
+    moves: tuple[Collective, ...]  # of its inputs, before it runs
     flops: float  # each time
     repeated: int  # how many positions do the very same work; 1: none
     times: int = 1  # how often: the turns of the loops around it
@@ -77,11 +77,11 @@ class Done:
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
+class StoredTensor:
     """A variable."""
 
     name: str
-    tensor: Placed
+    tensor: PlacedTensor
     role: Literal["parameter", "optimizer state", "other"]
 
 
@@ -119,9 +119,9 @@ class Facts:
     layout: str
     variable_layout: str
     optimizer_layout: str
-    ops: tuple[Done, ...]
-    results: tuple[Moved, ...]  # what is moved to finish the results
-    variables: tuple[Held, ...]
+    ops: tuple[Computation, ...]
+    results: tuple[Collective, ...]  # what is moved to finish the results
+    variables: tuple[StoredTensor, ...]
     memory: Memory
     notes: tuple[str, ...] = ()  # what is legal but worth knowing
     error: str | None = None  # why the plan ends here
@@ -136,7 +136,7 @@ class Facts:
         return size
 
     @property
-    def moves(self) -> tuple[Moved, ...]:
+    def moves(self) -> tuple[Collective, ...]:
         """All communication of one call, in order; those that are free left out."""
         every = (*(m for op in self.ops for m in op.moves), *self.results)
         return tuple(m for m in every if m.kind not in FREE)

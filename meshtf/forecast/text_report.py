@@ -18,7 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from meshtf.forecast.report_data import PHASES, Done, Facts, Moved, Placed
+from meshtf.forecast.report_data import (
+    PHASES,
+    Collective,
+    Computation,
+    Facts,
+    PlacedTensor,
+)
 from meshtf.forecast.totals import Folded, again, direct, fold, kind, totals
 
 WIDTH = 110
@@ -101,7 +107,7 @@ def _unit(number: float, step: int, units: Sequence[str]) -> str:
     return ""
 
 
-def shape_text(tensor: Placed, axes: Iterable[str]) -> str:
+def shape_text(tensor: PlacedTensor, axes: Iterable[str]) -> str:
     """Returns a shape with what is cut where, such as "[batch:64/data
     d_ff:8] +model".
     """
@@ -335,12 +341,12 @@ class _Rows:
         for move in op.moves:
             yield from self.move(move, bar)
 
-    def _new_phase(self, op: Done, bar: str) -> Iterator[str]:
+    def _new_phase(self, op: Computation, bar: str) -> Iterator[str]:
         if op.phase != self._phase:
             yield bar + op.phase
             self._phase, self._call = op.phase, ("", "")
 
-    def _new_call(self, op: Done, bar: str) -> Iterator[str]:
+    def _new_call(self, op: Computation, bar: str) -> Iterator[str]:
         """Yields the user's line, and what is called there, where they change."""
         place = f"{self._short[op.file]}:{op.line}" if op.file else ""
         call = place, "" if direct(op) else op.function
@@ -348,7 +354,7 @@ class _Rows:
             yield f"{bar}  {' '.join(call)}"
             self._call = call
 
-    def move(self, move: Moved, bar: str) -> Iterator[str]:
+    def move(self, move: Collective, bar: str) -> Iterator[str]:
         """Yields the rows of one move."""
         text = f"{move.kind} {move.axis}  {shape_text(move.tensor, self._axes)}"
         if move.kind not in (

@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from meshtf.forecast.report_data import FREE, PHASES, Done, Facts, Moved
+from meshtf.forecast.report_data import FREE, PHASES, Collective, Computation, Facts
 
 SAVED = 4  # ops; a stretch that saves fewer reads better as it is
 # The number of an op, or (times, what is repeated).
@@ -93,7 +93,7 @@ def _sum(
     )
 
 
-def _moves(forecast: Facts) -> Iterator[tuple[tuple[str, int, str], Moved]]:
+def _moves(forecast: Facts) -> Iterator[tuple[tuple[str, int, str], Collective]]:
     """Yields all moves that are not free, each with the user's line and function."""
     for op in forecast.ops:
         yield from (
@@ -102,7 +102,7 @@ def _moves(forecast: Facts) -> Iterator[tuple[tuple[str, int, str], Moved]]:
     yield from ((("", 0, ""), m) for m in forecast.results if m.kind not in FREE)
 
 
-def gathered(move: Moved) -> list[str]:
+def gathered(move: Collective) -> list[str]:
     """Returns the dimensions that an all_gather makes whole."""
     if move.kind != "all_gather":
         return []
@@ -110,21 +110,21 @@ def gathered(move: Moved) -> list[str]:
     return [name for name in cut if name not in move.after.states]
 
 
-def kind(op: Done) -> Done:
+def kind(op: Computation) -> Computation:
     """Returns an op without its number: equal for ops that do the same on
     equal slices.
     """
     return dataclasses.replace(op, number=0)
 
 
-def direct(op: Done) -> bool:
+def direct(op: Computation) -> bool:
     """Returns whether the user called the op itself, and not a layer that is made of
     ops.
     """
     return op.function.replace("_", "").lower() == op.title.replace("_", "").lower()
 
 
-def again(op: Done) -> float:
+def again(op: Computation) -> float:
     """Returns the flops of an op that other positions do as well."""
     return op.total * (1 - 1 / op.repeated)
 

@@ -11,7 +11,14 @@ import re
 
 import pytest
 
-from meshtf.forecast import Done, Forecast, Held, Memory, Moved, Placed
+from meshtf.forecast import (
+    Collective,
+    Computation,
+    Forecast,
+    Memory,
+    PlacedTensor,
+    StoredTensor,
+)
 from meshtf.forecast.html_report import page
 from meshtf.forecast.text_report import places
 from meshtf.forecast.totals import totals
@@ -20,11 +27,11 @@ HOSTILE = (
     "</script><script>alert(1)</script><!--<img src=x onerror=alert(2)>&amp;'\"\u2028"
     " {{data}} \\u003c"
 )
-X = Placed(
+X = PlacedTensor(
     (("batch", 8), ("d_model", 16)), "float32", ("batch", "whole"), (2, 16), 128.0
 )
 PARTIAL = dataclasses.replace(X, states=("batch", "sum"))
-REDUCE = Moved("all_reduce", "model", PARTIAL, X, 128.0, "forward")
+REDUCE = Collective("all_reduce", "model", PARTIAL, X, 128.0, "forward")
 
 
 def op(number, line=1, outputs=(X,), moves=(), **more):
@@ -37,7 +44,7 @@ def op(number, line=1, outputs=(X,), moves=(), **more):
         "repeated": 1,
         "flops": 8.0,
     } | more
-    return Done(number=number, line=line, outputs=outputs, moves=moves, **fields)
+    return Computation(number=number, line=line, outputs=outputs, moves=moves, **fields)
 
 
 SMALL = Forecast(
@@ -53,7 +60,10 @@ SMALL = Forecast(
         op(7, function="Dense", phase="backward", repeated=2),
     ),
     (REDUCE,),
-    (Held("w", X, "parameter"), Held("w/m", PARTIAL, "optimizer state")),
+    (
+        StoredTensor("w", X, "parameter"),
+        StoredTensor("w/m", PARTIAL, "optimizer state"),
+    ),
     Memory(1, 2, 3, 4, 5, 6, 7),
     ("a note",),
     "LayoutError: no.",
@@ -66,7 +76,9 @@ NASTY = dataclasses.replace(
     layout=HOSTILE,
     ops=(op(0, title=HOSTILE, function=HOSTILE, file=f"/a/{HOSTILE}.py"),),
     variables=(
-        Held(HOSTILE, dataclasses.replace(X, shape=((HOSTILE, 8),)), "parameter"),
+        StoredTensor(
+            HOSTILE, dataclasses.replace(X, shape=((HOSTILE, 8),)), "parameter"
+        ),
     ),
 )
 
@@ -82,7 +94,7 @@ def large():
         for i in range(1, 201)
     ]
     moves = [
-        Moved("all_gather", "data", x, x, 1.0 * i, "forward")
+        Collective("all_gather", "data", x, x, 1.0 * i, "forward")
         for i, x in enumerate(tensors)
     ]
     ops = tuple(

@@ -10,7 +10,14 @@ import json
 import pytest
 
 from meshtf.forecast import Forecast
-from meshtf.forecast.report_data import PHASES, Done, Held, Memory, Moved, Placed
+from meshtf.forecast.report_data import (
+    PHASES,
+    Collective,
+    Computation,
+    Memory,
+    PlacedTensor,
+    StoredTensor,
+)
 from meshtf.forecast.text_report import (
     as_json,
     bytes_text,
@@ -23,18 +30,20 @@ from meshtf.forecast.totals import fold, gathered, totals
 
 AXES = (("data", 4), ("model", 2))
 LAYOUT = "batch:data; d_ff:model"
-X = Placed(
+X = PlacedTensor(
     (("batch", 8), ("d_model", 16)), "float32", ("batch", "whole"), (2, 16), 128.0
 )
 PARTIAL = dataclasses.replace(X, states=("batch", "sum"))
 WHOLE = dataclasses.replace(X, states=("whole", "whole"), local=(8, 16), bytes=512.0)
-H = Placed((("batch", 8), ("d_ff", 32)), "float32", ("batch", "d_ff"), (2, 16), 128.0)
-W = Placed(
+H = PlacedTensor(
+    (("batch", 8), ("d_ff", 32)), "float32", ("batch", "d_ff"), (2, 16), 128.0
+)
+W = PlacedTensor(
     (("d_model", 16), ("d_ff", 32)), "float32", ("whole", "d_ff"), (16, 16), 1024.0
 )
-REDUCE = Moved("all_reduce", "model", PARTIAL, X, 128.0, "forward")
-GATHER = Moved("all_gather", "data", X, WHOLE, 384.0, "backward")
-SLICE = Moved("slice", "data", WHOLE, X, 0.0, "backward")
+REDUCE = Collective("all_reduce", "model", PARTIAL, X, 128.0, "forward")
+GATHER = Collective("all_gather", "data", X, WHOLE, 384.0, "backward")
+SLICE = Collective("slice", "data", WHOLE, X, 0.0, "backward")
 
 
 def op(number, title, line, outputs, moves=(), flops=0.0, **more):
@@ -45,7 +54,7 @@ def op(number, title, line, outputs, moves=(), flops=0.0, **more):
         "phase": "forward",
         "repeated": 1,
     } | more
-    return Done(
+    return Computation(
         number, title, line=line, outputs=outputs, moves=moves, flops=flops, **fields
     )
 
@@ -76,7 +85,7 @@ SMALL = Forecast(
     LAYOUT + "; d_model:data",
     OPS,
     (REDUCE,),
-    (Held("w", W, "parameter"),),
+    (StoredTensor("w", W, "parameter"),),
     Memory(2048, 4096, 0, 128, 2048, 1536, 3 * 2**20),
     notes=("layout rule 'head:model': no dimension is called so.",),
 )
@@ -317,7 +326,7 @@ def test_shapes(states, text):
 
 
 def test_a_dimension_may_be_called_like_a_partial_result():
-    x = Placed((("sum", 8),), "float32", ("sum",), (2,), 8.0)
+    x = PlacedTensor((("sum", 8),), "float32", ("sum",), (2,), 8.0)
     assert shape_text(x, ["data"]) == "[sum:8/data]"
 
 
@@ -339,7 +348,7 @@ def test_files_of_one_name_are_told_apart():
 def test_only_a_dimension_that_becomes_whole_is_gathered():
     assert gathered(GATHER) == ["batch"] and gathered(REDUCE) == gathered(SLICE) == []
     both = dataclasses.replace(X, states=("batch", "batch"))
-    assert gathered(Moved("all_gather", "model", both, X, 1.0, "forward")) == []
+    assert gathered(Collective("all_gather", "model", both, X, 1.0, "forward")) == []
 
 
 def test_totals_agree_with_the_forecast():
