@@ -32,7 +32,7 @@ _LOAD = ("load", "")
 class Crossing:
     """A tensor that went from one device to another."""
 
-    kind: str  # of a move: "all_reduce", "tell", ...; else "load", of arguments
+    kind: str  # of a move: "all_reduce", "gather_statistics", ...; else "load", of arguments
     axis: str  # of a move: "data"; "data+model" where it goes along two; else ""
     source: str
     target: str

@@ -1,17 +1,19 @@
-"""Forecasts: what a program will do on a mesh and what it will cost, before it runs.
+"""Forecasts: what a program computes, communicates and stores on a mesh, before it runs.
 
 Contents:
 
-    forecast        what a forecast says, prints and saves
+    forecast        the class `Forecast`: prints and saves
     analysis        a planned program -> a forecast
-    report_data     the data
-    totals          sums, and equal stretches of ops
-    communication   for which op each reshard is, and in which phase
-    peak_memory     what is alive when
+    report_data     the data of a forecast
+    placed_tensors  global shape, states and local shape of a tensor
+    totals          sums over ops, and runs of equal ops
+    communication   for which op each collective is, and in which phase
+    peak_memory     the peak of live bytes
     step_phases     forward, backward, update
+    layout_notes    layout rules and mesh axes that match nothing
     text_report     as text, and as JSON
     html_report     as one HTML page
-    svg             what pictures share
+    svg             frame and styles of SVG pictures
 """
 
 from meshtf.forecast.analysis import forecast
@@ -25,4 +27,13 @@ from meshtf.forecast.report_data import (
     StoredTensor,
 )
 
-__all__ = ["Done", "Forecast", "Held", "Memory", "Moved", "Placed", "Stage", "forecast"]
+__all__ = [
+    "Collective",
+    "Computation",
+    "Forecast",
+    "Memory",
+    "PlacedTensor",
+    "Stage",
+    "StoredTensor",
+    "forecast",
+]

@@ -1,7 +1,7 @@
-"""A planned program becomes a forecast: every op, its moves, and what they cost.
+"""A planned program becomes a forecast: every op, the collectives before it, and costs.
 
-No devices and no TensorFlow: a program says what one position does, whatever their
-number, so the forecast for 2,048 positions takes as long as that for eight.
+It needs neither devices nor TensorFlow. A program states what one device does, whatever
+the size of the mesh, so the forecast for 2,048 devices takes as long as that for eight.
 
     forecast("train_step", graph.nodes, results, mesh)
 """
@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 from meshtf.errors import MeshtfError
-from meshtf.forecast.communication import Communication
+from meshtf.forecast.communication import Communication, merge_equal
 from meshtf.forecast.forecast import Forecast
 from meshtf.forecast.layout_notes import layout_notes
-from meshtf.forecast.peak_memory import Peaks, at_stages, peaks, stages
+from meshtf.forecast.peak_memory import Peaks, by_stage, num_stages, peaks
+from meshtf.forecast.placed_tensors import PlacedTensors, has_shape_of
 from meshtf.forecast.report_data import (
-    Collective,
     Computation,
     Memory,
     Phase,
@@ -28,15 +28,8 @@ from meshtf.forecast.report_data import (
     Stage,
     StoredTensor,
 )
-from meshtf.forecast.state_names import has_shape_of, state_name
 from meshtf.forecast.step_phases import phases
-from meshtf.graph import (
-    Node,
-    ReadOp,
-    Spec,
-    Store,
-    Tensor,
-)
+from meshtf.graph import Node, ReadOp, Store, Tensor
 from meshtf.mesh import Mesh, OnStage, Placement, Replicated
 from meshtf.partition import (
     BranchStep,
@@ -53,12 +46,9 @@ from meshtf.partition import (
     build,
     walk,
 )
-from meshtf.partition.cost import (
-    bytes_received,
-    local_bytes,
-    local_shape,
-    rows_received,
-)
+from meshtf.partition.cost import bytes_received, local_bytes, rows_received
+
+Role = Literal["parameter", "optimizer state", "other"]
 
 
 def forecast(
@@ -68,330 +58,340 @@ def forecast(
     mesh: Mesh,
     error: MeshtfError | None = None,
 ) -> Forecast:
-    """Returns what a recorded function will do and cost.
+    """Returns the forecast of a recorded function.
 
     Args:
       name: of the function.
-      nodes: what was recorded.
-      results: what it returns; None: it was refused on the way, and all that was
-        recorded is shown.
+      nodes: the recorded ops.
+      results: its results; None: recording raised an error, and the forecast shows all
+        ops up to it.
       mesh: where it runs.
-      error: why it was refused.
+      error: the error that recording raised.
     """
     program = build(nodes, results or [], mesh, prune=results is not None)
-    found = _Analysis(program, phases(nodes, results or []))
+    analysis = _Analysis(program, phases(nodes, results or []))
     for step in program.steps:
-        found.add(step)
-    memory = found.memory(program)
+        analysis.add(step, 1)
+    memories = analysis.memory_by_stage(program)
     return Forecast(
         name,
         tuple(mesh.axes.items()),
         repr(mesh.layout),
         repr(mesh.variable_layout),
         repr(mesh.optimizer_layout),
-        tuple(found.ops),
-        found.moves.take(None),
-        tuple(found.variables()),
-        memory,
-        (*program.notes, *found.notes, *layout_notes(nodes, mesh)),
+        tuple(analysis.ops),
+        analysis.moves.pop(None),
+        tuple(analysis.variables()),
+        max(memories, key=lambda memory: memory.peak),
+        (*program.notes, *analysis.notes, *layout_notes(nodes, mesh)),
         None if error is None else f"{type(error).__name__}: {error}",
-        tuple(found.at_stage) if stages(mesh) > 1 else (),
+        tuple(analysis.stage_costs(memories)) if num_stages(mesh) > 1 else (),
     )
 
 
 class _Analysis:
-    """Walks the steps of a program."""
+    """Visits the steps of a program and collects ops, collectives, variables and
+    gradients.
+    """
 
-    def __init__(self, program: Program, phase: dict[Node, Phase]) -> None:
-        self.mesh, self.moves = program.mesh, Communication(phase)
+    def __init__(self, program: Program, phases: dict[Node, Phase]) -> None:
+        self.mesh = program.mesh
+        self.moves = Communication(phases)
         self.ops: list[Computation] = []
-        self.stores: dict[Store, None] = {}
-        self.slots: set[Store] = set()
-        self.gradients: dict[
-            Store, list[Value]
-        ] = {}  # of each parameter, in its placements
-        self.versions: dict[
-            Value, list[Value]
-        ] = {}  # the list in `gradients` with a value
-        self._placed: dict[tuple[Spec, Placement], PlacedTensor] = {}
-        self._times = 1  # turns of the loops around a step
-        self._calls = collections.Counter(
-            s.body for s in program.steps if isinstance(s, CallStep)
-        )
-        self._called: dict[Program, int] = {}  # where its calls stand among the ops
-        self._added: set[Value] = set()  # sums so far of parameters' cotangents
-        self._flops = [0.0] * stages(self.mesh)
-        self.at_stage: list[Stage] = []
         self.notes: list[str] = []
+        self._tensors = PlacedTensors(program.mesh)
+        self._flops_of_stages = [0.0] * num_stages(program.mesh)
+        self._stores: dict[Store, None] = {}  # read or written, in order
+        self._slots: set[Store] = set()  # those that are optimizer state
+        # The cotangent of each parameter, once for each of its placements; and for each
+        # of these values, the list that it is in.
+        self._gradients: dict[Store, list[Value]] = {}
+        self._placements: dict[Value, list[Value]] = {}
+        self._accumulators: set[Value] = set()  # sums of parameters' cotangents so far
+        self._call_counts = collections.Counter(
+            step.body for step in program.steps if isinstance(step, CallStep)
+        )
+        self._call_indices: dict[Program, int] = {}  # the op with the costs of all calls
 
-    def add(self, step: object) -> None:
-        """Takes account of one step."""
+    def add(self, step: object, times: int) -> None:
+        """Adds the costs of one step, which runs `times` times in a call."""
         if isinstance(step, ReadStep):
-            self.stores[step.store] = None
+            self._stores[step.store] = None
         elif isinstance(step, MoveStep):
-            self._move(step)
+            self._add_move(step, times)
         elif isinstance(step, WindowStep):
-            self._window(step)
+            self._add_window(step, times)
         elif isinstance(step, GatherStatisticsStep):
-            self._tell(step)
+            self._add_statistics(step, times)
         elif isinstance(step, WriteStep):
-            self._put(step)
+            self._add_write(step, times)
         elif isinstance(step, Compute) and not step.makes_statistics:
-            self._compute(step)
+            self._add_compute(step, times)
         elif isinstance(step, LoopStep):
-            self._loop(step)
+            self._add_loop(step, times)
         elif isinstance(step, CallStep):
-            self._call(step)
+            self._add_call(step, times)
         elif isinstance(step, BranchStep):
-            costs = [
-                sum(
-                    s.node.op.flops(*(x.spec for x in s.node.inputs))
-                    for s, _ in walk(body)
-                    if isinstance(s, Compute)
-                )
-                for body in step.bodies
-            ]
-            self._nested(step, [step.bodies[costs.index(max(costs))]], 1)
-
-    def _loop(self, step: LoopStep) -> None:
-        if step.op.turns is None:
-            source = step.node.source
-            self.notes.append(
-                f"how often the loop of {source} turns is not known: one turn is "
-                "counted."
-            )
-        bodies = [body for body in (step.test, step.body) if body is not None]
-        self._nested(step, bodies, step.op.turns or 1)
-        self._find_gradients(step)
-
-    def _call(self, step: CallStep) -> None:
-        """Takes account of all calls of a body at the first of them, but for what they
-        are sent.
-        """
-        if step.body not in self._called:
-            times = self._calls[step.body]
-            self._nested(step, [step.body], times)
-            self._called[step.body] = len(self.ops) - 1
-            self.ops[-1] = dataclasses.replace(self.ops[-1], times=self._times * times)
-        else:
-            first = self._called[step.body]
-            often: collections.Counter[Collective] = collections.Counter()
-            for move in (*self.ops[first].moves, *self.moves.take(step.node)):
-                often[dataclasses.replace(move, times=1)] += move.times
-            self.ops[first] = dataclasses.replace(
-                self.ops[first],
-                moves=tuple(
-                    dataclasses.replace(move, times=n) for move, n in often.items()
-                ),
-            )
-        before = dict(zip(step.op.body.arguments, step.passed))
-        for value, inside, made in zip(
-            step.outs, step.body.results, step.op.body.results
-        ):
-            for store in _parameters(made.node):
-                self.gradients[store] = self.versions[value] = [value]
-                self._added |= {
-                    value,
-                    inside,
-                    *(before[x] for x in made.node.inputs if x in before),
-                }
-
-    def _nested(
-        self,
-        step: LoopStep | BranchStep | CallStep,
-        bodies: Sequence[Program],
-        times: int,
-    ) -> None:
-        """Takes account of the steps of bodies, each of which runs `times` times."""
-        around, self._times = self._times, self._times * times
-        with self.moves.inside(step.node):
-            for inside in (inside for body in bodies for inside in body.steps):
-                self.add(inside)
-        self._times = around
-        self.moves.handed_out(bodies[-1].results, step.outs)
-        self._done(step.node, tuple(map(self._value, step.outs)), 0.0, 1)
+            largest = max(step.bodies, key=_global_flops)
+            self._add_bodies(step, [largest], times, 1)
 
     def variables(self) -> list[StoredTensor]:
         """Returns the variables that the program reads or writes."""
         return [
-            StoredTensor(s.name, self._at(s.spec, s.placement), self._role(s))
-            for s in self.stores
-            if s.kind in ("parameter", "state")
+            StoredTensor(
+                store.name,
+                self._tensors.of(store.spec, store.placement),
+                self._role(store),
+            )
+            for store in self._stores
+            if store.kind in ("parameter", "state")
         ]
 
-    def _role(self, store: Store) -> Literal["parameter", "optimizer state", "other"]:
-        if store.kind == "parameter":
-            return "parameter"
-        return "optimizer state" if store in self.slots else "other"
-
-    def memory(self, program: Program) -> Memory:
-        """Returns the bytes that one position holds, at the stage where it is most."""
+    def memory_by_stage(self, program: Program) -> list[Memory]:
+        """Returns the bytes on one device at each stage; one entry without a pipeline."""
         gradients = {
-            min(versions, key=lambda v: self._value(v).bytes)
-            for versions in self.gradients.values()
+            min(values, key=lambda value: self._tensors.of_value(value).bytes)
+            for values in self._gradients.values()
         }
-        stores = at_stages(self.stores, self.mesh)
-        made = at_stages(gradients, self.mesh)
-        most = peaks(program, gradients | self._added)
-        every = [self._memory(*here) for here in zip(stores, made, most, strict=True)]
-        self.at_stage = [
-            Stage(flops, m.parameters, m.activations, m.peak)
-            for flops, m in zip(self._flops, every)
+        return [
+            self._memory(*stage)
+            for stage in zip(
+                by_stage(self._stores, self.mesh),
+                by_stage(gradients, self.mesh),
+                peaks(program, gradients | self._accumulators),
+                strict=True,
+            )
         ]
-        return max(every, key=lambda m: m.peak)
+
+    def stage_costs(self, memories: Sequence[Memory]) -> list[Stage]:
+        """Returns FLOPs and bytes of one device at each stage."""
+        return [
+            Stage(flops, memory.parameters, memory.activations, memory.peak)
+            for flops, memory in zip(self._flops_of_stages, memories)
+        ]
 
     def _memory(
-        self, stores: Iterable[Store], gradients: Iterable[Value], most: Peaks
+        self, stores: Iterable[Store], gradients: Iterable[Value], peak: Peaks
     ) -> Memory:
-        """Returns the bytes that one position holds, at the stage where all
-        this lies.
+        """Returns the bytes on one device of a stage with these variables, arguments and
+        gradients.
         """
-        held = dict.fromkeys(("parameter", "optimizer state", "other", "argument"), 0.0)
+        sizes = dict.fromkeys(
+            ("parameter", "optimizer state", "other", "argument"), 0.0
+        )
         for store in stores:
             role = "argument" if store.kind == "argument" else self._role(store)
-            held[role] += self._at(store.spec, store.placement).bytes
+            sizes[role] += self._tensors.of(store.spec, store.placement).bytes
         return Memory(
-            held["parameter"],
-            held["optimizer state"],
-            held["other"],
-            held["argument"],
-            sum(self._value(v).bytes for v in gradients),
-            most.activations,
-            sum(held.values()) + most.everything,
+            sizes["parameter"],
+            sizes["optimizer state"],
+            sizes["other"],
+            sizes["argument"],
+            sum(self._tensors.of_value(value).bytes for value in gradients),
+            peak.activations,
+            sum(sizes.values()) + peak.everything,
         )
 
-    def _at(self, spec: Spec, placement: Placement) -> PlacedTensor:
-        key = spec, placement
-        if key not in self._placed:
-            local = local_shape(spec.shape, placement, self.mesh)
-            self._placed[key] = PlacedTensor(
-                tuple((d.name, d.size) for d in spec.shape),
-                spec.dtype,
-                tuple(map(state_name, placement)),
-                local.sizes,
-                local_bytes(spec, placement, self.mesh),
+    def _role(self, store: Store) -> Role:
+        if store.kind == "parameter":
+            return "parameter"
+        return "optimizer state" if store in self._slots else "other"
+
+    def _add_loop(self, step: LoopStep, times: int) -> None:
+        if step.op.turns is None:
+            self.notes.append(
+                f"the number of iterations of the loop of {step.node.source} is not known: "
+                "one iteration is counted."
             )
-        return self._placed[key]
-
-    def _value(self, value: Value) -> PlacedTensor:
-        assert value.spec is not None
-        return self._at(value.spec, value.placement)
-
-    def _share(self, placement: Placement) -> float:
-        """Returns in how much of all stages something lies."""
-        return (
-            1.0
-            if not any(isinstance(s, OnStage) for s in placement)
-            else 1 / stages(self.mesh)
-        )
-
-    def _move(self, step: MoveStep) -> None:
-        before, after = self._value(step.src), self._value(step.out)
-        received = bytes_received(
-            step.move.kind, before.bytes, self.mesh.axes[step.move.axis]
-        )
-        if step.move.axis != self.mesh.stages:
-            received *= self._share(step.src.placement)
-        self.moves.move(step, before, after, received, self._times)
-        if step.src in self.versions:
-            self.versions[step.out] = self.versions[step.src]
-            self.versions[step.out].append(step.out)
-
-    def _window(self, step: WindowStep) -> None:
-        before, parts = self._value(step.src), self.mesh.axes[step.axis]
-        rows = dict(zip((n for n, _ in before.shape), before.local))[step.dim]
-        share = rows_received(step.window, step.factor_size, rows, parts) / rows
-        received = before.bytes * share * self._share(step.src.placement)
-        self.moves.add(
-            step.node,
-            step.node,
-            ("window", step.axis, before, before, received),
-            self._times,
-        )
-
-    def _tell(self, step: GatherStatisticsStep) -> None:
-        told = step.specs(self.mesh)
-        others = (step.slices(self.mesh) - 1) * (
-            1.0 if step.plan.stage is None else 1 / stages(self.mesh)
-        )
-        size = sum(local_bytes(t, self.mesh.whole, self.mesh) for t in told)
-        largest = self._at(max(told, key=lambda t: t.shape.size), self.mesh.whole)
-        self.moves.add(
-            step.node,
-            step.node,
-            ("tell", "+".join(step.axes), largest, largest, size * others),
-            self._times,
-        )
-
-    def _put(self, step: WriteStep) -> None:
-        if not step.variables:
-            self._done(step.node, tuple(map(self._value, step.values)), 0.0, 1)
-            return
-        self.stores.update(dict.fromkeys(step.variables))
-        first, *beside = step.variables
-        self.slots.update(beside)
-        if first.kind == "state" and self.moves.phase_of(step.node) != "forward":
-            self.slots.add(first)
-        self._done(step.node, (self._at(first.spec, first.placement),), 0.0, 1)
-
-    def _compute(self, step: Compute) -> None:
-        self.moves.made(step)
+        bodies = [body for body in (step.test, step.body) if body is not None]
+        self._add_bodies(step, bodies, times, step.op.turns or 1)
         self._find_gradients(step)
-        cut = {axis for axis, _ in step.plan.cut}
-        stage = step.plan.stage
-        same = [
-            axis
-            for i, axis in enumerate(self.mesh.axes)
-            if axis not in cut
-            and all(v.placement[i] == Replicated for v in step.ins)
-            and (stage is None or axis != self.mesh.stages)
-        ]
-        parts = math.prod(self.mesh.axes[a] for a in cut)
-        flops = step.node.op.flops(*(x.spec for x in step.node.inputs)) / parts
-        for k in range(len(self._flops)) if stage is None else [stage]:
-            self._flops[k] += flops * self._times
-        if stage is not None:
-            flops /= len(self._flops)
-        self._done(
-            step.node,
-            tuple(map(self._value, step.outs)),
-            flops,
-            math.prod(self.mesh.axes[a] for a in same),
+
+    def _add_call(self, step: CallStep, times: int) -> None:
+        """Adds all calls of a body as one op, at its first call; later calls add only the
+        collectives of their inputs.
+        """
+        if step.body not in self._call_indices:
+            count = self._call_counts[step.body]
+            self._add_bodies(step, [step.body], times, count)
+            self._call_indices[step.body] = len(self.ops) - 1
+            self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
+        else:
+            index = self._call_indices[step.body]
+            moves = (*self.ops[index].moves, *self.moves.pop(step.node))
+            self.ops[index] = dataclasses.replace(
+                self.ops[index], moves=merge_equal(moves)
+            )
+        self._find_gradients_of_call(step)
+
+    def _add_bodies(
+        self,
+        step: LoopStep | BranchStep | CallStep,
+        bodies: Sequence[Program],
+        times: int,
+        iterations: int,
+    ) -> None:
+        """Adds the steps of bodies, each of which runs `times * iterations` times."""
+        with self.moves.body_of(step.node):
+            for body in bodies:
+                for inner_step in body.steps:
+                    self.add(inner_step, times * iterations)
+        self.moves.pass_origins(bodies[-1].results, step.outs)
+        self._add_op(step.node, self._outputs(step.outs), times)
+
+    def _add_move(self, step: MoveStep, times: int) -> None:
+        before = self._tensors.of_value(step.src)
+        axis_size = self.mesh.axes[step.move.axis]
+        received = bytes_received(step.move.kind, before.bytes, axis_size)
+        if step.move.axis != self.mesh.stages:
+            received *= self._fraction_of_stages(step.src.placement)
+        after = self._tensors.of_value(step.out)
+        self.moves.add_move(step, before, after, received, times)
+        if step.src in self._placements:
+            values = self._placements[step.src]
+            values.append(step.out)
+            self._placements[step.out] = values
+
+    def _add_window(self, step: WindowStep, times: int) -> None:
+        before = self._tensors.of_value(step.src)
+        names = [name for name, _ in before.shape]
+        local_size = before.local[names.index(step.dim)]
+        received = rows_received(
+            step.window, step.factor_size, local_size, self.mesh.axes[step.axis]
         )
+        size = before.bytes * (received / local_size)
+        size *= self._fraction_of_stages(step.src.placement)
+        move = "window", step.axis, before, before, size
+        self.moves.add(step.node, step.node, move, times)
 
-    def _find_gradients(self, step: Compute | LoopStep) -> None:
-        """Keeps the cotangents of parameters that a step makes."""
-        left = list(step.outs)  # a loop makes several, some of one shape
-        for store in dict.fromkeys(_parameters(step.node)):
-            for v in [v for v in left if has_shape_of(v.spec, store.spec)][:1]:
-                self.gradients[store] = self.versions[v] = [
-                    v
-                ]  # the last step's is the sum of all
-                left.remove(v)
+    def _add_statistics(self, step: GatherStatisticsStep, times: int) -> None:
+        specs = step.specs(self.mesh)
+        local_size = sum(
+            local_bytes(spec, self.mesh.whole, self.mesh) for spec in specs
+        )
+        received_shards = (step.slices(self.mesh) - 1) * (
+            1.0 if step.plan.stage is None else 1 / num_stages(self.mesh)
+        )
+        largest_spec = max(specs, key=lambda spec: spec.shape.size)
+        largest = self._tensors.of(largest_spec, self.mesh.whole)
+        size = local_size * received_shards
+        move = "gather_statistics", "+".join(step.axes), largest, largest, size
+        self.moves.add(step.node, step.node, move, times)
 
-    def _done(
-        self, node: Node, outputs: tuple[PlacedTensor, ...], flops: float, repeated: int
+    def _add_write(self, step: WriteStep, times: int) -> None:
+        if not step.variables:
+            self._add_op(step.node, self._outputs(step.values), times)
+            return
+        self._stores.update(dict.fromkeys(step.variables))
+        variable, *slots = step.variables
+        self._slots.update(slots)
+        in_training = self.moves.phase_of(step.node) != "forward"
+        if variable.kind == "state" and in_training:
+            self._slots.add(variable)
+        output = self._tensors.of(variable.spec, variable.placement)
+        self._add_op(step.node, (output,), times)
+
+    def _add_compute(self, step: Compute, times: int) -> None:
+        self.moves.record_origins(step)
+        self._find_gradients(step)
+        axes = self.mesh.axes
+        num_shards = math.prod(axes[axis] for axis, _ in step.plan.cut)
+        flops = _global_node_flops(step.node) / num_shards
+        stage = step.plan.stage
+        all_stages = range(len(self._flops_of_stages))
+        for k in all_stages if stage is None else [stage]:
+            self._flops_of_stages[k] += flops * times
+        if stage is not None:
+            flops /= len(self._flops_of_stages)
+        repeated = math.prod(axes[axis] for axis in _redundant_axes(step, self.mesh))
+        self._add_op(step.node, self._outputs(step.outs), times, flops, repeated)
+
+    def _add_op(
+        self,
+        node: Node,
+        outputs: tuple[PlacedTensor, ...],
+        times: int,
+        flops: float = 0.0,
+        repeated: int = 1,
     ) -> None:
         source = node.source
-        self.ops.append(
-            Computation(
-                len(self.ops),
-                node.op.display_name,
-                source.function,
-                source.file,
-                source.line,
-                self.moves.phase_of(node),
-                outputs,
-                self.moves.take(node),
-                flops,
-                repeated,
-                self._times,
-            )
+        op = Computation(
+            len(self.ops),
+            node.op.display_name,
+            source.function,
+            source.file,
+            source.line,
+            self.moves.phase_of(node),
+            outputs,
+            self.moves.pop(node),
+            flops,
+            repeated,
+            times,
         )
+        self.ops.append(op)
+
+    def _find_gradients(self, step: Compute | LoopStep) -> None:
+        """Records the outputs that are cotangents of parameters.
+
+        If several steps compute a parameter's cotangent, the last one has the sum of all.
+        """
+        remaining = list(step.outs)  # a loop has several, and some have the same shape
+        for store in dict.fromkeys(_parameters(step.node)):
+            matches = [v for v in remaining if has_shape_of(v.spec, store.spec)]
+            if matches:
+                self._set_gradient(store, matches[0])
+                remaining.remove(matches[0])
+
+    def _find_gradients_of_call(self, step: CallStep) -> None:
+        """Records the results that are cotangents of parameters, and the sums that a body
+        adds to.
+        """
+        passed = dict(zip(step.op.body.arguments, step.passed))
+        results = zip(step.outs, step.body.results, step.op.body.results)
+        for out, inner_value, tensor in results:
+            for store in _parameters(tensor.node):
+                self._set_gradient(store, out)
+                addends = [passed[x] for x in tensor.node.inputs if x in passed]
+                self._accumulators |= {out, inner_value, *addends}
+
+    def _set_gradient(self, store: Store, value: Value) -> None:
+        self._gradients[store] = self._placements[value] = [value]
+
+    def _outputs(self, values: Iterable[Value]) -> tuple[PlacedTensor, ...]:
+        return tuple(map(self._tensors.of_value, values))
+
+    def _fraction_of_stages(self, placement: Placement) -> float:
+        """Returns the fraction of all stages that hold a tensor."""
+        if any(isinstance(state, OnStage) for state in placement):
+            return 1 / num_stages(self.mesh)
+        return 1.0
+
+
+def _redundant_axes(step: Compute, mesh: Mesh) -> list[str]:
+    """Returns the mesh axes along which all devices compute the same."""
+    sharded_axes = {axis for axis, _ in step.plan.cut}
+    axes = []
+    for i, axis in enumerate(mesh.axes):
+        on_one_stage = step.plan.stage is not None and axis == mesh.stages
+        replicated = all(value.placement[i] == Replicated for value in step.ins)
+        if replicated and axis not in sharded_axes and not on_one_stage:
+            axes.append(axis)
+    return axes
+
+
+def _global_flops(body: Program) -> float:
+    """Returns the FLOPs of a body on all devices, loops counted once."""
+    computes = (step for step, _ in walk(body) if isinstance(step, Compute))
+    return sum(_global_node_flops(step.node) for step in computes)
+
+
+def _global_node_flops(node: Node) -> float:
+    return node.op.flops(*(x.spec for x in node.inputs))
 
 
 def _parameters(node: Node) -> Iterator[Store]:
-    """Yields the parameters whose cotangents a node may make."""
-    for op in (x.node.op for x in node.primals):
+    """Yields the parameters whose cotangents a node may compute."""
+    for tensor in node.primals:
+        op = tensor.node.op
         if isinstance(op, ReadOp) and op.store.kind == "parameter":
             yield op.store

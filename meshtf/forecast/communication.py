@@ -1,14 +1,16 @@
-"""The communication of a program: for which op each move is, and to which phase it
-belongs.
+"""The communication of a program: for which op each collective is, and in which phase.
 
-A move that reduces a partial sum belongs to the phase of the op that made the sum, even
-where ops that leave it partial, or the end of a loop, lie between. Any other move
-belongs to the op that needs it. What runs inside of a backward loop is backward.
+A collective that reduces a partial sum belongs to the phase of the op that computed the
+sum, even if ops that keep it partial, or the end of a loop, lie between them. Any other
+collective belongs to the phase of the op that needs it. Everything in the body of a
+backward loop is backward.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from meshtf.forecast.report_data import Collective, Phase, PlacedTensor
@@ -18,63 +20,59 @@ from meshtf.partition import Compute, MoveStep, Value
 
 
 class Communication:
-    """Collects moves while the steps of a program are walked.
+    """Collects collectives while the steps of a program are visited in order.
 
     Args:
-      phase: of each node.
+      phases: of each node.
     """
 
-    def __init__(self, phase: Mapping[Node, Phase]) -> None:
-        self._phase = phase
-        self._around: Phase = "forward"  # of the loop around a step
-        self._maker: dict[Value, Node] = {}
-        self._moves: dict[Node | None, list[Collective]] = {}  # not yet taken by an op
+    def __init__(self, phases: Mapping[Node, Phase]) -> None:
+        self._phases = phases
+        self._enclosing_phase: Phase = "forward"  # of the innermost enclosing loop
+        self._origins: dict[Value, Node] = {}  # the op that computed a partial sum
+        self._pending: dict[Node | None, list[Collective]] = {}
 
     @contextlib.contextmanager
-    def inside(self, node: Node) -> Iterator[None]:
-        """Within this context steps are those of the bodies of a node."""
-        around, self._around = self._around, self.phase_of(node)
+    def body_of(self, node: Node) -> Iterator[None]:
+        """Within this context, steps are those of the body of a loop, branch or call."""
+        outer_phase = self._enclosing_phase
+        self._enclosing_phase = self.phase_of(node)
         yield
-        self._around = around
+        self._enclosing_phase = outer_phase
 
     def phase_of(self, node: Node | None) -> Phase:
-        """Returns the phase of what is done for a node."""
-        if self._around != "forward" or node is None:
-            return self._around
-        return self._phase.get(node, "forward")
+        """Returns the phase of steps of a node; None: of the results."""
+        if self._enclosing_phase != "forward" or node is None:
+            return self._enclosing_phase
+        return self._phases.get(node, "forward")
 
-    def made(self, step: Compute) -> None:
-        """Takes note of what made the outputs of an op: partial sums that stay so are
-        its input's.
+    def record_origins(self, step: Compute) -> None:
+        """Records which op the outputs of a step originate from.
 
-        But a cotangent that is made of a partial sum of the forward pass is the
-        backward pass's.
+        A partial sum that stays partial keeps the origin of the input, unless the step
+        is backward and the input is of the forward pass.
         """
         backward = self.phase_of(step.node) == "backward"
         for out in step.outs:
-            makers = [
-                self._maker[v]
-                for v in step.ins
-                if v in self._maker and _stays_partial(v, out)
-            ]
-            taken_over = [
-                n
-                for n in makers
-                if not (backward and self._phase.get(n, "forward") == "forward")
-            ]
-            self._maker[out] = taken_over[0] if taken_over else step.node
+            self._origins[out] = step.node
+            for value in step.ins:
+                origin = self._origins.get(value)
+                if origin is None or not _stays_partial(value, out):
+                    continue
+                if backward and self._phases.get(origin, "forward") == "forward":
+                    continue
+                self._origins[out] = origin
+                break
 
-    def handed_out(self, results: Iterable[Value], outs: Iterable[Value]) -> None:
-        """Takes note of which results of a body the outputs of its loop, branch or call
-        are.
+    def pass_origins(self, results: Iterable[Value], outs: Iterable[Value]) -> None:
+        """Gives the outputs of a loop, branch or call the origins of its body's
+        results.
         """
-        self._maker.update(
-            (out, self._maker[result])
-            for result, out in zip(results, outs)
-            if result in self._maker
-        )
+        for result, out in zip(results, outs):
+            if result in self._origins:
+                self._origins[out] = self._origins[result]
 
-    def move(
+    def add_move(
         self,
         step: MoveStep,
         before: PlacedTensor,
@@ -82,16 +80,24 @@ class Communication:
         received: float,
         times: int,
     ) -> None:
-        """Adds a collective."""
-        maker = self._maker.get(step.src)
+        """Adds the collective of one step.
+
+        Args:
+          step: the step.
+          before: the tensor before it.
+          after: the tensor after it.
+          received: bytes received per device, each time.
+          times: how often it runs in one call.
+        """
+        origin = self._origins.get(step.src)
         self.add(
             step.node,
-            maker if isinstance(step.move.before, Partial) else step.node,
+            origin if isinstance(step.move.before, Partial) else step.node,
             (step.move.kind, step.move.axis, before, after, received),
             times,
         )
-        if maker is not None:
-            self._maker[step.out] = maker
+        if origin is not None:
+            self._origins[step.out] = origin
 
     def add(
         self,
@@ -100,22 +106,35 @@ class Communication:
         move: tuple[str, str, PlacedTensor, PlacedTensor, float],
         times: int,
     ) -> None:
-        """Adds a move for the node that it is made for; its phase is that
-        of `origin`.
-        """
-        self._moves.setdefault(node, []).append(
-            Collective(*move, phase=self.phase_of(origin), times=times)
-        )
+        """Adds a collective.
 
-    def take(self, node: Node | None) -> tuple[Collective, ...]:
-        """Returns the moves that were made for a node, once; None: for the results of
-        the program.
+        Args:
+          node: the op that needs it; None: the results of the program.
+          origin: the op whose phase it has.
+          move: the fields of `Collective` up to `bytes`.
+          times: how often it runs in one call.
         """
-        return tuple(self._moves.pop(node, ()))
+        collective = Collective(*move, phase=self.phase_of(origin), times=times)
+        self._pending.setdefault(node, []).append(collective)
+
+    def pop(self, node: Node | None) -> tuple[Collective, ...]:
+        """Removes and returns the collectives that were added for a node; None: for the
+        results of the program.
+        """
+        return tuple(self._pending.pop(node, ()))
+
+
+def merge_equal(moves: Iterable[Collective]) -> tuple[Collective, ...]:
+    """Returns different collectives once each, with the sum of their `times`."""
+    counts: collections.Counter[Collective] = collections.Counter()
+    for move in moves:
+        counts[dataclasses.replace(move, times=1)] += move.times
+    return tuple(dataclasses.replace(move, times=n) for move, n in counts.items())
 
 
 def _stays_partial(before: Value, after: Value) -> bool:
+    """Returns whether both are partial in the same way along some mesh axis."""
     return any(
-        isinstance(b, Partial) and b == a
-        for b, a in zip(before.placement, after.placement)
+        isinstance(state, Partial) and state == state_after
+        for state, state_after in zip(before.placement, after.placement)
     )

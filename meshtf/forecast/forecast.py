@@ -1,4 +1,4 @@
-"""A forecast: what is known of a program before it runs, to print and to save.
+"""A forecast: what a program will compute, communicate and store; printed and saved.
 
 Example:
 
@@ -20,28 +20,26 @@ from meshtf.names.arguments import as_path
 
 
 class Forecast(Facts):
-    """What a program will do on a mesh, and what it will cost; see `Facts` for what it
-    holds.
+    """What a program computes, communicates and stores on a mesh; `Facts` has the
+    fields.
     """
 
     def __str__(self) -> str:
         return table(self)
 
     def save_json(self, path: str | Path) -> None:
-        """Writes all of it, and its totals, as JSON."""
+        """Writes all fields, and totals, as JSON."""
         _write(path, as_json(self))
 
     def save_html(self, path: str | Path) -> None:
-        """Writes it as one HTML page that needs nothing else."""
+        """Writes a self-contained HTML page."""
         _write(path, page(self))
 
 
 def _write(path: str | Path, text: str) -> None:
-    """Writes a file under another name, and then renames it: it is there as a whole or
-    not at all.
-    """
+    """Writes a file atomically: under a temporary name, which is then renamed."""
     path = as_path("path", path)
-    unfinished = Path(f"{path}.tmp-{os.getpid()}")
-    unfinished.parent.mkdir(parents=True, exist_ok=True)
-    unfinished.write_text(text, encoding="utf-8")
-    os.replace(unfinished, path)
+    temporary = Path(f"{path}.tmp-{os.getpid()}")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

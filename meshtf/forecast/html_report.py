@@ -1,19 +1,20 @@
-"""A forecast as one HTML page that needs nothing else: no network, no files beside it.
+"""A forecast as one self-contained HTML page: it loads no other file.
 
-The page is the template `page.html` with a title and the data, as JSON, filled in; its
-script draws the rest. Whatever comes from a user's program is data, and is written as
-text, never as HTML. A tensor, an op or a move that comes again is held once, so that
-the page grows with what differs:
+The page is the template `page.html`, filled in with a title and the data as JSON; its
+script draws the rest. Strings of a user's program are data, and are written as text, never
+as HTML. Equal tensors, ops and collectives are stored once, so that the size of the page
+grows with what differs:
 
-    tensors   each `PlacedTensor` that occurs
-    moves     each `Collective`, with the numbers of its tensors
-    kinds     each `Computation` but for its number, with the numbers of its tensors and moves, and
-              whether its function is the op itself ("direct") or a layer made of ops
-    ops       (number, kind) of each op
-    folded    the places in `ops`, with equal stretches as (times, what is repeated)
+    tensors   each different `PlacedTensor`
+    moves     each different `Collective`, with the indices of its tensors
+    kinds     each different `Computation` without its index, with the indices of its
+              tensors and moves; "direct": whether its function is the op itself, not a
+              layer that consists of ops
+    ops       (index, index of its kind) of each op
+    folded    indices into `ops`, with equal runs as (times, the ops that are repeated)
 
-and variables and results name tensors and moves by number. The other keys are those of
-`table.as_json`; `places` are short names of the user's files.
+Variables and results refer to tensors and moves by index. The other keys are those of
+`text_report.as_json`; `paths` are short names of the user's files.
 """
 
 from __future__ import annotations
@@ -25,78 +26,81 @@ import re
 from typing import Any
 
 from meshtf.forecast.report_data import Collective, Computation, Facts, PlacedTensor
-from meshtf.forecast.text_report import places
-from meshtf.forecast.totals import direct, fold, kind, totals
+from meshtf.forecast.text_report import short_paths
+from meshtf.forecast.totals import fold, is_direct_call, totals, without_index
 
 
 def page(forecast: Facts) -> str:
     """Returns a forecast as a self-contained HTML document."""
-    template = (
-        importlib.resources.files(__package__).joinpath("page.html").read_text("utf-8")
-    )
+    template_file = importlib.resources.files(__package__).joinpath("page.html")
     data = json.dumps(packed(forecast), allow_nan=False, separators=(",", ":"))
-    for sign in "<>&":  # so that no string of the data can end the script
+    for sign in "<>&":  # escaped, so that no string of the data can end the script
         data = data.replace(sign, f"\\u{ord(sign):04x}")
-    filled = {"title": html.escape(forecast.name), "data": data}
-    return re.sub(r"\{\{(title|data)\}\}", lambda match: filled[match[1]], template)
+    values = {"title": html.escape(forecast.name), "data": data}
+    return re.sub(
+        r"\{\{(title|data)\}\}",
+        lambda match: values[match[1]],
+        template_file.read_text("utf-8"),
+    )
 
 
 def packed(forecast: Facts) -> dict[str, Any]:
-    """Returns the data of the page; see the top of this file."""
-    once = _Once()
-    ops = [(op.number, once.op(op)) for op in forecast.ops]
+    """Returns the data of the page, as the docstring of this module describes them."""
+    distinct = _Distinct()
+    ops = [(op.index, distinct.op_index(op)) for op in forecast.ops]
+    variables = [
+        vars(variable) | {"tensor": distinct.tensor_index(variable.tensor)}
+        for variable in forecast.variables
+    ]
     fields = vars(forecast) | {
         "ops": ops,
-        "folded": fold([number for _, number in ops]),
-        "results": [once.move(m) for m in forecast.results],
-        "variables": [
-            vars(v) | {"tensor": once.tensor(v.tensor)} for v in forecast.variables
-        ],
+        "folded": fold([kind_index for _, kind_index in ops]),
+        "results": [distinct.move_index(move) for move in forecast.results],
+        "variables": variables,
         "memory": vars(forecast.memory),
         "totals": totals(forecast),
-        "places": places(forecast),
+        "paths": short_paths(forecast),
     }
     return fields | {
-        "tensors": [*map(vars, once.tensors)],
-        "moves": [*once.moves.values()],
-        "kinds": [*once.kinds.values()],
+        "tensors": [vars(tensor) for tensor in distinct.tensors],
+        "moves": list(distinct.moves.values()),
+        "kinds": list(distinct.kinds.values()),
     }
 
 
-class _Once:
-    """Gives equal tensors, moves and ops one number each."""
+class _Distinct:
+    """Stores equal tensors, collectives and ops once, and gives each an index."""
 
     def __init__(self) -> None:
         self.tensors: dict[PlacedTensor, int] = {}
         self.moves: dict[Collective, dict[str, Any]] = {}
         self.kinds: dict[Computation, dict[str, Any]] = {}
-        self._numbers: dict[Collective | Computation, int] = {}
+        self._indices: dict[Collective | Computation, int] = {}
 
-    def tensor(self, tensor: PlacedTensor) -> int:
-        """Returns the number of a tensor."""
+    def tensor_index(self, tensor: PlacedTensor) -> int:
+        """Returns the index of a tensor in `tensors`."""
         return self.tensors.setdefault(tensor, len(self.tensors))
 
-    def move(self, move: Collective) -> int:
-        """Returns the number of a move."""
+    def move_index(self, move: Collective) -> int:
+        """Returns the index of a collective in `moves`."""
         if move not in self.moves:
-            self._numbers[move] = len(self.moves)
+            self._indices[move] = len(self.moves)
             self.moves[move] = vars(move) | {
-                "tensor": self.tensor(move.tensor),
-                "after": self.tensor(move.after),
+                "tensor": self.tensor_index(move.tensor),
+                "after": self.tensor_index(move.after),
             }
-        return self._numbers[move]
+        return self._indices[move]
 
-    def op(self, op: Computation) -> int:
-        """Returns the number of a kind of op."""
-        same = kind(op)
-        if same not in self.kinds:
-            self._numbers[same] = len(self.kinds)
-            fields = {
-                name: value for name, value in vars(op).items() if name != "number"
+    def op_index(self, op: Computation) -> int:
+        """Returns the index of an op in `kinds`."""
+        kind = without_index(op)
+        if kind not in self.kinds:
+            self._indices[kind] = len(self.kinds)
+            fields = {**vars(op)}
+            del fields["index"]
+            self.kinds[kind] = fields | {
+                "direct": is_direct_call(op),
+                "outputs": [*map(self.tensor_index, op.outputs)],
+                "moves": [*map(self.move_index, op.moves)],
             }
-            self.kinds[same] = fields | {
-                "direct": direct(op),
-                "outputs": [*map(self.tensor, op.outputs)],
-                "moves": [*map(self.move, op.moves)],
-            }
-        return self._numbers[same]
+        return self._indices[kind]

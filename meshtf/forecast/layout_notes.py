@@ -1,6 +1,6 @@
-"""What a forecast says of a layout that does not fit its program.
+"""Notes of a forecast about a layout that does not match its program.
 
-It is about this program alone, whatever ran on the mesh before.
+They depend on this program only, not on others that ran on the mesh before.
 
     layout_notes(graph.nodes, mesh)
 """
@@ -16,21 +16,27 @@ from meshtf.mesh.layout_use import idle_axis
 
 
 def layout_notes(nodes: Sequence[Node], mesh: Mesh) -> list[str]:
-    """Returns what does not fit between a program and the layout."""
+    """Returns notes about layout rules that match no dimension, and mesh axes that are
+    not used.
+    """
     use = layout_use(nodes)
-    writes = any(isinstance(node.op, WriteOp) for node in nodes)
+    has_updates = any(isinstance(node.op, WriteOp) for node in nodes)
     notes = list(use.notes(mesh))
-    for rule, close in use.unmatched_rules(mesh).items():
+    for rule, similar in use.unmatched_rules(mesh).items():
         notes.append(
             f"layout rule {rule}: no dimension of this program is called so."
-            + (f" Did you mean {close}?" if close else "")
+            + _suggestion(similar)
         )
-    for axis, close in use.unused_axes(mesh).items():
-        if close or use.lies_idle(mesh):
+    for axis, similar in use.unused_axes(mesh).items():
+        if similar or use.lies_idle(mesh):
             notes.append(
                 f"mesh axis {axis}: no rule of the layout names it."
-                + (f" Did you mean {close}?" if close else "")
+                + _suggestion(similar)
             )
-        elif writes:
+        elif has_updates:
             notes.append(idle_axis(mesh, axis))
     return notes
+
+
+def _suggestion(similar: str) -> str:
+    return f" Did you mean {similar}?" if similar else ""

@@ -1,21 +1,21 @@
-"""What one position holds at once, step by step of a program in the order of its
-schedule.
+"""Peak memory of one device: the bytes that are live at each step of a program, in the
+order of its schedule.
 
-A value is there from the step that makes it to the last one that uses it. Variables and
-arguments are there all the time, and reading them takes nothing. An op whose output is
-as large as an input that nobody needs afterwards takes that one's place, as TensorFlow
-and XLA do for elementwise ops. Gradients wait until their bucket is full, as on devices
-with memories of their own.
+A value is live from the step that computes it to the last step that uses it. Variables and
+arguments are always live, and reading them allocates nothing. An op whose output is as
+large as an input that is not used afterwards reuses the input's buffer, as TensorFlow and
+XLA do for elementwise ops. Gradients stay live until their bucket is full, as on devices
+with separate memories.
 
     peaks(program, gradients)[0].activations
 
-Stages of a pipeline hold different things, so there is a peak for each of them.
+Stages of a pipeline hold different values, so each has its own peak.
 """
 
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -38,60 +38,78 @@ from meshtf.partition import (
 from meshtf.partition.cost import local_bytes, local_shape
 from meshtf.partition.steps import makes, reads
 
-Bytes: TypeAlias = np.ndarray  # of each stage
+# Bytes [2, stages]: of all values, and of all that are not gradients; or bytes [stages].
+Bytes: TypeAlias = np.ndarray
 T = TypeVar("T", Store, Value)
 
 
 class Peaks(NamedTuple):
-    """The most bytes that are alive at once on one position, variables and arguments
-    left out.
-    """
+    """The peak of live bytes on one device, without variables and arguments."""
 
     everything: float
-    activations: float  # all but the gradients that updates take
+    activations: float  # everything except the gradients that updates use
 
 
 def peaks(program: Program, gradients: Set[Value]) -> list[Peaks]:
-    """Returns the most that is alive at once while a program runs step by step, at each
-    stage.
+    """Returns the peak of live bytes while a program runs step by step, at each stage.
 
     Args:
       program: what runs.
-      gradients: what does not count as activations.
+      gradients: values that do not count as activations.
     """
-    return [Peaks(*most) for most in _peaks(program, gradients, {}).T.tolist()]
+    return [Peaks(*stage) for stage in _peaks(program, gradients, {}).T.tolist()]
+
+
+def num_stages(mesh: Mesh) -> int:
+    """Returns the number of pipeline stages of a mesh."""
+    return mesh.axes.get(mesh.stages, 1)
+
+
+def by_stage(items: Iterable[T], mesh: Mesh) -> list[list[T]]:
+    """Returns for each stage the values or variables that it holds."""
+    items_by_stage: list[list[T]] = [[] for _ in range(num_stages(mesh))]
+    for item in items:
+        for stage_items in items_by_stage[_stages_of(item.placement)]:
+            stage_items.append(item)
+    return items_by_stage
 
 
 def _peaks(
-    program: Program, gradients: Set[Value], bodies: dict[Program, Bytes]
+    program: Program, gradients: Set[Value], peaks_of_bodies: dict[Program, Bytes]
 ) -> Bytes:
-    """Returns the same as numbers: all bytes, and activations, of each stage.
+    """Returns the peaks as an array [2, stages].
 
     Args:
       program: what runs.
-      gradients: what does not count as activations.
-      bodies: what is known so far of programs within this one.
+      gradients: values that do not count as activations.
+      peaks_of_bodies: a cache of the peaks of programs within this one.
     """
+    mesh = program.mesh
     sizes = _sizes(program)
-    segments = schedule(program, bucket=program.mesh.bucket_bytes)
-    steps = [
-        step for segment in segments for step in (*segment.before, *segment.computes)
-    ]
-    last = {value: i for i, step in enumerate(steps) for value in reads(step)}
-    last.update(dict.fromkeys(program.results, len(steps)))
-    alive, most = np.zeros([2, 2, stages(program.mesh)])
+    steps = _scheduled_steps(program)
+    last_use = {value: i for i, step in enumerate(steps) for value in reads(step)}
+    last_use.update(dict.fromkeys(program.results, len(steps)))
+    live = np.zeros([2, num_stages(mesh)])
+    peak = np.zeros([2, num_stages(mesh)])
     for i, step in enumerate(steps):
-        dying = [v for v in dict.fromkeys(reads(step)) if last[v] == i]
-        more = _bytes(
-            (v for v in makes(step) if v in last), sizes, gradients, program.mesh
-        )
-        alive += more
-        extra = _scratch(step, more, gradients, bodies, program.mesh)
-        np.maximum(
-            most, alive + (extra - _reused(step, dying, sizes, program.mesh)), out=most
-        )
-        alive -= _bytes(dying, sizes, gradients, program.mesh)
-    return most
+        freed = [v for v in dict.fromkeys(reads(step)) if last_use[v] == i]
+        allocated = [v for v in makes(step) if v in last_use]
+        output_bytes = _bytes(allocated, sizes, gradients, mesh)
+        live += output_bytes
+        extra = _scratch(step, output_bytes, gradients, peaks_of_bodies, mesh)
+        extra = extra - _reused(step, freed, sizes, mesh)
+        np.maximum(peak, live + extra, out=peak)
+        live -= _bytes(freed, sizes, gradients, mesh)
+    return peak
+
+
+def _scheduled_steps(program: Program) -> list[Step]:
+    """Returns all steps in the order in which they run."""
+    steps: list[Step] = []
+    for segment in schedule(program, bucket=program.mesh.bucket_bytes):
+        steps.extend(segment.before)
+        steps.extend(segment.computes)
+    return steps
 
 
 def _bytes(
@@ -100,109 +118,122 @@ def _bytes(
     gradients: Set[Value],
     mesh: Mesh,
 ) -> Bytes:
-    """Returns the bytes of values, and of those that are no gradients, at
-    each stage.
-    """
-    found = np.zeros([2, stages(mesh)])
+    """Returns the bytes of values, and of those that are not gradients: [2, stages]."""
+    total = np.zeros([2, num_stages(mesh)])
     for value in values:
-        place = _place(value.placement)
-        found[0, place] += sizes[value]
+        stages = _stages_of(value.placement)
+        total[0, stages] += sizes[value]
         if value not in gradients:
-            found[1, place] += sizes[value]
-    return found
+            total[1, stages] += sizes[value]
+    return total
 
 
-def stages(mesh: Mesh) -> int:
-    """Returns how many stages a mesh has."""
-    return mesh.axes.get(mesh.stages, 1)
+def _stages_of(placement: Placement) -> slice:
+    """Returns the stages that hold a tensor with this placement."""
+    for state in placement:
+        if isinstance(state, OnStage):
+            return _stage_slice(state.coordinate)
+    return _stage_slice(None)
 
 
-def at_stages(things: Iterable[T], mesh: Mesh) -> list[list[T]]:
-    """Returns which of some values or variables each stage holds."""
-    found: list[list[T]] = [[] for _ in range(stages(mesh))]
-    for thing in things:
-        for here in found[_place(thing.placement)]:
-            here.append(thing)
-    return found
-
-
-def _place(placement: Placement) -> slice:
-    """Returns the stages that hold what has this placement."""
-    return _slice(
-        next((s.coordinate for s in placement if isinstance(s, OnStage)), None)
-    )
-
-
-def _slice(stage: int | None) -> slice:
+def _stage_slice(stage: int | None) -> slice:
+    """Returns one stage; None: all stages."""
     return slice(None) if stage is None else slice(stage, stage + 1)
 
 
 def _reused(
-    step: Step, dying: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh
+    step: Step, freed: Iterable[Value], sizes: Mapping[Value, float], mesh: Mesh
 ) -> Bytes:
-    """Returns the bytes of inputs whose place the outputs take, at each stage."""
-    found = np.zeros(stages(mesh))
-    outs = [sizes[v] for v in step.outs] if isinstance(step, Compute) else []
-    for value in dying:
-        if sizes[value] in outs:
-            place = _place(value.placement)
-            found[place] = np.maximum(found[place], sizes[value])
-    return found
+    """Returns the bytes of input buffers that outputs reuse: [stages]."""
+    reused = np.zeros(num_stages(mesh))
+    if not isinstance(step, Compute):
+        return reused
+    output_sizes = [sizes[value] for value in step.outs]
+    for value in freed:
+        if sizes[value] in output_sizes:
+            stages = _stages_of(value.placement)
+            reused[stages] = np.maximum(reused[stages], sizes[value])
+    return reused
 
 
 def _scratch(
     step: Step,
-    made: Bytes,
+    output_bytes: Bytes,
     gradients: Set[Value],
-    bodies: dict[Program, Bytes],
+    peaks_of_bodies: dict[Program, Bytes],
     mesh: Mesh,
 ) -> Bytes:
-    """Returns the bytes that an op holds while it runs, beside inputs and outputs."""
-    found = np.zeros_like(made)
-    if isinstance(step, (LoopStep, BranchStep, CallStep)):
-        for body in step.bodies if isinstance(step, BranchStep) else (step.body,):
-            if body not in bodies:
-                bodies[body] = _peaks(body, gradients, bodies)
-            np.maximum(found, bodies[body], out=found)
-        # The results of a call are among what its body holds.
-        return np.maximum(found - made, 0.0) if isinstance(step, CallStep) else found
-    if isinstance(step, Bucket):  # packed, beside what is packed, before its results
+    """Returns the bytes that a step needs while it runs, in addition to its inputs and
+    outputs: [2, stages].
+    """
+    if isinstance(step, BranchStep):
+        return _peak_of_bodies(step.bodies, gradients, peaks_of_bodies, mesh)
+    if isinstance(step, LoopStep):
+        return _peak_of_bodies([step.body], gradients, peaks_of_bodies, mesh)
+    if isinstance(step, CallStep):
+        # The results of a call are in the peak of its body.
+        peak = _peak_of_bodies([step.body], gradients, peaks_of_bodies, mesh)
+        return np.maximum(peak - output_bytes, 0.0)
+    if isinstance(step, Bucket):
+        # The packed buffer is live together with the inputs, and freed before the
+        # results are unpacked.
         sizes = {move.src: _size(move.src, mesh) for move in step.moves}
         packed = _bytes(sizes, sizes, gradients, mesh)
-        return np.maximum(packed - made, 0.0)
+        return np.maximum(packed - output_bytes, 0.0)
+    scratch = np.zeros_like(output_bytes)
     if isinstance(step, Compute) and not step.makes_statistics:
-        local = [
-            Spec(local_shape(v.spec.shape, v.placement, mesh), v.spec.dtype)
-            for v in step.ins
-            if v.spec is not None
-        ]
-        found[:, _slice(step.plan.stage)] = sum(
-            local_bytes(s, mesh.whole, mesh)
-            for s in step.node.op.workspace_specs(*local)
-        )
-    return found
+        scratch[:, _stage_slice(step.plan.stage)] = _workspace(step, mesh)
+    return scratch
+
+
+def _peak_of_bodies(
+    bodies: Sequence[Program],
+    gradients: Set[Value],
+    peaks_of_bodies: dict[Program, Bytes],
+    mesh: Mesh,
+) -> Bytes:
+    """Returns the largest peak among bodies: [2, stages]."""
+    peak = np.zeros([2, num_stages(mesh)])
+    for body in bodies:
+        if body not in peaks_of_bodies:
+            peaks_of_bodies[body] = _peaks(body, gradients, peaks_of_bodies)
+        np.maximum(peak, peaks_of_bodies[body], out=peak)
+    return peak
+
+
+def _workspace(step: Compute, mesh: Mesh) -> float:
+    """Returns the bytes of temporary tensors of an op."""
+    local_specs = [
+        Spec(local_shape(value.spec.shape, value.placement, mesh), value.spec.dtype)
+        for value in step.ins
+        if value.spec is not None
+    ]
+    return sum(
+        local_bytes(spec, mesh.whole, mesh)
+        for spec in step.node.op.workspace_specs(*local_specs)
+    )
 
 
 def _sizes(program: Program) -> dict[Value, float]:
-    """Returns the bytes of every value; what is read from a store or made outside is
-    there.
+    """Returns the bytes of one shard of every value that the program computes.
+
+    Values that are read from a store, or are arguments, count as 0: they are always live.
     """
+    mesh = program.mesh
     sizes: dict[Value, float] = collections.defaultdict(float)
     for step in program.steps:
         for value in makes(step):
-            sizes[value] = (
-                0.0 if isinstance(step, ReadStep) else _size(value, program.mesh)
-            )
+            sizes[value] = 0.0 if isinstance(step, ReadStep) else _size(value, mesh)
         if isinstance(step, GatherStatisticsStep):
-            told = sum(
-                local_bytes(t, program.mesh.whole, program.mesh)
-                for t in step.specs(program.mesh)
+            local_size = sum(
+                local_bytes(spec, mesh.whole, mesh) for spec in step.specs(mesh)
             )
-            sizes[step.src], sizes[step.out] = told, told * step.slices(program.mesh)
+            sizes[step.src] = local_size
+            sizes[step.out] = local_size * step.slices(mesh)
         elif isinstance(step, Compute) and step.makes_statistics:
-            sizes[step.outs[1]] = max(
-                (sizes[v] for v in step.ins), default=0.0
-            )  # kept: at a guess
+            # Local residuals of unknown shape: estimated by the largest input.
+            residuals = step.outs[1]
+            sizes[residuals] = max((sizes[v] for v in step.ins), default=0.0)
     return sizes
 
 

@@ -1,12 +1,11 @@
-"""What is known of a program before it runs: plain data, as it is printed, drawn and
-saved.
+"""What is known of a program before it runs: plain data, to be printed, drawn and saved.
 
-All counts are for one position of the mesh (one device, where each has its own) and one
-call: flops in floating-point operations, sizes in bytes. Stages of a pipeline differ:
-what is computed and received is the mean over them, memory is that of the fullest one,
-and `stages` has each. A state is a word: "whole", the name of the dimension that is
-cut, "sum", "max", "min" for a partial result still to be reduced, or "at 2" for what
-lies at one stage.
+All counts are for one device (one position of the mesh) and one call: FLOPs in
+floating-point operations, sizes in bytes. Stages of a pipeline differ: FLOPs and received
+bytes are the mean over the stages, memory is that of the stage with the highest peak, and
+`stages` lists each. The state of a tensor along a mesh axis is a string: "replicated", the
+name of the sharded dimension, "sum", "max" or "min" for a partial result that is not yet
+reduced, or "stage 2" for a tensor that lies on one stage.
 
     facts.memory.parameters, facts.bytes_moved(kind="all_reduce", axis="data")
 """
@@ -14,43 +13,44 @@ lies at one stage.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 from meshtf.names.arguments import as_choice, as_text
 
 Phase = Literal["forward", "backward", "update"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "update")
-FREE = ("slice", "drop")  # moves in which nobody receives anything
+FREE = ("slice", "drop")  # kinds of reshards that communicate nothing
 
 
 @dataclasses.dataclass(frozen=True)
 class PlacedTensor:
-    """A tensor, and what one position holds of it."""
+    """A tensor, and the shard of it that one device holds."""
 
-    shape: tuple[tuple[str, int], ...]  # of the whole: (("batch", 8), ("d_model", 16))
+    shape: tuple[tuple[str, int], ...]  # global: (("batch", 8), ("d_model", 16))
     dtype: str
     states: tuple[str, ...]  # one for each axis of the mesh
-    local: tuple[int, ...]  # sizes of one slice
-    bytes: float  # of one slice
+    local: tuple[int, ...]  # sizes of one shard
+    bytes: float  # of one shard
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """One collective, made for one op."""
+    """One reshard of a tensor, for one op."""
 
-    kind: (
-        str  # "all_reduce", ..., "window" (neighbour exchange), "tell" (share's gather)
-    )
-    axis: str  # "data"; "data+model" for a tell along two axes
-    tensor: PlacedTensor  # as it was before
+    # "all_reduce", ...; "window": elements of neighbours, "gather_statistics": those that
+    # an op exchanges while it runs
+    kind: str
+    axis: str  # "data"; "data+model" for statistics gathered along two axes
+    tensor: PlacedTensor  # before
     after: PlacedTensor
-    bytes: float  # received by one position, each time; 0 for a slice
+    bytes: float  # received by one device, each time; 0 for a slice
     phase: Phase
-    times: int = 1  # how often: the turns of the loops around it
+    times: int = 1  # the iterations of all enclosing loops
 
     @property
     def total(self) -> float:
-        """Bytes received by one position in all turns."""
+        """Bytes received by one device in all iterations."""
         return self.bytes * self.times
 
 
@@ -58,21 +58,21 @@ class Collective:
 class Computation:
     """One op of the program."""
 
-    number: int
+    index: int
     title: str  # "einsum"
-    function: str  # what was called: "einsum", "+" is "add"
+    function: str  # the function that the user called: "einsum"; "add" for "+"
     file: str  # the user's line
     line: int
     phase: Phase
     outputs: tuple[PlacedTensor, ...]
     moves: tuple[Collective, ...]  # of its inputs, before it runs
     flops: float  # each time
-    repeated: int  # how many positions do the very same work; 1: none
-    times: int = 1  # how often: the turns of the loops around it
+    repeated: int  # how many devices compute the same; 1: no redundant FLOPs
+    times: int = 1  # the iterations of all enclosing loops
 
     @property
     def total(self) -> float:
-        """Floating-point operations in all turns."""
+        """Floating-point operations in all iterations."""
         return self.flops * self.times
 
 
@@ -87,22 +87,20 @@ class StoredTensor:
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes on one position."""
+    """Bytes on one device."""
 
     parameters: float  # trainable variables
-    optimizer_state: float  # what updates keep beside them
+    optimizer_state: float  # slots of optimizers
     other_variables: float
     arguments: float  # inputs of the call
-    gradients: float  # of all parameters together, as the updates take them
-    activations: (
-        float  # the most that is alive at once of all that is computed but these
-    )
-    peak: float  # the most of everything that is alive at once, variables included
+    gradients: float  # the sum over all parameters, with the placements of the updates
+    activations: float  # peak of all computed values except gradients
+    peak: float  # peak of everything, variables included
 
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """What one position at a stage of a pipeline computes and holds."""
+    """FLOPs and bytes of one device at one pipeline stage."""
 
     flops: float
     parameters: float
@@ -112,7 +110,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Facts:
-    """What a program will do on a mesh, and what it will cost."""
+    """What a program computes, communicates and stores on a mesh."""
 
     name: str  # of the function
     axes: tuple[tuple[str, int], ...]  # of the mesh: (("data", 4), ("model", 2))
@@ -120,26 +118,23 @@ class Facts:
     variable_layout: str
     optimizer_layout: str
     ops: tuple[Computation, ...]
-    results: tuple[Collective, ...]  # what is moved to finish the results
+    results: tuple[Collective, ...]  # reshards of the results
     variables: tuple[StoredTensor, ...]
     memory: Memory
-    notes: tuple[str, ...] = ()  # what is legal but worth knowing
-    error: str | None = None  # why the plan ends here
+    notes: tuple[str, ...] = ()  # legal, but probably not intended
+    error: str | None = None  # why the program was refused after the last op
     stages: tuple[Stage, ...] = ()  # of a pipeline
 
     @property
     def positions(self) -> int:
         """The size of the mesh."""
-        size = 1
-        for _, n in self.axes:
-            size *= n
-        return size
+        return math.prod(size for _, size in self.axes)
 
     @property
     def moves(self) -> tuple[Collective, ...]:
-        """All communication of one call, in order; those that are free left out."""
-        every = (*(m for op in self.ops for m in op.moves), *self.results)
-        return tuple(m for m in every if m.kind not in FREE)
+        """All communication of one call, in order; without reshards that are free."""
+        every = (*(move for op in self.ops for move in op.moves), *self.results)
+        return tuple(move for move in every if move.kind not in FREE)
 
     def bytes_moved(
         self,
@@ -147,27 +142,29 @@ class Facts:
         axis: str | None = None,
         phase: Phase | None = None,
     ) -> float:
-        """Returns the bytes that one position receives, of some moves or of all."""
+        """Returns the bytes received per device, of all collectives or of those with this
+        kind, axis and phase.
+        """
         for name, text in (("kind", kind), ("axis", axis)):
             if text is not None:
                 as_text(name, text)
         _check_phase(phase)
         return sum(
-            m.total
-            for m in self.moves
-            if kind in (None, m.kind)
-            and axis in (None, m.axis)
-            and phase in (None, m.phase)
+            move.total
+            for move in self.moves
+            if kind in (None, move.kind)
+            and axis in (None, move.axis)
+            and phase in (None, move.phase)
         )
 
     def flops(self, phase: Phase | None = None) -> float:
-        """Returns the floating-point operations of one position."""
+        """Returns the floating-point operations of one device."""
         _check_phase(phase)
         return sum(op.total for op in self.ops if phase in (None, op.phase))
 
     def repeated_flops(self, phase: Phase | None = None) -> float:
-        """Returns those of them that another position does as well: 3/4 of what four do
-        alike.
+        """Returns the redundant FLOPs of one device: those of ops that are identical on
+        n devices, times (n - 1) / n.
         """
         _check_phase(phase)
         return sum(
@@ -177,7 +174,7 @@ class Facts:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Returns all of it as plain data, as it is saved."""
+        """Returns all fields as plain data, as they are saved."""
         return dataclasses.asdict(self)
 
 

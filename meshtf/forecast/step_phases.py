@@ -1,8 +1,8 @@
 """The phase of each op: forward, backward, or update.
 
-What gradient rules make is backward; what depends on it, or serves nothing but updates,
-is update. A loop over microbatches has both inside, and what depends on it is update as
-well.
+Ops that gradient rules record are backward. Ops that depend on them, or are used only by
+updates, are update. The body of a loop over microbatches has forward and backward ops, and
+ops that depend on the loop are update as well.
 """
 
 from __future__ import annotations
@@ -15,69 +15,78 @@ from meshtf.graph.recorder import latest
 
 
 def phases(nodes: Sequence[Node], results: Iterable[Tensor]) -> dict[Node, Phase]:
-    """Returns the phase of each node."""
-    found: dict[Node, Phase] = {}
-    learn = {node for node in nodes if any(inside.primals for inside in _inside(node))}
+    """Returns the phase of each node, those of bodies included."""
+    phase_of: dict[Node, Phase] = {}
+    training_loops = {
+        node for node in nodes if any(inner.primals for inner in _inner_nodes(node))
+    }
     for node in nodes:
-        found[node] = _phase(node, found, learn)
-    _serves_updates_alone(nodes, learn | {latest(t.node) for t in results}, found)
+        phase_of[node] = _phase(node, phase_of, training_loops)
+    outputs = training_loops | {latest(tensor.node) for tensor in results}
+    _mark_inputs_of_updates(nodes, outputs, phase_of)
     for node in nodes:
-        _fill_in(node, found)
-    return found
+        _add_bodies(node, phase_of)
+    return phase_of
 
 
-def _fill_in(node: Node, found: dict[Node, Phase]) -> None:
-    """Adds the phases of what is inside a node: of a loop that is no forward pass, the
-    loop's.
-    """
+def _add_bodies(node: Node, phase_of: dict[Node, Phase]) -> None:
+    """Adds the phases of nodes in the bodies of a node: backward, or that of the node."""
     for body in _bodies(node):
-        for inside in body.nodes:
-            backward = (
-                inside.primals
-                or isinstance(inside.op, Call)
-                and inside.op.which.backward
-            )
-            found.setdefault(inside, "backward" if backward else found[node])
-            _fill_in(inside, found)
+        for inner in body.nodes:
+            phase: Phase = "backward" if _is_backward(inner) else phase_of[node]
+            phase_of.setdefault(inner, phase)
+            _add_bodies(inner, phase_of)
 
 
 def _bodies(node: Node) -> tuple[Body, ...]:
-    """Returns what a loop, branch or call runs."""
+    """Returns the bodies of a loop, branch or call."""
     return node.op.bodies if isinstance(node.op, ControlFlowOp) else ()
 
 
-def _inside(node: Node) -> Iterator[Node]:
-    """Yields the nodes of bodies, those of loops within loops too."""
+def _inner_nodes(node: Node) -> Iterator[Node]:
+    """Yields the nodes of all bodies of a node, at any depth."""
     for body in _bodies(node):
-        for inside in body.nodes:
-            yield inside
-            yield from _inside(inside)
+        for inner in body.nodes:
+            yield inner
+            yield from _inner_nodes(inner)
 
 
-def _phase(node: Node, before: dict[Node, Phase], learn: Set[Node]) -> Phase:
-    if node.primals or isinstance(node.op, Call) and node.op.which.backward:
+def _is_backward(node: Node) -> bool:
+    """Returns whether a gradient rule recorded a node."""
+    if isinstance(node.op, Call) and node.op.which.backward:
+        return True
+    return bool(node.primals)
+
+
+def _phase(node: Node, phase_of: dict[Node, Phase], training_loops: Set[Node]) -> Phase:
+    """Returns the phase of a node, given those of all nodes before it."""
+    if _is_backward(node):
         return "backward"
     op = node.op
-    trains = isinstance(op, WriteOp) and op.variables[0].kind == "parameter"
-    if trains or any(
-        before.get(maker, "forward") != "forward" or maker in learn
-        for maker in (latest(x.node) for x in node.inputs)
-    ):
+    if isinstance(op, WriteOp) and op.variables[0].kind == "parameter":
         return "update"
+    for x in node.inputs:
+        producer = latest(x.node)
+        if producer in training_loops or phase_of.get(producer, "forward") != "forward":
+            return "update"
     return "forward"
 
 
-def _serves_updates_alone(
-    nodes: Sequence[Node], kept: set[Node], found: dict[Node, Phase]
+def _mark_inputs_of_updates(
+    nodes: Sequence[Node], outputs: set[Node], phase_of: dict[Node, Phase]
 ) -> None:
-    """Makes update what only updates use, such as a learning rate."""
-    users: dict[Node, set[Phase]] = {}
+    """Changes forward ops that only updates use to update, such as a learning rate.
+
+    Args:
+      nodes: in order.
+      outputs: nodes that are results of the function, or contain a backward pass.
+      phase_of: of each node; changed in place.
+    """
+    phases_of_users: dict[Node, set[Phase]] = {}
     for node in reversed(nodes):
-        if (
-            found[node] == "forward"
-            and node not in kept
-            and users.get(node) == {"update"}
-        ):
-            found[node] = "update"
+        only_updates = phases_of_users.get(node) == {"update"}
+        if phase_of[node] == "forward" and node not in outputs and only_updates:
+            phase_of[node] = "update"
         for x in node.inputs:
-            users.setdefault(latest(x.node), set()).add(found[node])
+            users = phases_of_users.setdefault(latest(x.node), set())
+            users.add(phase_of[node])

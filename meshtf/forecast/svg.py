@@ -1,10 +1,9 @@
-"""What all pictures share: their frame, their letters, and colours for light and dark
-pages.
+"""SVG pictures: frame, fonts, and colours for light and dark pages.
 
     document("A title", 1000, 400, [text(26, 80, "note", "what it shows")])
 
-A picture is an SVG document that needs nothing else. It brings its own background, so
-that it can be read on pages of any colour.
+A picture is a self-contained SVG document with a background, so that it can be read on
+pages of any colour.
 """
 
 from __future__ import annotations
@@ -36,8 +35,15 @@ def document(
     light: str = "",
     dark: str = "",
 ) -> str:
-    """Returns a picture with its title at the top left; `light` and `dark` are further
-    styles.
+    """Returns a picture.
+
+    Args:
+      title: at the top left.
+      width: in pixels.
+      height: in pixels.
+      body: the SVG elements below the title.
+      light: CSS rules in addition to `LIGHT`.
+      dark: CSS rules in addition to `DARK`, for pages with a dark colour scheme.
     """
     style = f"{LIGHT}{light}    @media (prefers-color-scheme: dark) {{\n{DARK}{dark}    }}\n"
     return "\n".join(
@@ -56,8 +62,8 @@ def document(
 
 
 def text(x: float, y: float, kind: str, words: str, anchor: str = "start") -> str:
-    """Returns words of a class at a place."""
-    place = f'x="{x:g}" y="{y:g}"' + (
-        f' text-anchor="{anchor}"' if anchor != "start" else ""
-    )
-    return f'  <text class="{kind}" {place}>{escape(words)}</text>'
+    """Returns a text element of CSS class `kind` at (x, y)."""
+    attributes = f'x="{x:g}" y="{y:g}"'
+    if anchor != "start":
+        attributes += f' text-anchor="{anchor}"'
+    return f'  <text class="{kind}" {attributes}>{escape(words)}</text>'

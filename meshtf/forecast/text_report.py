@@ -1,9 +1,9 @@
-"""A forecast in words: as a table for a terminal, and as JSON with its totals.
+"""A forecast as text: a table for a terminal, and JSON with totals.
 
-A shape is written so that one sees at a glance what is cut:
-`[batch:64/data d_ff:2048/model] +pod` has its 64 rows cut along axis `data`, and is a
-partial sum, still to be added up along `pod`. Stretches of equal ops, such as the
-layers of a deep model, are written once, with their number.
+A shape shows which dimensions are sharded: in `[batch:64/data d_ff:2048/model] +pod`,
+dimension batch of global size 64 is sharded along mesh axis `data`, and the tensor is a
+partial sum along `pod`, not yet reduced. Runs of equal ops, such as the layers of a deep
+model, are written once, with their count.
 
 >>> bytes_text(1536), flops_text(2.5e9), bytes_text(0)
 ('1.50 KiB', '2.50 GFLOP', '0')
@@ -25,13 +25,23 @@ from meshtf.forecast.report_data import (
     Facts,
     PlacedTensor,
 )
-from meshtf.forecast.totals import Folded, again, direct, fold, kind, totals
+from meshtf.forecast.totals import (
+    Folded,
+    fold,
+    is_direct_call,
+    redundant_flops,
+    totals,
+    without_index,
+)
 
 WIDTH = 110
-MOST = 8  # rows of a list of the largest
+MAX_ROWS = 8  # of a list of the largest
+LABEL_WIDTH = 32  # of the rows of costs
+AMOUNT_WIDTH = 12  # of FLOPs and bytes in the op table
+REMARK_WIDTH = 19  # "  identical on 2048"
 LEGEND = """\
-[batch:8/data] is cut along axis data; +model: a sum over model is still to be made (also max, min).
-<- a move of an input, before the op runs; 4 alike: four positions do the very same work."""
+[batch:8/data] is sharded along axis data; +model: a partial sum along model (also max, min).
+<- a reshard of an input, before the op runs; identical on 4: four devices compute the same."""
 
 
 def table(forecast: Facts) -> str:
@@ -43,7 +53,7 @@ def table(forecast: Facts) -> str:
         _stages(forecast),
         _notes(forecast),
         _gathers(forecast),
-        _repeated(forecast),
+        _redundant(forecast),
         list(_ops(forecast)),
         _error(forecast),
     ]
@@ -55,90 +65,84 @@ def table(forecast: Facts) -> str:
 def as_json(forecast: Facts) -> str:
     """Returns a forecast as JSON: the fields of `Facts`, and "totals" (see `totals`).
 
-    Each op, result and variable has a line of its own, so that two files can be
-    compared by lines.
+    Each op, result and variable is on a separate line, so that `diff` can compare two
+    files.
     """
     fields = forecast.as_dict() | {"totals": totals(forecast)}
-    return (
-        "{\n"
-        + ",\n".join(f"{json.dumps(k)}: {_by_line(v)}" for k, v in fields.items())
-        + "\n}\n"
-    )
+    lines = (f"{json.dumps(name)}: {_by_line(x)}" for name, x in fields.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def _by_line(value: Any) -> str:
+    """Returns JSON with each element of a list on a separate line."""
     if isinstance(value, list | tuple) and value:
-        return (
-            "[\n"
-            + ",\n".join(json.dumps(item, allow_nan=False) for item in value)
-            + "\n]"
-        )
+        lines = (json.dumps(item, allow_nan=False) for item in value)
+        return "[\n" + ",\n".join(lines) + "\n]"
     return json.dumps(value, allow_nan=False)
 
 
-def bytes_text(number: float) -> str:
-    """Returns bytes as people read them."""
-    return _unit(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
+def bytes_text(amount: float) -> str:
+    """Returns bytes with a binary unit."""
+    return _with_unit(amount, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
-def flops_text(number: float) -> str:
-    """Returns floating-point operations as people read them."""
-    return _unit(
-        number, 1000, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
-    )
+def flops_text(amount: float) -> str:
+    """Returns floating-point operations with a decimal unit."""
+    units = ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP")
+    return _with_unit(amount, 1000, units)
 
 
-def _unit(number: float, step: int, units: Sequence[str]) -> str:
-    if not number:
+def _with_unit(amount: float, base: int, units: Sequence[str]) -> str:
+    """Returns an amount with three significant digits in the unit that fits."""
+    if not amount:
         return "0"
     for unit in units:
-        digits = (
-            0
-            if unit == units[0]
-            else 2
-            if number < 9.995
-            else 1
-            if number < 99.95
-            else 0
-        )
-        if round(number, digits) < step or unit == units[-1]:
-            return f"{number:.{digits}f} {unit}"
-        number /= step
+        digits = 0 if unit == units[0] else _decimals(amount)
+        if round(amount, digits) < base or unit == units[-1]:
+            return f"{amount:.{digits}f} {unit}"
+        amount /= base
     return ""
 
 
+def _decimals(amount: float) -> int:
+    """Returns how many decimals make three digits."""
+    if amount < 9.995:
+        return 2
+    return 1 if amount < 99.95 else 0
+
+
 def shape_text(tensor: PlacedTensor, axes: Iterable[str]) -> str:
-    """Returns a shape with what is cut where, such as "[batch:64/data
-    d_ff:8] +model".
-    """
-    states = dict(zip(axes, tensor.states))
-    sizes = (
-        f"{name}:{size}" + "".join(f"/{a}" for a, s in states.items() if s == name)
-        for name, size in tensor.shape
-    )
+    """Returns a shape and how it is sharded, such as "[batch:64/data d_ff:8] +model"."""
+    dims = dict(tensor.shape)
+    axes_of_dims = {name: f"{name}:{size}" for name, size in dims.items()}
+    partial = ""
     signs = {"sum": "+", "max": "max ", "min": "min "}
-    partial = (
-        f" {signs[s]}{a}"
-        for a, s in states.items()
-        if s in signs and s not in dict(tensor.shape)
-    )
-    return f"[{' '.join(sizes)}]" + "".join(partial)
+    for axis, state in zip(axes, tensor.states):
+        if state in dims:
+            axes_of_dims[state] += f"/{axis}"
+        elif state in signs:
+            partial += f" {signs[state]}{axis}"
+    return f"[{' '.join(axes_of_dims.values())}]" + partial
 
 
-def places(forecast: Facts) -> dict[str, str]:
-    """Returns the shortest names of the user's files that still tell them apart."""
+def short_paths(forecast: Facts) -> dict[str, str]:
+    """Returns for each of the user's files the shortest end of its path that is unique."""
     files = {op.file for op in forecast.ops if op.file}
-    ends = collections.Counter(
-        "/".join(PurePath(file).parts[-k:])
-        for file in files
-        for k in range(1, len(PurePath(file).parts) + 1)
-    )
+    counts: collections.Counter[str] = collections.Counter()
+    for file in files:
+        counts.update(_path_ends(file))
 
-    def shortest(parts: Sequence[str]) -> str:
-        names = ("/".join(parts[-k:]) for k in range(1, len(parts) + 1))
-        return next((name for name in names if ends[name] == 1), "/".join(parts))
+    def shortest(file: str) -> str:
+        *ends, full_path = _path_ends(file)
+        return next((end for end in ends if counts[end] == 1), full_path)
 
-    return {file: shortest(PurePath(file).parts) for file in sorted(files)}
+    return {file: shortest(file) for file in sorted(files)}
+
+
+def _path_ends(file: str) -> list[str]:
+    """Returns "c.py", "b/c.py", "a/b/c.py" for "a/b/c.py"."""
+    names = PurePath(file).parts
+    return ["/".join(names[-k:]) for k in range(1, len(names) + 1)]
 
 
 def _head(forecast: Facts) -> list[str]:
@@ -147,18 +151,15 @@ def _head(forecast: Facts) -> list[str]:
         layouts["variable_layout"] = forecast.variable_layout
     if forecast.optimizer_layout != forecast.variable_layout:
         layouts["optimizer_layout"] = forecast.optimizer_layout
-    mesh = (
-        "; ".join(f"{axis}:{size}" for axis, size in forecast.axes) or "(one position)"
-    )
-    count = f"{forecast.positions} position{'s' * (forecast.positions != 1)}"
-    return [
-        f"{forecast.name} on {count}, each in one call",
-        f"  {'mesh':<18}{mesh}",
-        *(
-            f"  {name:<18}{rules or '(cuts nothing)'}"
-            for name, rules in layouts.items()
-        ),
+    mesh = "; ".join(f"{axis}:{size}" for axis, size in forecast.axes)
+    plural = "s" if forecast.positions != 1 else ""
+    lines = [
+        f"{forecast.name} on {forecast.positions} device{plural}, costs per device and call",
+        f"  {'mesh':<18}{mesh or '(one device)'}",
     ]
+    for name, rules in layouts.items():
+        lines.append(f"  {name:<18}{rules or '(shards nothing)'}")
+    return lines
 
 
 def _costs(forecast: Facts) -> list[str]:
@@ -166,108 +167,91 @@ def _costs(forecast: Facts) -> list[str]:
     columns = (*PHASES, "all")
 
     def row(label: str, of: Mapping[str, Any], text: Callable[[float], str]) -> str:
-        return f"  {label:<32}" + "".join(
-            f"{text(of[c]) if of[c] else '-':>14}" for c in columns
-        )
+        amounts = (text(of[column]) if of[column] else "-" for column in columns)
+        return f"  {label:<{LABEL_WIDTH}}" + "".join(f"{x:>14}" for x in amounts)
 
-    moves = [
-        row(f"  {m['times']} x {m['kind']} {m['axis']}", m, bytes_text)
-        for m in sums["moves"]
+    moves = sums["moves"]
+    received = {column: sum(move[column] for move in moves) for column in columns}
+    lines = [
+        f"  {'':<{LABEL_WIDTH}}" + "".join(f"{column:>14}" for column in columns),
+        row("FLOPs", sums["flops"], flops_text),
+        row("  redundant FLOPs", sums["repeated_flops"], flops_text),
+        row("bytes received per device", received, bytes_text),
     ]
-    received = {c: sum(m[c] for m in sums["moves"]) for c in columns}
-    return [
-        f"  {'':<32}" + "".join(f"{c:>14}" for c in columns),
-        row("flops", sums["flops"], flops_text),
-        row("  that others do as well", sums["repeated_flops"], flops_text),
-        row("bytes received", received, bytes_text),
-        *moves,
-    ]
+    for move in moves:
+        label = f"  {move['times']} x {move['kind']} {move['axis']}"
+        lines.append(row(label, move, bytes_text))
+    return lines
 
 
 def _memory(forecast: Facts) -> list[str]:
-    parts = vars(forecast.memory).items()
-    return [
-        "  memory",
-        *(
-            f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}"
-            for name, size in parts
-        ),
-    ]
+    lines = ["  memory"]
+    for name, size in vars(forecast.memory).items():
+        lines.append(f"    {name.replace('_', ' '):<18}{bytes_text(size):>12}")
+    return lines
 
 
 def _stages(forecast: Facts) -> list[str]:
-    def row(*words: str) -> str:
-        return "  " + words[0].ljust(18) + "".join(word.rjust(14) for word in words[1:])
+    def row(label: str, *columns: str) -> str:
+        return f"  {label:<18}" + "".join(f"{column:>14}" for column in columns)
 
-    return (
-        [
-            row("stages", "flops", "parameters", "activations", "peak"),
-            *(
-                row(
-                    f"  {k}",
-                    flops_text(s.flops),
-                    bytes_text(s.parameters),
-                    bytes_text(s.activations),
-                    bytes_text(s.peak),
-                )
-                for k, s in enumerate(forecast.stages)
-            ),
-        ]
-        if forecast.stages
-        else []
-    )
+    if not forecast.stages:
+        return []
+    lines = [row("stages", "FLOPs", "parameters", "activations", "peak")]
+    for k, stage in enumerate(forecast.stages):
+        sizes = stage.parameters, stage.activations, stage.peak
+        lines.append(row(f"  {k}", flops_text(stage.flops), *map(bytes_text, sizes)))
+    return lines
 
 
 def _notes(forecast: Facts) -> list[str]:
-    return _list(
-        "notes",
-        [
-            textwrap.fill(
-                note, WIDTH - 4, subsequent_indent="      ", break_on_hyphens=False
-            )
-            for note in forecast.notes
-        ],
-        None,
-    )
+    notes = [
+        textwrap.fill(
+            note, WIDTH - 4, subsequent_indent="      ", break_on_hyphens=False
+        )
+        for note in forecast.notes
+    ]
+    return _list("notes", notes, None)
 
 
 def _gathers(forecast: Facts) -> list[str]:
-    short = places(forecast)
-    return _list(
-        "dimensions that are gathered",
-        [
-            f"{bytes_text(g['all']):>10}  {g['times']} x {g['dim']} over {g['axis']}, "
-            f"for {_at(g, short)}"
-            for g in totals(forecast)["gathers"]
-        ],
-    )
+    paths = short_paths(forecast)
+    rows = [
+        f"{bytes_text(gather['all']):>10}  {gather['times']} x {gather['dim']} over "
+        f"{gather['axis']}, for {_at(gather, paths)}"
+        for gather in totals(forecast)["gathers"]
+    ]
+    return _list("gathered dimensions", rows)
 
 
-def _repeated(forecast: Facts) -> list[str]:
-    short = places(forecast)
-    return _list(
-        "work done more than once",
-        [
-            f"{flops_text(r['all']):>10}  {_at(r, short)}: alike on {r['positions']} "
-            "positions"
-            for r in totals(forecast)["repeated"]
-        ],
-    )
+def _redundant(forecast: Facts) -> list[str]:
+    paths = short_paths(forecast)
+    rows = [
+        f"{flops_text(line['all']):>10}  {_at(line, paths)}: identical on "
+        f"{line['positions']} devices"
+        for line in totals(forecast)["repeated"]
+    ]
+    return _list("redundant FLOPs", rows)
 
 
-def _at(row: Mapping[str, Any], short: Mapping[str, str]) -> str:
+def _at(row: Mapping[str, Any], paths: Mapping[str, str]) -> str:
+    """Returns the function and line of a row."""
     if not row["file"]:
         return "the results"
-    return f"{row['function']} at {short.get(row['file'], row['file'])}:{row['line']}"
+    return f"{row['function']} at {paths.get(row['file'], row['file'])}:{row['line']}"
 
 
-def _list(title: str, rows: Sequence[str], most: int | None = MOST) -> list[str]:
-    """Returns a titled list, and how much of it was left out."""
-    shown = rows[:most]
-    rest = (
-        [f"    ... and {len(rows) - len(shown)} more"] if len(rows) > len(shown) else []
-    )
-    return [f"  {title}", *(f"    {row}" for row in shown), *rest] if rows else []
+def _list(
+    title: str, rows: Sequence[str], max_rows: int | None = MAX_ROWS
+) -> list[str]:
+    """Returns a titled list, and how many rows were left out."""
+    if not rows:
+        return []
+    shown = rows[:max_rows]
+    lines = [f"  {title}", *(f"    {row}" for row in shown)]
+    if len(rows) > len(shown):
+        lines.append(f"    ... and {len(rows) - len(shown)} more")
+    return lines
 
 
 def _error(forecast: Facts) -> list[str]:
@@ -275,12 +259,10 @@ def _error(forecast: Facts) -> list[str]:
         return []
     where = "before the first op"
     if forecast.ops:
-        last = forecast.ops[-1]
-        where = f"after op {last.number}, {_at(vars(last), places(forecast))}"
-    return [
-        f"!! the plan ends here, {where}:",
-        *(f"!! {e}" for e in forecast.error.split("\n")),
-    ]
+        op = forecast.ops[-1]
+        where = f"after op {op.index}, {_at(vars(op), short_paths(forecast))}"
+    message = forecast.error.split("\n")
+    return [f"!! the plan ends here, {where}:", *(f"!! {line}" for line in message)]
 
 
 def _ops(forecast: Facts) -> Iterator[str]:
@@ -288,106 +270,115 @@ def _ops(forecast: Facts) -> Iterator[str]:
     if forecast.ops or forecast.results:
         yield "  ops"
         yield from textwrap.indent(LEGEND, "    ").split("\n")
-    rows = _Rows(forecast)
-    yield from rows.block(fold([kind(op) for op in forecast.ops]), "    ")
+    table = _OpTable(forecast)
+    yield from table.block(fold([without_index(op) for op in forecast.ops]), "    ")
     if forecast.results:
         yield "    results"
-        yield from (
-            line for move in forecast.results for line in rows.move(move, "    ")
-        )
+        for move in forecast.results:
+            yield from table.move(move, "    ")
 
 
-class _Rows:
-    """Writes the rows of the op table; remembers phase and call, to say when they
-    change.
+class _OpTable:
+    """Writes the lines of the op table.
+
+    A line with the phase, or with the user's line and function, comes before the first op
+    where it changes: both are stored between ops.
     """
 
     def __init__(self, forecast: Facts) -> None:
-        self._ops, self._short = forecast.ops, places(forecast)
+        self._ops = forecast.ops
+        self._paths = short_paths(forecast)
         self._axes = [axis for axis, _ in forecast.axes]
-        self._phase, self._call = "", ("", "")
-        self._title = min(24, max((len(op.title) for op in self._ops), default=0)) + 2
+        self._phase = ""
+        self._call = ("", "")  # the user's line, and the called function
+        longest_title = max((len(op.title) for op in self._ops), default=0)
+        self._title_width = min(24, longest_title) + 2
 
-    def block(self, items: Sequence[Folded], bar: str) -> Iterator[str]:
-        """Yields the rows of ops, some of them folded."""
+    def block(self, items: Sequence[Folded], indent: str) -> Iterator[str]:
+        """Yields the lines of ops, some of them folded."""
         for item in items:
             if isinstance(item, int):
-                yield from self._op(item, bar)
+                yield from self._op(item, indent)
             else:
-                times, body = item
-                yield from self._new_phase(self._ops[next(_numbers(body))], bar)
-                yield f"{bar}  {times} times {self._sums(body)}"
-                self._call = ("", "")
-                yield from self.block(body, bar + "  |")
-                self._call = ("", "")
+                yield from self._folded(*item, indent)
+
+    def _folded(self, times: int, body: Sequence[Folded], indent: str) -> Iterator[str]:
+        yield from self._new_phase(self._ops[next(_indices(body))], indent)
+        yield f"{indent}  {times} times {self._sums(body)}"
+        self._call = ("", "")
+        yield from self.block(body, indent + "  |")
+        self._call = ("", "")
 
     def _sums(self, body: Sequence[Folded]) -> str:
-        ops = [self._ops[i] for i in _numbers(body)]
+        ops = [self._ops[i] for i in _indices(body)]
         flops = flops_text(sum(op.total for op in ops))
-        received = bytes_text(sum(m.total for op in ops for m in op.moves))
-        what = "this op" if len(ops) == 1 else f"these {len(ops)} ops"
-        return f"{what}, each time {flops} and {received} received"
+        received = bytes_text(sum(move.total for op in ops for move in op.moves))
+        ops_text = "this op" if len(ops) == 1 else f"these {len(ops)} ops"
+        return f"{ops_text}, each time {flops} and {received} received"
 
-    def _op(self, i: int, bar: str) -> Iterator[str]:
+    def _op(self, i: int, indent: str) -> Iterator[str]:
         op = self._ops[i]
-        yield from (*self._new_phase(op, bar), *self._new_call(op, bar))
+        yield from self._new_phase(op, indent)
+        yield from self._new_call(op, indent)
         shapes = ", ".join(shape_text(out, self._axes) for out in op.outputs)
-        yield from _wrapped(
-            f"{bar}    {op.title:<{self._title}}",
-            shapes,
-            flops_text(op.flops),
-            _often(op.times) + (f"  {op.repeated} alike" if again(op) else ""),
-        )
+        title = f"{indent}    {op.title:<{self._title_width}}"
+        remark = _times_text(op.times)
+        if redundant_flops(op):
+            remark += f"  identical on {op.repeated}"
+        yield from _wrapped(title, shapes, flops_text(op.flops), remark)
         for move in op.moves:
-            yield from self.move(move, bar)
+            yield from self.move(move, indent)
 
-    def _new_phase(self, op: Computation, bar: str) -> Iterator[str]:
+    def _new_phase(self, op: Computation, indent: str) -> Iterator[str]:
         if op.phase != self._phase:
-            yield bar + op.phase
-            self._phase, self._call = op.phase, ("", "")
+            yield indent + op.phase
+            self._phase = op.phase
+            self._call = ("", "")
 
-    def _new_call(self, op: Computation, bar: str) -> Iterator[str]:
-        """Yields the user's line, and what is called there, where they change."""
-        place = f"{self._short[op.file]}:{op.line}" if op.file else ""
-        call = place, "" if direct(op) else op.function
-        if call != self._call and not (direct(op) and place == self._call[0]):
-            yield f"{bar}  {' '.join(call)}"
+    def _new_call(self, op: Computation, indent: str) -> Iterator[str]:
+        """Yields the user's line and the function that it calls, if they change."""
+        line = f"{self._paths[op.file]}:{op.line}" if op.file else ""
+        direct = is_direct_call(op)
+        call = line, "" if direct else op.function
+        same_line = direct and line == self._call[0]
+        if call != self._call and not same_line:
+            yield f"{indent}  {' '.join(call)}"
             self._call = call
 
-    def move(self, move: Collective, bar: str) -> Iterator[str]:
-        """Yields the rows of one move."""
+    def move(self, move: Collective, indent: str) -> Iterator[str]:
+        """Yields the lines of one collective."""
         text = f"{move.kind} {move.axis}  {shape_text(move.tensor, self._axes)}"
-        if move.kind not in (
-            "all_gather",
-            "all_reduce",
-        ):  # of these the result is plain
+        # What these two result in is clear from the input.
+        if move.kind not in ("all_gather", "all_reduce"):
             text += f" -> {shape_text(move.after, self._axes)}"
+        arrow = f"{indent}      <- "
         yield from _wrapped(
-            f"{bar}      <- ", text, bytes_text(move.bytes), _often(move.times)
+            arrow, text, bytes_text(move.bytes), _times_text(move.times)
         )
 
 
-def _often(times: int) -> str:
+def _times_text(times: int) -> str:
     return f"  x {times}" if times > 1 else ""
 
 
-def _numbers(items: Iterable[Folded]) -> Iterator[int]:
-    """Yields the ops of one time of a folded stretch, each as often as it comes."""
+def _indices(items: Iterable[Folded]) -> Iterator[int]:
+    """Yields the indices of ops, those of a folded run as often as it is repeated."""
     for item in items:
         if isinstance(item, int):
             yield item
         else:
-            yield from list(_numbers(item[1])) * item[0]
+            times, body = item
+            yield from list(_indices(body)) * times
 
 
-def _wrapped(left: str, middle: str, number: str, after: str = "") -> Iterator[str]:
-    """Yields a row of the op table; its middle goes on below itself where it is too
-    long.
-    """
-    width = max(24, WIDTH - len(left) - 25)
-    first, *rest = textwrap.wrap(
+def _wrapped(left: str, middle: str, amount: str, remark: str = "") -> Iterator[str]:
+    """Yields a line of the op table; a long middle column continues on the next lines."""
+    width = max(24, WIDTH - len(left) - AMOUNT_WIDTH - REMARK_WIDTH)
+    wrapped = textwrap.wrap(
         middle, width, break_long_words=False, break_on_hyphens=False
-    ) or [""]
-    yield f"{left}{first:<{width}}{number:>12}{after}"
-    below = "".join(sign if sign == "|" else " " for sign in left)
-    yield from (below + line for line in rest)
+    )
+    start, *continued = wrapped or [""]
+    yield f"{left}{start:<{width}}{amount:>{AMOUNT_WIDTH}}{remark}"
+    margin = "".join("|" if character == "|" else " " for character in left)
+    for line in continued:
+        yield margin + line

@@ -1,8 +1,7 @@
-"""What a forecast adds up to, and where its ops repeat themselves: for the table and
-the page.
+"""Sums over the ops of a forecast, and runs of equal ops: for the table and the page.
 
-A deep model is the same layer many times. `fold` finds equal stretches that follow each
-other, so that what is shown does not grow with the number of layers:
+A deep model is the same layer many times. `fold` finds equal runs that follow each other,
+so that a report does not grow with the number of layers:
 
 >>> fold("abcbcbcd")
 (0, (3, (1, 2)), 7)
@@ -14,167 +13,208 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from meshtf.forecast.report_data import FREE, PHASES, Collective, Computation, Facts
 
-SAVED = 4  # ops; a stretch that saves fewer reads better as it is
-# The number of an op, or (times, what is repeated).
+MIN_SAVED = 4  # ops; runs that save fewer are easier to read unfolded
+# The index of an op, or (times, the ops that are repeated).
 Folded: TypeAlias = int | tuple[int, tuple["Folded", ...]]
 
 
-def totals(forecast: Facts) -> dict[str, Any]:
-    """Returns sums for one position and one call, as plain data.
+class _Entry(NamedTuple):
+    """An amount to add to the sum of its key."""
 
-    Sums over ops have "times" and one number for each phase and for "all", the largest
-    first:
-      flops, repeated_flops: of all ops; the latter is what other positions do as well.
+    key: tuple[Hashable, ...]
+    phase: str
+    amount: float
+    times: int
+
+
+def totals(forecast: Facts) -> dict[str, Any]:
+    """Returns sums for one device and one call, as plain data.
+
+    Each sum has "times" and an amount for each phase and for "all"; lists begin with the
+    largest:
+      flops, repeated_flops: of all ops; the latter are the redundant FLOPs.
       moves: bytes received by "kind" and "axis".
-      lines: bytes received by "file", "line" and "function"; of the results these are
-        empty.
-      gathers: bytes received to make a dimension whole, by "file", "line", "function",
-        "dim", "axis".
-      repeated: flops that others do too, by "file", "line", "function", "positions".
+      lines: bytes received by "file", "line" and "function"; these are empty for the
+        results.
+      gathers: bytes received by all_gather, by "file", "line", "function", "dim", "axis".
+      repeated: redundant FLOPs by "file", "line", "function", "positions".
     """
-    ops, moves = forecast.ops, list(_moves(forecast))
+    moves = list(_moves_with_lines(forecast))
+    ops = forecast.ops
+    flops = (_Entry((), op.phase, op.total, op.times) for op in ops)
+    redundant = (_Entry((), op.phase, redundant_flops(op), op.times) for op in ops)
+    by_kind = (
+        _Entry((move.kind, move.axis), move.phase, move.total, move.times)
+        for _, move in moves
+    )
+    by_line = (_Entry(line, move.phase, move.total, move.times) for line, move in moves)
+    names = ("file", "line", "function")
     return {
         "positions": forecast.positions,
-        "flops": _sum((), (((), op.phase, op.total, op.times) for op in ops))[0],
-        "repeated_flops": _sum((), (((), op.phase, again(op), op.times) for op in ops))[
-            0
-        ],
-        "moves": _sum(
-            ("kind", "axis"),
-            (((m.kind, m.axis), m.phase, m.total, m.times) for _, m in moves),
-        ),
-        "lines": _sum(
-            ("file", "line", "function"),
-            ((place, m.phase, m.total, m.times) for place, m in moves),
-        ),
-        "gathers": _sum(
-            ("file", "line", "function", "dim", "axis"),
-            (
-                ((*place, dim, m.axis), m.phase, m.total, m.times)
-                for place, m in moves
-                for dim in gathered(m)
-            ),
-        ),
-        "repeated": _sum(
-            ("file", "line", "function", "positions"),
-            (
-                (
-                    (op.file, op.line, op.function, op.repeated),
-                    op.phase,
-                    again(op),
-                    op.times,
-                )
-                for op in ops
-                if again(op)
-            ),
-        ),
+        "flops": _sum((), flops)[0],
+        "repeated_flops": _sum((), redundant)[0],
+        "moves": _sum(("kind", "axis"), by_kind),
+        "lines": _sum(names, by_line),
+        "gathers": _sum((*names, "dim", "axis"), _gathers(moves)),
+        "repeated": _sum((*names, "positions"), _redundant_lines(ops)),
     }
 
 
-def _sum(
-    names: tuple[str, ...], rows: Iterable[tuple[tuple[Hashable, ...], str, float, int]]
-) -> list[dict[str, Any]]:
-    """Returns rows of one key added up: the key by `names`, how often, by phase and in
-    all.
+def _gathers(
+    moves: Iterable[tuple[tuple[str, int, str], Collective]],
+) -> Iterator[_Entry]:
+    """Yields the bytes of each gathered dimension, by line, dimension and axis."""
+    for line, move in moves:
+        for dim in gathered(move):
+            key = *line, dim, move.axis
+            yield _Entry(key, move.phase, move.total, move.times)
+
+
+def _redundant_lines(ops: Iterable[Computation]) -> Iterator[_Entry]:
+    """Yields redundant FLOPs by line and number of devices."""
+    for op in ops:
+        flops = redundant_flops(op)
+        if flops:
+            key = op.file, op.line, op.function, op.repeated
+            yield _Entry(key, op.phase, flops, op.times)
+
+
+def _sum(names: tuple[str, ...], entries: Iterable[_Entry]) -> list[dict[str, Any]]:
+    """Returns the sums of entries with equal keys, the largest first.
+
+    Args:
+      names: of the elements of a key.
+      entries: what is added.
     """
     zero = dict.fromkeys(("times", *PHASES, "all"), 0)
-    sums: dict[tuple[Hashable, ...], dict[str, float]] = {} if names else {(): {**zero}}
-    for key, phase, number, times in rows:
-        entry = sums.setdefault(key, {**zero})
-        for name, more in (("times", times), (phase, number), ("all", number)):
-            entry[name] += more
-    return sorted(
-        ({**dict(zip(names, key)), **entry} for key, entry in sums.items()),
-        key=lambda row: -row["all"],
-    )
+    sums: dict[tuple[Hashable, ...], dict[str, float]] = {}
+    if not names:
+        sums[()] = {**zero}  # present even if there are no entries
+    for entry in entries:
+        row = sums.setdefault(entry.key, {**zero})
+        row["times"] += entry.times
+        row[entry.phase] += entry.amount
+        row["all"] += entry.amount
+    rows = ({**dict(zip(names, key)), **row} for key, row in sums.items())
+    return sorted(rows, key=lambda row: -row["all"])
 
 
-def _moves(forecast: Facts) -> Iterator[tuple[tuple[str, int, str], Collective]]:
-    """Yields all moves that are not free, each with the user's line and function."""
+def _moves_with_lines(
+    forecast: Facts,
+) -> Iterator[tuple[tuple[str, int, str], Collective]]:
+    """Yields the user's (file, line, function) and the collective, for all that are not
+    free.
+    """
     for op in forecast.ops:
-        yield from (
-            ((op.file, op.line, op.function), m) for m in op.moves if m.kind not in FREE
-        )
-    yield from ((("", 0, ""), m) for m in forecast.results if m.kind not in FREE)
+        for move in op.moves:
+            if move.kind not in FREE:
+                yield (op.file, op.line, op.function), move
+    for move in forecast.results:
+        if move.kind not in FREE:
+            yield ("", 0, ""), move
 
 
 def gathered(move: Collective) -> list[str]:
-    """Returns the dimensions that an all_gather makes whole."""
+    """Returns the dimensions that an all_gather gathers completely."""
     if move.kind != "all_gather":
         return []
-    cut = [name for name, _ in move.tensor.shape if name in move.tensor.states]
-    return [name for name in cut if name not in move.after.states]
+    return [
+        name
+        for name, _ in move.tensor.shape
+        if name in move.tensor.states and name not in move.after.states
+    ]
 
 
-def kind(op: Computation) -> Computation:
-    """Returns an op without its number: equal for ops that do the same on
-    equal slices.
-    """
-    return dataclasses.replace(op, number=0)
+def without_index(op: Computation) -> Computation:
+    """Returns an op with index 0: equal for ops that compute the same on equal shards."""
+    return dataclasses.replace(op, index=0)
 
 
-def direct(op: Computation) -> bool:
-    """Returns whether the user called the op itself, and not a layer that is made of
-    ops.
-    """
+def is_direct_call(op: Computation) -> bool:
+    """Returns whether the user called the op itself, not a layer that consists of ops."""
     return op.function.replace("_", "").lower() == op.title.replace("_", "").lower()
 
 
-def again(op: Computation) -> float:
-    """Returns the flops of an op that other positions do as well."""
+def redundant_flops(op: Computation) -> float:
+    """Returns the FLOPs of an op that are redundant: (n - 1) / n of those that n devices
+    compute identically.
+    """
     return op.total * (1 - 1 / op.repeated)
 
 
 def fold(keys: Sequence[Hashable]) -> tuple[Folded, ...]:
-    """Returns the places 0, 1, ... of keys, with equal stretches that follow each other
+    """Returns the indices 0, 1, ... of keys, with equal runs that follow each other
     folded.
     """
-    later: dict[Hashable, list[int]] = {}
+    indices: dict[Hashable, list[int]] = {}
     for i, key in enumerate(keys):
-        later.setdefault(key, []).append(i)
-    return _fold(keys, 0, len(keys), later)
+        indices.setdefault(key, []).append(i)
+    return _fold(keys, 0, len(keys), indices)
 
 
 def _fold(
     keys: Sequence[Hashable],
     start: int,
     end: int,
-    later: Mapping[Hashable, Sequence[int]],
+    indices: Mapping[Hashable, Sequence[int]],
 ) -> tuple[Folded, ...]:
-    found: list[Folded] = []
+    """Returns the folded indices start, ..., end - 1.
+
+    Args:
+      keys: all keys.
+      start: the first index.
+      end: the index after the last one.
+      indices: of each key.
+    """
+    items: list[Folded] = []
     while start < end:
-        period, times = _stretch(keys, start, end, later[keys[start]])
-        body = (start,) if period == 1 else _fold(keys, start, start + period, later)
-        found.append(start if times == 1 else (times, body))
+        period, times = _longest_run(keys, start, end, indices[keys[start]])
+        body: tuple[Folded, ...] = (start,)
+        if period > 1:
+            body = _fold(keys, start, start + period, indices)
+        items.append(start if times == 1 else (times, body))
         start += period * times
-    return tuple(found)
+    return tuple(items)
 
 
-def _stretch(
-    keys: Sequence[Hashable], start: int, end: int, equal: Sequence[int]
+def _longest_run(
+    keys: Sequence[Hashable], start: int, end: int, equal_indices: Sequence[int]
 ) -> tuple[int, int]:
-    """Returns (period, times) of what is repeated from `start` on and covers most."""
+    """Returns (period, times) of the longest run of equal periods from `start` on.
+
+    Args:
+      keys: all keys.
+      start: where the run starts.
+      end: where it must end at the latest.
+      equal_indices: the indices of all keys that are equal to the one at `start`.
+    """
     best = (1, 1)
-    for other in equal:
-        period = other - start
-        if (
-            period <= 0
-            or start + 2 * period > end
-            or keys[other - 1] != keys[other + period - 1]
-        ):
+    for second in equal_indices:
+        period = second - start
+        if period <= 0 or start + 2 * period > end:
             continue
-        times, body = 1, keys[start:other]
-        while (
-            start + (times + 1) * period <= end
-            and keys[start + times * period : start + (times + 1) * period] == body
-        ):
-            times += 1
-        if period * (times - 1) >= SAVED and period * times > best[0] * best[1]:
+        if keys[second - 1] != keys[second + period - 1]:
+            continue  # cheap: the last keys of both periods differ
+        times = _count_repeats(keys, start, end, period)
+        saved = period * (times - 1)
+        if saved >= MIN_SAVED and period * times > best[0] * best[1]:
             best = period, times
         if best[0] * best[1] == end - start:
             break
     return best
+
+
+def _count_repeats(keys: Sequence[Hashable], start: int, end: int, period: int) -> int:
+    """Returns how often keys[start : start + period] is repeated from `start` on."""
+    body = keys[start : start + period]
+    times = 1
+    while True:
+        next_start = start + times * period
+        next_end = next_start + period
+        if next_end > end or keys[next_start:next_end] != body:
+            return times
+        times += 1

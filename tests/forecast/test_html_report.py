@@ -20,7 +20,7 @@ from meshtf.forecast import (
     StoredTensor,
 )
 from meshtf.forecast.html_report import page
-from meshtf.forecast.text_report import places
+from meshtf.forecast.text_report import short_paths
 from meshtf.forecast.totals import totals
 
 HOSTILE = (
@@ -28,13 +28,13 @@ HOSTILE = (
     " {{data}} \\u003c"
 )
 X = PlacedTensor(
-    (("batch", 8), ("d_model", 16)), "float32", ("batch", "whole"), (2, 16), 128.0
+    (("batch", 8), ("d_model", 16)), "float32", ("batch", "replicated"), (2, 16), 128.0
 )
 PARTIAL = dataclasses.replace(X, states=("batch", "sum"))
 REDUCE = Collective("all_reduce", "model", PARTIAL, X, 128.0, "forward")
 
 
-def op(number, line=1, outputs=(X,), moves=(), **more):
+def op(index, line=1, outputs=(X,), moves=(), **overrides):
     """An op called by its own name."""
     fields = {
         "title": "einsum",
@@ -43,8 +43,8 @@ def op(number, line=1, outputs=(X,), moves=(), **more):
         "phase": "forward",
         "repeated": 1,
         "flops": 8.0,
-    } | more
-    return Computation(number=number, line=line, outputs=outputs, moves=moves, **fields)
+    } | overrides
+    return Computation(index=index, line=line, outputs=outputs, moves=moves, **fields)
 
 
 SMALL = Forecast(
@@ -136,16 +136,16 @@ def embedded(text):
 def unpacked(data):
     """Returns a forecast as plain data, put together from what a page holds."""
 
-    def move(number):
-        found = data["moves"][number]
+    def move(index):
+        found = data["moves"][index]
         return found | {key: data["tensors"][found[key]] for key in ("tensor", "after")}
 
-    def op_of(number, kind):
+    def op_of(index, kind):
         fields = {
             key: value for key, value in data["kinds"][kind].items() if key != "direct"
         }
         return fields | {
-            "number": number,
+            "index": index,
             "moves": [move(m) for m in fields["moves"]],
             "outputs": [data["tensors"][x] for x in fields["outputs"]],
         }
@@ -166,7 +166,7 @@ def unpacked(data):
 def test_the_page_holds_the_forecast(forecast):
     data = embedded(page(forecast))
     assert unpacked(data) == json.loads(json.dumps(forecast.as_dict()))
-    plain = {"totals": totals(forecast), "places": places(forecast)}
+    plain = {"totals": totals(forecast), "paths": short_paths(forecast)}
     assert {key: data[key] for key in plain} == json.loads(json.dumps(plain))
 
 

@@ -58,7 +58,7 @@ LOOPS = {
     "microbatches": {"microbatches": 2},
     "both": {"scanned": True, "microbatches": 2},
 }
-AS_ONE = {"window": "collective_permute", "tell": "all_gather"}
+AS_ONE = {"window": "collective_permute", "gather_statistics": "all_gather"}
 
 
 @pytest.fixture(autouse=True)

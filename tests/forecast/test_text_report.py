@@ -22,8 +22,8 @@ from meshtf.forecast.text_report import (
     as_json,
     bytes_text,
     flops_text,
-    places,
     shape_text,
+    short_paths,
     table,
 )
 from meshtf.forecast.totals import fold, gathered, totals
@@ -31,31 +31,33 @@ from meshtf.forecast.totals import fold, gathered, totals
 AXES = (("data", 4), ("model", 2))
 LAYOUT = "batch:data; d_ff:model"
 X = PlacedTensor(
-    (("batch", 8), ("d_model", 16)), "float32", ("batch", "whole"), (2, 16), 128.0
+    (("batch", 8), ("d_model", 16)), "float32", ("batch", "replicated"), (2, 16), 128.0
 )
 PARTIAL = dataclasses.replace(X, states=("batch", "sum"))
-WHOLE = dataclasses.replace(X, states=("whole", "whole"), local=(8, 16), bytes=512.0)
+WHOLE = dataclasses.replace(
+    X, states=("replicated", "replicated"), local=(8, 16), bytes=512.0
+)
 H = PlacedTensor(
     (("batch", 8), ("d_ff", 32)), "float32", ("batch", "d_ff"), (2, 16), 128.0
 )
 W = PlacedTensor(
-    (("d_model", 16), ("d_ff", 32)), "float32", ("whole", "d_ff"), (16, 16), 1024.0
+    (("d_model", 16), ("d_ff", 32)), "float32", ("replicated", "d_ff"), (16, 16), 1024.0
 )
 REDUCE = Collective("all_reduce", "model", PARTIAL, X, 128.0, "forward")
 GATHER = Collective("all_gather", "data", X, WHOLE, 384.0, "backward")
 SLICE = Collective("slice", "data", WHOLE, X, 0.0, "backward")
 
 
-def op(number, title, line, outputs, moves=(), flops=0.0, **more):
+def op(index, title, line, outputs, moves=(), flops=0.0, **overrides):
     """An op called by its own name in the forward pass."""
     fields = {
         "function": title,
         "file": "/a/mlp.py",
         "phase": "forward",
         "repeated": 1,
-    } | more
+    } | overrides
     return Computation(
-        number, title, line=line, outputs=outputs, moves=moves, flops=flops, **fields
+        index, title, line=line, outputs=outputs, moves=moves, flops=flops, **fields
     )
 
 
@@ -94,7 +96,7 @@ SMALL = Forecast(
 def deep(layers, ops):
     """A forecast of equal layers on 2,048 positions."""
     one = [op(0, "einsum", line, (H,), (REDUCE,), flops=8.0) for line in range(ops)]
-    every = (dataclasses.replace(one[i % ops], number=i) for i in range(layers * ops))
+    every = (dataclasses.replace(one[i % ops], index=i) for i in range(layers * ops))
     return dataclasses.replace(
         SMALL, axes=(("data", 64), ("model", 32)), results=(), ops=(*OPS, *every)
     )
@@ -102,18 +104,18 @@ def deep(layers, ops):
 
 def test_the_head_and_the_sums():
     assert table(SMALL).split("\n")[:12] == [
-        "train on 8 positions, each in one call",
+        "train on 8 devices, costs per device and call",
         "  mesh              data:4; model:2",
         "  layout            batch:data; d_ff:model",
         "  optimizer_layout  batch:data; d_ff:model; d_model:data",
         "",
         "                                         forward      backward        "
         "update           all",
-        "  flops                               2.21 kFLOP    4.10 kFLOP    3.07 "
+        "  FLOPs                               2.21 kFLOP    4.10 kFLOP    3.07 "
         "kFLOP    9.38 kFLOP",
-        "    that others do as well               64 FLOP             -    2.30 "
+        "    redundant FLOPs                      64 FLOP             -    2.30 "
         "kFLOP    2.37 kFLOP",
-        "  bytes received                           256 B         384 B             "
+        "  bytes received per device                256 B         384 B             "
         "-         640 B",
         "    1 x all_gather data                        -         384 B             "
         "-         384 B",
@@ -137,13 +139,13 @@ def test_memory_notes_and_what_costs():
         "  notes",
         "    layout rule 'head:model': no dimension is called so.",
         "",
-        "  dimensions that are gathered",
+        "  gathered dimensions",
         "         384 B  1 x batch over data, for einsum at a/mlp.py:10",
         "",
-        "  work done more than once",
-        "    2.30 kFLOP  update at b/mlp.py:20: alike on 4 positions",
-        "       48 FLOP  Dropout at a/mlp.py:11: alike on 2 positions",
-        "       16 FLOP  add at a/mlp.py:11: alike on 2 positions",
+        "  redundant FLOPs",
+        "    2.30 kFLOP  update at b/mlp.py:20: identical on 4 devices",
+        "       48 FLOP  Dropout at a/mlp.py:11: identical on 2 devices",
+        "       16 FLOP  add at a/mlp.py:11: identical on 2 devices",
         "",
         "  ops",
     ]
@@ -164,8 +166,8 @@ def test_ops_stand_under_the_users_line():
         "a/mlp.py:10",
         "einsum [batch:8/data d_model:16] +model 1.02 kFLOP",
         "a/mlp.py:11 Dropout",
-        "dropout_mask [batch:8/data d_model:16] 96 FLOP 2 alike",
-        "add [batch:8/data d_model:16] 32 FLOP 2 alike",
+        "dropout_mask [batch:8/data d_model:16] 96 FLOP identical on 2",
+        "add [batch:8/data d_model:16] 32 FLOP identical on 2",
         "<- all_reduce model [batch:8/data d_model:16] +model 128 B",
         "backward",
         "a/mlp.py:10",
@@ -174,7 +176,7 @@ def test_ops_stand_under_the_users_line():
         "<- slice data [batch:8 d_model:16] -> [batch:8/data d_model:16] 0",
         "update",
         "b/mlp.py:20",
-        "update [d_model:16 d_ff:32/model] 3.07 kFLOP 4 alike",
+        "update [d_model:16 d_ff:32/model] 3.07 kFLOP identical on 4",
         "results",
         "<- all_reduce model [batch:8/data d_model:16] +model 128 B",
     ]
@@ -273,7 +275,7 @@ def test_an_error_stands_where_the_plan_ends():
 
 
 @pytest.mark.parametrize(
-    "number, text",
+    "amount, text",
     [
         (0, "0"),
         (1, "1 B"),
@@ -290,12 +292,12 @@ def test_an_error_stands_where_the_plan_ends():
         (2**62, "4096 PiB"),
     ],
 )
-def test_bytes(number, text):
-    assert bytes_text(number) == text
+def test_bytes(amount, text):
+    assert bytes_text(amount) == text
 
 
 @pytest.mark.parametrize(
-    "number, text",
+    "amount, text",
     [
         (0, "0"),
         (999, "999 FLOP"),
@@ -307,14 +309,14 @@ def test_bytes(number, text):
         (1e18, "1.00 EFLOP"),
     ],
 )
-def test_flops(number, text):
-    assert flops_text(number) == text
+def test_flops(amount, text):
+    assert flops_text(amount) == text
 
 
 @pytest.mark.parametrize(
     "states, text",
     [
-        (("whole", "whole"), "[batch:8 d_model:16]"),
+        (("replicated", "replicated"), "[batch:8 d_model:16]"),
         (("batch", "d_model"), "[batch:8/data d_model:16/model]"),
         (("batch", "batch"), "[batch:8/data/model d_model:16]"),
         (("sum", "max"), "[batch:8 d_model:16] +data max model"),
@@ -337,7 +339,7 @@ def test_files_of_one_name_are_told_apart():
             ["/p/a/model.py", "/p/b/model.py", "/p/b/train.py", "model.py", ""]
         )
     )
-    assert places(dataclasses.replace(SMALL, ops=ops)) == {
+    assert short_paths(dataclasses.replace(SMALL, ops=ops)) == {
         "/p/a/model.py": "a/model.py",
         "/p/b/model.py": "b/model.py",
         "/p/b/train.py": "train.py",
@@ -382,7 +384,7 @@ def test_json_holds_everything():
 
 def test_json_has_a_line_for_each_op():
     lines = as_json(SMALL).split("\n")
-    assert sum(line.startswith('{"number": ') for line in lines) == len(OPS)
+    assert sum(line.startswith('{"index": ') for line in lines) == len(OPS)
 
 
 def test_json_has_no_number_that_is_none():
@@ -396,7 +398,7 @@ def test_a_forecast_of_nothing():
     nothing = Forecast("f", (), "", "", "", (), (), (), Memory(0, 0, 0, 0, 0, 0, 0))
     text = table(nothing)
     assert text.startswith(
-        "f on 1 position, each in one call\n  mesh              (one position)\n"
-        "  layout            (cuts nothing)\n"
+        "f on 1 device, costs per device and call\n  mesh              (one device)\n"
+        "  layout            (shards nothing)\n"
     )
-    assert "ops" not in text.replace("flops", "")
+    assert "ops" not in text

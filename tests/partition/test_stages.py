@@ -133,7 +133,7 @@ def test_what_is_sent(seed):
         "send over stage of [batch:2 e:4]",
     ]
     assert float(step(x)) == 2 * 4 * 4 * 4
-    assert "at 1" in str(step.explain(x).as_dict())
+    assert "stage 1" in str(step.explain(x).as_dict())
 
 
 def test_bad_stages_are_refused():

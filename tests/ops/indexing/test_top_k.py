@@ -119,4 +119,4 @@ def test_slices_tell_their_best_and_nothing_is_gathered(function, numbers):
         mtf.function(function, mesh=mesh, x="b;v"), np.zeros((5, 64), "f")
     )
     (move,) = forecast.moves
-    assert (move.kind, move.bytes) == ("tell", 3 * 5 * numbers * 4)
+    assert (move.kind, move.bytes) == ("gather_statistics", 3 * 5 * numbers * 4)

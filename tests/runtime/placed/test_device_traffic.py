@@ -165,7 +165,7 @@ def test_a_language_model_on_four_positions():
         SMALL, devices="separate:4"
     )
     kinds = {kind for kind, _ in agree(step, *args)}
-    assert kinds == {"all_reduce", "tell"}
+    assert kinds == {"all_reduce", "gather_statistics"}
 
 
 @pytest.mark.sampled(4)

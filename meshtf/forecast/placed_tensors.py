@@ -1,0 +1,55 @@
+"""Tensors of a program as a forecast describes them: global shape, state along each mesh
+axis, and the shard of one device.
+"""
+
+from __future__ import annotations
+
+from meshtf.forecast.report_data import PlacedTensor
+from meshtf.graph import Spec
+from meshtf.mesh import Mesh, OnStage, Partial, Placement, Sharded, State
+from meshtf.partition import Value
+from meshtf.partition.cost import local_bytes, local_shape
+
+
+class PlacedTensors:
+    """Makes each `PlacedTensor` once."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self._mesh = mesh
+        self._cache: dict[tuple[Spec, Placement], PlacedTensor] = {}
+
+    def of_value(self, value: Value) -> PlacedTensor:
+        """Returns the description of a value of the program."""
+        assert value.spec is not None
+        return self.of(value.spec, value.placement)
+
+    def of(self, spec: Spec, placement: Placement) -> PlacedTensor:
+        """Returns the description of a tensor with this placement."""
+        key = spec, placement
+        if key not in self._cache:
+            self._cache[key] = PlacedTensor(
+                tuple((dim.name, dim.size) for dim in spec.shape),
+                spec.dtype,
+                tuple(map(state_name, placement)),
+                local_shape(spec.shape, placement, self._mesh).sizes,
+                local_bytes(spec, placement, self._mesh),
+            )
+        return self._cache[key]
+
+
+def has_shape_of(spec: Spec | None, other: Spec) -> bool:
+    """Returns whether a tensor has the dimensions of another, in any order."""
+    return spec is not None and set(spec.shape) == set(other.shape)
+
+
+def state_name(state: State) -> str:
+    """Returns "replicated", the sharded dimension, the kind of a partial result, or
+    "stage N".
+    """
+    if isinstance(state, Sharded):
+        return state.dim
+    if isinstance(state, OnStage):
+        return f"stage {state.coordinate}"
+    if isinstance(state, Partial):
+        return state.kind
+    return "replicated"
