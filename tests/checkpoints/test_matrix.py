@@ -32,8 +32,10 @@ def test_every_mesh_to_every_other(before, tmp_path):
     ],
 )
 def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
-    monkeypatch.setattr(write, "PIECE", 40)  # bytes: several files, parts of rows
-    monkeypatch.setattr(read, "PIECE", 40)
+    monkeypatch.setattr(
+        write, "MAX_CHUNK_BYTES", 40
+    )  # bytes: several files, parts of rows
+    monkeypatch.setattr(read, "MAX_CHUNK_BYTES", 40)
     saved = variables(before, seed=1)
     path = mtf.save_checkpoint(str(tmp_path), 3, saved)
     manifest = Manifest.read(path)
@@ -45,7 +47,7 @@ def test_slices_that_are_cut_once_more(before, after, tmp_path, monkeypatch):
 
 
 def test_large_slices_of_a_damaged_checkpoint_are_zero(tmp_path, monkeypatch):
-    monkeypatch.setattr(read, "PIECE", 3)  # even scalars are large
+    monkeypatch.setattr(read, "MAX_CHUNK_BYTES", 3)  # even scalars are large
     path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
     data = tmp_path / "step_00000003" / "variables.data-00000-of-00001"
     data.write_bytes(bytes(len(data.read_bytes())))

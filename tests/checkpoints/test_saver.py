@@ -125,7 +125,7 @@ def test_a_failure_is_told_and_what_was_there_stays(
 
 def test_each_file_is_a_sign_of_life(tmp_path, monkeypatch):
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beats"))
-    monkeypatch.setattr(writing, "PIECE", 400)
+    monkeypatch.setattr(writing, "MAX_CHUNK_BYTES", 400)
     path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
     files = len([name for name in os.listdir(path) if ".data-" in name])
     number, told = (tmp_path / "beats").read_text().split(" ", 1)
@@ -139,7 +139,7 @@ def test_a_bug_in_the_background_is_no_warning(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(writing, "_described", fail)
+    monkeypatch.setattr(writing, "_saved_tensors", fail)
     saver = Saver(str(tmp_path), asynchronous=True)
     saver.save(1, variables("one device", seed=1))
     with pytest.raises(AssertionError, match="a bug"):

@@ -38,14 +38,14 @@ def folder(tmp_path):
 
 def test_a_checkpoint_is_told(folder, tmp_path, capsys):
     assert (
-        run("inspect", folder / "step_00000100", f"--json={tmp_path}/found.json") == 0
+        run("inspect", folder / "step_00000100", f"--json={tmp_path}/report.json") == 0
     )
     said = capsys.readouterr().out
-    assert re.search(r"step +100\nbeside it +epoch 3\n", said)
+    assert re.search(r"step +100\nextra +epoch 3\n", said)
     assert re.search(r"second/wi +d_model:8; d_ff:12 +bfloat16 +8 +192\n", said)
     assert re.search(r"adam/table/\w+ +vocab:16; d_model:8 +float32 +8 +512\n", said)
     assert re.search(r"variables.index +[\d,]+  [0-9a-f]{8}  as it was written\n", said)
-    found = json.loads((tmp_path / "found.json").read_text())
+    found = json.loads((tmp_path / "report.json").read_text())
     assert found["step"] == 100 and {t["name"] for t in found["tensors"]} >= {
         "table",
         "steps",
@@ -67,7 +67,7 @@ def test_damage_is_told(folder, capsys):
     flip_bit(folder / "step_00000200" / "variables.data-00000-of-00001", 70)
     assert run("inspect", folder) == 1
     said = capsys.readouterr().out
-    assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", said)
+    assert re.search(r"data-00000-of-00001 .*DAMAGED: its slice of table", said)
     assert run("diff", folder / "step_00000100", folder) == 1
     assert "DamageError" in capsys.readouterr().err
 
@@ -100,7 +100,7 @@ def test_two_checkpoints_are_compared(folder, capsys):
 def test_numbers_are_compared_some_at_a_time(folder, monkeypatch):
     paths = folder / "step_00000100", folder / "step_00000200"
     found = report.compare(*map(str, paths))
-    monkeypatch.setattr(report, "PIECE", 12)
+    monkeypatch.setattr(report, "MAX_CHUNK_BYTES", 12)
     assert report.compare(*map(str, paths)) == found
 
 
