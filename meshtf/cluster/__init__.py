@@ -5,7 +5,7 @@ both.
     python -m meshtf supervise --cluster=host1:4000,host2:4000 -- COMMAND
 
 A worker is a `tf.distribute.Server`; one driver, a usual meshtf program, runs one mesh
-over the devices of all of them. Beside TensorFlow's port, a worker has a door (`door`),
+over the devices of all of them. Beside TensorFlow's port, a worker has a door (`control_address`),
 where it says that it lives, and takes one driver at a time.
 """
 

@@ -1,6 +1,6 @@
 """Where workers are: "host1:4000,host2:4000".
 
->>> [worker.door for worker in parse_cluster("host1:4000,host2:4000")]
+>>> [worker.control_address for worker in parse_cluster("host1:4000,host2:4000")]
 [('host1', 4001), ('host2', 4001)]
 """
 
@@ -26,7 +26,7 @@ class Address(NamedTuple):
     port: int
 
     @property
-    def door(self) -> tuple[str, int]:
+    def control_address(self) -> tuple[str, int]:
         """Where the worker says that it lives."""
         return self.host, self.port + 1
 
@@ -52,7 +52,7 @@ def parse_cluster(text: str) -> list[Address]:
     return found
 
 
-def numeric(host: str) -> str:
+def ipv4_address(host: str) -> str:
     """Returns the IPv4 address of a host. Raises OSError where it has none."""
     return str(
         socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
@@ -64,7 +64,7 @@ def is_loopback(host: str) -> bool:
     return ipaddress.ip_address(host).is_loopback
 
 
-def own_address(workers: Sequence[Address]) -> str:
+def driver_address(workers: Sequence[Address]) -> str:
     """Returns the address of this machine by which the workers reach it. Raises
     OSError.
     """

@@ -85,7 +85,7 @@ class Child:
             return self._process.wait(seconds)
         return None
 
-    def tell(self, number: int) -> None:
+    def send_signal(self, number: int) -> None:
         """Sends it a signal."""
         if self.code is None:
             self._process.send_signal(number)

@@ -27,9 +27,9 @@ from types import TracebackType
 import tensorflow as tf
 from absl import logging
 
-from meshtf.cluster.addresses import Address, free_ports, own_address, parse_cluster
+from meshtf.cluster.addresses import Address, driver_address, free_ports, parse_cluster
 from meshtf.cluster.control_port import Drive, ask
-from meshtf.cluster.ip_filter import hear_only
+from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.names.arguments import check_bools, check_floats
 from meshtf.runtime.devices.resolve import worker_devices
@@ -69,7 +69,7 @@ def connect(
     workers = parse_cluster(cluster)
     beat("connects to workers")
     try:
-        own = own_address(workers)
+        own = driver_address(workers)
         _take(workers, own, wait, timeout, deterministic)
     except OSError as error:
         raise ClusterError(
@@ -86,7 +86,7 @@ def connect(
             tf.train.ClusterSpec(spec), job_name="client", task_index=0, protocol="grpc"
         )
     devices = worker_devices()  # which starts TensorFlow, and its own server with it
-    hear_only(port, own)
+    accept_only(port, own)
     faulthandler.register(signal.SIGUSR1)  # whoever watches may ask where it is stuck
     sys.excepthook = functools.partial(_leave, sys.excepthook)
     return devices
@@ -148,7 +148,7 @@ def _quiet() -> Iterator[None]:
 
 def _why_lost(address: Address, drive: Drive) -> str:
     try:
-        state = ask(address.door, PATIENCE)
+        state = ask(address.control_address, PATIENCE)
     except OSError as error:
         return f"it does not answer ({error})"
     return "" if state["life"] == drive.state["life"] else "it has started afresh"
@@ -173,7 +173,7 @@ def _take(
         for worker in left:
             try:
                 _held[worker] = Drive(
-                    worker.door, question, max(0.1, min(timeout, wait))
+                    worker.control_address, question, max(0.1, min(timeout, wait))
                 )
             except (OSError, ClusterError) as error:
                 why[worker] = str(error)

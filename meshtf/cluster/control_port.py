@@ -27,7 +27,7 @@ _LONGEST = 2**16
 Answer = dict[str, Any]
 
 
-class Door:
+class ControlPort:
     """Answers questions in threads of its own.
 
     Args:
@@ -142,7 +142,7 @@ def ask(where: tuple[str, int], timeout: float) -> Answer:
         return _ask(connection, {"ask": "state"})
 
 
-def leave(where: tuple[str, int], life: str, timeout: float) -> None:
+def release_driver(where: tuple[str, int], life: str, timeout: float) -> None:
     """Lets a worker start afresh, if this is its life still. Raises OSError: it does
     not answer.
     """

@@ -31,7 +31,7 @@ _LISTENING, _ESTABLISHED = "0A", "01"
 _CALLED_4, _CALLED_6 = 16, 24  # where in the header the address is that is called
 
 
-def hear_only(port: int, address: str) -> None:
+def accept_only(port: int, address: str) -> None:
     """Drops what comes to a port that this process listens on, but was not sent to an
     address.
 

@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    workers = Local(_WORKERS.value, _EACH.value)
+    workers = LocalWorkers(_WORKERS.value, _EACH.value)
     try:
         return supervise(argv[1:], workers, timeouts.limits())
     finally:
@@ -57,7 +57,7 @@ def _quiet() -> dict[str, str]:
     return {"TF_CPP_MIN_LOG_LEVEL": level}
 
 
-class Local:
+class LocalWorkers:
     """Workers of this machine.
 
     Args:
@@ -73,7 +73,7 @@ class Local:
         self._devices = devices
         self._answered = [False] * number
 
-    def mend(self) -> None:
+    def restart_lost(self) -> None:
         """Starts those that are not there; one that answered once, and does not now, is
         killed.
         """
@@ -105,7 +105,7 @@ class Local:
 
     def _lives(self, i: int, address: Address) -> bool:
         try:
-            ask(address.door, PATIENCE)
+            ask(address.control_address, PATIENCE)
         except ConnectionRefusedError:
             return True  # it is on its way up, alone or after a driver
         except OSError:

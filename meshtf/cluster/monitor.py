@@ -18,7 +18,7 @@ from meshtf.cluster.control_port import ask
 from meshtf.runtime.heartbeat import PULSE, pulse_file
 
 
-class Watch:
+class WorkerMonitor:
     """Asks a worker's door again and again, in a thread of its own.
 
     Args:
@@ -41,7 +41,7 @@ class Watch:
     def look(self, timeout: float) -> str:
         """Returns what is wrong with the worker now, or ""."""
         try:
-            state = ask(self.address.door, timeout)
+            state = ask(self.address.control_address, timeout)
         except (ConnectionRefusedError, ConnectionResetError):
             return "its process has ended"
         except OSError as error:
@@ -62,7 +62,7 @@ class Watch:
             self.trouble = self.look(self._timeout)
 
 
-class Beats:
+class HeartbeatMonitor:
     """The signs of life that a driver writes to a file (`meshtf.runtime.heartbeat`).
 
     Args:

@@ -23,7 +23,7 @@ from absl import flags
 
 from meshtf.cluster import timeouts
 from meshtf.cluster.addresses import parse_cluster
-from meshtf.cluster.supervisor import Remote, supervise
+from meshtf.cluster.supervisor import RemoteWorkers, supervise
 from meshtf.errors import ParseError
 
 # The commands that are supervised have a flag of this name as well.
@@ -42,7 +42,7 @@ def main(argv: Sequence[str]) -> int:
                 "  python -m meshtf supervise --cluster=host1:4000,host2:4000 -- "
                 "COMMAND"
             )
-        workers = Remote(parse_cluster(_CLUSTER.value))
+        workers = RemoteWorkers(parse_cluster(_CLUSTER.value))
     except ParseError as error:
         print(error, file=sys.stderr)
         return 2

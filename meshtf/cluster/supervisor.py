@@ -21,8 +21,8 @@ from typing import NamedTuple, Protocol
 from meshtf.cluster.addresses import Address
 from meshtf.cluster.child_process import Child
 from meshtf.cluster.connect import LOST, PATIENCE
-from meshtf.cluster.control_port import ask, leave
-from meshtf.cluster.monitor import Beats, Watch
+from meshtf.cluster.control_port import ask, release_driver
+from meshtf.cluster.monitor import HeartbeatMonitor, WorkerMonitor
 from meshtf.errors import ClusterError, explain_error
 from meshtf.runtime.heartbeat import VARIABLE
 
@@ -55,16 +55,16 @@ class Workers(Protocol):
     def addresses(self) -> Sequence[Address]:
         """Where they are, in the order of their numbers."""
 
-    def mend(self) -> None:
+    def restart_lost(self) -> None:
         """Brings back what is gone, as far as that is possible from here."""
 
 
-class Remote(NamedTuple):
+class RemoteWorkers(NamedTuple):
     """Workers that somebody else starts."""
 
     addresses: Sequence[Address]
 
-    def mend(self) -> None:
+    def restart_lost(self) -> None:
         """Nothing can be done from here but to wait."""
 
 
@@ -90,7 +90,7 @@ class Stop:
     def _hear(self, number: int, _: object) -> None:
         self.number, self.since = number, time.monotonic()
         if self.driver is not None:
-            self.driver.tell(number)
+            self.driver.send_signal(number)
 
 
 def supervise(command: Sequence[str], workers: Workers, limits: Limits) -> int:
@@ -151,7 +151,7 @@ def wait_for(
     """
     last = time.monotonic() + limit
     while not stop.number:
-        workers.mend()
+        workers.restart_lost()
         states = [
             _state(address, min(PATIENCE, limit), ended)
             for address in workers.addresses
@@ -178,9 +178,9 @@ def wait_for(
 
 def _state(address: Address, timeout: float, ended: Sequence[str]) -> dict[str, str]:
     try:
-        state = ask(address.door, timeout)
+        state = ask(address.control_address, timeout)
         if state["life"] in ended and state["driver"]:
-            leave(address.door, state["life"], timeout)
+            release_driver(address.control_address, state["life"], timeout)
     except OSError as error:
         return {"why": f"no answer ({error})"}
     if state["driver"]:
@@ -202,13 +202,17 @@ def _run(
             with_cluster(command, workers.addresses), more={VARIABLE: str(path)}
         )
         watches = [
-            Watch(f"worker {i}", address, life, limits.timeout)
+            WorkerMonitor(f"worker {i}", address, life, limits.timeout)
             for i, (address, life) in enumerate(zip(workers.addresses, lives))
         ]
         stop.driver = driver
         try:
             return _watch(
-                driver, watches, Beats(path, limits.start, limits.timeout), limits, stop
+                driver,
+                watches,
+                HeartbeatMonitor(path, limits.start, limits.timeout),
+                limits,
+                stop,
             )
         finally:
             stop.driver = None
@@ -218,7 +222,11 @@ def _run(
 
 
 def _watch(
-    driver: Child, watches: Sequence[Watch], beats: Beats, limits: Limits, stop: Stop
+    driver: Child,
+    watches: Sequence[WorkerMonitor],
+    beats: HeartbeatMonitor,
+    limits: Limits,
+    stop: Stop,
 ) -> End:
     while True:
         code = driver.wait(_TICK)
@@ -232,7 +240,9 @@ def _watch(
         if stop.number and time.monotonic() - stop.since > limits.timeout:
             return End(128 + stop.number)
         if trouble := beats.trouble:
-            driver.tell(signal.SIGUSR1)  # a driver that is connected tells where it is
+            driver.send_signal(
+                signal.SIGUSR1
+            )  # a driver that is connected tells where it is
             silent = [
                 f"{w.name} is lost: {why}" for w in watches if (why := w.look(PATIENCE))
             ]

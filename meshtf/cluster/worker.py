@@ -24,9 +24,9 @@ from collections.abc import Sequence
 import tensorflow as tf
 from absl import flags
 
-from meshtf.cluster.addresses import ANY, LOOPBACK, is_loopback, numeric
-from meshtf.cluster.control_port import Answer, Door
-from meshtf.cluster.ip_filter import hear_only
+from meshtf.cluster.addresses import ANY, LOOPBACK, ipv4_address, is_loopback
+from meshtf.cluster.control_port import Answer, ControlPort
+from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError
 from meshtf.runtime.devices.threads import threads_of
 
@@ -55,7 +55,7 @@ WARNING = (
 def main(argv: Sequence[str]) -> None:
     """Serves until it is ended; a driver that has gone is followed by a fresh start."""
     try:
-        serve(_PORT.value, numeric(_BIND.value), _DEVICES.value)
+        serve(_PORT.value, ipv4_address(_BIND.value), _DEVICES.value)
     except (ClusterError, OSError) as error:
         _say(f"port {_PORT.value}, address {_BIND.value}: {error}")
         sys.exit(1)
@@ -82,10 +82,10 @@ def serve(port: int, address: str, devices: int) -> None:
             raise ClusterError(
                 f"TensorFlow's server does not start: {error.message}"
             ) from None
-    hear_only(port, address)
+    accept_only(port, address)
     gpus = len(tf.config.list_physical_devices("GPU"))
     about = {"devices": devices, "gpus": gpus, "tensorflow": tf.__version__}
-    Door((address, port + 1), about, _prepare, start_afresh)
+    ControlPort((address, port + 1), about, _prepare, start_afresh)
     offered = f"{devices} CPU device{'s' * (devices > 1)}" + f" and {gpus} GPUs" * (
         gpus > 0
     )

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.control_port import Door, Drive, _ask, ask, leave
+from meshtf.cluster.control_port import ControlPort, Drive, _ask, ask, release_driver
 from meshtf.errors import ClusterError
 
 QUESTION = {"driver": "me", "timeout": 5.0}
@@ -24,7 +24,9 @@ class Opened:
             [],
             queue.Queue(),
         )
-        Door(self.where, {"devices": 2}, self.asked.append, lambda: self.left.put(True))
+        ControlPort(
+            self.where, {"devices": 2}, self.asked.append, lambda: self.left.put(True)
+        )
 
 
 @pytest.fixture
@@ -49,12 +51,12 @@ def test_one_driver_is_let_in_and_its_end_is_noticed(door):
 
 
 def test_it_leaves_a_driver_when_it_is_told_to_in_this_life(door):
-    leave(door.where, ask(door.where, 5.0)["life"], 5.0)
+    release_driver(door.where, ask(door.where, 5.0)["life"], 5.0)
     drive = Drive(door.where, QUESTION, 5.0)
-    leave(door.where, "another life", 5.0)
+    release_driver(door.where, "another life", 5.0)
     time.sleep(0.1)
     assert door.left.empty()
-    leave(door.where, drive.state["life"], 5.0)
+    release_driver(door.where, drive.state["life"], 5.0)
     assert door.left.get(timeout=5.0)
 
 

@@ -18,8 +18,14 @@ import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
 from meshtf.cluster.connect import LOST
-from meshtf.cluster.control_port import Door
-from meshtf.cluster.supervisor import STALLED, Limits, Remote, supervise, with_cluster
+from meshtf.cluster.control_port import ControlPort
+from meshtf.cluster.supervisor import (
+    STALLED,
+    Limits,
+    RemoteWorkers,
+    supervise,
+    with_cluster,
+)
 from meshtf.runtime.heartbeat import VARIABLE
 
 LIMITS = Limits(timeout=1.0, start=20.0, wait=5.0)
@@ -33,11 +39,11 @@ class Fake:
     def __init__(self, number=2):
         self.addresses = [Address(LOOPBACK, port) for port in free_ports(number)]
         self.doors = [
-            Door(a.door, {}, lambda question: None, lambda: None)
+            ControlPort(a.control_address, {}, lambda question: None, lambda: None)
             for a in self.addresses
         ]
 
-    def mend(self):
+    def restart_lost(self):
         """They mend themselves."""
 
     def end(self, i):
@@ -47,14 +53,14 @@ class Fake:
     def silence(self, i):
         """Lets worker i hang: its port is open, and nobody answers."""
         self.end(i)
-        self.silent = socket.create_server(self.addresses[i].door)
+        self.silent = socket.create_server(self.addresses[i].control_address)
 
     def again(self, i):
         """Starts worker i anew."""
         if hasattr(self, "silent"):
             self.silent.close()
-        self.doors[i] = Door(
-            self.addresses[i].door, {}, lambda question: None, lambda: None
+        self.doors[i] = ControlPort(
+            self.addresses[i].control_address, {}, lambda question: None, lambda: None
         )
 
 
@@ -221,7 +227,9 @@ def test_workers_that_do_not_come_are_named(capfd):
     fake.end(1)
     assert (
         supervise(
-            python("print('never')"), Remote(fake.addresses), LIMITS._replace(wait=0.5)
+            python("print('never')"),
+            RemoteWorkers(fake.addresses),
+            LIMITS._replace(wait=0.5),
         )
         == LOST
     )
