@@ -50,12 +50,8 @@ SLICE = Collective("slice", "data", WHOLE, X, 0.0, "backward")
 
 def op(index, title, line, outputs, moves=(), flops=0.0, **overrides):
     """An op called by its own name in the forward pass."""
-    fields = {
-        "function": title,
-        "file": "/a/mlp.py",
-        "phase": "forward",
-        "repeated": 1,
-    } | overrides
+    fields = {"function": title, "file": "/a/mlp.py", "phase": "forward", "repeated": 1}
+    fields |= overrides
     return Computation(
         index, title, line=line, outputs=outputs, moves=moves, flops=flops, **fields
     )
