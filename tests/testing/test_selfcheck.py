@@ -41,7 +41,7 @@ Steep = type(
 @pytest.fixture
 def one_layout(monkeypatch):
     """Less of what takes long."""
-    monkeypatch.setattr(small_training, "QUICK", 1)
+    monkeypatch.setattr(small_training, "QUICK_LAYOUTS", small_training.LAYOUTS[:1])
 
 
 def test_right_ops_pass(capsys, one_layout):
