@@ -111,7 +111,9 @@ class _Analysis:
         self._call_counts = collections.Counter(
             step.body for step in program.steps if isinstance(step, CallStep)
         )
-        self._call_indices: dict[Program, int] = {}  # the op with the costs of all calls
+        self._call_indices: dict[
+            Program, int
+        ] = {}  # the op with the costs of all calls
 
     def add(self, step: object, times: int) -> None:
         """Adds the costs of one step, which runs `times` times in a call."""
@@ -218,10 +220,9 @@ class _Analysis:
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
         else:
             index = self._call_indices[step.body]
-            moves = (*self.ops[index].moves, *self.moves.pop(step.node))
-            self.ops[index] = dataclasses.replace(
-                self.ops[index], moves=merge_equal(moves)
-            )
+            op = self.ops[index]
+            moves = merge_equal((*op.moves, *self.moves.pop(step.node)))
+            self.ops[index] = dataclasses.replace(op, moves=moves)
         self._find_gradients_of_call(step)
 
     def _add_bodies(

@@ -46,8 +46,8 @@ def test_free_ports_are_free_and_so_are_the_next_ones():
     assert len({p + k for p in ports for k in (0, 1)}) == 8
     for port in ports:
         for k in (0, 1):
-            with socket.socket() as taken:
-                taken.bind((LOOPBACK, port + k))
+            with socket.socket() as used_socket:
+                used_socket.bind((LOOPBACK, port + k))
 
 
 def test_workers_of_this_machine_reach_the_driver_by_loopback():

@@ -1,4 +1,4 @@
-"""Forecasts as text and as JSON: lines, units, what is folded, sums, and the place of
+"""Forecasts as text and as JSON: lines, units, what is folded, sums, and the position of
 an error.
 """
 
@@ -234,7 +234,7 @@ def test_folding(keys, folded):
 
 
 def unfolded(items, shift=0):
-    """Returns the places that a folded sequence stands for, by their first
+    """Returns the indices of a folded sequence, a repeated run by its first
     occurrences.
     """
     for item in items:

@@ -77,12 +77,12 @@ def _local_sizes(
 
 def _reduced(mesh: Mesh, sharded: ShardedValue, shards: list[Any]) -> Any:
     """Returns shards as an array [*mesh, *local], with partial results reduced."""
-    sizes = tuple(mesh.axes.values())
-    grid = np.stack(shards).reshape(sizes + shards[0].shape)
+    grid_shape = (*mesh.axes.values(), *shards[0].shape)
+    grid = np.stack(shards).reshape(grid_shape)
     for axis, state in enumerate(sharded.placement):
         if isinstance(state, Partial):
             grid = _REDUCE[state.kind](grid, axis=axis, keepdims=True)
-    return np.broadcast_to(grid, sizes + shards[0].shape)
+    return np.broadcast_to(grid, grid_shape)
 
 
 def _differing_position(

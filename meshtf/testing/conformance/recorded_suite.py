@@ -96,7 +96,8 @@ def _chosen_layouts(
     layouts: list[Rules] = [{}]
     uncovered -= _covers(cases, axes, {})
     while uncovered:
-        covers = {i: new for i, cover in covers.items() if (new := cover & uncovered)}
+        covers = {i: cover & uncovered for i, cover in covers.items()}
+        covers = {i: cover for i, cover in covers.items() if cover}
         best = max(covers, key=lambda i: len(covers[i]))
         uncovered -= covers[best]
         layouts.append(candidates[best])

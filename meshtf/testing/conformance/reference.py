@@ -67,9 +67,14 @@ class Expected:
         self, ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
         """Returns the gradients of all inputs for cotangents of the floating outputs."""
-        pairs = [(y, dy) for y, dy in zip(ys, dys, strict=True) if dy is not None]
+        outputs = []
+        cotangents = []
+        for y, dy in zip(ys, dys, strict=True):
+            if dy is not None:
+                outputs.append(y)
+                cotangents.append(dy)
         floats = [x for x in xs if has_gradient(x.dtype)]
-        dxs = iter(gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))
+        dxs = iter(gradients(outputs, floats, cotangents))
         return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
 
     def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
