@@ -2,15 +2,15 @@
 
 Contents:
 
-    save            each host writes what its devices hold, in TensorFlow's V2 format
-    restore         on any mesh and layout; what is damaged is named
-    saver           the checkpoints of a run, in the background by choice
-    manifest        what a checkpoint holds, and in which files
-    step_folders    the folders of checkpoints: names, which stay, the newest complete one
-    tensor_slices   parts of tensors
-    matching        a diff where names or shapes differ
-    shared_folder   a folder that all hosts see
-    lock            one run in a folder
+    write           each host writes the shards of its devices, in TensorFlow's V2 format
+    read            on any mesh and layout; errors name the damaged file
+    saver           the checkpoints of a run, asynchronous if wanted
+    manifest        the tensors of a checkpoint, and the files they are in
+    step_folders    the folders of checkpoints: names, deletion, the newest complete one
+    tensor_slices   boxes: start and size along each dimension of a tensor
+    matching        names and shapes of variables against those of a checkpoint
+    shared_folder   checks that all hosts see the same folder
+    lock            only one run in a folder
     inspection/     python -m meshtf checkpoint: reports and verification
 """
 

@@ -1,4 +1,4 @@
-"""What checkpoints are given: variables by name, numbers, and what JSON can hold.
+"""Checks of arguments: variables by name, integers, and data that JSON can represent.
 
 Example:
 
@@ -14,11 +14,12 @@ from meshtf.names.arguments import as_int, as_mapping, refuse
 from meshtf.runtime.variable import Variable
 
 _BY_NAME = "variables by name"
+_JSON = "a dict of what JSON can hold"
 _WAY_OUT = "Write {v.name: v for v in model.variables}."
 
 
 def check_variables(variables: Any) -> None:
-    """Refuses what is no mapping from names to variables. Raises ArgumentError."""
+    """Raises ArgumentError unless this is a mapping from names to variables."""
     if not hasattr(variables, "items"):
         refuse("variables", variables, _BY_NAME, _WAY_OUT)
     for name, variable in variables.items():
@@ -26,15 +27,15 @@ def check_variables(variables: Any) -> None:
             refuse("variables", {name: variable}, _BY_NAME, _WAY_OUT)
 
 
-def check_numbers(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
-    """Refuses settings of a checkpoint that are none. Raises ArgumentError."""
+def check_settings(step: Any, keep: Any, keep_every: Any, extra: Any) -> None:
+    """Raises ArgumentError for settings of a checkpoint that are not valid."""
     as_int("step", step, least=0)
     as_int("keep", keep, least=0)
     as_int("keep_every", keep_every, least=0)
     if extra is None:
         return
-    as_mapping("extra", extra, "a dict of what JSON can hold")
+    as_mapping("extra", extra, _JSON)
     try:
         json.dumps(dict(extra))
     except (TypeError, ValueError) as error:
-        refuse("extra", extra, "a dict of what JSON can hold", f"{error}.")
+        refuse("extra", extra, _JSON, f"{error}.")

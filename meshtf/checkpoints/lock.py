@@ -1,10 +1,10 @@
-"""One run in a folder: the second is refused.
+"""A lock that lets only one run use a folder: the second raises.
 
     with only_run("runs/lm"):
       ...                          # train
 
-The lock is the kernel's, on an open file, so that of a process that dies is gone with
-it. On a network file system it holds as far as that one carries `flock`.
+The lock is `flock` on an open file: the kernel releases it when the process ends, however
+it ends. On a network file system it works if that file system supports `flock`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from meshtf.errors import CheckpointError
 from meshtf.names.arguments import as_path
@@ -25,10 +26,10 @@ FILE = "run.lock"
 
 @contextlib.contextmanager
 def only_run(directory: str) -> Iterator[None]:
-    """Holds a folder as long as the `with` block runs; makes it if need be.
+    """Locks a folder while the `with` block runs; creates it if it does not exist.
 
     Raises:
-      CheckpointError: another process holds it; says which.
+      CheckpointError: another process has locked it; the message names the process.
     """
     directory = as_path("directory", directory)
     os.makedirs(directory, exist_ok=True)
@@ -41,27 +42,27 @@ def only_run(directory: str) -> Iterator[None]:
                 f"{directory} is in use by {_holder(os.pread(file, 4096, 0))}.\n"
                 "  Wait until that run ends, stop it, or take another folder."
             ) from None
-        with contextlib.suppress(OSError):  # a full disk: the lock holds all the same
+        with contextlib.suppress(OSError):  # a full disk: the lock is held anyway
             os.ftruncate(file, 0)
-            os.pwrite(
-                file,
-                json.dumps(
-                    {
-                        "pid": os.getpid(),
-                        "host": socket.gethostname(),
-                        "since": time.strftime("%F %T"),
-                    }
-                ).encode(),
-                0,
-            )
+            os.pwrite(file, json.dumps(_this_process()).encode(), 0)
         yield
     finally:
         os.close(file)
 
 
+def _this_process() -> dict[str, Any]:
+    return {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "since": time.strftime("%F %T"),
+    }
+
+
 def _holder(text: bytes) -> str:
+    """Returns the process that wrote a lock file, in words."""
     try:
-        told = json.loads(text)
-        return f"process {told['pid']} on host {told['host']}, since {told['since']}"
+        process = json.loads(text)
+        pid, host, since = process["pid"], process["host"], process["since"]
+        return f"process {pid} on host {host}, since {since}"
     except (ValueError, KeyError, TypeError):
         return "another process"

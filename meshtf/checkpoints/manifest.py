@@ -1,13 +1,13 @@
-"""The manifest of a checkpoint: what it holds, and in which files.
+"""The manifest of a checkpoint: its tensors, and the files they are in.
 
-    manifest = Manifest.read("runs/lm/step_00000600")       # refuses one that was changed
+    manifest = Manifest.read("runs/lm/step_00000600")       # raises if it was changed
     manifest.step, manifest.extra
     manifest.tensors["decoder/wq"].shape                     # "d_model:128; heads:4; d_kv:32"
-    manifest.check_index(path)                               # see `checking` for all files
+    manifest.check_index(path)                               # all files: `check`
 
-It is JSON, and its own last entry is the sum of all bytes before it. It has the sum of
-TensorFlow's index, and that the sum of every slice: so nothing is read only to be
-summed. Sums find damage, not forgery.
+It is JSON. Its last entry is the CRC-32 of all bytes before it. It contains the CRC-32 of
+TensorFlow's index file, which contains a checksum of every slice: so no file is read only
+to compute a checksum. Checksums detect damage, not forgery.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from meshtf.checkpoints.tensor_slices import Box, read_spec, whole
+from meshtf.checkpoints.tensor_slices import Box, full_box, read_spec
 from meshtf.errors import DamageError
 from meshtf.names import Shape
 from meshtf.names.arguments import as_path, as_sequence, as_text, refuse
 
 FILE = "manifest.json"
-PREFIX = "variables"  # of TensorFlow's files
+PREFIX = "variables"  # of the names of TensorFlow's files
 INDEX = f"{PREFIX}.index"
 _FORMAT = 2
 _WAY_OUT = (
@@ -39,13 +39,13 @@ _END = re.compile(rb'(.*,\n) "crc32": "([0-9a-f]{8})"\n\}\n', re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """What is saved under one name.
+    """A saved tensor.
 
     Args:
       shape: such as "d_model:128; d_ff:512".
       dtype: the data type's name.
-      slices: the boxes that it was written in; none: all in one.
-      files: the number of the file that each of its boxes is in.
+      slices: the boxes that it was written in, see `tensor_slices`; empty: one box.
+      files: for each box, the index of its file.
     """
 
     shape: str
@@ -60,22 +60,22 @@ class Saved:
 
     @property
     def boxes(self) -> list[Box]:
-        """The parts that it was written in."""
-        return [read_spec(text) for text in self.slices] or [whole(self.sizes)]
+        """The boxes that it was written in."""
+        return [read_spec(text) for text in self.slices] or [full_box(self.sizes)]
 
     def boxes_in(self, file: int) -> list[Box]:
-        """The parts that are in a file."""
+        """The boxes that are in the file with this index."""
         return [
             box
-            for box, number in zip(self.boxes, self.files, strict=True)
-            if number == file
+            for box, file_index in zip(self.boxes, self.files, strict=True)
+            if file_index == file
         ]
 
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """Size of a file, and its CRC-32, but of one that holds slices: these have sums of
-    their own.
+    """Size and CRC-32 of a file; no CRC-32 for a file of slices, since the index has a
+    checksum of each slice.
     """
 
     bytes: int
@@ -84,17 +84,20 @@ class Sum:
     @classmethod
     def of(cls, path: str) -> Sum:
         """Reads a file."""
-        size, crc, chunk = 0, 0, memoryview(bytearray(_CHUNK))
+        size = 0
+        crc = 0
+        chunk = memoryview(bytearray(_CHUNK))
         with open(path, "rb", buffering=0) as file:
-            while n := file.readinto(chunk):
-                size, crc = size + n, zlib.crc32(chunk[:n], crc)
+            while num_bytes := file.readinto(chunk):
+                size += num_bytes
+                crc = zlib.crc32(chunk[:num_bytes], crc)
         return cls(size, f"{crc:08x}")
 
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint holds: tensors by name, files by name, and what was saved
-    beside them.
+    """The contents of a checkpoint: tensors by name, files by name, and the `extra` data
+    that was saved with them.
     """
 
     step: int
@@ -118,7 +121,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: str) -> Manifest:
-        """Returns the manifest of a checkpoint. Raises DamageError: it is absent or was
+        """Returns the manifest of a checkpoint. Raises DamageError if it is missing or was
         changed.
         """
         folder = as_path("folder", folder)
@@ -130,29 +133,33 @@ class Manifest:
             raise DamageError(
                 folder, FILE, f"it cannot be read: {error.strerror}", _WAY_OUT
             ) from None
-        found = _END.fullmatch(text)
-        if found is None:
+        match = _END.fullmatch(text)
+        if match is None:
             raise DamageError(folder, FILE, "its end is not there", _WAY_OUT)
-        if f"{zlib.crc32(found[1]):08x}".encode() != found[2]:
-            raise DamageError(folder, FILE, "its sum is not the one that it tells")
-        told = json.loads(text)
-        if told["format"] != _FORMAT:
+        body, crc = match.groups()
+        if f"{zlib.crc32(body):08x}".encode() != crc:
+            raise DamageError(folder, FILE, "its sum is not the one that it states")
+        fields = json.loads(text)
+        if fields["format"] != _FORMAT:
             raise DamageError(
                 folder,
                 FILE,
-                f"it is of format {told['format']}, which another meshtf wrote: take "
+                f"it is of format {fields['format']}, which another meshtf wrote: take "
                 "that one to read it",
             )
         tensors = {
             name: Saved(s["shape"], s["dtype"], tuple(s["slices"]), tuple(s["files"]))
-            for name, s in told["tensors"].items()
+            for name, s in fields["tensors"].items()
         }
-        files = {name: Sum(**s) for name, s in told["files"].items()}
-        return cls(told["step"], told["extra"], tensors, files)
+        files = {name: Sum(**s) for name, s in fields["files"].items()}
+        return cls(fields["step"], fields["extra"], tensors, files)
 
     def check_sizes(self, folder: str, files: Iterable[str] | None = None) -> None:
-        """Sees that all files, or some, are there, of their sizes. Raises
-        DamageError.
+        """Checks that files exist and have the right size. Raises DamageError.
+
+        Args:
+          folder: of the checkpoint.
+          files: names; None: all files.
         """
         folder = as_path("folder", folder)
         if files is not None:
@@ -175,17 +182,17 @@ class Manifest:
                 )
 
     def check_index(self, folder: str) -> None:
-        """Reads TensorFlow's index and compares its sum. Raises DamageError."""
+        """Reads TensorFlow's index and compares its CRC-32. Raises DamageError."""
         folder = as_path("folder", folder)
         try:
-            found = Sum.of(os.path.join(folder, INDEX))
+            index = Sum.of(os.path.join(folder, INDEX))
         except OSError as error:
             raise DamageError(
                 folder, INDEX, f"it cannot be read: {error.strerror}"
             ) from None
-        if found != self.files[INDEX]:
+        if index != self.files[INDEX]:
             raise DamageError(
                 folder,
                 INDEX,
-                f"its sum is {found.crc32}, not {self.files[INDEX].crc32}",
+                f"its sum is {index.crc32}, not {self.files[INDEX].crc32}",
             )

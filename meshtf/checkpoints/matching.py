@@ -1,5 +1,4 @@
-"""What a checkpoint holds beside what is asked of it: names, and a diff where they do
-not fit.
+"""Names and shapes of variables against those of a checkpoint, with a diff in the error.
 
 Example:
 
@@ -18,59 +17,64 @@ from meshtf.errors import CheckpointError, explain_error, near_misses
 from meshtf.names import Shape
 from meshtf.runtime.variable import Variable
 
-_MOST = 12  # lines of one kind of difference that are shown
+_MAX_LINES = 12  # that are shown of one kind of difference
 
 
 def renamed(name: str, renames: Mapping[str, str]) -> str:
-    """Returns what a name is called in a checkpoint; of several that fit, the longest
-    rename counts.
+    """Returns the name of a variable in a checkpoint; the longest matching rename is used.
 
     Args:
       name: of a variable.
-      renames: names, or first parts of names as they are between slashes, and what they
-        are there.
+      renames: the variable's name, or a prefix of it that ends before a slash -> the name
+        or prefix in the checkpoint.
     """
-    parts = name.split("/")
-    for k in range(len(parts), 0, -1):
-        if (first := "/".join(parts[:k])) in renames:
-            return "/".join([renames[first], *parts[k:]])
+    components = name.split("/")
+    for k in range(len(components), 0, -1):
+        prefix = "/".join(components[:k])
+        if prefix in renames:
+            return "/".join([renames[prefix], *components[k:]])
     return name
 
 
 def check_fit(
     path: str, manifest: Manifest, named: Sequence[tuple[str, Variable]], partly: bool
 ) -> None:
-    """Sees that variables can be read. Raises CheckpointError, with all that differs.
+    """Checks that variables can be read. Raises CheckpointError, with all differences.
 
     Args:
       path: of the checkpoint.
-      manifest: what it holds.
-      named: what is asked of it, with the names that it has there.
-      partly: whether it may hold more.
+      manifest: of the checkpoint.
+      named: the variables to read, with their names in the checkpoint.
+      partly: whether the checkpoint may have other tensors as well.
     """
-    saved, asked = manifest.tensors, {name for name, _ in named}
-    left = [name for name in saved if name not in asked]
-    facts = {
+    saved = manifest.tensors
+    requested = {name for name, _ in named}
+    unused = [name for name in saved if name not in requested]
+    differences = {
         "not saved": [
-            _missing(name, v, near_misses(name, left))
+            _missing(name, v, near_misses(name, unused))
             for name, v in named
             if name not in saved
         ],
         "not in model": [
-            f"{name} {Shape(saved[name].shape)!r}" for name in left if not partly
+            f"{name} {Shape(saved[name].shape)!r}" for name in unused if not partly
         ],
         "other shape": [
-            f"{name}: {how}"
+            f"{name}: {change}"
             for name, v in named
-            if name in saved and (how := difference(saved[name], v.shape, v.dtype))
+            if name in saved and (change := difference(saved[name], v.shape, v.dtype))
         ],
     }
-    if any(facts.values()):
+    if any(differences.values()):
         raise CheckpointError(
             explain_error(
                 "the checkpoint is of another model.",
                 checkpoint=path,
-                **{kind: _some(lines) for kind, lines in facts.items() if lines},
+                **{
+                    kind: _truncated(lines)
+                    for kind, lines in differences.items()
+                    if lines
+                },
                 way_out="Use the configuration that it was saved with, or another "
                 "model_dir; or read it in part, with renames.",
             )
@@ -78,14 +82,15 @@ def check_fit(
 
 
 def difference(saved: Saved, shape: Shape, dtype: str) -> str:
-    """Returns in words how what is saved does not fit, or "".
+    """Returns how shape or data type differ from those of a saved tensor, or "".
 
     Dimensions may have other names now, but not the same names in another order.
     """
-    there = Shape(saved.shape)
-    reordered = there.names != shape.names and set(there.names) == set(shape.names)
-    if there.sizes != shape.sizes or reordered:
-        return f"{there!r} saved, {shape!r} now"
+    saved_shape = Shape(saved.shape)
+    same_names = set(saved_shape.names) == set(shape.names)
+    reordered = same_names and saved_shape.names != shape.names
+    if saved_shape.sizes != shape.sizes or reordered:
+        return f"{saved_shape!r} saved, {shape!r} now"
     return "" if saved.dtype == dtype else f"{saved.dtype} saved, {dtype} now"
 
 
@@ -93,6 +98,8 @@ def _missing(name: str, variable: Variable, close: str) -> str:
     return f"{name} {variable.shape!r}" + (f" (close: {close})" if close else "")
 
 
-def _some(lines: Sequence[str]) -> str:
-    more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-    return "\n".join([*lines[:_MOST], *more])
+def _truncated(lines: Sequence[str]) -> str:
+    shown = list(lines[:_MAX_LINES])
+    if len(lines) > _MAX_LINES:
+        shown.append(f"and {len(lines) - _MAX_LINES} more")
+    return "\n".join(shown)

@@ -1,27 +1,30 @@
-"""Restoring: on any mesh and layout, and what is damaged is named.
+"""Restoring: on any mesh and layout; errors name the damaged file.
 
     extra = restore(path, {v.name: v for v in model.variables})
-    restore(path, {v.name: v for v in encoder.variables}, partly=True)     # leave out the rest
+    restore(path, {v.name: v for v in encoder.variables}, partly=True)     # ignore the rest
     restore(path, variables, partly=True, renames={"encoder": "bert/encoder"})
-    found = restore_latest("runs/lm", variables)                           # the newest whole one
+    restored = restore_latest("runs/lm", variables)             # the newest complete one
 
-Each host reads the slices that its devices hold, one after another. Where what was
-written is cut otherwise, it reads that, and cuts it again, so that nothing is read
-twice. Large slices are freed before they are read: so no more than a slice is in memory
-beside the variables.
+Each host reads the shards of its devices, one after another. If the saved slices have other
+boundaries, it reads these slices and copies from them, so that nothing is read twice. The
+memory of large variables is freed before they are read: so at most one shard is in memory
+in addition to the variables.
 
-Nothing is read for the sake of sums alone: the manifest has its own, and that of
-TensorFlow's index; the index has one of every slice, with which TensorFlow compares
-what it reads. Where that fails, `checking` reads slice after slice, and names the file.
+No file is read only to compute a checksum: the manifest has a checksum of itself, and of
+TensorFlow's index; the index has one of every slice, which TensorFlow compares when it
+reads the slice. If that fails, `inspection.verification` reads slice after slice, and names
+the file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, NamedTuple
 
 import tensorflow as tf
@@ -33,14 +36,14 @@ from meshtf.checkpoints.matching import check_fit, renamed
 from meshtf.checkpoints.step_folders import newest_first, warn_of
 from meshtf.checkpoints.tensor_slices import (
     Box,
-    inside,
-    numbers,
+    full_box,
+    num_elements,
     overlap,
     runs,
+    slices_in,
     spec,
-    whole,
 )
-from meshtf.checkpoints.write import PIECE
+from meshtf.checkpoints.write import MAX_CHUNK_BYTES
 from meshtf.errors import DamageError
 from meshtf.names.arguments import as_bool, as_callable, as_mapping, as_path
 from meshtf.runtime.storage.slot import Slot
@@ -56,8 +59,8 @@ _UNREADABLE = (
 
 
 class Restored(NamedTuple):
-    """A checkpoint that was read: its step, its path, and what was saved beside the
-    variables.
+    """A checkpoint that was read: its step, its path, and the `extra` data that was saved
+    with the variables.
     """
 
     step: int
@@ -66,12 +69,21 @@ class Restored(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """Boxes of a tensor that are read, and the slots of one host that need them."""
+    """What one host reads of a tensor: boxes, and the shards and their slots to fill.
+
+    If the boxes are those of the shards, the values are assigned; otherwise the shards are
+    copied from several boxes.
+    """
 
     name: str
     saved: Saved
     boxes: list[Box]
     targets: Mapping[Box, list[Slot]]
+
+    @property
+    def direct(self) -> bool:
+        """Whether each box is a shard."""
+        return self.boxes == list(self.targets)
 
 
 def restore(
@@ -80,19 +92,20 @@ def restore(
     partly: bool = False,
     renames: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Reads variables from a checkpoint of any layout, and returns what was saved as
-    `extra`.
+    """Reads variables from a checkpoint of any layout, and returns its step and `extra`
+    data.
 
     Args:
       path: of the checkpoint.
       variables: what is read, under which names.
-      partly: whether the checkpoint may hold more than these, as one of a model that
-        they are a part of.
-      renames: how names, or the first parts of names, are called in the checkpoint.
+      partly: whether the checkpoint may have other variables as well, such as those of a
+        larger model.
+      renames: names, or prefixes of names -> those in the checkpoint.
 
     Raises:
       CheckpointError: names or shapes differ; no variable was changed.
-      DamageError: a file is not as it was written; some variables may have been read.
+      DamageError: a file has changed since it was written; some variables may have been
+        restored.
     """
     path = as_path("path", path)
     check_variables(variables)
@@ -101,7 +114,7 @@ def restore(
         as_mapping(
             "renames",
             renames,
-            'names by first parts of names, such as {"encoder": "bert"}',
+            'names by prefixes of names, such as {"encoder": "bert"}',
         )
     manifest = Manifest.read(path)
     manifest.check_sizes(path)
@@ -111,14 +124,12 @@ def restore(
     ]
     check_fit(path, manifest, named, partly)
     try:
-        _load(
-            os.path.abspath(f"{path}/{PREFIX}"), manifest, named
-        )  # workers stand elsewhere
+        # Absolute, since workers have other working directories.
+        _load(os.path.abspath(f"{path}/{PREFIX}"), manifest, named)
     except _UNREADABLE as error:
-        check(path, manifest)  # names the file, unless the sums are right
-        raise DamageError(
-            path, INDEX, f"what it tells cannot be read: {error.message}"
-        ) from error
+        check(path, manifest)  # raises with the file's name, if a checksum is wrong
+        reason = f"its slices cannot be read: {error.message}"
+        raise DamageError(path, INDEX, reason) from error
     return {"step": manifest.step, **manifest.extra}
 
 
@@ -128,15 +139,14 @@ def restore_latest(
     partly: bool = False,
     renames: Mapping[str, str] | None = None,
 ) -> Restored | None:
-    """Reads the newest checkpoint of a folder that is whole; warns of those that are
-    damaged.
+    """Reads the newest complete checkpoint of a folder; warns of damaged ones.
 
     Returns:
-      Which one was read; None: there is none.
+      The checkpoint that was read; None: the folder has none.
 
     Raises:
       CheckpointError: names or shapes differ.
-      DamageError: there are checkpoints, but none is whole.
+      DamageError: there are checkpoints, but all are damaged.
     """
     check_variables(variables)
     as_bool("partly", partly)
@@ -148,15 +158,14 @@ def restore_latest(
 def newest_whole(
     directory: str, read: Callable[[str], dict[str, Any]]
 ) -> Restored | None:
-    """Reads the newest checkpoint of a folder that is whole; warns of those that are
-    damaged.
+    """Reads the newest complete checkpoint of a folder; warns of damaged ones.
 
     Args:
-      directory: where the checkpoints are.
-      read: reads the one with a path, and returns what was saved beside the variables.
+      directory: of the checkpoints.
+      read: reads the checkpoint with this path, and returns its `extra` data.
 
     Raises:
-      DamageError: there are checkpoints, but none is whole.
+      DamageError: there are checkpoints, but all are damaged.
     """
     as_callable("read", read)
     damage = None
@@ -174,59 +183,71 @@ def newest_whole(
 def _load(
     prefix: str, manifest: Manifest, named: Sequence[tuple[str, Variable]]
 ) -> None:
-    hosts: dict[str, list[_Read]] = defaultdict(list)
+    """Reads variables, on all hosts in parallel."""
+    reads_of_hosts: dict[str, list[_Read]] = defaultdict(list)
     for name, variable in named:
         written(variable)
-        here: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
-        for region, holders in variable.holders():
-            box = tuple((r.start, r.stop - r.start) for r in region)
-            for slot in holders:
-                here[slot.host][box].append(slot)
-        for host, targets in here.items():
-            hosts[host].extend(_planned(name, manifest.tensors[name], targets))
-    with ThreadPoolExecutor(len(hosts) or 1) as readers:
-        list(readers.map(lambda host: _load_host(prefix, host, hosts[host]), hosts))
+        for host, targets in _slots_by_host(variable).items():
+            reads = _planned(name, manifest.tensors[name], targets)
+            reads_of_hosts[host].extend(reads)
+    with ThreadPoolExecutor(len(reads_of_hosts) or 1) as readers:
+        load = partial(_load_host, prefix)
+        list(readers.map(load, reads_of_hosts.keys(), reads_of_hosts.values()))
+
+
+def _slots_by_host(variable: Variable) -> dict[str, dict[Box, list[Slot]]]:
+    """Returns the slots of each shard, by host and the box of the shard."""
+    slots: dict[str, dict[Box, list[Slot]]] = defaultdict(lambda: defaultdict(list))
+    for region, holders in variable.holders():
+        box = tuple((r.start, r.stop - r.start) for r in region)
+        for slot in holders:
+            slots[slot.host][box].append(slot)
+    return slots
 
 
 def _planned(
     name: str, saved: Saved, targets: Mapping[Box, list[Slot]]
 ) -> Iterator[_Read]:
-    """Yields what to read so that nothing is read twice: targets, or what
-    was written.
+    """Yields the reads of a tensor, in which no saved box is read twice.
+
+    A shard that consists of entire saved boxes is read directly; the saved boxes of all
+    other shards are read once, and the shards are copied from them.
     """
-    apart: dict[Box, list[Slot]] = {}
+    copied: dict[Box, list[Slot]] = {}
     for box, slots in targets.items():
-        if all(overlap(part, box) in (None, part) for part in saved.boxes):
+        if all(
+            overlap(saved_box, box) in (None, saved_box) for saved_box in saved.boxes
+        ):
             yield _Read(name, saved, [box], {box: slots})
         else:
-            apart[box] = slots
-    if apart:
-        parts = [
-            part
-            for part in saved.boxes
-            if any(overlap(part, box) is not None for box in apart)
+            copied[box] = slots
+    if copied:
+        needed_boxes = [
+            saved_box
+            for saved_box in saved.boxes
+            if any(overlap(saved_box, box) is not None for box in copied)
         ]
-        yield _Read(name, saved, parts, apart)
+        yield _Read(name, saved, needed_boxes, copied)
 
 
 def _load_host(prefix: str, host: str, reads: Sequence[_Read]) -> None:
-    straight = [
-        (read, read.boxes[0]) for read in reads if read.boxes == list(read.targets)
-    ]
-    for batch in _batches(straight):
-        with _room(batch[0][0]) if len(batch) == 1 else contextlib.nullcontext():
+    """Carries out the reads of one host."""
+    direct = [(read, read.boxes[0]) for read in reads if read.direct]
+    for batch in _batches(direct):
+        large = len(batch) == 1
+        with _freed(batch[0][0]) if large else contextlib.nullcontext():
             values = _restored(prefix, host, batch)
             for read, box in reversed(batch):
                 _assign(read.targets[box], values.pop())
     for read in reads:
-        if read.boxes != list(read.targets):
-            _load_in_parts(prefix, host, read)
+        if not read.direct:
+            _load_copied(prefix, host, read)
 
 
-def _load_in_parts(prefix: str, host: str, read: _Read) -> None:
-    """Reads what was written, and cuts it for slices that are cut otherwise."""
-    with _room(read), tf.device(host):
-        made = {
+def _load_copied(prefix: str, host: str, read: _Read) -> None:
+    """Reads saved boxes, and copies from them to shards with other boundaries."""
+    with _freed(read), tf.device(host):
+        shards = {
             box: tf.raw_ops.Empty(
                 shape=[size for _, size in box], dtype=read.saved.dtype
             )
@@ -234,40 +255,41 @@ def _load_in_parts(prefix: str, host: str, read: _Read) -> None:
         }
         for batch in _batches([(read, box) for box in read.boxes]):
             values = _restored(prefix, host, batch)
-            for _, part in reversed(batch):
-                _put(values.pop(), part, made)
+            for _, saved_box in reversed(batch):
+                _copy(values.pop(), saved_box, shards)
         for box in read.targets:
-            _assign(read.targets[box], made.pop(box))
+            _assign(read.targets[box], shards.pop(box))
 
 
-def _put(value: tf.Tensor, part: Box, made: Mapping[Box, tf.Tensor]) -> None:
-    """Writes into tensors, in place, what of a part of the whole is theirs.
+def _copy(value: tf.Tensor, saved_box: Box, shards: Mapping[Box, tf.Tensor]) -> None:
+    """Copies elements of a saved box into the shards that contain them, in place.
 
-    A variable that was written in part would be copied at each reading from then on.
+    Tensors, not variables: TensorFlow copies a variable at each read after an assignment
+    to a slice of it.
     """
-    for box, tensor in made.items():
-        common = overlap(part, box)
+    for box, shard in shards.items():
+        common = overlap(saved_box, box)
         if common is not None:
-            length, rows = runs(common, box)
+            length, run_indices = runs(common, box)
             tf.raw_ops.InplaceUpdate(
-                x=tf.reshape(tensor, [-1, length]),
-                i=rows,
-                v=tf.reshape(value[inside(common, part)], [-1, length]),
+                x=tf.reshape(shard, [-1, length]),
+                i=run_indices,
+                v=tf.reshape(value[slices_in(common, saved_box)], [-1, length]),
             )
 
 
 def _restored(
     prefix: str, host: str, batch: Sequence[tuple[_Read, Box]]
 ) -> list[tf.Tensor]:
+    """Returns the values of boxes, read by one op."""
     with tf.device(host):
-        return list(
-            tf.raw_ops.RestoreV2(
-                prefix=prefix,
-                tensor_names=[read.name for read, _ in batch],
-                shape_and_slices=[spec(read.saved.sizes, box) for read, box in batch],
-                dtypes=[tf.as_dtype(read.saved.dtype) for read, _ in batch],
-            )
+        values = tf.raw_ops.RestoreV2(
+            prefix=prefix,
+            tensor_names=[read.name for read, _ in batch],
+            shape_and_slices=[spec(read.saved.sizes, box) for read, box in batch],
+            dtypes=[tf.as_dtype(read.saved.dtype) for read, _ in batch],
         )
+        return list(values)
 
 
 def _assign(slots: Sequence[Slot], value: Any) -> None:
@@ -276,16 +298,15 @@ def _assign(slots: Sequence[Slot], value: Any) -> None:
 
 
 @contextlib.contextmanager
-def _room(read: _Read) -> Iterator[None]:
-    """Frees the memory of large slots before they are read; they are zero if that
+def _freed(read: _Read) -> Iterator[None]:
+    """Frees the memory of large slots before they are read; sets them to zero if reading
     fails.
     """
-    slots = [slot for some in read.targets.values() for slot in some]
-    if not any(
-        _bytes(read, box) > PIECE for box in (*read.targets, whole(read.saved.sizes))
-    ):
+    boxes = [*read.targets, full_box(read.saved.sizes)]
+    if all(_bytes(read, box) <= MAX_CHUNK_BYTES for box in boxes):
         yield
         return
+    slots = list(itertools.chain.from_iterable(read.targets.values()))
     for slot in slots:
         slot.free()
     try:
@@ -297,13 +318,14 @@ def _room(read: _Read) -> Iterator[None]:
 
 
 def _batches(reads: Sequence[tuple[_Read, Box]]) -> Iterator[list[tuple[_Read, Box]]]:
-    """Yields what is read at once: few bytes, and many small variables."""
+    """Yields the boxes that one op reads: many small ones, or one large one."""
     batch: list[tuple[_Read, Box]] = []
     size = 0
     for read, box in reads:
-        if batch and size + _bytes(read, box) > PIECE:
+        if batch and size + _bytes(read, box) > MAX_CHUNK_BYTES:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append((read, box))
         size += _bytes(read, box)
     if batch:
@@ -311,4 +333,4 @@ def _batches(reads: Sequence[tuple[_Read, Box]]) -> Iterator[list[tuple[_Read, B
 
 
 def _bytes(read: _Read, box: Box) -> int:
-    return numbers(box) * int(tf.as_dtype(read.saved.dtype).size)
+    return num_elements(box) * int(tf.as_dtype(read.saved.dtype).size)

@@ -1,5 +1,4 @@
-"""The checkpoints of a run: in the background by choice, and a run goes on when one
-fails.
+"""The checkpoints of a run: asynchronous if wanted; a run continues when one fails.
 
 Example:
 
@@ -19,29 +18,28 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
-from meshtf.checkpoints.arguments import check_numbers
+from meshtf.checkpoints.arguments import check_settings
 from meshtf.checkpoints.step_folders import all_steps, sweep
-from meshtf.checkpoints.write import pieces, write
+from meshtf.checkpoints.write import chunks_of, write
 from meshtf.errors import CheckpointWarning, WriteError
 from meshtf.names.arguments import as_bool, as_path
 from meshtf.runtime.variable import Variable
 
 
 class Saver:
-    """Writes checkpoints into one folder, one at a time. Only one process may have one
-    there.
+    """Writes checkpoints into one folder, one at a time. Only one process may have a saver
+    for a folder.
 
-    A checkpoint that cannot be written is told in a warning; what there was before
-    stays. If it was written in the background, that is told at the next save or at the
-    end.
+    If a checkpoint cannot be written, a warning says so, and older checkpoints remain. If
+    it was written asynchronously, the warning comes at the next save or at the end.
 
     Args:
-      directory: where the folders of checkpoints are.
-      keep: how many of the newest stay.
-      keep_every: those of steps that are multiples of it stay as well; 0: no others.
-      asynchronous: whether `save` returns at once, and a thread writes what the values
-        were then. Values that change before they are written are copied, so this may
-        take as much memory as they have.
+      directory: the folder in which the checkpoints' folders are created.
+      keep: how many of the newest checkpoints to keep.
+      keep_every: those of steps that are multiples of it are kept as well; 0: none.
+      asynchronous: whether `save` returns at once, and a thread writes the values of that
+        moment. Values that change before they are written are copied, which may take as
+        much memory as the variables.
     """
 
     def __init__(
@@ -52,13 +50,15 @@ class Saver:
         asynchronous: bool = False,
     ) -> None:
         directory = as_path("directory", directory)
-        check_numbers(0, keep, keep_every, None)
+        check_settings(0, keep, keep_every, None)
         as_bool("asynchronous", asynchronous)
-        self.directory, self.keep, self.keep_every = directory, keep, keep_every
+        self.directory = directory
+        self.keep = keep
+        self.keep_every = keep_every
         self.asynchronous = asynchronous
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        self._lost = ""  # why the last checkpoint is not there
+        self._last_failure = ""  # why the last checkpoint could not be written
         sweep(directory)
 
     @property
@@ -77,29 +77,29 @@ class Saver:
         variables: Mapping[str, Variable],
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """Saves, or begins to; waits for the checkpoint before this one.
+        """Saves, or starts to; waits for the checkpoint before this one.
 
         Args:
-          step: by which the checkpoint goes.
+          step: the checkpoint's name and order.
           variables: what is saved, under which names.
-          extra: what JSON can hold, to be saved with them.
+          extra: data that JSON can represent, to be saved as well.
         """
-        check_numbers(step, self.keep, self.keep_every, extra)
+        check_settings(step, self.keep, self.keep_every, extra)
         self.wait()
-        self._lost = ""
-        parts = pieces(variables, snapshot=self.asynchronous)
+        self._last_failure = ""
+        chunks = chunks_of(variables, snapshot=self.asynchronous)
 
         def work() -> None:
             write(
                 self.directory,
                 step,
                 variables,
-                parts,
+                chunks,
                 extra,
                 self.keep,
                 self.keep_every,
             )
-            parts.clear()
+            chunks.clear()
 
         self._thread = threading.Thread(
             target=self._guarded, args=(work,), name=f"save step {step}"
@@ -109,13 +109,15 @@ class Saver:
             self.wait()
 
     def wait(self) -> None:
-        """Waits until what was begun is written; warns if it could not be."""
+        """Waits until the current checkpoint is written; warns if it could not be."""
         if self._thread is None:
             return
         self._thread.join()
-        self._thread, failure, self._failure = None, self._failure, None
+        self._thread = None
+        failure = self._failure
+        self._failure = None
         if isinstance(failure, WriteError):
-            self._lost = str(failure)
+            self._last_failure = str(failure)
             warnings.warn(
                 f"{failure}\n  The checkpoints before it are there, and the work goes "
                 "on.",
@@ -126,17 +128,17 @@ class Saver:
             raise failure
 
     def finish(self) -> None:
-        """Waits until all is written. Raises WriteError if the last checkpoint could
-        not be.
+        """Waits until the current checkpoint is written. Raises WriteError if the last one
+        could not be.
         """
         self.wait()
-        if self._lost:
-            raise WriteError(self._lost)
+        if self._last_failure:
+            raise WriteError(self._last_failure)
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # told by the thread that waits
+        except BaseException as error:  # `wait` warns or raises
             self._failure = error
 
     def __enter__(self) -> Saver:

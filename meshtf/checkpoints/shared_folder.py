@@ -1,5 +1,5 @@
-"""Whether all hosts of a run see its folder: each of them writes its part of a
-checkpoint there.
+"""Checks that all hosts of a run see the same folder: each host writes its shards of a
+checkpoint to it.
 
 Example:
 
@@ -20,28 +20,29 @@ from meshtf.runtime.devices.resolve import worker_devices
 
 
 def check_shared(directory: str) -> None:
-    """Refuses a folder that is not the same on all workers that this process drives.
+    """Raises unless a folder is the same on all workers that this process drives.
 
     Raises:
-      CheckpointError: some do not see in it what this process puts there; says which.
+      CheckpointError: workers do not see a file that this process creates in it; the
+        message names them.
     """
     directory = as_path("directory", directory)
     hosts = dict.fromkeys(map(host_cpu, worker_devices()))
     if not hosts:
         return
-    held, path = tempfile.mkstemp(prefix="seen_by_all.", dir=os.path.abspath(directory))
+    file, path = tempfile.mkstemp(prefix="seen_by_all.", dir=os.path.abspath(directory))
     try:
-        os.fchmod(held, 0o644)
-        blind = [host_of(host) for host in hosts if not _sees(host, path)]
+        os.fchmod(file, 0o644)
+        failed_hosts = [host_of(host) for host in hosts if not _sees(host, path)]
     finally:
-        os.close(held)
+        os.close(file)
         os.unlink(path)
-    if blind:
+    if failed_hosts:
         raise CheckpointError(
             explain_error(
                 "not all workers see the folder of the run.",
                 folder=os.path.dirname(path),
-                workers="\n".join(blind),
+                workers="\n".join(failed_hosts),
                 way_out=(
                     "Each host writes its part of a checkpoint: name a folder that all "
                     "of them reach by this path, as one of a network file system."

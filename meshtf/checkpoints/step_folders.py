@@ -1,11 +1,10 @@
-"""The folders of checkpoints: their names, which of them stay, and the newest that is
-whole.
+"""The folders of checkpoints: names, deletion of old ones, and the newest complete one.
 
 Contents:
 
     runs/lm/step_00000400/    manifest.json  variables.index  variables.data-00000-of-00001
     runs/lm/step_00000600/
-    runs/lm/step_00000800.tmp-4711/     is being written, or was when its process died
+    runs/lm/step_00000800.tmp-4711/     incomplete: its process is writing, or died
 
     step, path = latest("runs/lm")
 """
@@ -27,12 +26,12 @@ _UNFINISHED = re.compile(r"step_\d{8,}\.tmp-\d+")
 
 
 def path_of(directory: str, step: int) -> str:
-    """Returns where the checkpoint of a step lies."""
+    """Returns the path of the checkpoint of a step."""
     return os.path.join(directory, f"step_{step:08d}")
 
 
 def temporary(path: str) -> str:
-    """Returns the name of a checkpoint that is being written or deleted."""
+    """Returns the name of a checkpoint while it is written or deleted."""
     return f"{path}.tmp-{os.getpid()}"
 
 
@@ -40,17 +39,22 @@ def all_steps(directory: str) -> list[tuple[int, str]]:
     """Returns steps and paths of a folder's checkpoints, the newest last."""
     directory = as_path("directory", directory)
     names = os.listdir(directory) if os.path.isdir(directory) else []
-    found = ((_FOLDER.fullmatch(name), name) for name in names)
-    return sorted((int(m[1]), os.path.join(directory, name)) for m, name in found if m)
+    steps = []
+    for name in names:
+        if match := _FOLDER.fullmatch(name):
+            steps.append((int(match[1]), os.path.join(directory, name)))
+    return sorted(steps)
 
 
 def newest_first(directory: str) -> Iterator[tuple[int, str, Manifest]]:
-    """Yields the checkpoints whose files are there, and warns of others on the way.
+    """Yields step, path and manifest of the checkpoints whose files exist and have the right
+    size, and warns of damaged ones.
 
     Raises:
-      DamageError: there are checkpoints, but none that is whole.
+      DamageError: there are checkpoints, but all are damaged.
     """
-    damage, some = None, False
+    damage = None
+    any_complete = False
     for step, path in reversed(all_steps(directory)):
         try:
             manifest = Manifest.read(path)
@@ -59,14 +63,14 @@ def newest_first(directory: str) -> Iterator[tuple[int, str, Manifest]]:
             damage = damage or error
             warn_of(error)
             continue
-        some = True
+        any_complete = True
         yield step, path, manifest
-    if damage is not None and not some:
+    if damage is not None and not any_complete:
         raise damage
 
 
 def warn_of(damage: DamageError) -> None:
-    """Warns of a damaged checkpoint that is left out."""
+    """Warns of a damaged checkpoint that is skipped."""
     warnings.warn(
         f"{damage}\n  It is left out; the one before it is taken.",
         CheckpointWarning,
@@ -77,11 +81,10 @@ def warn_of(damage: DamageError) -> None:
 def latest(directory: str) -> tuple[int, str] | None:
     """Returns step and path of the newest checkpoint, or None.
 
-    Damaged ones are left out with a warning, as far as that shows without reading all
-    of them.
+    Damaged ones are skipped with a warning; only manifests and sizes of files are checked.
 
     Raises:
-      DamageError: there are checkpoints, but none that is whole.
+      DamageError: there are checkpoints, but all are damaged.
     """
     for step, path, _ in newest_first(directory):
         return step, path
@@ -89,7 +92,7 @@ def latest(directory: str) -> tuple[int, str] | None:
 
 
 def replace(unfinished: str, path: str) -> None:
-    """Gives a checkpoint its name; one that had it goes."""
+    """Renames a complete checkpoint to its final name; deletes an older one of that name."""
     old = f"{path}.tmp-0"
     if os.path.isdir(path):
         shutil.rmtree(old, ignore_errors=True)
@@ -99,26 +102,25 @@ def replace(unfinished: str, path: str) -> None:
 
 
 def prune(directory: str, step: int, keep: int, keep_every: int) -> None:
-    """Deletes what need not stay after a step was saved.
+    """Deletes old checkpoints after a step was saved.
 
     Args:
-      directory: where the checkpoints are.
-      step: that was saved; what there is of later steps is not touched.
-      keep: how many stay, this one included.
-      keep_every: those of multiples of it stay as well; 0: no others.
+      directory: of the checkpoints.
+      step: that was saved; checkpoints of later steps are not touched.
+      keep: how many of the newest to keep, this one included.
+      keep_every: those of steps that are multiples of it are kept as well; 0: none.
     """
-    there = [(s, path) for s, path in all_steps(directory) if s <= step]
-    for s, path in there[:-keep]:
+    old_steps = [(s, path) for s, path in all_steps(directory) if s <= step]
+    for s, path in old_steps[:-keep]:
         if not (keep_every and s % keep_every == 0):
-            os.rename(
-                path, temporary(path)
-            )  # half a checkpoint never has the name of one
+            # Renamed at the start: an incomplete folder never has a checkpoint's name.
+            os.rename(path, temporary(path))
             shutil.rmtree(temporary(path), ignore_errors=True)
 
 
 def sweep(directory: str) -> None:
-    """Deletes what processes that died left half written; nobody else may be saving
-    here.
+    """Deletes incomplete checkpoints of processes that died; no other process may be saving
+    to the folder.
     """
     for name in os.listdir(directory) if os.path.isdir(directory) else []:
         if _UNFINISHED.fullmatch(name):

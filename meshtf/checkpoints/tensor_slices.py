@@ -1,17 +1,17 @@
-"""Boxes: parts of a tensor, a start and a size for each dimension; what V2 files call
-slices.
+"""Boxes: start and size of a slice of a tensor along each dimension; TensorFlow's V2
+files call them slices.
 
 Example:
 
-    >>> from meshtf.checkpoints.tensor_slices import cut, spec, read_spec, overlap
+    >>> from meshtf.checkpoints.tensor_slices import overlap, read_spec, spec, split
     >>> box = ((0, 4), (6, 6))
     >>> spec((8, 12), box), spec((8, 12), ((0, 8), (0, 12)))
     ('8 12 0,4:6,6', '')
-    >>> list(cut(box, at_most=8))
+    >>> list(split(box, max_elements=8))
     [((0, 1), (6, 6)), ((1, 1), (6, 6)), ((2, 1), (6, 6)), ((3, 1), (6, 6))]
     >>> overlap(box, ((3, 5), (0, 8)))
     ((3, 1), (6, 2))
-    >>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 numbers each, 9 in all
+    >>> runs(((1, 2), (2, 4)), outer=((0, 3), (0, 6)))      # of 2 elements; 9 in all
     (2, array([4, 5, 7, 8], dtype=int32))
 """
 
@@ -25,19 +25,19 @@ import numpy as np
 Box = tuple[tuple[int, int], ...]
 
 
-def whole(sizes: Sequence[int]) -> Box:
-    """Returns the box that is all of a tensor."""
+def full_box(sizes: Sequence[int]) -> Box:
+    """Returns the box of an entire tensor."""
     return tuple((0, size) for size in sizes)
 
 
-def numbers(box: Box) -> int:
-    """Returns how many numbers are in a box."""
+def num_elements(box: Box) -> int:
+    """Returns the number of elements of a box."""
     return math.prod(size for _, size in box)
 
 
 def spec(sizes: Sequence[int], box: Box) -> str:
-    """Returns a box as V2 files write it: "" is all of the tensor."""
-    if box == whole(sizes):
+    """Returns a box as V2 files write it: "" for the entire tensor."""
+    if box == full_box(sizes):
         return ""
     return " ".join(map(str, sizes)) + " " + spans(box)
 
@@ -53,71 +53,76 @@ def read_spec(text: str) -> Box:
     return tuple((int(start), int(size)) for start, size in pairs)
 
 
-def cut(box: Box, at_most: int) -> Iterator[Box]:
-    """Yields boxes that make up `box`, in order, of at most so many numbers each where
-    that can be.
+def split(box: Box, max_elements: int) -> Iterator[Box]:
+    """Yields the boxes that a box is split into, in order.
 
-    Only leading dimensions are cut, so that the numbers of each lie together in a
-    row-major array.
+    Only leading dimensions are split, so that the elements of each box are contiguous in
+    a row-major array.
+
+    Args:
+      box: to be split.
+      max_elements: of a yielded box, if it is at least 1.
     """
-    if numbers(box) <= at_most or not box:
+    if num_elements(box) <= max_elements or not box:
         yield box
         return
-    (start, size), *rest = box
-    row = max(numbers(tuple(rest)), 1)
-    if row > at_most:
+    (start, size), *inner_dims = box
+    inner_elements = max(num_elements(tuple(inner_dims)), 1)
+    if inner_elements > max_elements:
         for i in range(size):
-            for inner in cut(tuple(rest), at_most):
+            for inner in split(tuple(inner_dims), max_elements):
                 yield ((start + i, 1), *inner)
         return
-    rows = at_most // row
-    for first in range(0, size, rows):
-        yield ((start + first, min(rows, size - first)), *rest)
+    step = max_elements // inner_elements
+    for offset in range(0, size, step):
+        yield ((start + offset, min(step, size - offset)), *inner_dims)
 
 
 def overlap(box: Box, other: Box) -> Box | None:
-    """Returns what two boxes of one tensor have in common, or None."""
+    """Returns the intersection of two boxes of one tensor, or None if it is empty."""
     common = []
-    for (start, size), (low, length) in zip(box, other, strict=True):
-        first, last = max(start, low), min(start + size, low + length)
-        if first >= last:
+    for (start, size), (other_start, other_size) in zip(box, other, strict=True):
+        common_start = max(start, other_start)
+        common_end = min(start + size, other_start + other_size)
+        if common_start >= common_end:
             return None
-        common.append((first, last - first))
+        common.append((common_start, common_end - common_start))
     return tuple(common)
 
 
-def inside(box: Box, outer: Box) -> tuple[slice, ...]:
-    """Returns where a box lies in an array of what `outer` holds."""
+def slices_in(box: Box, outer: Box) -> tuple[slice, ...]:
+    """Returns the slices of a box in an array of the elements of `outer`."""
     return tuple(
-        slice(start - low, start - low + size)
-        for (start, size), (low, _) in zip(box, outer, strict=True)
+        slice(start - outer_start, start - outer_start + size)
+        for (start, size), (outer_start, _) in zip(box, outer, strict=True)
     )
 
 
 def runs(box: Box, outer: Box) -> tuple[int, np.ndarray]:
-    """Returns where a box lies in a row-major array of what `outer` holds: as runs of
-    one length.
+    """Returns where the elements of a box are in a row-major array of those of `outer`.
+
+    The array is viewed as [runs, length] with the largest possible length such that the
+    box consists of entire runs.
 
     Returns:
-      The length of a run, and the numbers of those that are the box's, in its order.
+      The length of a run, and the indices of the box's runs, in its order.
     """
-    sizes = [size for _, size in outer]
-    last = max((k for k, (_, size) in enumerate(box) if size != sizes[k]), default=0)
-    before = np.zeros(1, np.int64)  # rows of dimensions before the last that is cut
-    for (start, size), (low, length) in zip(box[:last], outer):
-        before = (before[:, None] * length + start - low + np.arange(size)).ravel()
-    inner = math.prod(sizes[last + 1 :])
-    start, size, row = (
-        (
-            (box[last][0] - outer[last][0]) * inner,
-            box[last][1] * inner,
-            sizes[last] * inner,
-        )
-        if box
-        else (0, 1, 1)
-    )
-    length = math.gcd(start, size, row)
-    inside_row = start // length + np.arange(size // length)
-    return length, (before[:, None] * (row // length) + inside_row).ravel().astype(
-        np.int32
-    )
+    if not box:
+        return 1, np.zeros(1, np.int32)
+    outer_sizes = [size for _, size in outer]
+    split_dims = [k for k, (_, size) in enumerate(box) if size != outer_sizes[k]]
+    last = max(split_dims, default=0)  # all dimensions after it are entire
+    # Indices of the box along all dimensions before `last`, flattened.
+    leading = np.zeros(1, np.int64)
+    for (start, size), (outer_start, outer_size) in zip(box[:last], outer):
+        indices = start - outer_start + np.arange(size)
+        leading = (leading[:, None] * outer_size + indices).ravel()
+    # Along `last` and the dimensions after it, the box is one contiguous range.
+    inner = math.prod(outer_sizes[last + 1 :])
+    start = (box[last][0] - outer[last][0]) * inner
+    size = box[last][1] * inner
+    stride = outer_sizes[last] * inner
+    length = math.gcd(start, size, stride)
+    trailing = start // length + np.arange(size // length)
+    run_indices = leading[:, None] * (stride // length) + trailing
+    return length, run_indices.ravel().astype(np.int32)

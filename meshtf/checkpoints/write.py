@@ -1,18 +1,18 @@
-"""Saving: each host writes the slices that its devices hold, and nothing is sent or
-joined.
+"""Saving: each host writes the shards of its devices; nothing is sent between hosts.
 
     path = save("runs/lm", 600, {v.name: v for v in model.variables}, extra={"seed": 1})
 
 The files are TensorFlow's V2 format with slice specifications, so a plain
-`tf.train.load_checkpoint(path + "/variables")` reads whole tensors. A host writes many
-files, two at a time, each of a few slices: so no more than that is ever copied from the
-memory of devices.
+`tf.train.load_checkpoint(path + "/variables")` reads unsharded tensors. A host writes many
+files of a few slices each, two at a time: so it never copies more than that from device
+memory.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 import os
 import re
 import shutil
@@ -24,18 +24,18 @@ from typing import Any
 
 import tensorflow as tf
 
-from meshtf.checkpoints.arguments import check_numbers, check_variables
+from meshtf.checkpoints.arguments import check_settings, check_variables
 from meshtf.checkpoints.inspection.verification import data_file
 from meshtf.checkpoints.manifest import INDEX, PREFIX, Manifest, Saved, Sum
 from meshtf.checkpoints.step_folders import path_of, prune, replace, temporary
 from meshtf.checkpoints.tensor_slices import (
     Box,
-    cut,
-    inside,
-    numbers,
+    full_box,
+    num_elements,
+    slices_in,
     spans,
     spec,
-    whole,
+    split,
 )
 from meshtf.errors import WriteError
 from meshtf.names.arguments import as_path
@@ -43,32 +43,27 @@ from meshtf.runtime.heartbeat import beat
 from meshtf.runtime.storage.slot import Slot
 from meshtf.runtime.variable import Variable
 
-PIECE = 32 << 20  # bytes that are written or read at a time
-_AT_ONCE = 2  # files that a host writes
-_ONLY = "data-00000-of-00001"
-_MOST_PIECES = 64  # of one slice: readers look through all of them
-NEVER_CUT = (
-    "float16",
-    "uint16",
-    "uint32",
-    "uint64",
-)  # V2 files hold no slices of these
-_OF_OPS = re.compile(
-    r"\{\{.*?\}\} ?| ?\[Op:.*"
-)  # what TensorFlow tells of its own nodes
+MAX_CHUNK_BYTES = 32 << 20  # that are written or read at a time
+_WRITERS_PER_HOST = 2
+_MAX_CHUNKS_OF_SHARD = 64  # readers search all chunks of a variable
+_DATA_SUFFIX = "data-00000-of-00001"
+# Data types of which V2 files cannot store slices.
+UNSPLIT_DTYPES = ("float16", "uint16", "uint32", "uint64")
+# The names of TensorFlow's nodes in its error messages.
+_NODE_NAMES = re.compile(r"\{\{.*?\}\} ?| ?\[Op:.*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
-    """A part of a variable on its way to a file.
+class Chunk:
+    """A slice of a variable that is to be written to a file.
 
     Args:
       name: of the variable.
-      sizes: of all of it.
-      box: which part.
-      bytes: how large it is.
+      sizes: of the variable.
+      box: the slice.
+      bytes: of the slice.
       host: the CPU that writes it: see `Slot.host`.
-      value: returns it.
+      value: returns its elements.
     """
 
     name: str
@@ -90,55 +85,54 @@ def save(
     """Writes a checkpoint and returns its path.
 
     Args:
-      directory: where the folder of the checkpoint will be.
-      step: by which it goes.
+      directory: the folder in which the checkpoint's folder is created.
+      step: the checkpoint's name and order.
       variables: what is saved, under which names.
-      extra: what JSON can hold, to be saved with them.
-      keep: how many of the newest checkpoints stay.
-      keep_every: those of steps that are multiples of it stay as well; 0: no others.
+      extra: data that JSON can represent, to be saved as well.
+      keep: how many of the newest checkpoints to keep.
+      keep_every: those of steps that are multiples of it are kept as well; 0: none.
 
     Raises:
-      WriteError: it could not be written; nothing of it is left, and those before are
-        there.
+      WriteError: it could not be written; its files are deleted, and the checkpoints
+        before it remain.
     """
     directory = as_path("directory", directory)
-    check_numbers(step, keep, keep_every, extra)
-    return write(directory, step, variables, pieces(variables), extra, keep, keep_every)
+    check_settings(step, keep, keep_every, extra)
+    chunks = chunks_of(variables)
+    return write(directory, step, variables, chunks, extra, keep, keep_every)
 
 
 def write(
     directory: str,
     step: int,
     variables: Mapping[str, Variable],
-    parts: list[Piece],
+    chunks: list[Chunk],
     extra: Mapping[str, Any] | None,
     keep: int,
     keep_every: int,
 ) -> str:
-    """Writes pieces of variables as a checkpoint, as `save` does; takes them out of the
-    list.
+    """Writes chunks of variables as a checkpoint, as `save` does; removes them from the
+    list, so that the memory of snapshots is freed.
     """
-    step = int(step)  # NumPy's are nothing that JSON can hold
+    step = int(step)  # JSON cannot represent integers of NumPy
     path = path_of(directory, step)
     unfinished = temporary(path)
     try:
         shutil.rmtree(unfinished, ignore_errors=True)
         os.makedirs(unfinished)
-        shards = _write_files(
-            os.path.abspath(unfinished), parts
-        )  # workers stand elsewhere
-        files = {INDEX: Sum.of(os.path.join(unfinished, INDEX))}
-        files |= {
-            data_file(k, len(shards)): Sum(sum(p.bytes for p in shard))
-            for k, shard in enumerate(shards)
-        }
-        Manifest(step, dict(extra or {}), _described(variables, shards), files).write(
-            unfinished
+        # Absolute, since workers have other working directories.
+        chunks_by_file = _write_files(os.path.abspath(unfinished), chunks)
+        manifest = Manifest(
+            step,
+            dict(extra or {}),
+            _saved_tensors(variables, chunks_by_file),
+            _file_sums(unfinished, chunks_by_file),
         )
+        manifest.write(unfinished)
         replace(unfinished, path)
         prune(directory, step, keep, keep_every)
     except (OSError, tf.errors.OpError) as error:
-        reason = _OF_OPS.sub("", getattr(error, "message", None) or str(error))
+        reason = _NODE_NAMES.sub("", getattr(error, "message", None) or str(error))
         raise WriteError(
             f"the checkpoint of step {step:,} could not be written to {directory}: "
             f"{reason}"
@@ -148,138 +142,160 @@ def write(
     return path
 
 
-def pieces(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Piece]:
-    """Returns what is to be written of variables: each different slice once.
+def _file_sums(
+    folder: str, chunks_by_file: Sequence[Sequence[Chunk]]
+) -> dict[str, Sum]:
+    """Returns size and checksum of the index, and sizes of the data files, by name."""
+    sums = {INDEX: Sum.of(os.path.join(folder, INDEX))}
+    for file_index, chunks in enumerate(chunks_by_file):
+        name = data_file(file_index, len(chunks_by_file))
+        sums[name] = Sum(sum(chunk.bytes for chunk in chunks))
+    return sums
 
-    Of several hosts that hold the same slice, that one writes it which has the least to
-    write.
+
+def chunks_of(variables: Mapping[str, Variable], snapshot: bool = False) -> list[Chunk]:
+    """Returns the chunks to write of variables: each different shard once.
+
+    If several hosts hold the same shard, the one with the fewest bytes to write writes it.
 
     Args:
       variables: what is saved, under which names.
-      snapshot: whether the values are those of now, whatever is assigned to the
-        variables later. Where devices see the host's memory nothing is copied yet: what
-        is changed before it is written is copied then.
+      snapshot: whether to write the values of this moment, even if the variables are
+        assigned to before that. On devices with the host's memory nothing is copied yet:
+        a value is copied if it is assigned to before it is written.
     """
     check_variables(variables)
-    load: dict[str, int] = defaultdict(int)
-    found: list[Piece] = []
+    bytes_of_hosts: dict[str, int] = defaultdict(int)
+    chunks: list[Chunk] = []
     for name, variable in variables.items():
-        if variable.dtype in NEVER_CUT and len(variable.holders()) > 1:
-            found.append(_joined(name, variable, snapshot))
+        if variable.dtype in UNSPLIT_DTYPES and len(variable.holders()) > 1:
+            chunks.append(_unsharded(name, variable, snapshot))
             continue
         for region, holders in variable.holders():
-            slot = min(holders, key=lambda held: load[held.host])
+            slot = min(holders, key=lambda slot: bytes_of_hosts[slot.host])
             box = tuple((r.start, r.stop - r.start) for r in region)
-            load[slot.host] += _bytes(variable, box)
-            found.extend(_cut(name, variable, box, slot, snapshot))
-    return found
+            bytes_of_hosts[slot.host] += _bytes(variable, box)
+            chunks.extend(_chunks_of_shard(name, variable, box, slot, snapshot))
+    return chunks
 
 
-def _cut(
+def _chunks_of_shard(
     name: str, variable: Variable, box: Box, slot: Slot, snapshot: bool
-) -> Iterator[Piece]:
-    host, item = slot.host, _bytes(variable, ())
+) -> Iterator[Chunk]:
+    """Yields the chunks that a shard is split into."""
+    host = slot.host
+    item_bytes = _bytes(variable, ())
     value = slot.snapshot() if snapshot else partial(slot.value_on, host)
-    at_most = (
-        numbers(box)
-        if variable.dtype in NEVER_CUT
-        else max(PIECE // item, -(-numbers(box) // _MOST_PIECES))
-    )
-    for part in cut(box, at_most):
-        yield Piece(
-            name,
-            variable.shape.sizes,
-            part,
-            item * numbers(part),
-            host,
-            value if part == box else partial(_part, value, inside(part, box)),
-        )
+    max_elements = num_elements(box)
+    if variable.dtype not in UNSPLIT_DTYPES:
+        fewest = math.ceil(num_elements(box) / _MAX_CHUNKS_OF_SHARD)
+        max_elements = max(MAX_CHUNK_BYTES // item_bytes, fewest)
+    for chunk_box in split(box, max_elements):
+        chunk_value = value
+        if chunk_box != box:
+            chunk_value = partial(_sliced, value, slices_in(chunk_box, box))
+        size = item_bytes * num_elements(chunk_box)
+        yield Chunk(name, variable.shape.sizes, chunk_box, size, host, chunk_value)
 
 
-def _part(value: Callable[[], Any], where: tuple[slice, ...]) -> Any:
-    return value()[where]
+def _sliced(value: Callable[[], Any], slices: tuple[slice, ...]) -> Any:
+    return value()[slices]
 
 
-def _joined(name: str, variable: Variable, snapshot: bool) -> Piece:
-    """Returns all of a variable whose data type files hold in one piece only."""
-    sizes, host = variable.shape.sizes, variable.holders()[0][1][0].host
+def _unsharded(name: str, variable: Variable, snapshot: bool) -> Chunk:
+    """Returns one chunk for a variable of a data type that files cannot split."""
+    sizes = variable.shape.sizes
+    _, slots = variable.holders()[0]
     value = partial(tf.constant, variable.numpy()) if snapshot else variable.numpy
-    return Piece(name, sizes, whole(sizes), _bytes(variable, whole(sizes)), host, value)
+    box = full_box(sizes)
+    return Chunk(name, sizes, box, _bytes(variable, box), slots[0].host, value)
 
 
-def _write_files(folder: str, parts: list[Piece]) -> list[list[Piece]]:
-    """Writes pieces as files of TensorFlow's, all hosts at once; returns which are in
-    which file.
+def _write_files(folder: str, chunks: list[Chunk]) -> list[list[Chunk]]:
+    """Writes chunks as TensorFlow's files, on all hosts in parallel.
+
+    Returns:
+      The chunks of each file.
     """
-    hosts: dict[str, list[Piece]] = defaultdict(list)
-    while parts:
-        hosts[parts[-1].host].append(parts.pop())
-    with ThreadPoolExecutor(_AT_ONCE * len(hosts) or 1) as writers:
-        shards = list(
-            writers.map(
-                partial(_write_shard, folder), itertools.count(), _shards(hosts)
-            )
+    hosts: dict[str, list[Chunk]] = defaultdict(list)
+    while chunks:
+        chunk = chunks.pop()
+        hosts[chunk.host].append(chunk)
+    with ThreadPoolExecutor(_WRITERS_PER_HOST * len(hosts) or 1) as writers:
+        write_file = partial(_write_file, folder)
+        chunks_by_file = list(
+            writers.map(write_file, itertools.count(), _group_by_file(hosts))
         )
+    file_indices = range(len(chunks_by_file))
     tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=[os.path.join(folder, str(k)) for k in range(len(shards))],
+        checkpoint_prefixes=[os.path.join(folder, str(k)) for k in file_indices],
         destination_prefix=os.path.join(folder, PREFIX),
         delete_old_dirs=False,
     )
-    return shards
+    return chunks_by_file
 
 
-def _shards(hosts: dict[str, list[Piece]]) -> Iterator[list[Piece]]:
-    """Takes pieces away for one file after another, from each host in turn."""
+def _group_by_file(hosts: dict[str, list[Chunk]]) -> Iterator[list[Chunk]]:
+    """Yields the chunks of one file after another, of each host in turn; removes them
+    from the lists.
+    """
     while hosts:
-        for host, own in list(hosts.items()):
-            shard = [own.pop()]
-            while own and sum(p.bytes for p in shard) + own[-1].bytes <= PIECE:
-                shard.append(own.pop())
-            if not own:
+        for host, chunks in list(hosts.items()):
+            file_chunks = [chunks.pop()]
+            size = file_chunks[0].bytes
+            while chunks and size + chunks[-1].bytes <= MAX_CHUNK_BYTES:
+                size += chunks[-1].bytes
+                file_chunks.append(chunks.pop())
+            if not chunks:
                 del hosts[host]
-            yield shard
+            yield file_chunks
 
 
-def _write_shard(folder: str, number: int, shard: list[Piece]) -> list[Piece]:
-    """Writes a file, and returns what is in it without the values."""
-    prefix = os.path.join(folder, str(number))
-    with tf.device(shard[0].host):
+def _write_file(folder: str, file_index: int, chunks: list[Chunk]) -> list[Chunk]:
+    """Writes a file, and returns its chunks without the values."""
+    prefix = os.path.join(folder, str(file_index))
+    with tf.device(chunks[0].host):
         tf.raw_ops.SaveV2(
             prefix=prefix,
-            tensor_names=[p.name for p in shard],
-            shape_and_slices=[spec(p.sizes, p.box) for p in shard],
-            tensors=[p.value() for p in shard],
+            tensor_names=[chunk.name for chunk in chunks],
+            shape_and_slices=[spec(chunk.sizes, chunk.box) for chunk in chunks],
+            tensors=[chunk.value() for chunk in chunks],
         )
-    size, expected = os.path.getsize(f"{prefix}.{_ONLY}"), sum(p.bytes for p in shard)
+    size = os.path.getsize(f"{prefix}.{_DATA_SUFFIX}")
+    expected = sum(chunk.bytes for chunk in chunks)
     if size != expected:
         raise OSError(f"{prefix} has {size:,} bytes, not {expected:,}")
     beat(f"ran the saving of {prefix}")  # a save may take longer than any call
-    return [dataclasses.replace(p, value=_gone) for p in shard]
+    return [dataclasses.replace(chunk, value=_no_value) for chunk in chunks]
 
 
-def _gone() -> Any:
-    raise AssertionError("a piece that was written has no value any more")
+def _no_value() -> Any:
+    raise AssertionError("a chunk that was written has no value any more")
 
 
-def _described(
-    variables: Mapping[str, Variable], shards: Sequence[Sequence[Piece]]
+def _saved_tensors(
+    variables: Mapping[str, Variable], chunks_by_file: Sequence[Sequence[Chunk]]
 ) -> dict[str, Saved]:
-    found: dict[str, list[tuple[Box, int]]] = defaultdict(list)
-    for number, shard in enumerate(shards):
-        for piece in shard:
-            found[piece.name].append((piece.box, number))
-    for held in found.values():
-        held.sort()
+    """Returns the manifest's entries of variables, by name."""
+    boxes: dict[str, list[tuple[Box, int]]] = defaultdict(list)
+    for file_index, chunks in enumerate(chunks_by_file):
+        for chunk in chunks:
+            boxes[chunk.name].append((chunk.box, file_index))
     return {
-        name: Saved(
-            "; ".join(f"{d.name}:{d.size}" for d in v.shape),
-            v.dtype,
-            tuple(spans(box) for box, _ in found[name]) if len(found[name]) > 1 else (),
-            tuple(number for _, number in found[name]),
-        )
-        for name, v in variables.items()
+        name: _saved_tensor(variable, sorted(boxes[name]))
+        for name, variable in variables.items()
     }
 
 
+def _saved_tensor(variable: Variable, boxes: Sequence[tuple[Box, int]]) -> Saved:
+    slices = tuple(spans(box) for box, _ in boxes)
+    return Saved(
+        "; ".join(f"{dim.name}:{dim.size}" for dim in variable.shape),
+        variable.dtype,
+        slices if len(slices) > 1 else (),
+        tuple(file_index for _, file_index in boxes),
+    )
+
+
 def _bytes(variable: Variable, box: Box) -> int:
-    return numbers(box) * int(tf.as_dtype(variable.dtype).size)
+    return num_elements(box) * int(tf.as_dtype(variable.dtype).size)

@@ -1,6 +1,6 @@
-"""Where workers are: "host1:4000,host2:4000".
+"""Addresses of workers: "host1:4000,host2:4000".
 
->>> [worker.door for worker in parse_cluster("host1:4000,host2:4000")]
+>>> [worker.control_address for worker in parse_cluster("host1:4000,host2:4000")]
 [('host1', 4001), ('host2', 4001)]
 """
 
@@ -20,14 +20,14 @@ ANY = "0.0.0.0"
 
 
 class Address(NamedTuple):
-    """A host and the port of TensorFlow there; the door is the next port."""
+    """A host and TensorFlow's port; the control port is the next one."""
 
     host: str
     port: int
 
     @property
-    def door(self) -> tuple[str, int]:
-        """Where the worker says that it lives."""
+    def control_address(self) -> tuple[str, int]:
+        """Host and port of the worker's control port."""
         return self.host, self.port + 1
 
     def __str__(self) -> str:
@@ -37,64 +37,68 @@ class Address(NamedTuple):
 def parse_cluster(text: str) -> list[Address]:
     """Returns the workers of "host:port,host:port". Raises ParseError."""
     as_text("cluster", text, 'workers, such as "host1:4000,host2:4000"')
-    found = []
-    for part in (part.strip() for part in text.split(",")):
-        host, _, port = part.rpartition(":")
+    addresses = []
+    for address in text.split(","):
+        address = address.strip()
+        host, _, port = address.rpartition(":")
         if not host or not port.isdecimal() or not 0 < int(port) < 2**16 - 1:
             raise ParseError(
-                f"{part!r} names no worker, in the cluster {text!r}.\n"
+                f"{address!r} names no worker, in the cluster {text!r}.\n"
                 "  Write host:port for each, such as host1:4000,host2:4000."
             )
-        found.append(Address(host, int(port)))
-    double = sorted({str(a) for a in found if found.count(a) > 1})
-    if double:
-        raise ParseError(f"the cluster {text!r} names {', '.join(double)} twice.")
-    return found
+        addresses.append(Address(host, int(port)))
+    duplicates = sorted({str(a) for a in addresses if addresses.count(a) > 1})
+    if duplicates:
+        raise ParseError(f"the cluster {text!r} names {', '.join(duplicates)} twice.")
+    return addresses
 
 
-def numeric(host: str) -> str:
-    """Returns the IPv4 address of a host. Raises OSError where it has none."""
-    return str(
-        socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)[0][4][0]
-    )
+def ipv4_address(host: str) -> str:
+    """Returns the IPv4 address of a host. Raises OSError if it has none."""
+    infos = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    _, _, _, _, socket_address = infos[0]
+    return str(socket_address[0])
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an IPv4 address is one that only this machine reaches."""
+    """Returns whether only this machine can reach an IPv4 address."""
     return ipaddress.ip_address(host).is_loopback
 
 
-def own_address(workers: Sequence[Address]) -> str:
-    """Returns the address of this machine by which the workers reach it. Raises
-    OSError.
-    """
-    seen = []
+def driver_address(workers: Sequence[Address]) -> str:
+    """Returns the address at which workers reach this machine. Raises OSError."""
+    local_addresses = []
     for worker in workers:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:  # sends nothing
             probe.connect((worker.host, worker.port))
-            seen.append(probe.getsockname()[0])
-    return next((host for host in seen if not is_loopback(host)), seen[0])
+            local_addresses.append(probe.getsockname()[0])
+    for host in local_addresses:
+        if not is_loopback(host):
+            return host
+    return local_addresses[0]
 
 
-def free_ports(number: int) -> list[int]:
-    """Returns ports of loopback that nobody hears now, nor their next ones."""
-    with contextlib.ExitStack() as held:
-        return [_free_pair(held) for _ in range(number)]
+def free_ports(count: int) -> list[int]:
+    """Returns ports of loopback such that each port and the next one are not in use."""
+    with contextlib.ExitStack() as sockets:
+        return [_free_pair(sockets) for _ in range(count)]
 
 
-def _free_pair(held: contextlib.ExitStack) -> int:
-    for first in _candidates(held):
-        second = held.enter_context(socket.socket())
+def _free_pair(sockets: contextlib.ExitStack) -> int:
+    """Returns the lower one of two free ports; both stay bound until `sockets` closes."""
+    for port in _candidates(sockets):
+        next_socket = sockets.enter_context(socket.socket())
         try:
-            second.bind((LOOPBACK, first + 1))
+            next_socket.bind((LOOPBACK, port + 1))
         except (OSError, OverflowError):
             continue
-        return first
+        return port
     raise AssertionError("there is always another candidate")
 
 
-def _candidates(held: contextlib.ExitStack) -> Iterator[int]:
+def _candidates(sockets: contextlib.ExitStack) -> Iterator[int]:
+    """Yields free ports, chosen by the system."""
     while True:
-        first = held.enter_context(socket.socket())
-        first.bind((LOOPBACK, 0))
-        yield first.getsockname()[1]
+        candidate = sockets.enter_context(socket.socket())
+        candidate.bind((LOOPBACK, 0))
+        yield candidate.getsockname()[1]

@@ -1,5 +1,5 @@
-"""Child processes that end with their parent, whatever ends that, and whose lines have
-labels.
+"""Child processes that end when their parent ends, however it ends, and whose output
+lines are labelled.
 
     child = Child(["python", "-m", "meshtf", "worker"], label="worker 0")
     child.wait(60.0), child.kill()
@@ -17,9 +17,8 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 
-# Runs a command that is ended when the parent is; the parent may be gone before it says
-# so.
-_TIED = """
+# Runs a command with PR_SET_PDEATHSIG. If the parent ended before that call, exits.
+_RUN_TIED = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9)
 if os.getppid() != int(sys.argv[1]):
@@ -33,65 +32,66 @@ _printing = threading.Lock()
 
 
 class Child:
-    """A process in a group of its own; made by the main thread, with whose end it ends.
+    """A process in a new process group. Start it in the main thread: it ends when the
+    thread that started it ends.
 
     Args:
       command: program and arguments.
-      label: stands before each line that it prints; None: it prints as this process
-        does.
-      more: further variables of its environment.
+      label: printed before each line of its output; None: it shares the input and output
+        of this process.
+      environment: variables in addition to those of this process.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         label: str | None = None,
-        more: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
-        tie = [sys.executable, "-I", "-S", "-c", _TIED, str(os.getpid())]
-        own = label is not None
+        run_tied: list[str] = []
+        if sys.platform == "linux":
+            run_tied = [sys.executable, "-I", "-S", "-c", _RUN_TIED, str(os.getpid())]
+        labelled = label is not None
         self._process = subprocess.Popen(
-            [*(tie if sys.platform == "linux" else []), *command],
-            env={**os.environ, **(more or {})},
+            [*run_tied, *command],
+            env={**os.environ, **(environment or {})},
             start_new_session=True,
-            stdin=subprocess.DEVNULL if own else None,
-            stdout=subprocess.PIPE if own else None,
-            stderr=subprocess.STDOUT if own else None,
+            stdin=subprocess.DEVNULL if labelled else None,
+            stdout=subprocess.PIPE if labelled else None,
+            stderr=subprocess.STDOUT if labelled else None,
         )
         self._printer = threading.Thread(target=self._print, args=(label,), daemon=True)
-        if own:
+        if labelled:
             self._printer.start()
 
     @property
     def pid(self) -> int:
-        """The number of the process."""
+        """The process id."""
         return self._process.pid
 
     @property
     def code(self) -> int | None:
-        """The exit code, minus the number of a signal that ended it, or None while it
-        runs.
-        """
+        """The exit code; -N if signal N ended it; None while it runs."""
         return self._process.poll()
 
     @property
     def printing(self) -> bool:
-        """Whether more of what it says may come."""
+        """Whether more output may come."""
         return self._printer.is_alive()
 
     def wait(self, seconds: float) -> int | None:
-        """Returns the exit code, or None where it runs on after so many seconds."""
+        """Returns the exit code, or None if it still runs after so many seconds."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             return self._process.wait(seconds)
         return None
 
-    def tell(self, number: int) -> None:
-        """Sends it a signal."""
+    def send_signal(self, signal_number: int) -> None:
+        """Sends a signal, if it still runs."""
         if self.code is None:
-            self._process.send_signal(number)
+            self._process.send_signal(signal_number)
 
     def kill(self) -> None:
-        """Ends it and all in its group, at once."""
+        """Kills its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self._process.wait()

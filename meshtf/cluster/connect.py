@@ -1,13 +1,13 @@
-"""The driver's way to its workers.
+"""Connects a driver to its workers.
 
     devices = connect("host1:4000,host2:4000")      # at the top of a program
-    mesh = mtf.Mesh("data:4;model:2", layout)       # lies on all of them, without more ado
+    mesh = mtf.Mesh("data:4;model:2", layout)       # uses all their devices
 
-After `connect`, a mesh without devices of its own lies on those of the workers. Each
-worker serves this driver alone, until the process ends. The process is a driver's from
-then on: TensorFlow sends ops one after another (TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE),
-SIGUSR1 prints where each thread is, an error after the loss of a worker ends the process
-with a code of its own (`sys.excepthook`), and a supervisor sees a pulse
+After `connect`, a mesh for which no devices are named uses those of the workers. Each
+worker serves only this driver until the process ends. `connect` changes the process:
+TensorFlow sends ops one after another (TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE), SIGUSR1
+prints the stack of each thread, an error after the loss of a worker ends the process with
+exit code `LOST` (`sys.excepthook`), and a supervisor sees a pulse
 (`meshtf.runtime.heartbeat`).
 """
 
@@ -27,104 +27,101 @@ from types import TracebackType
 import tensorflow as tf
 from absl import logging
 
-from meshtf.cluster.addresses import Address, free_ports, own_address, parse_cluster
+from meshtf.cluster.addresses import Address, driver_address, free_ports, parse_cluster
 from meshtf.cluster.control_port import Drive, ask
-from meshtf.cluster.ip_filter import hear_only
+from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError, explain_error
 from meshtf.names.arguments import check_bools, check_floats
 from meshtf.runtime.devices.resolve import worker_devices
 from meshtf.runtime.heartbeat import VARIABLE, beat
 
 LOST = 69  # the exit code of a program that lost a worker (EX_UNAVAILABLE)
-PATIENCE = (
-    5.0  # seconds in which a worker must say that it lives, after something failed
-)
-_IN_TURN = {"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False"}
-_held: dict[Address, Drive] = {}
+PATIENCE = 5.0  # seconds within which a worker must answer after a failure
+_SEND_IN_ORDER = {"TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE": "False"}
+_connections: dict[Address, Drive] = {}
 
 
 def connect(
     cluster: str, wait: float = 60.0, timeout: float = 60.0, deterministic: bool = False
 ) -> tuple[str, ...]:
-    """Makes the devices of some workers known to TensorFlow, and returns their names.
+    """Connects to workers, and returns the names of their devices in TensorFlow.
 
     Args:
       cluster: the workers, such as "host1:4000,host2:4000".
-      wait: for how many seconds workers that do not answer, or are taken, are asked
-        again.
-      timeout: after how many seconds without this driver a worker starts afresh.
-      deterministic: whether the workers take TensorFlow's deterministic ops.
+      wait: seconds to retry workers that do not answer, or have another driver.
+      timeout: seconds without this driver after which a worker restarts.
+      deterministic: whether the workers use TensorFlow's deterministic ops.
 
     Raises:
       ParseError: the text names no workers.
-      ClusterError: a worker does not answer, is taken, or has another TensorFlow.
+      ClusterError: a worker does not answer, has another driver, or another version of
+        TensorFlow.
     """
     check_floats(wait=wait, timeout=timeout)
     check_bools(deterministic=deterministic)
-    if _held:
+    if _connections:
         raise ClusterError(
-            f"this process drives {', '.join(map(str, _held))} already.\n"
+            f"this process drives {', '.join(map(str, _connections))} already.\n"
             "  Connect once, at the top of the program."
         )
     workers = parse_cluster(cluster)
     beat("connects to workers")
     try:
-        own = own_address(workers)
-        _take(workers, own, wait, timeout, deterministic)
+        host = driver_address(workers)
+        _acquire(workers, host, wait, timeout, deterministic)
     except OSError as error:
         raise ClusterError(
             f"the workers {cluster} cannot be reached: {error}"
         ) from None
-    # Else an op of a worker is only sent, and a function that is called next may run
-    # before it: it reads what a variable was before, or an iterator that is not made
-    # yet.
-    os.environ.update(_IN_TURN)
+    # Otherwise an op of a worker is only enqueued, and the next function may run before
+    # it: it would read the old value of a variable, or an iterator that does not exist.
+    os.environ.update(_SEND_IN_ORDER)
     port = free_ports(1)[0]
-    spec = {"worker": [str(w) for w in workers], "client": [f"{own}:{port}"]}
+    spec = {"worker": [str(w) for w in workers], "client": [f"{host}:{port}"]}
     with _quiet():
         tf.config.experimental_connect_to_cluster(
             tf.train.ClusterSpec(spec), job_name="client", task_index=0, protocol="grpc"
         )
-    devices = worker_devices()  # which starts TensorFlow, and its own server with it
-    hear_only(port, own)
-    faulthandler.register(signal.SIGUSR1)  # whoever watches may ask where it is stuck
-    sys.excepthook = functools.partial(_leave, sys.excepthook)
+    devices = worker_devices()  # starts TensorFlow, and this process's server
+    accept_only(port, host)
+    faulthandler.register(signal.SIGUSR1)  # a supervisor sends it to a stuck driver
+    sys.excepthook = functools.partial(_exit_if_lost, sys.excepthook)
     return devices
 
 
 def connected() -> bool:
-    """Whether this process drives workers."""
-    return bool(_held)
+    """Returns whether this process is connected to workers."""
+    return bool(_connections)
 
 
 def lost_workers() -> list[str]:
-    """Returns which workers do not serve this driver any more, each with the reason."""
-    return [
-        f"worker {i} at {address}: {why}"
-        for i, (address, drive) in enumerate(_held.items())
-        if (why := _why_lost(address, drive))
-    ]
+    """Returns the workers that do not serve this driver any more, each with the reason."""
+    lost = []
+    for i, (address, drive) in enumerate(_connections.items()):
+        if reason := _why_lost(address, drive):
+            lost.append(f"worker {i} at {address}: {reason}")
+    return lost
 
 
-def _leave(
-    before: Callable[..., None],
+def _exit_if_lost(
+    previous_hook: Callable[..., None],
     kind: type[BaseException],
     error: BaseException,
     trace: TracebackType | None,
 ) -> None:
-    """Ends a program whose error is that a worker was lost, with a code of its own."""
+    """Ends the process with exit code `LOST` if the error is due to a lost worker."""
     lost = lost_workers() if issubclass(kind, tf.errors.OpError) else []
     if not lost:
-        before(kind, error, trace)
+        previous_hook(kind, error, trace)
         return
-    watched = VARIABLE in os.environ  # by a supervisor, which tells what comes now
+    supervised = VARIABLE in os.environ  # the supervisor prints what to do
     print(
         explain_error(
             "a worker was lost.",
             workers="\n".join(lost),
             way_out=(
                 ""
-                if watched
+                if supervised
                 else "The same command goes on from its last checkpoint, once all "
                 "workers are there; python -m meshtf supervise --restarts=N sees to it."
             ),
@@ -133,7 +130,7 @@ def _leave(
         flush=True,
     )
     sys.stdout.flush()
-    os._exit(LOST)  # TensorFlow's own end would wait for the lost ones
+    os._exit(LOST)  # TensorFlow's shutdown would wait for lost workers
 
 
 @contextlib.contextmanager
@@ -148,52 +145,50 @@ def _quiet() -> Iterator[None]:
 
 def _why_lost(address: Address, drive: Drive) -> str:
     try:
-        state = ask(address.door, PATIENCE)
+        state = ask(address.control_address, PATIENCE)
     except OSError as error:
         return f"it does not answer ({error})"
     return "" if state["life"] == drive.state["life"] else "it has started afresh"
 
 
-def _take(
+def _acquire(
     workers: Sequence[Address],
-    own: str,
+    host: str,
     wait: float,
     timeout: float,
     deterministic: bool,
 ) -> None:
-    """Asks each worker to serve this driver, until all do or time is over."""
-    question = {
-        "driver": f"{own}, process {os.getpid()} on {socket.gethostname()}",
+    """Asks each worker to serve this driver, until all do or `wait` seconds are over."""
+    request = {
+        "driver": f"{host}, process {os.getpid()} on {socket.gethostname()}",
         "timeout": timeout,
         "deterministic": deterministic,
     }
-    last = time.monotonic() + wait
-    why: dict[Address, str] = {}
-    while left := [w for w in workers if w not in _held]:
-        for worker in left:
+    deadline = time.monotonic() + wait
+    connect_timeout = max(0.1, min(timeout, wait))
+    reasons: dict[Address, str] = {}
+    while remaining := [w for w in workers if w not in _connections]:
+        for worker in remaining:
             try:
-                _held[worker] = Drive(
-                    worker.door, question, max(0.1, min(timeout, wait))
-                )
+                drive = Drive(worker.control_address, request, connect_timeout)
+                _connections[worker] = drive
             except (OSError, ClusterError) as error:
-                why[worker] = str(error)
-        if all(w in _held for w in workers):
+                reasons[worker] = str(error)
+        if all(worker in _connections for worker in workers):
             break
-        if time.monotonic() > last:
-            _let_go()
-            raise _not_there(left, why, wait)
+        if time.monotonic() > deadline:
+            _disconnect()
+            raise _unavailable(remaining, reasons, wait)
         time.sleep(min(0.5, wait))
-    _same_tensorflow()
+    _check_versions()
 
 
-def _same_tensorflow() -> None:
-    other = {
-        w: v
-        for w, drive in _held.items()
-        if (v := drive.state["tensorflow"]) != tf.__version__
-    }
+def _check_versions() -> None:
+    """Raises ClusterError if a worker has another version of TensorFlow."""
+    versions = {w: drive.state["tensorflow"] for w, drive in _connections.items()}
+    other = {w: v for w, v in versions.items() if v != tf.__version__}
     if other:
-        _let_go()
+        _disconnect()
         raise ClusterError(
             explain_error(
                 "workers have another TensorFlow than the driver.",
@@ -206,21 +201,22 @@ def _same_tensorflow() -> None:
         )
 
 
-def _let_go() -> None:
-    while _held:
-        _held.popitem()[1].close()
+def _disconnect() -> None:
+    while _connections:
+        _, drive = _connections.popitem()
+        drive.close()
 
 
-def _not_there(
-    left: Sequence[Address], why: dict[Address, str], wait: float
+def _unavailable(
+    remaining: Sequence[Address], reasons: dict[Address, str], wait: float
 ) -> ClusterError:
-    taken = all("taken" in why[worker] for worker in left)
+    have_drivers = all("taken" in reasons[worker] for worker in remaining)
     return ClusterError(
         explain_error(
-            f"{len(left)} of the workers did not come within {wait:g} seconds.",
-            workers="\n".join(f"{worker}: {why[worker]}" for worker in left),
+            f"{len(remaining)} of the workers did not come within {wait:g} seconds.",
+            workers="\n".join(f"{worker}: {reasons[worker]}" for worker in remaining),
             way_out="Wait until that driver has ended, or take other workers."
-            if taken
+            if have_drivers
             else "Start each of them: python -m meshtf worker --port=PORT. One that "
             "other hosts are to reach needs --bind=ADDRESS, too.",
         )

@@ -1,13 +1,15 @@
-"""The door of a worker: a second port, where it says that it lives and takes one driver
-at a time.
+"""The control port of a worker: a second port, which answers health checks and accepts
+one driver at a time.
 
-    door = Door((address, 4001), {"devices": 2}, restart)          # in the worker
+    port = ControlPort((address, 4001), about, prepare, restart)   # in the worker
     ask(("host1", 4001), {"ask": "state"}, timeout=5.0)            # {"life": "1f0c...", ...}
 
-Lines of JSON, one answer to each question. Who asks to drive keeps the connection open:
-when it ends, the driver is gone, and the worker starts afresh, so that nothing of a
-dead driver stays. The system's own keep-alive notices a driver whose host or network is
-gone; and whoever has ended a driver may tell the worker to leave it.
+The protocol is lines of JSON, one response to each request. A driver keeps its connection
+open: when the connection ends, the driver has ended, and the worker restarts, so that no
+state of that driver remains. TCP keep-alive detects a driver whose host or network has
+failed. A supervisor that has killed a driver can ask the worker to release it.
+
+A worker draws an id when it starts, its "life": a different one means that it restarted.
 """
 
 from __future__ import annotations
@@ -23,85 +25,89 @@ from typing import Any
 
 from meshtf.errors import ClusterError
 
-_LONGEST = 2**16
+_MAX_LINE = 2**16  # bytes of a request or response
 Answer = dict[str, Any]
 
 
-class Door:
-    """Answers questions in threads of its own.
+class ControlPort:
+    """Answers requests in separate threads.
 
     Args:
-      where: the address to listen on: no other is heard.
-      about: what the worker says of itself.
-      prepare: called with the question of a driver before it is let in.
-      left: called once the driver has gone.
+      address: (host, port) to listen on; connections to other addresses are not accepted.
+      about: fields of each response: what the worker offers.
+      prepare: called with the request of a driver before it is accepted.
+      on_driver_end: called when the driver has ended.
 
     Raises:
-      OSError: the port is taken, or the address is none of this machine.
+      OSError: the port is in use, or the address is not one of this machine.
     """
 
     def __init__(
         self,
-        where: tuple[str, int],
+        address: tuple[str, int],
         about: Mapping[str, Any],
         prepare: Callable[[Answer], None],
-        left: Callable[[], None],
+        on_driver_end: Callable[[], None],
     ) -> None:
-        self._about, self._prepare, self._left = about, prepare, left
-        self._life, self._lock, self._driver = (
-            secrets.token_hex(8),
-            threading.Lock(),
-            "",
-        )
-        self._socket = socket.create_server(where)
-        threading.Thread(target=self._serve, daemon=True, name="door").start()
+        self._about = about
+        self._prepare = prepare
+        self._on_driver_end = on_driver_end
+        self._life = secrets.token_hex(8)
+        self._lock = threading.Lock()
+        self._driver = ""
+        self._socket = socket.create_server(address)
+        thread = threading.Thread(target=self._serve, daemon=True, name="control port")
+        thread.start()
 
     def close(self) -> None:
-        """Lets nobody in any more."""
+        """Accepts no more connections."""
         with contextlib.suppress(OSError):
-            self._socket.shutdown(
-                socket.SHUT_RDWR
-            )  # which wakes who waits for a caller
+            self._socket.shutdown(socket.SHUT_RDWR)  # interrupts `accept`
         self._socket.close()
 
     def _serve(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                caller, _ = self._socket.accept()
-                threading.Thread(target=self._hear, args=(caller,), daemon=True).start()
+                connection, _ = self._socket.accept()
+                threading.Thread(
+                    target=self._answer, args=(connection,), daemon=True
+                ).start()
 
-    def _hear(self, caller: socket.socket) -> None:
-        drives = False
-        with caller, caller.makefile("rwb") as lines:
+    def _answer(self, connection: socket.socket) -> None:
+        """Answers the requests of one connection until it ends."""
+        is_driver = False
+        with connection, connection.makefile("rwb") as lines:
             try:
-                while line := lines.readline(_LONGEST):
-                    question = json.loads(line)
-                    if question["ask"] == "drive":
-                        drives = self._let_in(caller, question) or drives
-                    lines.write(
-                        json.dumps(self._state() | {"granted": drives}).encode() + b"\n"
-                    )
+                while line := lines.readline(_MAX_LINE):
+                    request = json.loads(line)
+                    if request["ask"] == "drive":
+                        is_driver = (
+                            self._accept_driver(connection, request) or is_driver
+                        )
+                    response = self._state() | {"granted": is_driver}
+                    lines.write(json.dumps(response).encode() + b"\n")
                     lines.flush()
-                    if (
-                        question["ask"] == "leave"
-                        and question["life"] == self._life
-                        and self._driver
-                    ):
-                        self._left()
+                    if request["ask"] == "leave":
+                        self._release(request)
             except (OSError, ValueError, LookupError, TypeError):
-                pass  # whoever asks so is not one of ours, or is gone
+                pass  # not a client of ours, or the connection is lost
             finally:
-                if drives:
-                    self._left()
+                if is_driver:
+                    self._on_driver_end()
 
-    def _let_in(self, caller: socket.socket, question: Answer) -> bool:
+    def _accept_driver(self, connection: socket.socket, request: Answer) -> bool:
+        """Returns whether the driver is accepted: no other one is connected."""
         with self._lock:
             if self._driver:
                 return False
-            self._driver = str(question["driver"])
-        keep_alive(caller, float(question["timeout"]))
-        self._prepare(question)
+            self._driver = str(request["driver"])
+        keep_alive(connection, float(request["timeout"]))
+        self._prepare(request)
         return True
+
+    def _release(self, request: Answer) -> None:
+        if request["life"] == self._life and self._driver:
+            self._on_driver_end()
 
     def _state(self) -> Answer:
         return {
@@ -113,7 +119,12 @@ class Door:
 
 
 class Drive:
-    """The connection of a driver to a worker's door, held as long as the driver lives.
+    """The connection of a driver to a worker's control port, open while the driver lives.
+
+    Args:
+      address: (host, port) of the control port.
+      request: the fields "driver", "timeout" and "deterministic".
+      timeout: seconds to wait for the response.
 
     Raises:
       OSError: the worker does not answer in time.
@@ -121,62 +132,59 @@ class Drive:
     """
 
     def __init__(
-        self, where: tuple[str, int], question: Answer, timeout: float
+        self, address: tuple[str, int], request: Answer, timeout: float
     ) -> None:
-        with socket.create_connection(where, timeout) as connection:
-            self.state = _ask(connection, {"ask": "drive", **question})
+        with socket.create_connection(address, timeout) as connection:
+            self.state = _ask(connection, {"ask": "drive", **request})
             if not self.state["granted"]:
                 raise ClusterError(f"it is taken by the driver {self.state['driver']}")
-            # Only the end of the process closes it: Python's own end may come long
-            # before.
-            self._held = os.dup(connection.fileno())
+            # A duplicate that only `close` or the end of the process closes: Python may
+            # close its sockets long before the process ends.
+            self._descriptor = os.dup(connection.fileno())
 
     def close(self) -> None:
-        """Lets the worker go."""
-        os.close(self._held)
+        """Releases the worker."""
+        os.close(self._descriptor)
 
 
-def ask(where: tuple[str, int], timeout: float) -> Answer:
-    """Returns the state of a worker. Raises OSError: it does not answer in time."""
-    with socket.create_connection(where, timeout) as connection:
+def ask(address: tuple[str, int], timeout: float) -> Answer:
+    """Returns the state of a worker. Raises OSError if it does not answer in time."""
+    with socket.create_connection(address, timeout) as connection:
         return _ask(connection, {"ask": "state"})
 
 
-def leave(where: tuple[str, int], life: str, timeout: float) -> None:
-    """Lets a worker start afresh, if this is its life still. Raises OSError: it does
-    not answer.
+def release_driver(address: tuple[str, int], life: str, timeout: float) -> None:
+    """Makes a worker release its driver and restart, if it has not restarted since `life`
+    was read. Raises OSError if it does not answer.
     """
-    with socket.create_connection(where, timeout) as connection:
+    with socket.create_connection(address, timeout) as connection:
         _ask(connection, {"ask": "leave", "life": life})
 
 
 def keep_alive(connection: socket.socket, timeout: float) -> None:
-    """Lets the system end a connection whose other side has not been there for so many
+    """Makes the system close a connection whose other side does not respond for `timeout`
     seconds.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if hasattr(socket, "TCP_KEEPIDLE"):
-        every = max(1, round(timeout / 4))
-        for option, value in (
-            (socket.TCP_KEEPIDLE, every),
-            (socket.TCP_KEEPINTVL, every),
-            (socket.TCP_KEEPCNT, 3),
-        ):
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)
+        interval = max(1, round(timeout / 4))
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, interval)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3)
 
 
-def _ask(connection: socket.socket, question: Answer) -> Answer:
-    connection.sendall(json.dumps(question).encode() + b"\n")
+def _ask(connection: socket.socket, request: Answer) -> Answer:
+    connection.sendall(json.dumps(request).encode() + b"\n")
     with connection.makefile("rb") as lines:
-        line = lines.readline(_LONGEST)
+        line = lines.readline(_MAX_LINE)
     if not line:
         raise ConnectionResetError("the connection was closed without an answer")
     try:
-        found = json.loads(line)
-        return {**found, "life": str(found["life"])}
+        response = json.loads(line)
+        return {**response, "life": str(response["life"])}
     except (ValueError, LookupError, TypeError):
         port = connection.getpeername()[1]
         raise ConnectionError(
             f"what answers on port {port} is no worker of meshtf; a worker says which "
-            "port to name, and its door is the next one"
+            "port to name, and its control port is the next one"
         ) from None

@@ -1,10 +1,9 @@
-"""Which callers a server of TensorFlow hears: those that call one address of this
-machine.
+"""Restricts a TensorFlow server to packets that are sent to one address of this machine.
 
-TensorFlow's server listens on all addresses, whatever it is told, and lets in whoever
-comes. So a packet filter is hung on its listening socket (Linux: SO_ATTACH_FILTER,
-classic BPF, which needs no rights): what was not sent to the address is dropped by the
-kernel, as if nobody listened there.
+TensorFlow's server listens on all addresses, whatever its configuration, and accepts every
+connection. So a packet filter is attached to its listening socket (Linux: SO_ATTACH_FILTER,
+classic BPF, which needs no privileges): the kernel drops packets to other addresses, as if
+no process were listening there.
 
     server = tf.distribute.Server(...)
     hear_only(4000, "127.0.0.1")
@@ -25,23 +24,23 @@ from meshtf.cluster.addresses import ANY, is_loopback
 from meshtf.errors import ClusterError, explain_error
 
 _ATTACH_FILTER = 26  # of <asm-generic/socket.h>
-_HEADER = 2**32 - 0x100000  # SKF_NET_OFF: where the IP header begins
+_HEADER = 2**32 - 0x100000  # SKF_NET_OFF: the offset of the IP header
 _BYTE, _WORD, _SHIFT, _EQUAL, _ALWAYS, _RETURN = 0x30, 0x20, 0x74, 0x15, 0x05, 0x06
 _LISTENING, _ESTABLISHED = "0A", "01"
-_CALLED_4, _CALLED_6 = 16, 24  # where in the header the address is that is called
+# Offsets of the destination address in the headers of IPv4 and IPv6.
+_DESTINATION_4, _DESTINATION_6 = 16, 24
 
 
-def hear_only(port: int, address: str) -> None:
-    """Drops what comes to a port that this process listens on, but was not sent to an
-    address.
+def accept_only(port: int, address: str) -> None:
+    """Drops packets to a port of this process that are sent to other addresses.
 
     Args:
-      port: where a server of this process listens.
+      port: on which a server of this process listens.
       address: an IPv4 address of this machine, or "0.0.0.0": then nothing is dropped.
 
     Raises:
-      ClusterError: this system cannot do it, or somebody else came in before it was
-        done.
+      ClusterError: this system does not support it, or another address was connected to
+        before the filter was attached.
     """
     if address == ANY:
         return
@@ -49,90 +48,97 @@ def hear_only(port: int, address: str) -> None:
         raise _impossible(port, address, "only Linux has filters on sockets")
     sockets = list(_own_sockets(port))
     program = _program(ipaddress.IPv4Address(address))
-    held = ctypes.create_string_buffer(program)
-    wanted = struct.pack("HP", len(program) // 8, ctypes.addressof(held))
+    instructions = ctypes.create_string_buffer(program)
+    # struct sock_fprog: the number of instructions, and a pointer to them.
+    filter_option = struct.pack("HP", len(program) // 8, ctypes.addressof(instructions))
     for fd in sockets:
         with socket.socket(fileno=os.dup(fd)) as listening:
-            listening.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, wanted)
+            listening.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filter_option)
     if not sockets:
         raise _impossible(port, address, "no socket of this process listens there")
-    strangers = [called for called in _called(port) if not _fits(called, address)]
-    if strangers:
-        raise _impossible(
-            port, address, f"somebody called {strangers[0]} before it was closed"
-        )
+    for destination in _connected_addresses(port):
+        if not _is_allowed(destination, address):
+            raise _impossible(
+                port, address, f"somebody called {destination} before it was closed"
+            )
 
 
 def _program(address: ipaddress.IPv4Address) -> bytes:
-    """Returns the filter: packets to `address`, of loopback to any address of loopback,
-    pass.
+    """Returns the BPF program: it accepts packets to `address`; if that is a loopback
+    address, packets to all loopback addresses.
     """
-    four, six = [(_WORD, _HEADER + _CALLED_4, int(address))], []
+    # Tests of the destination: (load instruction, offset, required value).
+    four, six = [(_WORD, _HEADER + _DESTINATION_4, int(address))], []
     if address.is_loopback:
-        four = [(_BYTE, _HEADER + _CALLED_4, 127)]
+        four = [(_BYTE, _HEADER + _DESTINATION_4, 127)]
         six = [
-            (_WORD, _HEADER + _CALLED_6 + 4 * i, int(i == 3)) for i in range(4)
+            (_WORD, _HEADER + _DESTINATION_6 + 4 * i, int(i == 3)) for i in range(4)
         ]  # ::1
-    take = 3 + 2 * len(four) + 1 + 2 * len(six)
-    drop = take + 1
+    # Line numbers of the last two instructions, which accept and drop.
+    accept = 3 + 2 * len(four) + 1 + 2 * len(six)
+    drop = accept + 1
     code = [
         (_BYTE, 0, 0, _HEADER),
         (_SHIFT, 0, 0, 4),  # the version of IP
         (_EQUAL, 0, 2 * len(four) + 1 if six else drop - 3, 4),
     ]
     for tests, after in ((four, [(_ALWAYS, 0, 0, 2 * len(six))]), (six, [])):
-        for load, place, value in tests:
-            code.append((load, 0, 0, place))
-            code.append(
-                (_EQUAL, 0, drop - len(code) - 1, value)
-            )  # jumps count from the next line
+        for load, offset, value in tests:
+            code.append((load, 0, 0, offset))
+            jump = drop - len(code) - 1  # counted from the next line
+            code.append((_EQUAL, 0, jump, value))
         code += after
     code += [(_RETURN, 0, 0, 2**32 - 1), (_RETURN, 0, 0, 0)]
     return b"".join(struct.pack("HBBI", *line) for line in code)
 
 
-def _rows(port: int, state: str) -> Iterator[list[str]]:
+def _connection_table(port: int, state: str) -> Iterator[list[str]]:
+    """Yields the fields of the system's TCP connections of a local port in a state."""
     for name in ("tcp", "tcp6"):
         table = Path("/proc/self/net", name)
         for line in table.read_text().splitlines()[1:] if table.exists() else []:
-            row = line.split()
-            if row[3] == state and int(row[1].rpartition(":")[2], 16) == port:
-                yield row
+            fields = line.split()
+            local_port = int(fields[1].rpartition(":")[2], 16)
+            if fields[3] == state and local_port == port:
+                yield fields
 
 
 def _own_sockets(port: int) -> Iterator[int]:
-    """Yields the descriptors by which this process listens on a port."""
-    wanted = {f"socket:[{row[9]}]" for row in _rows(port, _LISTENING)}
+    """Yields the file descriptors of this process that listen on a port."""
+    links = {f"socket:[{fields[9]}]" for fields in _connection_table(port, _LISTENING)}
     for fd in os.listdir("/proc/self/fd"):
         try:
-            if os.readlink(f"/proc/self/fd/{fd}") in wanted:
+            if os.readlink(f"/proc/self/fd/{fd}") in links:
                 yield int(fd)
         except OSError:
-            continue  # that of the listing itself
+            continue  # the descriptor of the directory listing
 
 
-def _called(port: int) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
-    """Yields the addresses of this machine that callers of a port have reached."""
-    for row in _rows(port, _ESTABLISHED):
-        written = bytes.fromhex(row[1].partition(":")[0])
-        words = struct.unpack(f"={len(written) // 4}I", written)
-        raw = struct.pack(
-            f">{len(words)}I", *words
-        )  # the words are in this machine's order
-        found = ipaddress.ip_address(raw)
-        mapped = getattr(found, "ipv4_mapped", None)
-        yield mapped or found
+def _connected_addresses(
+    port: int,
+) -> Iterator[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Yields the addresses of this machine to which a port has connections."""
+    for fields in _connection_table(port, _ESTABLISHED):
+        # 32-bit words in this machine's byte order.
+        native = bytes.fromhex(fields[1].partition(":")[0])
+        words = struct.unpack(f"={len(native) // 4}I", native)
+        address = ipaddress.ip_address(struct.pack(f">{len(words)}I", *words))
+        yield getattr(address, "ipv4_mapped", None) or address
 
 
-def _fits(called: ipaddress.IPv4Address | ipaddress.IPv6Address, address: str) -> bool:
-    return called.is_loopback if is_loopback(address) else str(called) == address
+def _is_allowed(
+    destination: ipaddress.IPv4Address | ipaddress.IPv6Address, address: str
+) -> bool:
+    if is_loopback(address):
+        return destination.is_loopback
+    return str(destination) == address
 
 
-def _impossible(port: int, address: str, why: str) -> ClusterError:
+def _impossible(port: int, address: str, reason: str) -> ClusterError:
     return ClusterError(
         explain_error(
-            f"port {port} cannot be closed to all but {address}: {why}.",
-            way_out="TensorFlow listens on all addresses by itself. Where that is "
-            f"wanted, and the network is closed by other means, say so: --bind={ANY}.",
+            f"port {port} cannot be closed to all but {address}: {reason}.",
+            way_out="TensorFlow listens on all addresses. If that is "
+            f"intended, and the network is closed by other means, say so: --bind={ANY}.",
         )
     )

@@ -1,13 +1,13 @@
-"""Runs a command on workers of this machine, which are started for it and end with it.
+"""Runs a command on local workers, which are started for it and end with it.
 
     python -m meshtf launch --workers=4 -- \\
         python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/four
 
-To try out what runs on several hosts: each worker is a process with memory of its own.
-The command gets --cluster=... at its end, or where it says {cluster}. Lines of workers
-have labels. Workers end whatever ends the command or this process. It is watched like
-`python -m meshtf supervise`, whose flags and exit codes these are; with --restarts=N
-workers that died or hang are started anew.
+It tries out on one machine what will run on several hosts: each worker is a separate
+process. --cluster=... is appended to the command, or replaces {cluster} in it. Output lines
+of workers are labelled. Workers end when the command or this process ends, however it ends.
+Supervision, flags and exit codes are those of `python -m meshtf supervise`; with
+--restarts=N, workers that died or hang are restarted.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from meshtf.cluster.connect import PATIENCE
 from meshtf.cluster.control_port import ask
 from meshtf.cluster.supervisor import supervise
 
-_WORKERS = flags.DEFINE_integer(
-    "workers", 2, "How many workers there are.", lower_bound=1
-)
+_WORKERS = flags.DEFINE_integer("workers", 2, "The number of workers.", lower_bound=1)
 _EACH = flags.DEFINE_integer(
-    "devices_each", 1, "As how many devices each offers its CPU.", lower_bound=1
+    "devices_each",
+    1,
+    "The number of devices that each worker offers of its CPU.",
+    lower_bound=1,
 )
 flags.adopt_module_key_flags(timeouts)  # so that --help shows them
 
@@ -44,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    workers = Local(_WORKERS.value, _EACH.value)
+    workers = LocalWorkers(_WORKERS.value, _EACH.value)
     try:
         return supervise(argv[1:], workers, timeouts.limits())
     finally:
@@ -52,34 +53,34 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _quiet() -> dict[str, str]:
-    """Returns what makes TensorFlow write less while workers start."""
+    """Returns environment variables that make TensorFlow log less while workers start."""
     level = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")
     return {"TF_CPP_MIN_LOG_LEVEL": level}
 
 
-class Local:
+class LocalWorkers:
     """Workers of this machine.
 
     Args:
-      number: how many.
-      devices: as how many devices each offers its CPU.
+      count: the number of workers.
+      devices: the number of devices that each offers of its CPU.
     """
 
-    def __init__(self, number: int, devices: int = 1) -> None:
+    def __init__(self, count: int, devices: int = 1) -> None:
         self.addresses: Sequence[Address] = [
-            Address(LOOPBACK, port) for port in free_ports(number)
+            Address(LOOPBACK, port) for port in free_ports(count)
         ]
-        self.children: list[Child | None] = [None] * number
+        self.children: list[Child | None] = [None] * count
         self._devices = devices
-        self._answered = [False] * number
+        self._answered = [False] * count
 
-    def mend(self) -> None:
-        """Starts those that are not there; one that answered once, and does not now, is
-        killed.
+    def restart_lost(self) -> None:
+        """Starts workers that do not run. A worker that has answered before, but does not
+        now, is killed and restarted.
         """
         for i, address in enumerate(self.addresses):
             child = self.children[i]
-            if child is not None and child.code is None and self._lives(i, address):
+            if child is not None and child.code is None and self._is_alive(i, address):
                 continue
             if child is not None:
                 child.kill()
@@ -94,20 +95,20 @@ class Local:
                     f"--cpu_devices={self._devices}",
                 ],
                 label=f"worker {i}",
-                more=_quiet(),
+                environment=_quiet(),
             )
 
     def close(self) -> None:
-        """Ends all of them."""
+        """Kills all workers."""
         for child in self.children:
             if child is not None:
                 child.kill()
 
-    def _lives(self, i: int, address: Address) -> bool:
+    def _is_alive(self, i: int, address: Address) -> bool:
         try:
-            ask(address.door, PATIENCE)
+            ask(address.control_address, PATIENCE)
         except ConnectionRefusedError:
-            return True  # it is on its way up, alone or after a driver
+            return True  # it is still starting, or restarts after a driver
         except OSError:
             return not self._answered[i]
         self._answered[i] = True

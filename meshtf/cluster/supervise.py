@@ -1,17 +1,16 @@
-"""Runs a command on workers, watches both, and starts it again when one of them is
-lost.
+"""Runs a command on workers, monitors both, and restarts the command when one fails.
 
     python -m meshtf supervise --cluster=host1:4000,host2:4000 --restarts=3 -- \\
         python -m transformer.train --gin_file=lm_stdlib.gin --model_dir=runs/two_hosts
 
-A worker that dies is noticed within a second or two, one that hangs or has lost its
-network after --timeout, and each is named. A driver that hangs in a call is noticed
-after --timeout, too. What hangs is killed. With --restarts=N the command is started
-again up to N times, once all workers are there; it goes on from its last checkpoint.
+A worker that dies is detected within a second or two; one that hangs or has lost its
+network, after --timeout; each is named. A driver that hangs in a call is detected after
+--timeout as well, and killed. With --restarts=N the command is restarted up to N times,
+once all workers are available; it continues from its last checkpoint.
 
-Exit code: that of the command; 69 if a worker was lost, 70 if the driver was stuck, 128
-and the number of a signal if one ended the driver, in each case with no restart left; 2
-without workers or a command.
+Exit code: that of the command; 69 if a worker was lost, 70 if the driver was stuck, 128 + N
+if signal N ended the driver, in each case with no restart left; 2 without workers or a
+command.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from absl import flags
 
 from meshtf.cluster import timeouts
 from meshtf.cluster.addresses import parse_cluster
-from meshtf.cluster.supervisor import Remote, supervise
+from meshtf.cluster.supervisor import RemoteWorkers, supervise
 from meshtf.errors import ParseError
 
-# The commands that are supervised have a flag of this name as well.
+# Supervised commands may define a flag of this name as well.
 _CLUSTER = flags.DEFINE_string(
     "cluster", None, "The workers: host1:port,host2:port.", allow_override=True
 )
@@ -42,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
                 "  python -m meshtf supervise --cluster=host1:4000,host2:4000 -- "
                 "COMMAND"
             )
-        workers = Remote(parse_cluster(_CLUSTER.value))
+        workers = RemoteWorkers(parse_cluster(_CLUSTER.value))
     except ParseError as error:
         print(error, file=sys.stderr)
         return 2

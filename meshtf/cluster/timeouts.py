@@ -1,4 +1,4 @@
-"""The flags of those who watch: how long is waited for what.
+"""Flags of `supervise` and `launch`: timeouts and restarts.
 
 Example:
 
@@ -15,15 +15,15 @@ _DEFAULT = Limits()
 _RESTARTS = flags.DEFINE_integer(
     "restarts",
     _DEFAULT.restarts,
-    "How many faults are survived: the command is started again, and goes on from its "
-    "last checkpoint.",
+    "How often the command is restarted after a fault; it continues from its last "
+    "checkpoint.",
     lower_bound=0,
 )
 _TIMEOUT = flags.DEFINE_float(
     "timeout",
     _DEFAULT.timeout,
-    "Seconds after which a worker that does not answer is lost, and a call of a "
-    "function that does not end, or a stop that was asked for, is stuck.",
+    "Seconds after which a worker that does not answer counts as lost, and a driver as "
+    "stuck, in a call of a function or after a request to stop.",
     lower_bound=0.1,
 )
 _START = flags.DEFINE_float(
@@ -36,11 +36,11 @@ _START = flags.DEFINE_float(
 _WAIT = flags.DEFINE_float(
     "wait",
     _DEFAULT.wait,
-    "Seconds that are waited for workers to be there.",
+    "Seconds to wait for workers to be available.",
     lower_bound=0.1,
 )
 
 
 def limits() -> Limits:
-    """Returns what the flags say."""
+    """Returns the values of the flags."""
     return Limits(_TIMEOUT.value, _START.value, _WAIT.value, _RESTARTS.value)

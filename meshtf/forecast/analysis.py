@@ -220,10 +220,9 @@ class _Analysis:
             self.ops[-1] = dataclasses.replace(self.ops[-1], times=times * count)
         else:
             index = self._call_indices[step.body]
-            moves = (*self.ops[index].moves, *self.moves.pop(step.node))
-            self.ops[index] = dataclasses.replace(
-                self.ops[index], moves=merge_equal(moves)
-            )
+            op = self.ops[index]
+            moves = merge_equal((*op.moves, *self.moves.pop(step.node)))
+            self.ops[index] = dataclasses.replace(op, moves=moves)
         self._find_gradients_of_call(step)
 
     def _add_bodies(

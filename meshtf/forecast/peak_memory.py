@@ -87,20 +87,33 @@ def _peaks(
     mesh = program.mesh
     sizes = _sizes(program)
     steps = _scheduled_steps(program)
-    last_use = {value: i for i, step in enumerate(steps) for value in inputs_of(step)}
-    last_use.update(dict.fromkeys(program.results, len(steps)))
+    last_use = _last_uses(steps, program.results)
     live = np.zeros([2, num_stages(mesh)])
     peak = np.zeros([2, num_stages(mesh)])
     for i, step in enumerate(steps):
-        freed = [v for v in dict.fromkeys(inputs_of(step)) if last_use[v] == i]
-        allocated = [v for v in outputs_of(step) if v in last_use]
+        inputs = dict.fromkeys(inputs_of(step))
+        freed = [value for value in inputs if last_use[value] == i]
+        allocated = [value for value in outputs_of(step) if value in last_use]
         output_bytes = _bytes(allocated, sizes, gradients, mesh)
         live += output_bytes
-        extra = _scratch(step, output_bytes, gradients, peaks_of_bodies, mesh)
-        extra = extra - _reused(step, freed, sizes, mesh)
-        np.maximum(peak, live + extra, out=peak)
+        scratch = _scratch(step, output_bytes, gradients, peaks_of_bodies, mesh)
+        reused = _reused(step, freed, sizes, mesh)
+        np.maximum(peak, live + (scratch - reused), out=peak)
         live -= _bytes(freed, sizes, gradients, mesh)
     return peak
+
+
+def _last_uses(steps: Sequence[Step], results: Iterable[Value]) -> dict[Value, int]:
+    """Returns the index of the last step that reads each value; that after all steps for
+    results.
+    """
+    last_use = {}
+    for i, step in enumerate(steps):
+        for value in inputs_of(step):
+            last_use[value] = i
+    for value in results:
+        last_use[value] = len(steps)
+    return last_use
 
 
 def _scheduled_steps(program: Program) -> list[Step]:

@@ -310,11 +310,17 @@ class _OpTable:
         self._call = ("", "")
 
     def _sums(self, body: Sequence[Folded]) -> str:
-        ops = [self._ops[i] for i in _indices(body)]
-        flops = flops_text(sum(op.total for op in ops))
-        received = bytes_text(sum(move.total for op in ops for move in op.moves))
-        ops_text = "this op" if len(ops) == 1 else f"these {len(ops)} ops"
-        return f"{ops_text}, each time {flops} and {received} received"
+        count = 0
+        flops = 0.0
+        received = 0.0
+        for i in _indices(body):
+            op = self._ops[i]
+            count += 1
+            flops += op.total
+            received += sum(move.total for move in op.moves)
+        ops_text = "this op" if count == 1 else f"these {count} ops"
+        costs = f"{flops_text(flops)} and {bytes_text(received)} received"
+        return f"{ops_text}, each time {costs}"
 
     def _op(self, i: int, indent: str) -> Iterator[str]:
         op = self._ops[i]

@@ -1,1 +1,1 @@
-"""SavedModels, which plain TensorFlow serves."""
+"""SavedModels, which TensorFlow serves without meshtf."""

@@ -1,13 +1,12 @@
-"""Models for TensorFlow alone: any computation as a SavedModel, whatever mesh it was
-trained on.
+"""Models for TensorFlow without meshtf: any computation as a SavedModel, whatever mesh its
+variables are on.
 
     mtf.export_saved_model(predict, x).save("served")
 
     tf.saved_model.load("served").signatures["serving_default"](x=array)     # meshtf is not needed
 
-The function is recorded anew, as if all lay on a mesh of one position. So nothing of
-meshes, layouts, regions and stages is left: a graph of TensorFlow's own ops on whole
-tensors.
+The function is recorded again, for a mesh of one position. The result has no meshes,
+layouts, regions or stages: it is a graph of TensorFlow's ops on unsharded tensors.
 """
 
 from __future__ import annotations
@@ -34,29 +33,27 @@ from meshtf.partition import Program, ReadStep, build, walk
 from meshtf.runtime.spmd.unsupported import refuse_effects
 from meshtf.runtime.storage.argument_storage import told_apart
 from meshtf.runtime.storage.atomic_folder import written_whole
-from meshtf.saved_model.single_device import Alone, whole_of
+from meshtf.saved_model.single_device import SingleDevice, unsharded_value
 
-_DIMS, _OTHERS = (
-    "dims.json",
-    {"saved_model.pb", "fingerprint.pb", "variables", "assets"},
-)
+_DIMS_FILE = "dims.json"
+_TENSORFLOW_FILES = {"saved_model.pb", "fingerprint.pb", "variables", "assets"}
 
 
 def export_saved_model(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedModel:
     """Returns a call fn(*args, **kwargs) as a SavedModel, with the signature
     "serving_default".
 
-    It runs on one device, in a process without meshtf, and gives the same numbers.
+    It runs on one device, in a process without meshtf, and computes the same values.
     Inputs have the names of arguments ("x"; "batch_tokens" for `tokens` in a dict
-    `batch`), outputs those of the keys of what is returned, or "output_0", "output_1",
-    ... Sizes are those of the arguments here, which need not divide by any mesh;
-      `SavedModel.add` adds other sizes.
+    `batch`), outputs those of the keys of the result, or "output_0", "output_1", ...
+    Sizes are those of the arguments, which need not be divisible by the size of any mesh
+    axis; `SavedModel.add` adds other sizes.
 
     Args:
-      fn: a `mtf.function`, or a function of tensors, which reads variables of any mesh.
-      *args: its arguments; of an array only shape and data type are asked, so a
-        `tf.TensorSpec` will do. Python values become part of the model.
-      **kwargs: likewise.
+      fn: a `mtf.function`, or a function of tensors; it may read variables of any mesh.
+      *args: its arguments. Only shape and data type of an array are used, so it may be a
+        `tf.TensorSpec`. Python values become constants of the model.
+      **kwargs: keyword arguments, in the same way.
 
     Raises:
       PlanError: it writes a variable, prints, or writes a summary.
@@ -65,23 +62,30 @@ def export_saved_model(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Sav
 
 
 class _Signature(NamedTuple):
+    """A program, and its inputs and outputs by name."""
+
     program: Program
     inputs: dict[str, Store]
     outputs: dict[str, Spec]
 
     def stores(self) -> Iterable[Store]:
-        """Returns what it reads, but for inputs and numbers."""
+        """Returns the stores that it reads, without inputs and numbers."""
         read = dict.fromkeys(
             s.store for s, _ in walk(self.program) if isinstance(s, ReadStep)
         )
         return [s for s in read if s.kind != "number" and s not in self.inputs.values()]
 
-    def function(self, given: dict[Store, Any]) -> Any:
-        """Returns it as a function of TensorFlow, with the inputs as keywords."""
+    def function(self, values: dict[Store, Any]) -> Any:
+        """Returns a concrete function of TensorFlow, with the inputs as keywords.
+
+        Args:
+          values: of the stores that it reads.
+        """
 
         def run(**inputs: Any) -> dict[str, Any]:
             arguments = {store: inputs[name] for name, store in self.inputs.items()}
-            return dict(zip(self.outputs, Alone(self.program, given | arguments).run()))
+            results = SingleDevice(self.program, values | arguments).run()
+            return dict(zip(self.outputs, results))
 
         specs = {
             name: tf.TensorSpec(s.spec.shape.sizes, tf.as_dtype(s.spec.dtype), name)
@@ -92,14 +96,16 @@ class _Signature(NamedTuple):
     def dims(self) -> dict[str, Any]:
         """Returns named shapes, as plain data."""
         return {
-            "inputs": {name: _plain(store.spec) for name, store in self.inputs.items()},
-            "outputs": {name: _plain(spec) for name, spec in self.outputs.items()},
+            "inputs": {
+                name: _shape_data(store.spec) for name, store in self.inputs.items()
+            },
+            "outputs": {name: _shape_data(spec) for name, spec in self.outputs.items()},
         }
 
 
 class _Root(tf.Module):
-    """What a process that loads the model gets: its variables, as TensorFlow's own
-    models have.
+    """The object that `tf.saved_model.load` returns, with the variables as attributes, as
+    those of TensorFlow's models.
     """
 
     variables: Any = None
@@ -123,19 +129,20 @@ class SavedModel:
     def add(
         self, signature: str, fn: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> SavedModel:
-        """Adds a call fn(*args, **kwargs) under a name, and returns the model; see
-        above.
+        """Adds a call fn(*args, **kwargs) with this name, and returns the model; arguments
+        as of `export_saved_model`.
         """
         as_text("signature", signature)
         function, args = as_function(fn, args)
         mesh = Mesh("")
         recording = function.record_on(mesh, args, kwargs)
-        recorded, results = recording.recorded, recording.named_results
+        recorded = recording.recorded
+        results = recording.named_results
         _refuse_writes(recorded.nodes)
-        names = _plain_names(name for name, _ in results)
+        names = _identifiers(name for name, _ in results)
         program = build(recorded.nodes, recorded.results, mesh)
         refuse_effects(program)
-        inputs = _plain_names(store.name for store in recording.arguments)
+        inputs = _identifiers(store.name for store in recording.arguments)
         self._signatures[signature] = _Signature(
             program,
             dict(zip(inputs, recording.arguments)),
@@ -144,56 +151,56 @@ class SavedModel:
         return self
 
     def save(self, folder: str) -> None:
-        """Writes a folder with the present values of the variables; it is there as a
-        whole or not.
+        """Writes a folder with the current values of the variables, atomically.
 
-        Beside TensorFlow's files, `dims.json` tells the names of dimensions.
+        In addition to TensorFlow's files, `dims.json` has the names of dimensions.
 
         Raises:
-          FileExistsError: the folder is there, and is no earlier SavedModel of this
+          FileExistsError: the folder exists, and is not an earlier SavedModel of this
             kind.
-          MeshError: the variables lie on an abstract mesh, and have no values.
+          MeshError: the variables are on an abstract mesh, and have no values.
         """
-        with written_whole(folder, _DIMS, _OTHERS) as unfinished:
-            stores = dict.fromkeys(
-                x for s in self._signatures.values() for x in s.stores()
-            )
-            given = {store: whole_of(store) for store in stores}
+        with written_whole(folder, _DIMS_FILE, _TENSORFLOW_FILES) as unfinished:
+            values: dict[Store, Any] = {}
+            for signature in self._signatures.values():
+                for store in signature.stores():
+                    if store not in values:
+                        values[store] = unsharded_value(store)
             root = _Root()
-            root.variables = [x for x in given.values() if isinstance(x, tf.Variable)]
+            root.variables = [x for x in values.values() if isinstance(x, tf.Variable)]
             root.trainable_variables = [x for x in root.variables if x.trainable]
-            tf.saved_model.save(
-                root,
-                unfinished,
-                {
-                    name: signature.function(given)
-                    for name, signature in self._signatures.items()
-                },
-            )
-            variables = [s for s, x in given.items() if isinstance(x, tf.Variable)]
-            with open(os.path.join(unfinished, _DIMS), "w") as file:
+            functions = {
+                name: signature.function(values)
+                for name, signature in self._signatures.items()
+            }
+            tf.saved_model.save(root, unfinished, functions)
+            variables = [s for s, x in values.items() if isinstance(x, tf.Variable)]
+            with open(os.path.join(unfinished, _DIMS_FILE), "w") as file:
                 json.dump(self._dims(variables), file, indent=1)
 
     def _dims(self, variables: Sequence[Store]) -> dict[str, Any]:
+        """Returns the contents of `dims.json`."""
         names = told_apart(store.name for store in variables)
         return {
             "signatures": {name: s.dims() for name, s in self._signatures.items()},
             "variables": {
-                name: _plain(store.spec) for name, store in zip(names, variables)
+                name: _shape_data(store.spec) for name, store in zip(names, variables)
             },
         }
 
 
-def _plain(spec: Spec) -> dict[str, Any]:
+def _shape_data(spec: Spec) -> dict[str, Any]:
+    """Returns data type and named shape, as plain data."""
     return {"dtype": spec.dtype, "shape": [[d.name, d.size] for d in spec.shape]}
 
 
-def _plain_names(names: Iterable[str]) -> list[str]:
+def _identifiers(names: Iterable[str]) -> list[str]:
+    """Returns different names of letters, digits and underscores."""
     return told_apart(re.sub(r"\W", "_", name) for name in names)
 
 
 def _refuse_writes(nodes: Sequence[Node]) -> None:
-    """Refuses a program that changes variables. Raises PlanError."""
+    """Raises PlanError if a program writes variables."""
     for node in nodes:
         if isinstance(node.op, WriteOp):
             raise PlanError(

@@ -1,9 +1,8 @@
-"""A program on one device alone, without meshes: what a plain TensorFlow process can
-run.
+"""A program on a single device, for a TensorFlow process without meshtf.
 
-    Alone(program, {w: variable, x: tensor}).run()       # while a tf.function is traced
+    SingleDevice(program, {w: variable, x: tensor}).run()     # while a tf.function is traced
 
-All is whole, so nothing moves, and no device is named.
+All tensors are unsharded, so there is no communication, and no device is named.
 """
 
 from __future__ import annotations
@@ -24,37 +23,40 @@ from meshtf.runtime.storage.argument_storage import ArrayStore
 from meshtf.runtime.variable import Variable
 
 
-class Alone(SingleReplica):
-    """Carries out a program for one position, on whatever device TensorFlow chooses.
+class SingleDevice(SingleReplica):
+    """Runs a program of a mesh with one position, on the device that TensorFlow chooses.
 
     Args:
-      program: what to run; its mesh has one position.
-      given: the whole of each store, but of numbers: a tf.Variable, tensor or array.
+      program: to run.
+      values: the unsharded value of each store, except of kind "number": a tf.Variable,
+        tensor or array.
     """
 
-    def __init__(self, program: Program, given: Mapping[Store, Any]) -> None:
+    def __init__(self, program: Program, values: Mapping[Store, Any]) -> None:
         super().__init__(program, MeshCoordinates({}), jit=False)
-        self.given = given
+        self.store_values = values
 
     def _read(self, store: Store) -> Any:
         if store.kind == "number":
             return store.read()[0]
-        return tf.convert_to_tensor(self.given[store])
+        return tf.convert_to_tensor(self.store_values[store])
 
 
-def whole_of(store: Store) -> Any:
-    """Returns the whole of what lies on a mesh: a tf.Variable of a variable, an array
-    of others.
+def unsharded_value(store: Store) -> Any:
+    """Returns the unsharded value of a store of any mesh: a tf.Variable for a variable, an
+    array for others.
     """
     if isinstance(store, ArrayStore):
         return store.array.numpy()
     with tf.device(LOCAL_CPU):
         if not isinstance(store, Variable):
             assert store.mesh is not None
-            held = ShardedValue(store.placement, store.read())
-            return export(tensor_of_value(store.spec, held, store.mesh)).numpy()
-        (_, first), *others = store.regions()
-        whole = (
-            store.numpy() if others else first.value_on(LOCAL_CPU)
-        )  # which shares its memory
-        return tf.Variable(whole, trainable=store.trainable, name=store.name)
+            shards = ShardedValue(store.placement, store.read())
+            return export(tensor_of_value(store.spec, shards, store.mesh)).numpy()
+        regions = store.regions()
+        if len(regions) == 1:
+            _, slot = regions[0]
+            value = slot.value_on(LOCAL_CPU)  # may share the variable's memory
+        else:
+            value = store.numpy()
+        return tf.Variable(value, trainable=store.trainable, name=store.name)

@@ -1,17 +1,17 @@
-"""Conformance: does an op tell the truth about what cutting its names does?
+"""Conformance: does an op declare correctly what sharding its dimensions does?
 
-An op that states samples is run under every layout of small meshes, with inputs whole,
-cut and as unequal partial sums, forward and backward, and compared with one device and
-with TensorFlow's tape. It works for your own ops as for those of the library:
+An op that has samples is run under every layout of small meshes, with inputs that are
+replicated, sharded and unequal partial sums, forward and backward, and compared with one
+device and with TensorFlow's gradient tape. It works for your own ops as well:
 
     from meshtf.testing import check_op
 
     def test_my_op():
-      check_op(MyOp).require()      # AssertionError: the sample, mesh, layout, and what differs
+      check_op(MyOp).require()      # AssertionError: sample, mesh, layout, difference
 
 `check_op` runs eagerly, case by case. `check_program` runs all samples of an op as one
 `mtf.function` for each layout, `check_export` as one StableHLO module, which CPU
-devices run with XLA's collectives (needs jaxlib). All draw their numbers from `seed`,
+devices run with XLA's collectives (needs jaxlib). All random values depend on `seed`,
 which failures print.
 """
 

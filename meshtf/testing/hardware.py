@@ -1,5 +1,5 @@
-"""The devices that TensorFlow finds here, and whether work that is sent to them is done
-there.
+"""The devices of this machine that TensorFlow lists, and a check that ops run on the device
+they are placed on.
 
 >>> kinds = device_kinds()
 >>> kinds["CPU"][0]
@@ -7,8 +7,8 @@ there.
 >>> print(check_placement(kinds["CPU"][:1]))
 placement: 1 cases, 0 refused, 0 left out, 0 failures (seed 0)
 
-TensorFlow may move an op that a device lacks to the CPU without a word; then a check of
-that device would be one of the CPU.
+TensorFlow may silently run an op on the CPU if a device does not support it; then a check
+of that device would be one of the CPU.
 """
 
 from __future__ import annotations
@@ -29,16 +29,12 @@ KINDS = ("CPU", "GPU", "TPU")
 
 
 def device_kinds() -> dict[str, list[str]]:
-    """Returns the names of the devices of each kind; of those that are not
-    here, none.
-    """
-    return {
-        kind: [
-            f"/device:{kind}:{i}"
-            for i in range(len(tf.config.list_logical_devices(kind)))
-        ]
-        for kind in KINDS
-    }
+    """Returns the names of the devices of each kind; kinds without devices have []."""
+    names = {}
+    for kind in KINDS:
+        count = len(tf.config.list_logical_devices(kind))
+        names[kind] = [f"/device:{kind}:{i}" for i in range(count)]
+    return names
 
 
 def describe(kind: str, devices: Sequence[str]) -> str:
@@ -54,12 +50,13 @@ def describe(kind: str, devices: Sequence[str]) -> str:
         names = {f"{platform.machine()}, {os.cpu_count()} cores"}
         if len(devices) > len(physical):
             names |= {"logical devices, in one memory"}
-    return f"{len(devices)}" + (f" ({', '.join(sorted(names))})" if names else "")
+    count = str(len(devices))
+    return f"{count} ({', '.join(sorted(names))})" if names else count
 
 
 def check_placement(devices: Sequence[str]) -> Report:
-    """Multiplies matrices on each device, and returns where results lie elsewhere or
-    are wrong.
+    """Multiplies matrices on each device, and returns a report whose failures are results
+    that are wrong or on another device.
     """
     report = Report("placement", 0)
     x = np.arange(6, dtype="float32").reshape(2, 3)

@@ -1,11 +1,11 @@
-"""How far a long run is, and how long it still takes.
+"""Progress of a long run, and the remaining time.
 
     progress = Progress(total=40)
     progress.begin("softmax.Softmax")   # shows "  0%  softmax.Softmax"
     progress.done(4)
     progress.begin("softmax.Tail")      # shows " 10%  softmax.Tail, 2 min 05 s left"
 
-A terminal sees one line that changes; a file or a pipe gets a line now and then.
+A terminal shows one line that changes; a file or a pipe gets a line every few seconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TextIO
 
-EVERY = 15.0  # seconds between lines where there is no terminal
+EVERY = 15.0  # seconds between lines if the output is no terminal
 
 
 def spell_seconds(seconds: float) -> str:
@@ -24,36 +24,41 @@ def spell_seconds(seconds: float) -> str:
 
 
 class Progress:
-    """Says on stderr which part of a run is on, and when it will end if all parts take
-    alike.
+    """Prints the name of the current task, the percentage done, and the remaining time.
+
+    Args:
+      total: the amount of work of the run.
+      out: where to print; None: stderr.
     """
 
     def __init__(self, total: float, out: TextIO | None = None) -> None:
-        self._total, self._did, self._start = total, 0.0, time.monotonic()
+        self._total = total
+        self._completed = 0.0
         self._out = out or sys.stderr
-        self._shown, self._width = self._start, 0
+        self._start = time.monotonic()
+        self._last_print = self._start
+        self._width = 0  # of the line on the terminal
 
     def begin(self, name: str) -> None:
-        """Shows what runs now."""
-        now, share = time.monotonic(), self._did / self._total
-        left = (
-            f", {spell_seconds((now - self._start) * (1 / share - 1))} left"
-            if share
-            else ""
-        )
-        text = f"{share:4.0%}  {name}{left}"
+        """Shows the task that starts now."""
+        now = time.monotonic()
+        fraction = self._completed / self._total
+        text = f"{fraction:4.0%}  {name}"
+        if fraction:
+            remaining = (now - self._start) * (1 / fraction - 1)
+            text += f", {spell_seconds(remaining)} left"
         if self._out.isatty():
             print(f"\r{text:<{self._width}}", end="", file=self._out, flush=True)
             self._width = len(text)
-        elif now - self._shown >= EVERY:
+        elif now - self._last_print >= EVERY:
             print(text, file=self._out, flush=True)
-            self._shown = now
+            self._last_print = now
 
     def done(self, amount: float) -> None:
-        """Counts work that is done."""
-        self._did += amount
+        """Adds an amount of completed work."""
+        self._completed += amount
 
     def clear(self) -> None:
-        """Takes the line away, for something else to be printed."""
+        """Clears the line, so that other output can be printed."""
         if self._out.isatty():
             print("\r" + " " * self._width, end="\r", file=self._out, flush=True)

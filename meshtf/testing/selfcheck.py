@@ -1,4 +1,4 @@
-"""Whether every op and a small training give the right numbers on the devices of this
+"""Checks that every op and a small training compute correct values on the devices of this
 machine.
 
     python -m meshtf selfcheck                      # some minutes on two cores
@@ -6,11 +6,11 @@ machine.
     python -m meshtf selfcheck --ops=einsum,softmax
     python -m meshtf selfcheck --logical=8          # the CPU as eight devices
 
-On every kind of device that is here (CPU, GPU, TPU) the positions of small meshes take
-the devices in turn. Every op runs under the layouts of these meshes and is compared
-with one device of the same kind and with TensorFlow's gradient tape; then a block of a
+For every kind of device that is present (CPU, GPU, TPU), small meshes use the devices of
+that kind round-robin. Every op runs under the layouts of these meshes and is compared with
+one device of the same kind and with TensorFlow's gradient tape; then a block of a
 Transformer is trained for three steps. The report goes to stdout, progress to stderr.
-Exit code: 0 all passed, 1 something failed, 2 wrong flags.
+Exit code: 0 all passed, 1 a check failed, 2 wrong flags.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from meshtf.testing.progress import Progress, spell_seconds
 _QUICK = flags.DEFINE_bool(
     "quick",
     False,
-    "A mesh of two positions only, and no recorded programs but the training.",
+    "Only a mesh of two positions, and no recorded programs except the training.",
 )
 _OPS = flags.DEFINE_list(
     "ops",
@@ -48,20 +48,23 @@ _OPS = flags.DEFINE_list(
     "Ops to check, such as einsum,softmax: module, class, or both. Default: all.",
 )
 _LOGICAL = flags.DEFINE_integer(
-    "logical", 0, "Splits the CPU into so many logical devices.", lower_bound=0
+    "logical",
+    0,
+    "The number of logical devices that the CPU is split into.",
+    lower_bound=0,
 )
 _SEED = flags.DEFINE_integer(
-    "seed", 0, "Of all numbers, and of the layouts that are drawn."
+    "seed", 0, "Of all random values, and of the layouts that are drawn."
 )
 
-EAGER = ("x:2;y:2", "x:4")  # the meshes of ops that run at once
-RECORDED = ("x:2;y:2",)  # those of ops in a mtf.function
+EAGER = ("x:2;y:2", "x:4")  # meshes of eager ops
+RECORDED = ("x:2;y:2",)  # meshes of ops in a mtf.function
 QUICK_EAGER = ("x:2",)
-_SHOWN = 5  # failures of one row
+_MAX_SHOWN = 5  # failures of one row
 
 
 class Row(NamedTuple):
-    """What was found of one op, or of one other thing that was checked."""
+    """The results of one op, or of another check: a row of the report."""
 
     name: str
     eager: Report
@@ -69,25 +72,26 @@ class Row(NamedTuple):
 
     @property
     def failures(self) -> list[str]:
-        """What is wrong; also that there was nothing to compare."""
-        found = self.eager.failures + self.recorded.failures
-        none = [] if self.cases else [f"{self.name}: nothing was compared"]
-        return found or none
+        """All failures; it is one if nothing was compared."""
+        failures = self.eager.failures + self.recorded.failures
+        if not failures and not self.cases:
+            return [f"{self.name}: nothing was compared"]
+        return failures
 
     @property
     def cases(self) -> int:
-        """How many comparisons there were."""
+        """The number of comparisons."""
         return self.eager.cases + self.recorded.cases
 
     def __str__(self) -> str:
-        numbers = (
+        counts = (
             self.eager.cases,
             self.eager.refused,
             self.recorded.cases,
             self.eager.left_out + self.recorded.left_out,
             len(self.failures),
         )
-        return f"{self.name:<24}" + "".join(f"{number:>10,}" for number in numbers)
+        return f"{self.name:<24}" + "".join(f"{count:>10,}" for count in counts)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -104,9 +108,8 @@ def main(argv: Sequence[str]) -> int:
     except (ValueError, MeshError) as error:
         print(error, file=sys.stderr)
         return 2
-    tf.config.experimental.enable_tensor_float_32_execution(
-        False
-    )  # else 1e-3 is off, rightly
+    # With TensorFloat-32, results correctly differ by 1e-3.
+    tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         return selfcheck(ops, _QUICK.value, _SEED.value)
     except KeyboardInterrupt:
@@ -115,15 +118,18 @@ def main(argv: Sequence[str]) -> int:
 
 
 def choose(names: Sequence[str]) -> list[type[Op]]:
-    """Returns the ops with samples that names stand for; without names, all of them.
+    """Returns the ops with samples that have these names; without names, all of them.
 
     Raises:
-      ValueError: a name is no op's.
+      ValueError: no op has a name.
     """
     every = [op for op in registered_ops() if op.samples]
-    spellings = {op: {label(op).lower(), *label(op).lower().split(".")} for op in every}
+    names_of_ops = {}
+    for op in every:
+        full_name = label(op).lower()
+        names_of_ops[op] = {full_name, *full_name.split(".")}
     for name in names:
-        known = set().union(*spellings.values())
+        known = set().union(*names_of_ops.values())
         if name.lower() not in known:
             close = near_misses(name.lower(), known)
             modules = ", ".join(sorted({label(op).split(".")[0] for op in every}))
@@ -132,18 +138,16 @@ def choose(names: Sequence[str]) -> list[type[Op]]:
                 + (f" Did you mean {close}?" if close else "")
                 + f"\nModules of ops: {modules}."
             )
-    return [
-        op
-        for op in every
-        if not names or spellings[op] & {name.lower() for name in names}
-    ]
+    requested = {name.lower() for name in names}
+    return [op for op in every if not names or names_of_ops[op] & requested]
 
 
 def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> int:
-    """Checks ops and training on all kinds of devices, prints a report, returns the
+    """Checks ops and training on all kinds of devices, prints a report, and returns the
     exit code.
     """
-    start, kinds = time.monotonic(), device_kinds()
+    start = time.monotonic()
+    kinds = device_kinds()
     print(
         f"meshtf {_version()}, TensorFlow {tf.__version__}, Python "
         f"{platform.python_version()}, {platform.platform()}; seed {seed}"
@@ -155,9 +159,10 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
         for kind, devices in kinds.items()
         if devices
     }
-    for kind, found in rows.items():
-        _print_failures(kind, found)
-    every = [row for found in rows.values() for row in found]
+    every = []
+    for kind, rows_of_kind in rows.items():
+        _print_failures(kind, rows_of_kind)
+        every += rows_of_kind
     failures = sum(len(row.failures) for row in every)
     absent = [kind for kind, devices in kinds.items() if not devices]
     print(
@@ -173,15 +178,12 @@ def selfcheck(ops: Sequence[type[Op]], quick: bool = False, seed: int = 0) -> in
 def check_kind(
     kind: str, devices: Sequence[str], ops: Sequence[type[Op]], quick: bool, seed: int
 ) -> list[Row]:
-    """Checks ops and training on the devices of one kind, prints a row for each,
-    returns them.
+    """Checks ops and training on the devices of one kind, prints a row for each, and
+    returns the rows.
     """
-    eager, recorded = (QUICK_EAGER, ()) if quick else (EAGER, RECORDED)
-    layouts = (
-        small_training.LAYOUTS[: small_training.QUICK]
-        if quick
-        else small_training.LAYOUTS
-    )
+    eager = QUICK_EAGER if quick else EAGER
+    recorded = () if quick else RECORDED
+    layouts = small_training.QUICK_LAYOUTS if quick else small_training.LAYOUTS
     print(
         f"\n{kind}: {len(ops)} ops; eager on meshes {', '.join(eager)}; recorded on "
         f"{', '.join(recorded) or 'none'}; training under {len(layouts)} layouts\n"
@@ -194,14 +196,16 @@ def check_kind(
         )
     )
     size = sum(len(op.samples) for op in ops)
-    progress = Progress(size + 30)  # training takes as long as 30 samples, about
+    progress = Progress(size + 30)  # training takes about as long as 30 samples
     rows: list[Row] = []
 
     def check(
-        name: str, first: Callable[[], Report], second: Callable[[], Report]
+        name: str,
+        check_eager: Callable[[], Report],
+        check_recorded: Callable[[], Report],
     ) -> None:
         progress.begin(f"{len(rows)}/{len(ops) + 2} done, {name}")
-        row = Row(name, _guarded(name, first), _guarded(name, second))
+        row = Row(name, _guarded(name, check_eager), _guarded(name, check_recorded))
         progress.clear()
         print(row, flush=True)
         rows.append(row)
@@ -225,27 +229,25 @@ def check_kind(
 
 
 def _nothing() -> Report:
-    # Stands where something is not checked in one of the two ways.
+    """Returns an empty report: for checks that exist in only one of the two modes."""
     return Report("", 0)
 
 
 def _guarded(name: str, check: Callable[[], Report]) -> Report:
+    """Returns the report of a check; an exception becomes a failure."""
     try:
         return check()
-    except (
-        Exception
-    ) as error:  # a finding about this op; the others are checked all the same
-        return Report(
-            name, 0, failures=[f"{name}: {type(error).__name__}: {str(error)[:600]}"]
-        )
+    except Exception as error:  # of this op; other ops are checked anyway
+        failure = f"{name}: {type(error).__name__}: {str(error)[:600]}"
+        return Report(name, 0, failures=[failure])
 
 
 def _print_failures(kind: str, rows: Sequence[Row]) -> None:
     for row in rows:
-        for failure in row.failures[:_SHOWN]:
+        for failure in row.failures[:_MAX_SHOWN]:
             print(f"\n{kind}, {row.name}: {failure}")
-        if len(row.failures) > _SHOWN:
-            print(f"\n{kind}, {row.name}: and {len(row.failures) - _SHOWN} more")
+        if len(row.failures) > _MAX_SHOWN:
+            print(f"\n{kind}, {row.name}: and {len(row.failures) - _MAX_SHOWN} more")
 
 
 def _version() -> str:

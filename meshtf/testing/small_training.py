@@ -1,11 +1,11 @@
-"""A small training that every layout must carry out alike.
+"""A small training whose result must be the same under every layout.
 
     report = check_training()
     print(report)       # training: 7 cases, 0 refused, 0 left out, 0 failures (seed 0)
 
-The model has what a Transformer has, a block of it: embedding, attention, hidden layer,
-a softmax over the vocabulary, and Adam. Losses of all steps and the variables after
-them are compared with those of one device.
+The model is one block of a Transformer: embedding, attention, feed-forward layer and a
+softmax over the vocabulary, trained with Adam. The losses of all steps and the variables
+after them are compared with those of one device.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from meshtf.testing.conformance.compare import TOLERANCE
 from meshtf.testing.conformance.layouts import mesh_on
 from meshtf.testing.conformance.report import Report
 
-# Mesh and layout. Those of quick runs come first.
-LAYOUTS = (
+# Axes of the mesh, and layout.
+QUICK_LAYOUTS = (
     ("data:2", "batch:data"),
     ("model:2", "heads:model; d_ff:model; vocab:model"),
     ("data:2;model:2", "batch:data; heads:model; d_ff:model; vocab:model"),
+)
+LAYOUTS = (
+    *QUICK_LAYOUTS,
     ("data:4", "batch:data"),
     ("data:2", "length:data"),
     ("model:4", "d_model:model"),
     ("data:2;model:4", "batch:data; key:model; d_ff:model"),
 )
-QUICK, STEPS = 3, 3
+STEPS = 3
 
 
 class _Block(mtf.Module):
-    """Embedding, attention, a hidden layer, and scores over the vocabulary."""
+    """Embedding, attention, a feed-forward layer, and logits over the vocabulary."""
 
     def __init__(self, mesh: Mesh) -> None:
         super().__init__("block")
@@ -48,7 +51,7 @@ class _Block(mtf.Module):
             self.outer = mtf.layers.Dense(mesh, "d_ff:16", "d_model:8", name="outer")
 
     def __call__(self, ids: mtf.Tensor, labels: mtf.Tensor) -> mtf.Tensor:
-        """Returns the mean loss of a batch."""
+        """Returns the mean loss of a batch; ids and labels are [batch, length]."""
         length = ids.shape.only(["length"])
         x = self.embed(ids)
         bias = mtf.layers.causal_bias(
@@ -64,22 +67,22 @@ def check_training(
     layouts: Sequence[tuple[str, str]] = LAYOUTS,
     devices: Sequence[str] = (),
 ) -> Report:
-    """Trains under some layouts, and returns where losses or variables differ from one
-    device's.
+    """Trains under several layouts, and returns a report whose failures are losses or
+    variables that differ from those of one device.
 
     Args:
-      seed: of the first values, of dropout and of the data.
-      layouts: axes of each mesh, and its layout.
-      devices: names that positions take in turn; without any, what there is.
+      seed: of the initial values, of dropout and of the data.
+      layouts: axes and layout of each mesh.
+      devices: names of devices that meshes use round-robin; empty: all of this machine.
     """
     report = Report("training", seed)
-    want = _train(mesh_on("", devices=devices), seed)
+    expected = _train(mesh_on("", devices=devices), seed)
     for axes, layout in layouts:
         mesh = mesh_on(axes, layout, devices)
         report.cases += 1
         try:
-            problems = list(_differences(_train(mesh, seed), want))
-        except Exception as error:  # a finding; the next layout is tried
+            problems = list(_differences(_train(mesh, seed), expected))
+        except Exception as error:  # a failure; the next layout is checked anyway
             problems = [f"{type(error).__name__}: {str(error)[:600]}"]
         report.failures += [
             f"training on {mesh!r}, layout {layout}: {p}" for p in problems
@@ -88,7 +91,7 @@ def check_training(
 
 
 def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
-    """Returns losses and variables of a few steps."""
+    """Returns the losses of `STEPS` steps, and the variables after them."""
     mesh.seed = seed
     model = _Block(mesh)
     variables = model.trainable_variables
@@ -109,9 +112,11 @@ def _train(mesh: Mesh, seed: int) -> dict[str, np.ndarray]:
 
 
 def _differences(
-    found: dict[str, np.ndarray], want: dict[str, np.ndarray]
+    actual: dict[str, np.ndarray], expected: dict[str, np.ndarray]
 ) -> Iterator[str]:
+    """Yields a message for each array that differs."""
     limit = TOLERANCE["float32"]
-    for name, value in want.items():
-        if not np.allclose(found[name], value, rtol=limit, atol=limit):
-            yield f"{name} is off by up to {np.max(np.abs(found[name] - value)):.1e}"
+    for name, value in expected.items():
+        if not np.allclose(actual[name], value, rtol=limit, atol=limit):
+            error = np.max(np.abs(actual[name] - value))
+            yield f"{name} is off by up to {error:.1e}"

@@ -18,7 +18,7 @@ import meshtf as mtf
 from tests.checkpoints.models import MESHES
 
 
-def main(what: str, folder: str, key: str, mebibytes: int) -> None:
+def main(action: str, folder: str, key: str, mebibytes: int) -> None:
     """Makes two variables of so many MiB each, and saves or restores them."""
     mtf.logical_devices(8)
     mesh = mtf.Mesh(**MESHES[key])
@@ -29,24 +29,26 @@ def main(what: str, folder: str, key: str, mebibytes: int) -> None:
             mesh, np.full(shape.sizes, ord(name), "float32"), shape
         )
 
-    here = {
+    model_state = {
         name: mtf.Variable(mesh, f"d_model:{rows}; d_ff:1024", init, name)
         for name in "ab"
     }
-    if what == "save":
+    if action == "save":
         small = {"x": mtf.Variable(mesh, "d_model:16; d_ff:8", init, "x")}
         mtf.restore_checkpoint(
             mtf.save_checkpoint(f"{folder}/first", 1, small), small
         )  # has run once
-        rise = rise_of(lambda: mtf.save_checkpoint(folder, 1, here))
+        rise = rise_of(lambda: mtf.save_checkpoint(folder, 1, model_state))
     else:
-        for v in here.values():
+        for v in model_state.values():
             for slot in {id(s): s for s in v.slots()}.values():
                 slot.variable.assign(
                     slot.variable * 0.0
                 )  # each has memory of its own from here on
-        rise = rise_of(lambda: mtf.restore_checkpoint(f"{folder}/step_00000001", here))
-        for name, v in here.items():
+        rise = rise_of(
+            lambda: mtf.restore_checkpoint(f"{folder}/step_00000001", model_state)
+        )
+        for name, v in model_state.items():
             assert all(float(s.read()[-1, -1]) == ord(name) for s in v.slots())
     print(rise)
 
@@ -56,11 +58,11 @@ def rise_of(work) -> int:
 
     TensorFlow keeps what was freed, to use it again; so all of that is used before.
     """
-    held = []
+    allocated = []
     for mebibytes in (64, 16, 4, 1):
         before = resident("VmRSS")
         while resident("VmRSS") - before < mebibytes * 2**19:
-            held.append(tf.ones(mebibytes * 2**18) + len(held))
+            allocated.append(tf.ones(mebibytes * 2**18) + len(allocated))
     Path("/proc/self/clear_refs").write_text(
         "5"
     )  # the mark of the highest falls to what is now
@@ -69,10 +71,10 @@ def rise_of(work) -> int:
     return resident("VmHWM") - before
 
 
-def resident(which: str) -> int:
+def resident(field: str) -> int:
     """Returns a number of /proc/self/status in bytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(which))
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Variables with an optimizer's state, on meshes that cut them in all ways."""
+"""Variables with an optimizer's state, on meshes that shard them in all ways."""
 
 from __future__ import annotations
 
@@ -40,18 +40,20 @@ SHAPES = {  # and data types, and stages
 
 
 def variables(key: str, seed: int | None) -> dict[str, mtf.Variable]:
-    """Returns variables and slots on one of the meshes: random numbers, or all zero."""
+    """Returns variables and slots on one of the meshes: random values, or zeros."""
     return variables_on(mtf.Mesh(**MESHES[key]), seed)
 
 
 def variables_on(mesh: mtf.Mesh, seed: int | None) -> dict[str, mtf.Variable]:
-    """Returns variables and slots on a mesh: random numbers, or all zero."""
-    made = []
+    """Returns variables and slots on a mesh: random values, or zeros."""
+    weights = []
     for name, (shape, dtype, stage) in SHAPES.items():
         with mtf.stage(stage):
-            made.append(mtf.Variable(mesh, shape, zeros_of(dtype), name, dtype))
-    learned = [v for v in made if v.dtype == "float32"]
-    everything = {v.name: v for v in (*made, *mtf.optimizers.Adam(learned).variables)}
+            weights.append(mtf.Variable(mesh, shape, zeros_of(dtype), name, dtype))
+    learned = [v for v in weights if v.dtype == "float32"]
+    everything = {
+        v.name: v for v in (*weights, *mtf.optimizers.Adam(learned).variables)
+    }
     if seed is not None:
         fill(everything, seed)
     return everything
@@ -62,11 +64,11 @@ def zeros_of(dtype: str):
     return lambda mesh, shape, name: mtf.zeros(mesh, shape, dtype)
 
 
-def fill(here: dict[str, mtf.Variable], seed: int) -> None:
+def fill(model_state: dict[str, mtf.Variable], seed: int) -> None:
     """Gives variables random numbers, the same on every mesh."""
     rng = np.random.default_rng(seed)
-    for name in sorted(here):
-        v = here[name]
+    for name in sorted(model_state):
+        v = model_state[name]
         v.assign(
             mtf.cast(
                 mtf.import_tensor(
@@ -79,6 +81,6 @@ def fill(here: dict[str, mtf.Variable], seed: int) -> None:
         )
 
 
-def bits(here: dict[str, mtf.Variable]) -> dict[str, bytes]:
+def bits(model_state: dict[str, mtf.Variable]) -> dict[str, bytes]:
     """Returns the bytes of whole values by name."""
-    return {name: v.numpy().tobytes() for name, v in here.items()}
+    return {name: v.numpy().tobytes() for name, v in model_state.items()}

@@ -49,9 +49,9 @@ def test_any_layout_to_any_other(before, tmp_path):
     saved = model(before, start=1)
     path = mtf.save_checkpoint(str(tmp_path), 7, saved, extra={"seed": 3})
     for after in MESHES:
-        here = model(after, start=-100)
-        assert mtf.restore_checkpoint(path, here) == {"step": 7, "seed": 3}
-        for name, v in here.items():
+        model_state = model(after, start=-100)
+        assert mtf.restore_checkpoint(path, model_state) == {"step": 7, "seed": 3}
+        for name, v in model_state.items():
             np.testing.assert_array_equal(
                 v.numpy(), saved[name].numpy(), err_msg=f"{name} {after}"
             )
@@ -113,9 +113,9 @@ def test_an_older_step_is_not_deleted_as_it_is_written(tmp_path):
 def test_a_step_may_be_saved_again(tmp_path):
     mtf.save_checkpoint(str(tmp_path), 1, model("one", start=0))
     path = mtf.save_checkpoint(str(tmp_path), 1, model("one", start=50))
-    here = model("fsdp", start=0)
-    mtf.restore_checkpoint(path, here)
-    assert here["step"].numpy() == 50
+    model_state = model("fsdp", start=0)
+    mtf.restore_checkpoint(path, model_state)
+    assert model_state["step"].numpy() == 50
 
 
 def test_a_checkpoint_has_its_name_only_when_it_is_complete(tmp_path, monkeypatch):
@@ -153,27 +153,27 @@ def test_keeping_all(tmp_path):
 def test_a_part_of_a_model_is_read_from_a_checkpoint_of_all_of_it(tmp_path):
     saved = model("fsdp", start=1)
     path = mtf.save_checkpoint(str(tmp_path), 7, saved)
-    here = model("two axes", start=-100)
-    part = {name: here[name] for name in ("decoder/w", "step")}
+    model_state = model("two axes", start=-100)
+    subset = {name: model_state[name] for name in ("decoder/w", "step")}
     with pytest.raises(mtf.CheckpointError, match="not in model"):
-        mtf.restore_checkpoint(path, part)
-    assert mtf.restore_checkpoint(path, part, partly=True) == {"step": 7}
-    for name, v in here.items():
-        expected = saved[name] if name in part else model("one", start=-100)[name]
+        mtf.restore_checkpoint(path, subset)
+    assert mtf.restore_checkpoint(path, subset, partly=True) == {"step": 7}
+    for name, v in model_state.items():
+        expected = saved[name] if name in subset else model("one", start=-100)[name]
         np.testing.assert_array_equal(v.numpy(), expected.numpy())
 
 
 def test_a_part_must_be_there_and_fit(tmp_path):
     path = mtf.save_checkpoint(str(tmp_path), 7, model("one", start=1))
-    here, mesh = model("one", start=-100), mtf.Mesh("")
+    model_state, mesh = model("one", start=-100), mtf.Mesh("")
     wider = mtf.Variable(mesh, "d_model:9;d_ff:12", mtf.layers.initializers.zeros, "w")
     with pytest.raises(mtf.CheckpointError) as caught:
         mtf.restore_checkpoint(
             path,
             {
-                "encoder/scale": here["decoder/scale"],
+                "encoder/scale": model_state["decoder/scale"],
                 "decoder/w": wider,
-                "table": here["table"],
+                "table": model_state["table"],
             },
             partly=True,
         )
@@ -181,4 +181,4 @@ def test_a_part_must_be_there_and_fit(tmp_path):
     assert "encoder/scale [d_model:8] (close: decoder/scale)" in text
     assert "decoder/w: [d_model:8 d_ff:12] saved, [d_model:9 d_ff:12] now" in text
     assert "not in model" not in text
-    assert here["table"].numpy()[0, 0] == -100  # nothing was read
+    assert model_state["table"].numpy()[0, 0] == -100  # nothing was read

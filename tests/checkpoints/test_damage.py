@@ -1,4 +1,4 @@
-"""Damage: bytes of every file are flipped, cut off, added; never a wrong number, always
+"""Damage: bytes of every file are flipped, removed, added; never a wrong value, always
 a name.
 
 Usage:
@@ -27,10 +27,10 @@ def flip_a_bit(text: bytearray, rng: np.random.Generator) -> bytearray:
 
 def garble(text: bytearray, rng: np.random.Generator) -> bytearray:
     """Some bytes in a row are others."""
-    first = rng.integers(len(text))
-    some = text[first : first + rng.integers(1, 64)]
-    others = rng.integers(1, 256, len(some))
-    text[first : first + len(some)] = bytes(b ^ x for b, x in zip(some, others))
+    start = rng.integers(len(text))
+    replaced = text[start : start + rng.integers(1, 64)]
+    xors = rng.integers(1, 256, len(replaced))
+    text[start : start + len(replaced)] = bytes(b ^ x for b, x in zip(replaced, xors))
     return text
 
 
@@ -46,9 +46,9 @@ def lengthen(text: bytearray, rng: np.random.Generator) -> bytearray:
 
 def zero(text: bytearray, rng: np.random.Generator) -> bytearray:
     """A block was never written: zeros, as after a loss of power."""
-    first = rng.integers(len(text))
-    last = min(len(text), first + rng.integers(1, 4096))
-    text[first:last] = bytes(last - first)
+    start = rng.integers(len(text))
+    last = min(len(text), start + rng.integers(1, 4096))
+    text[start:last] = bytes(last - start)
     return text
 
 
@@ -72,11 +72,13 @@ DAMAGES = (flip_a_bit, garble, cut, lengthen, zero, exchange)
 def saved(tmp_path_factory):
     """A folder with two checkpoints, and the bits of each."""
     folder, found = tmp_path_factory.mktemp("saved"), {}
-    here = variables("fsdp and tensor parallel", seed=None)
+    model_state = variables("fsdp and tensor parallel", seed=None)
     for step in (1, 2):
-        fill(here, seed=step)
-        mtf.save_checkpoint(str(folder), step, here, extra={"examples_done": 16 * step})
-        found[step] = bits(here)
+        fill(model_state, seed=step)
+        mtf.save_checkpoint(
+            str(folder), step, model_state, extra={"examples_done": 16 * step}
+        )
+        found[step] = bits(model_state)
     return folder, found
 
 
@@ -86,29 +88,29 @@ def test_whatever_is_damaged_is_named(saved, tmp_path, rng, request, capsys):
     assert {"manifest.json", "variables.index", "variables.data-00000-of-00001"} <= set(
         files
     )
-    here, found = variables("fsdp of 8", seed=3), 0
+    model_state, found = variables("fsdp of 8", seed=3), 0
     for trial in range(request.config.getoption("--damage")):
         file, damage = (
             files[trial % len(files)],
             DAMAGES[trial // len(files) % len(DAMAGES)],
         )
-        there = tmp_path / "run"
-        shutil.copytree(folder, there)
-        path = there / "step_00000002" / file
+        run_folder = tmp_path / "run"
+        shutil.copytree(folder, run_folder)
+        path = run_folder / "step_00000002" / file
         before = path.read_bytes()
         path.write_bytes(damage(bytearray(before), rng))
         if path.read_bytes() != before:
             with pytest.raises(DamageError) as caught:
-                mtf.restore_checkpoint(str(path.parent), here)
+                mtf.restore_checkpoint(str(path.parent), model_state)
             assert caught.value.file == file, (damage.__name__, str(caught.value))
             with pytest.warns(
                 CheckpointWarning, match=f"damaged: {file}(.|\n)*the one before it"
             ):
-                restored = mtf.checkpoints.restore_latest(str(there), here)
+                restored = mtf.checkpoints.restore_latest(str(run_folder), model_state)
             assert restored.extra == {"step": 1, "examples_done": 16}
-            assert bits(here) == expected[1]
+            assert bits(model_state) == expected[1]
             found += 1
-        shutil.rmtree(there)
+        shutil.rmtree(run_folder)
     with capsys.disabled():
         print(f"\n{found} damaged checkpoints, all named, the one before taken")
     assert found > request.config.getoption("--damage") * 0.8

@@ -46,21 +46,21 @@ def test_a_folder_is_held_by_one(tmp_path):
 
 
 def test_a_killed_process_holds_nothing(tmp_path):
-    held = subprocess.Popen(
+    holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, lock.__file__, str(tmp_path)],
         text=True,
         stdout=subprocess.PIPE,
         cwd=Path(mtf.__file__).parents[1],
     )
     try:
-        assert held.stdout.readline() == "held\n"
-        with pytest.raises(mtf.CheckpointError, match=f"process {held.pid} on host"):
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(mtf.CheckpointError, match=f"process {holder.pid} on host"):
             with only_run(str(tmp_path)):
                 raise AssertionError("two runs")
     finally:
-        held.send_signal(signal.SIGKILL)
-        held.wait()
-        held.stdout.close()
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+        holder.stdout.close()
     with only_run(str(tmp_path)):
         pass
 

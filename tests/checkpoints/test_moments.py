@@ -51,32 +51,38 @@ def dying_at(moment):
 
 @pytest.mark.parametrize("again", [False, True])
 def test_at_every_moment_of_a_save_there_is_a_whole_checkpoint(tmp_path, again):
-    here, there = variables("one device", seed=None), variables("fsdp of 8", seed=None)
+    model_state, restored = (
+        variables("one device", seed=None),
+        variables("fsdp of 8", seed=None),
+    )
     seen = set()
     for moment in range(40):
         folder, expected = tmp_path / str(moment), {}
         for step in (1, 2, 3):
-            fill(here, seed=step)
+            fill(model_state, seed=step)
             if step == 3:
                 break
-            mtf.save_checkpoint(str(folder), step, here, keep=2)
-            expected[step] = bits(here)
+            mtf.save_checkpoint(str(folder), step, model_state, keep=2)
+            expected[step] = bits(model_state)
         new = 2 if again else 3  # the same step again, or the next one
         try:
             with dying_at(moment):
-                mtf.save_checkpoint(str(folder), new, here, keep=2)
+                mtf.save_checkpoint(str(folder), new, model_state, keep=2)
             break
         except Killed:
             pass
-        found = mtf.checkpoints.restore_latest(str(folder), there)
-        seen.add(found.step)
-        assert bits(there) in (expected.get(found.step), bits(here))
-        assert found.step >= 2 or again
+        restored_checkpoint = mtf.checkpoints.restore_latest(str(folder), restored)
+        seen.add(restored_checkpoint.step)
+        assert bits(restored) in (
+            expected.get(restored_checkpoint.step),
+            bits(model_state),
+        )
+        assert restored_checkpoint.step >= 2 or again
         saver = Saver(str(folder))
         assert not [name for name in os.listdir(folder) if "tmp" in name]
-        saver.save(new, here)
-        assert mtf.checkpoints.restore_latest(str(folder), there).step == new
-        assert bits(there) == bits(here)
+        saver.save(new, model_state)
+        assert mtf.checkpoints.restore_latest(str(folder), restored).step == new
+        assert bits(restored) == bits(model_state)
     else:
         raise AssertionError("it never ended")
     assert moment >= 6 and new in seen
@@ -98,23 +104,26 @@ def files_of_at_most(size):
 def test_a_full_disk_is_told_and_nothing_half_written_stays(
     tmp_path, asynchronous, room
 ):
-    here, there = variables("one device", seed=1), variables("fsdp of 8", seed=None)
+    model_state, restored = (
+        variables("one device", seed=1),
+        variables("fsdp of 8", seed=None),
+    )
     saver = Saver(str(tmp_path), keep=1, asynchronous=asynchronous)
-    saver.save(1, here)
+    saver.save(1, model_state)
     saver.finish()
-    expected = bits(here)
-    fill(here, seed=2)
+    expected = bits(model_state)
+    fill(model_state, seed=2)
     with pytest.warns(
         CheckpointWarning, match="step 2 could not be written(.|\n)*the work goes on"
     ):
         with files_of_at_most(room):
-            saver.save(2, here)
+            saver.save(2, model_state)
             saver.wait()
     assert os.listdir(tmp_path) == ["step_00000001"]
     with pytest.raises(WriteError, match="step 2"):
         saver.finish()
-    assert mtf.checkpoints.restore_latest(str(tmp_path), there).step == 1
-    assert bits(there) == expected
-    saver.save(3, here)  # there is room again
+    assert mtf.checkpoints.restore_latest(str(tmp_path), restored).step == 1
+    assert bits(restored) == expected
+    saver.save(3, model_state)  # there is room again
     saver.finish()
     assert os.listdir(tmp_path) == ["step_00000003"]

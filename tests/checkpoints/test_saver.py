@@ -37,23 +37,23 @@ def gate(monkeypatch):
 
 @pytest.mark.parametrize("key", ["one device", "fsdp of 8", "stages"])
 def test_in_the_background_values_are_those_of_when_it_was_asked(key, tmp_path, gate):
-    here, there = variables(key, seed=1), variables("one device", seed=None)
-    expected = bits(here)
+    model_state, restored = variables(key, seed=1), variables("one device", seed=None)
+    expected = bits(model_state)
     saver = Saver(str(tmp_path), asynchronous=True)
-    saver.save(1, here, extra={"a": 1})
-    fill(here, seed=2)  # assigned
-    later = bits(here)
+    saver.save(1, model_state, extra={"a": 1})
+    fill(model_state, seed=2)  # assigned
+    later = bits(model_state)
     assert steps(tmp_path) == []
     gate.set()
-    saver.save(2, here)  # waits for the one before
-    assert mtf.restore_checkpoint(str(tmp_path / "step_00000001"), there) == {
+    saver.save(2, model_state)  # waits for the one before
+    assert mtf.restore_checkpoint(str(tmp_path / "step_00000001"), restored) == {
         "step": 1,
         "a": 1,
     }
-    assert bits(there) == expected
+    assert bits(restored) == expected
     saver.finish()
-    mtf.restore_checkpoint(str(tmp_path / "step_00000002"), there)
-    assert bits(there) == later
+    mtf.restore_checkpoint(str(tmp_path / "step_00000002"), restored)
+    assert bits(restored) == later
 
 
 def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
@@ -66,16 +66,16 @@ def test_in_the_background_updates_in_place_change_nothing(tmp_path, gate):
         optimizer.apply([mtf.ones(mesh, "d:4")], [w], step)
 
     update(np.int32(0))
-    here = {v.name: v for v in (w, *optimizer.variables)}
-    expected = bits(here)
+    model_state = {v.name: v for v in (w, *optimizer.variables)}
+    expected = bits(model_state)
     saver = Saver(str(tmp_path), asynchronous=True)
-    saver.save(1, here)
+    saver.save(1, model_state)
     update(np.int32(1))
-    assert bits(here) != expected
+    assert bits(model_state) != expected
     gate.set()
     saver.finish()
-    mtf.restore_checkpoint(str(tmp_path / "step_00000001"), here)
-    assert bits(here) == expected
+    mtf.restore_checkpoint(str(tmp_path / "step_00000001"), model_state)
+    assert bits(model_state) == expected
 
 
 def test_at_most_one_is_being_written(tmp_path, monkeypatch):
@@ -89,10 +89,10 @@ def test_at_most_one_is_being_written(tmp_path, monkeypatch):
         running -= 1
 
     monkeypatch.setattr(writing.Manifest, "write", count)
-    here = variables("one device", seed=1)
+    model_state = variables("one device", seed=1)
     with Saver(str(tmp_path), asynchronous=True, keep=9) as saver:
         for step in range(5):
-            saver.save(step, here)
+            saver.save(step, model_state)
     assert steps(tmp_path) == [0, 1, 2, 3, 4] and most == 1
 
 
@@ -100,9 +100,9 @@ def test_at_most_one_is_being_written(tmp_path, monkeypatch):
 def test_a_failure_is_told_and_what_was_there_stays(
     asynchronous, tmp_path, monkeypatch
 ):
-    here = variables("one device", seed=1)
+    model_state = variables("one device", seed=1)
     saver = Saver(str(tmp_path), asynchronous=asynchronous, keep=1)
-    saver.save(1, here)
+    saver.save(1, model_state)
     saver.finish()
 
     def fail(*args, **kwargs):
@@ -113,33 +113,33 @@ def test_a_failure_is_told_and_what_was_there_stays(
         with pytest.warns(
             CheckpointWarning, match="step 2 could not be (.|\n)*No space left(.|\n)*on"
         ):
-            saver.save(2, here)
+            saver.save(2, model_state)
             saver.wait()
         assert os.listdir(tmp_path) == ["step_00000001"]
         with pytest.raises(WriteError, match="step 2"):
             saver.finish()
-    saver.save(3, here)
+    saver.save(3, model_state)
     saver.finish()  # the last one is there
     assert steps(tmp_path) == [3]
 
 
 def test_each_file_is_a_sign_of_life(tmp_path, monkeypatch):
     monkeypatch.setenv(heartbeat.VARIABLE, str(tmp_path / "beats"))
-    monkeypatch.setattr(writing, "PIECE", 400)
+    monkeypatch.setattr(writing, "MAX_CHUNK_BYTES", 400)
     path = mtf.save_checkpoint(str(tmp_path), 3, variables("one device", seed=1))
     files = len([name for name in os.listdir(path) if ".data-" in name])
-    number, told = (tmp_path / "beats").read_text().split(" ", 1)
-    assert files > 5 and told.startswith(
+    beat_count, message = (tmp_path / "beats").read_text().split(" ", 1)
+    assert files > 5 and message.startswith(
         "ran the saving of"
     )  # "ran": the limit of calls
-    assert int(number) >= files
+    assert int(beat_count) >= files
 
 
 def test_a_bug_in_the_background_is_no_warning(tmp_path, monkeypatch):
     def fail(*args, **kwargs):
         raise AssertionError("a bug")
 
-    monkeypatch.setattr(writing, "_described", fail)
+    monkeypatch.setattr(writing, "_saved_tensors", fail)
     saver = Saver(str(tmp_path), asynchronous=True)
     saver.save(1, variables("one device", seed=1))
     with pytest.raises(AssertionError, match="a bug"):
@@ -147,10 +147,10 @@ def test_a_bug_in_the_background_is_no_warning(tmp_path, monkeypatch):
 
 
 def test_the_newest_and_some_for_good_are_kept(tmp_path):
-    here = variables("one device", seed=1)
+    model_state = variables("one device", seed=1)
     saver = Saver(str(tmp_path), keep=2, keep_every=100)
     for step in (0, 50, 100, 150, 200, 250, 300, 350):
-        saver.save(step, here)
+        saver.save(step, model_state)
     assert steps(tmp_path) == [0, 100, 200, 300, 350]
 
 

@@ -1,4 +1,4 @@
-"""Boxes: cut, and found again in arrays, against NumPy."""
+"""Boxes: split, and located in arrays, against NumPy."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from meshtf.checkpoints.tensor_slices import (
-    cut,
-    inside,
-    numbers,
+    full_box,
+    num_elements,
     overlap,
     read_spec,
     runs,
+    slices_in,
     spans,
     spec,
-    whole,
+    split,
 )
 
 
@@ -34,34 +34,36 @@ def test_boxes_are_parts_of_arrays(rank, rng):
     for _ in range(30):
         sizes = tuple(int(n) for n in rng.integers(1, 6, rank))
         array = np.arange(math.prod(sizes)).reshape(sizes)
-        outer = draw(rng, whole(sizes))
+        outer = draw(rng, full_box(sizes))
         box = draw(rng, outer)
-        held = array[inside(outer, whole(sizes))]
-        expected = array[inside(box, whole(sizes))]
-        np.testing.assert_array_equal(held[inside(box, outer)], expected)
+        values = array[slices_in(outer, full_box(sizes))]
+        expected = array[slices_in(box, full_box(sizes))]
+        np.testing.assert_array_equal(values[slices_in(box, outer)], expected)
         length, rows = runs(box, outer)
         np.testing.assert_array_equal(
-            held.reshape(-1, length)[rows].ravel(), expected.ravel()
+            values.reshape(-1, length)[rows].ravel(), expected.ravel()
         )
         assert overlap(box, outer) == overlap(outer, box) == box
         assert read_spec(spans(box)) == box
-        assert spec(sizes, whole(sizes)) == ""
+        assert spec(sizes, full_box(sizes)) == ""
 
 
-@pytest.mark.parametrize("at_most", [1, 3, 7, 100])
-def test_what_is_cut_makes_up_the_whole(at_most, rng):
+@pytest.mark.parametrize("max_elements", [1, 3, 7, 100])
+def test_what_is_cut_makes_up_the_whole(max_elements, rng):
     for _ in range(20):
         outer = tuple(
             (int(a), int(n))
             for a, n in zip(rng.integers(0, 9, 3), rng.integers(1, 6, 3))
         )
-        parts = list(cut(outer, at_most))
-        assert all(numbers(part) <= at_most for part in parts)
-        held = np.arange(numbers(outer)).reshape([n for _, n in outer])
-        found = np.concatenate([held[inside(part, outer)].ravel() for part in parts])
-        np.testing.assert_array_equal(found, held.ravel())
-        assert len(parts) == 1 or all(
-            overlap(a, b) is None for a, b in zip(parts, parts[1:])
+        boxes = list(split(outer, max_elements))
+        assert all(num_elements(chunk_box) <= max_elements for chunk_box in boxes)
+        values = np.arange(num_elements(outer)).reshape([n for _, n in outer])
+        joined = np.concatenate(
+            [values[slices_in(chunk_box, outer)].ravel() for chunk_box in boxes]
+        )
+        np.testing.assert_array_equal(joined, values.ravel())
+        assert len(boxes) == 1 or all(
+            overlap(a, b) is None for a, b in zip(boxes, boxes[1:])
         )
 
 

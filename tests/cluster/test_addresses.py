@@ -9,9 +9,9 @@ import pytest
 from meshtf.cluster.addresses import (
     LOOPBACK,
     Address,
+    driver_address,
     free_ports,
     is_loopback,
-    own_address,
     parse_cluster,
 )
 from meshtf.errors import ParseError
@@ -19,7 +19,7 @@ from meshtf.errors import ParseError
 
 def test_a_cluster_is_hosts_and_ports():
     assert parse_cluster("a:1, b.c:65534") == [Address("a", 1), Address("b.c", 65534)]
-    assert Address("a", 1).door == ("a", 2) and str(Address("a", 1)) == "a:1"
+    assert Address("a", 1).control_address == ("a", 2) and str(Address("a", 1)) == "a:1"
 
 
 @pytest.mark.parametrize(
@@ -46,10 +46,10 @@ def test_free_ports_are_free_and_so_are_the_next_ones():
     assert len({p + k for p in ports for k in (0, 1)}) == 8
     for port in ports:
         for k in (0, 1):
-            with socket.socket() as taken:
-                taken.bind((LOOPBACK, port + k))
+            with socket.socket() as used_socket:
+                used_socket.bind((LOOPBACK, port + k))
 
 
 def test_workers_of_this_machine_reach_the_driver_by_loopback():
-    assert own_address([Address(LOOPBACK, 4000)]) == LOOPBACK
+    assert driver_address([Address(LOOPBACK, 4000)]) == LOOPBACK
     assert is_loopback("127.1.2.3") and not is_loopback("10.0.0.1")

@@ -6,7 +6,7 @@ import pytest
 
 import meshtf as mtf
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.control_port import Door, Drive
+from meshtf.cluster.control_port import ControlPort, Drive
 
 QUESTION = {"driver": "another one", "timeout": 5.0, "deterministic": False}
 
@@ -25,15 +25,15 @@ def test_a_worker_that_is_not_there_is_to_be_started():
 
 def test_a_worker_that_is_taken_is_not():
     port = free_ports(1)[0]
-    Door((LOOPBACK, port + 1), {"devices": 1}, lambda _: None, lambda: None)
-    held = Drive((LOOPBACK, port + 1), QUESTION, 5.0)
+    ControlPort((LOOPBACK, port + 1), {"devices": 1}, lambda _: None, lambda: None)
+    drive = Drive((LOOPBACK, port + 1), QUESTION, 5.0)
     said = connect(port)
     assert (
         "taken by the driver another one" in said
         and "Wait until that driver has ended" in said
     )
     assert "Start" not in said
-    held.close()
+    drive.close()
 
 
 def test_a_text_that_names_no_worker_is_refused():

@@ -1,4 +1,4 @@
-"""The door of a worker: it tells that it lives, and lets in one driver at a time."""
+"""The control port of a worker: it answers health checks, and accepts one driver at a time."""
 
 from __future__ import annotations
 
@@ -9,59 +9,61 @@ import time
 import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, free_ports
-from meshtf.cluster.control_port import Door, Drive, _ask, ask, leave
+from meshtf.cluster.control_port import ControlPort, Drive, _ask, ask, release_driver
 from meshtf.errors import ClusterError
 
 QUESTION = {"driver": "me", "timeout": 5.0}
 
 
 class Opened:
-    """A door, what drivers asked, and a queue that is filled when one leaves."""
+    """A control port, what drivers asked, and a queue that is filled when one leaves."""
 
     def __init__(self):
-        self.where, self.asked, self.left = (
-            (LOOPBACK, free_ports(1)[0]),
-            [],
-            queue.Queue(),
+        self.where = LOOPBACK, free_ports(1)[0]
+        self.asked = []
+        self.left = queue.Queue()
+        ControlPort(
+            self.where, {"devices": 2}, self.asked.append, lambda: self.left.put(True)
         )
-        Door(self.where, {"devices": 2}, self.asked.append, lambda: self.left.put(True))
 
 
 @pytest.fixture
-def door():
+def opened():
     return Opened()
 
 
-def test_it_tells_about_the_worker_and_its_life(door):
-    first, second = ask(door.where, 5.0), ask(door.where, 5.0)
+def test_it_tells_about_the_worker_and_its_life(opened):
+    first, second = ask(opened.where, 5.0), ask(opened.where, 5.0)
     assert first == second and first["devices"] == 2 and first["driver"] == ""
     assert ask(Opened().where, 5.0)["life"] != first["life"]
 
 
-def test_one_driver_is_let_in_and_its_end_is_noticed(door):
-    drive = Drive(door.where, QUESTION, 5.0)
-    assert ask(door.where, 5.0)["driver"] == "me" and door.asked[0]["driver"] == "me"
+def test_one_driver_is_let_in_and_its_end_is_noticed(opened):
+    drive = Drive(opened.where, QUESTION, 5.0)
+    assert (
+        ask(opened.where, 5.0)["driver"] == "me" and opened.asked[0]["driver"] == "me"
+    )
     with pytest.raises(ClusterError, match="taken by the driver me"):
-        Drive(door.where, {**QUESTION, "driver": "you"}, 5.0)
-    assert door.left.empty() and len(door.asked) == 1
+        Drive(opened.where, {**QUESTION, "driver": "you"}, 5.0)
+    assert opened.left.empty() and len(opened.asked) == 1
     drive.close()
-    assert door.left.get(timeout=5.0)
+    assert opened.left.get(timeout=5.0)
 
 
-def test_it_leaves_a_driver_when_it_is_told_to_in_this_life(door):
-    leave(door.where, ask(door.where, 5.0)["life"], 5.0)
-    drive = Drive(door.where, QUESTION, 5.0)
-    leave(door.where, "another life", 5.0)
+def test_it_leaves_a_driver_when_it_is_told_to_in_this_life(opened):
+    release_driver(opened.where, ask(opened.where, 5.0)["life"], 5.0)
+    drive = Drive(opened.where, QUESTION, 5.0)
+    release_driver(opened.where, "another life", 5.0)
     time.sleep(0.1)
-    assert door.left.empty()
-    leave(door.where, drive.state["life"], 5.0)
-    assert door.left.get(timeout=5.0)
+    assert opened.left.empty()
+    release_driver(opened.where, drive.state["life"], 5.0)
+    assert opened.left.get(timeout=5.0)
 
 
-def test_who_only_asks_may_leave(door):
-    ask(door.where, 5.0)
+def test_who_only_asks_may_leave(opened):
+    ask(opened.where, 5.0)
     time.sleep(0.1)
-    assert door.left.empty()
+    assert opened.left.empty()
 
 
 @pytest.mark.parametrize(
@@ -76,11 +78,11 @@ def test_who_only_asks_may_leave(door):
         b"\xff" * 70000,
     ],
 )
-def test_strangers_do_no_harm(door, said):
-    with socket.create_connection(door.where, 5.0) as stranger:
+def test_strangers_do_no_harm(opened, said):
+    with socket.create_connection(opened.where, 5.0) as stranger:
         stranger.sendall(said)
-    assert ask(door.where, 5.0)["driver"] == ""
-    Drive(door.where, QUESTION, 5.0).close()
+    assert ask(opened.where, 5.0)["driver"] == ""
+    Drive(opened.where, QUESTION, 5.0).close()
 
 
 def test_what_answers_otherwise_is_no_worker():

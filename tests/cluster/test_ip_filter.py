@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from meshtf.cluster.addresses import ANY, LOOPBACK
-from meshtf.cluster.ip_filter import hear_only
+from meshtf.cluster.ip_filter import accept_only
 from meshtf.errors import ClusterError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters of Linux")
@@ -49,7 +49,7 @@ def test_loopback_alone(family):
     with server(family) as (_, port):
         assert reaches(other, port)  # so the test can fail
     with server(family) as (_, port):
-        hear_only(port, LOOPBACK)
+        accept_only(port, LOOPBACK)
         assert reaches(LOOPBACK, port) and reaches("127.0.0.2", port)
         assert not reaches(other, port)
         assert reaches("::1", port) == (family == socket.AF_INET6 and socket.has_ipv6)
@@ -58,7 +58,7 @@ def test_loopback_alone(family):
 def test_one_address_alone():
     other = other_address()
     with server() as (_, port):
-        hear_only(port, other)
+        accept_only(port, other)
         assert reaches(other, port)
         assert not reaches(LOOPBACK, port) and not reaches("::1", port)
 
@@ -66,7 +66,7 @@ def test_one_address_alone():
 def test_all_addresses_where_that_is_said():
     other = other_address()
     with server() as (_, port):
-        hear_only(port, ANY)
+        accept_only(port, ANY)
         assert reaches(other, port) and reaches(LOOPBACK, port)
 
 
@@ -74,17 +74,17 @@ def test_who_came_before_it_was_closed_is_noticed():
     other = other_address()
     with server() as (_, port), socket.create_connection((other, port)):
         with pytest.raises(ClusterError, match="somebody called"):
-            hear_only(port, LOOPBACK)
+            accept_only(port, LOOPBACK)
 
 
 def test_a_port_without_a_server_is_an_error():
     with server() as (_, port):
         pass
     with pytest.raises(ClusterError, match="no socket of this process"):
-        hear_only(port, LOOPBACK)
+        accept_only(port, LOOPBACK)
 
 
 def test_elsewhere_it_is_refused_and_the_way_out_is_told(monkeypatch):
     monkeypatch.setattr(sys, "platform", "darwin")
     with pytest.raises(ClusterError, match="--bind=0.0.0.0"):
-        hear_only(4000, LOOPBACK)
+        accept_only(4000, LOOPBACK)

@@ -27,7 +27,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def found():
+def results():
     """What `steps` finds on two workers with two devices each."""
     command = [sys.executable, "-m", "tests.cluster.processes.steps"]
     with Launched(command, "--workers=2", "--devices_each=2") as launched:
@@ -36,30 +36,30 @@ def found():
     return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
-def test_all_devices_of_all_workers_are_there(found):
-    assert found["devices"] == [
+def test_all_devices_of_all_workers_are_there(results):
+    assert results["devices"] == [
         f"/job:worker/replica:0/task:{w}/device:CPU:{i}" for w in (0, 1) for i in (0, 1)
     ]
 
 
 @pytest.mark.parametrize("case", range(len(steps.MESHES)), ids=map(str, steps.MESHES))
-def test_losses_are_those_of_one_process(found, case):
+def test_losses_are_those_of_one_process(results, case):
     own = steps.losses(mtf.Mesh(layout=steps.LAYOUT, **steps.MESHES[case]))
-    np.testing.assert_allclose(found["losses"][case], own, rtol=1e-5)
+    np.testing.assert_allclose(results["losses"][case], own, rtol=1e-5)
     assert len(set(own)) == len(own)
 
 
 @pytest.mark.parametrize("axes", ["data:4", "data:8"])
-def test_a_reduction_crosses_the_network_once_for_each_host(found, axes):
-    assert found["reductions"][axes] == {"all_reduce": 2 * (2 - 1) * 1000 * 4}
+def test_a_reduction_crosses_the_network_once_for_each_host(results, axes):
+    assert results["reductions"][axes] == {"all_reduce": 2 * (2 - 1) * 1000 * 4}
 
 
-def test_less_crosses_where_the_chatty_axis_stays_within_a_host(found):
-    assert found["chatty"]["model"] < found["chatty"]["data"] / 4
+def test_less_crosses_where_the_chatty_axis_stays_within_a_host(results):
+    assert results["chatty"]["model"] < results["chatty"]["data"] / 4
 
 
-def test_each_host_reads_its_own_rows(found):
-    assert found["read"] == {
+def test_each_host_reads_its_own_rows(results):
+    assert results["read"] == {
         "equal": True,
         "devices": [True] * 4,
         "hosts": ["task:0", "task:0", "task:1", "task:1"],
@@ -73,8 +73,8 @@ def alive(pid):
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_and_command_end_with_the_launcher(number):
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_and_command_end_with_the_launcher(signal_number):
     waiting = [
         sys.executable,
         "-c",
@@ -82,18 +82,20 @@ def test_workers_and_command_end_with_the_launcher(number):
     ]
     with Launched(waiting, "--workers=2") as launched:
         assert launched.wait_for("^ready"), launched.text
-        mine = [
+        launched_pids = [
             int(pid)
             for child in (launched.pid,)
             for pid in Path(f"/proc/{child}/task/{child}/children").read_text().split()
         ]
-        assert len(mine) == 3 and set(launched.workers.values()) < set(mine)
-        os.kill(launched.pid, number)
+        assert len(launched_pids) == 3 and set(launched.workers.values()) < set(
+            launched_pids
+        )
+        os.kill(launched.pid, signal_number)
         assert launched.wait() == (
-            -number if number == signal.SIGKILL else 128 + number
+            -signal_number if signal_number == signal.SIGKILL else 128 + signal_number
         )
     end = time.monotonic() + 10.0
-    while any(map(alive, mine)) and time.monotonic() < end:
+    while any(map(alive, launched_pids)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not any(map(alive, mine))
+    assert not any(map(alive, launched_pids))
     assert "TensorFlow's protocol has no authentication" in launched.text

@@ -15,5 +15,5 @@ def test_functions_see_the_values_that_were_given_just_before():
     command = [sys.executable, "-m", "tests.cluster.processes.order"]
     with Launched(command, "--workers=2", "--devices_each=1") as launched:
         assert launched.wait() == 0, launched.text
-    told = next(line for line in launched.lines if line.startswith("{"))
-    assert json.loads(told) == {"variables": [], "readers": 0}
+    message = next(line for line in launched.lines if line.startswith("{"))
+    assert json.loads(message) == {"variables": [], "readers": 0}

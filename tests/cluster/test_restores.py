@@ -30,7 +30,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def found(folder):
+def results(folder):
     """What the program finds on two workers with two devices each, given checkpoints of
     one.
     """
@@ -42,25 +42,25 @@ def found(folder):
     return json.loads(next(line for line in launched.lines if line.startswith("{")))
 
 
-def test_one_process_to_two_workers(found):
-    assert found["one to two"] == [EVERY] * len(ONES)
+def test_one_process_to_two_workers(results):
+    assert results["one to two"] == [EVERY] * len(ONES)
 
 
-def test_two_workers_to_two_workers_in_all_layouts(found):
-    assert found["hosts"] == [2] * len(EVERY)
-    assert found["two to two"] == [EVERY] * len(EVERY)
+def test_two_workers_to_two_workers_in_all_layouts(results):
+    assert results["hosts"] == [2] * len(EVERY)
+    assert results["two to two"] == [EVERY] * len(EVERY)
 
 
 @pytest.mark.parametrize("k", range(len(EVERY)), ids=list(restores.MESHES))
-def test_two_workers_to_one_process(found, folder, k):
+def test_two_workers_to_one_process(results, folder, k):
     want = bits(variables("one device", seed=2))
     assert len(set(want.values())) == len(want)
     for key in MESHES:
-        here = variables(key, seed=3)
-        mtf.restore_checkpoint(restores.saved(str(folder / f"two_{k}"), 3), here)
-        assert bits(here) == want, key
+        state = variables(key, seed=3)
+        mtf.restore_checkpoint(restores.saved(str(folder / f"two_{k}"), 3), state)
+        assert bits(state) == want, key
 
 
-def test_a_folder_that_workers_do_not_see_is_refused(found):
-    assert "not all workers see the folder" in found["unshared"]
-    assert "task:0" in found["unshared"] and "task:1" in found["unshared"]
+def test_a_folder_that_workers_do_not_see_is_refused(results):
+    assert "not all workers see the folder" in results["unshared"]
+    assert "task:0" in results["unshared"] and "task:1" in results["unshared"]

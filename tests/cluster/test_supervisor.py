@@ -1,7 +1,7 @@
 """The supervisor: what it notices, whom it names, what it starts again, and how it
 ends.
 
-Workers are doors without TensorFlow behind them, and drivers are a line of Python.
+Workers are control ports without TensorFlow behind them, and drivers are a line of Python.
 """
 
 from __future__ import annotations
@@ -18,43 +18,49 @@ import pytest
 
 from meshtf.cluster.addresses import LOOPBACK, Address, free_ports
 from meshtf.cluster.connect import LOST
-from meshtf.cluster.control_port import Door
-from meshtf.cluster.supervisor import STALLED, Limits, Remote, supervise, with_cluster
+from meshtf.cluster.control_port import ControlPort
+from meshtf.cluster.supervisor import (
+    STALLED,
+    Limits,
+    RemoteWorkers,
+    supervise,
+    with_cluster,
+)
 from meshtf.runtime.heartbeat import VARIABLE
 
 LIMITS = Limits(timeout=1.0, start=20.0, wait=5.0)
 
 
 class Fake:
-    """Workers, each of them a door that can be closed as the end of a process would
+    """Workers, each of them a control port that can be closed as the end of a process would
     close it.
     """
 
-    def __init__(self, number=2):
-        self.addresses = [Address(LOOPBACK, port) for port in free_ports(number)]
-        self.doors = [
-            Door(a.door, {}, lambda question: None, lambda: None)
+    def __init__(self, num_workers=2):
+        self.addresses = [Address(LOOPBACK, port) for port in free_ports(num_workers)]
+        self.control_ports = [
+            ControlPort(a.control_address, {}, lambda question: None, lambda: None)
             for a in self.addresses
         ]
 
-    def mend(self):
-        """They mend themselves."""
+    def restart_lost(self):
+        """Does nothing: tests restart workers themselves."""
 
     def end(self, i):
         """Ends worker i: its port refuses."""
-        self.doors[i].close()
+        self.control_ports[i].close()
 
     def silence(self, i):
         """Lets worker i hang: its port is open, and nobody answers."""
         self.end(i)
-        self.silent = socket.create_server(self.addresses[i].door)
+        self.silent = socket.create_server(self.addresses[i].control_address)
 
     def again(self, i):
         """Starts worker i anew."""
         if hasattr(self, "silent"):
             self.silent.close()
-        self.doors[i] = Door(
-            self.addresses[i].door, {}, lambda question: None, lambda: None
+        self.control_ports[i] = ControlPort(
+            self.addresses[i].control_address, {}, lambda question: None, lambda: None
         )
 
 
@@ -62,11 +68,12 @@ class Fake:
 def signals():
     """Gives signals back, which a supervisor takes for itself."""
     before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
+        signal_number: signal.getsignal(signal_number)
+        for signal_number in (signal.SIGINT, signal.SIGTERM)
     }
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    for signal_number, handler in before.items():
+        signal.signal(signal_number, handler)
 
 
 @contextlib.contextmanager
@@ -221,7 +228,9 @@ def test_workers_that_do_not_come_are_named(capfd):
     fake.end(1)
     assert (
         supervise(
-            python("print('never')"), Remote(fake.addresses), LIMITS._replace(wait=0.5)
+            python("print('never')"),
+            RemoteWorkers(fake.addresses),
+            LIMITS._replace(wait=0.5),
         )
         == LOST
     )
@@ -234,14 +243,14 @@ def test_workers_that_do_not_come_are_named(capfd):
     assert f"worker 0 at {fake.addresses[0]}: there" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signals_are_the_drivers_to_hear(number, capfd):
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_are_the_drivers_to_hear(signal_number, capfd):
     code = (
         "import signal, sys, time\n"
-        f"signal.signal({int(number)}, lambda *_: sys.exit(75))\n"
+        f"signal.signal({int(signal_number)}, lambda *_: sys.exit(75))\n"
         "print('ready', flush=True); time.sleep(60)"
     )
-    with soon(3.0, lambda: os.kill(os.getpid(), number)):
+    with soon(3.0, lambda: os.kill(os.getpid(), signal_number)):
         assert supervise(python(code), Fake(), LIMITS._replace(restarts=3)) == 75
     assert capfd.readouterr().out == "ready\n"
 

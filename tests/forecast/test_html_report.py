@@ -137,8 +137,10 @@ def unpacked(data):
     """Returns a forecast as plain data, put together from what a page holds."""
 
     def move(index):
-        found = data["moves"][index]
-        return found | {key: data["tensors"][found[key]] for key in ("tensor", "after")}
+        collective = data["moves"][index]
+        return collective | {
+            key: data["tensors"][collective[key]] for key in ("tensor", "after")
+        }
 
     def op_of(index, kind):
         fields = {

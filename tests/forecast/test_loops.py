@@ -99,10 +99,10 @@ def by_kind(forecast):
     """Returns the bytes that a position receives by kind of collective, as modules have
     them.
     """
-    found = Counter()
+    bytes_by_kind = Counter()
     for move in forecast.moves:
-        found[AS_ONE.get(move.kind, move.kind)] += move.total
-    return {kind: size for kind, size in found.items() if size}
+        bytes_by_kind[AS_ONE.get(move.kind, move.kind)] += move.total
+    return {kind: size for kind, size in bytes_by_kind.items() if size}
 
 
 def counted(module):
@@ -130,8 +130,8 @@ def compare(forecast, module):
     ],
 )
 def test_a_replica_receives_what_is_forecast(mesh, loops):
-    made = trainer(mesh, **LOOPS[loops])
-    compare(explained(mesh, **LOOPS[loops]), made.export(BATCH).module)
+    training = trainer(mesh, **LOOPS[loops])
+    compare(explained(mesh, **LOOPS[loops]), training.export(BATCH).module)
 
 
 # Of each family of published models, which are scanned and learn a batch in parts, one.
@@ -147,7 +147,7 @@ PUBLISHED = [
 
 
 @pytest.fixture(scope="module")
-def apart():
+def in_process():
     """Returns what runs a function in another process: large modules leave gigabytes
     behind.
     """
@@ -159,19 +159,19 @@ def published_bytes(name: str, grid: str) -> tuple[dict, dict]:
     """Returns the bytes that are forecast for a published model, and those of its
     module.
     """
-    made = published_models.run(name, grid)
-    forecast = made.explain()
+    training = published_models.run(name, grid)
+    forecast = training.explain()
     assert forecast.error is None
-    return by_kind(forecast), counted(made.export().module)
+    return by_kind(forecast), counted(training.export().module)
 
 
 @needs_jaxlib
 @pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name, grid", PUBLISHED)
-def test_published_models_receive_what_is_forecast(name, grid, apart):
-    forecast, found = apart(published_bytes, name, grid)
-    assert forecast == pytest.approx(found)
+def test_published_models_receive_what_is_forecast(name, grid, in_process):
+    forecast, bytes_by_kind = in_process(published_bytes, name, grid)
+    assert forecast == pytest.approx(bytes_by_kind)
 
 
 def test_every_family_of_published_models_is_compared():
@@ -204,7 +204,7 @@ def test_every_family_of_published_models_is_compared():
     ],
 )
 def test_the_main_job_in_every_layout(layout):
-    more = ["Architecture.scanned = True", "train.microbatches = 2"]
+    settings = ["Architecture.scanned = True", "train.microbatches = 2"]
     sizes = [
         "ByteText.length = 16",
         "train.batch_size = 8",
@@ -213,9 +213,11 @@ def test_the_main_job_in_every_layout(layout):
         "Architecture.d_kv = 8",
         'Mesh.devices = "abstract"',
     ]
-    command_line.configure(["lm_stdlib.gin", f"layouts/{layout}.gin"], [*sizes, *more])
-    made = training_run.Run()
-    compare(made.explain(), made.export().module)
+    command_line.configure(
+        ["lm_stdlib.gin", f"layouts/{layout}.gin"], [*sizes, *settings]
+    )
+    training = training_run.Run()
+    compare(training.explain(), training.export().module)
 
 
 @pytest.mark.parametrize("loops", LOOPS)
@@ -236,8 +238,8 @@ def test_phases_are_those_without_a_loop(loops):
 @pytest.mark.parametrize("mesh", MESHES)
 def test_what_lasts_is_that_without_a_loop(mesh, loops):
     plain, looped = (explained(mesh, **how).memory for how in ({}, LOOPS[loops]))
-    for what in ("parameters", "optimizer_state", "arguments"):
-        assert getattr(looped, what) == pytest.approx(getattr(plain, what)), what
+    for field in ("parameters", "optimizer_state", "arguments"):
+        assert getattr(looped, field) == pytest.approx(getattr(plain, field)), field
     # Sums over microbatches are scattered to where ZeRO-1 needs them when they are
     # complete.
     added = mesh == "ZeRO-1" and "microbatches" in LOOPS[loops]
@@ -247,21 +249,22 @@ def test_what_lasts_is_that_without_a_loop(mesh, loops):
 
 
 @pytest.mark.parametrize(
-    "mesh, parts", [("FSDP", 4), ("tensor", 1), ("width", 4), ("FSDP and tensor", 2)]
+    "mesh, num_shards",
+    [("FSDP", 4), ("tensor", 1), ("width", 4), ("FSDP and tensor", 2)],
 )
-def test_iterations_add_what_they_stack_and_no_more(mesh, parts):
+def test_iterations_add_what_they_stack_and_no_more(mesh, num_shards):
     """A layer adds what its backward pass needs, and a recomputed one its
     input alone.
     """
 
     def added(**how):
-        held = [
+        peaks = [
             explained(mesh, blocks=blocks, scanned=True, **how).memory.activations
             for blocks in (4, 6, 8)
         ]
-        assert held[2] - held[1] == pytest.approx(held[1] - held[0])
-        return (held[1] - held[0]) / 2
+        assert peaks[2] - peaks[1] == pytest.approx(peaks[1] - peaks[0])
+        return (peaks[1] - peaks[0]) / 2
 
-    inputs = 8 * 8 * 16 * 4 / parts  # the bytes of [batch, length, d_model]
+    inputs = 8 * 8 * 16 * 4 / num_shards  # the bytes of [batch, length, d_model]
     assert added(recompute=True) == pytest.approx(inputs)
     assert added() > 8 * inputs

@@ -4,25 +4,26 @@ here, by hand.
     h = relu(x[b, io] · w[io, dh]);   y = h · v[dh, io]         and, from dy[b, io] backwards,
     dh = dy · v;   dv = h · dy;   dz = dh where h > 0;   dx = dz · w;   dw = x · dz
 
-The two layers stand inside of a network: dy comes from above, and dx is needed below
-(without it, one product and, where the hidden layer is cut, one sum less: there is a
+The two layers are inside a network: dy comes from above, and dx is needed below
+(without it, one matmul and, where the hidden layer is sharded, one sum less: there is a
 test of that too).
 
-A product sums over one name: h and dh over io, y and dx over dh, dv and dw over b.
-Where the layout cuts that name along an axis of k positions, the product is a partial
+A matmul sums over one name: h and dh over io, y and dx over dh, dv and dw over b.
+Where the layout shards that name along an axis of k positions, the matmul is a partial
 result, and an all_reduce over the axis brings (k-1)/k of it twice: once summed, once
-gathered. Nothing else moves: whatever else a product reads and writes is cut by names
+gathered. Nothing else moves: whatever else a matmul reads and writes is sharded by names
 that it has. So, with X the slice of x (y, dy, dx are as large), H that of h (dh, dz
 too) and W that of w (v, dv, dw too):
 
-    cut b  along k:  2(k-1)/k (W + W)       backward
-    cut dh along k:  2(k-1)/k X             forward, and as much backward (dx)
-    cut io along k:  2(k-1)/k H             forward, and as much backward (dh)
+    b  sharded along k:  2(k-1)/k (W + W)       backward
+    dh sharded along k:  2(k-1)/k X             forward, and as much backward (dx)
+    io sharded along k:  2(k-1)/k H             forward, and as much backward (dh)
 
-Six products of 2·b·io·dh operations are shared by all positions alike. The two
-elementwise ops work on slices of h, and do so alike along an axis that cuts io.
+Six matmuls of 2·b·io·dh operations are divided equally among all positions. The two
+elementwise ops work on shards of h, and are redundant along an axis that shards io.
 
-Memory, in numbers held at once beside variables and arguments (x and dy): see `alive`.
+Memory, in elements that are live in addition to variables and arguments (x and dy): see
+`alive`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ import meshtf as mtf
 from meshtf import optimizers
 from meshtf.layers.initializers import zeros
 
-# What is alive when, for `alive`. Products do not take the place of their inputs, relu
+# What is live when, for `alive`. Matmuls do not reuse the buffers of their inputs, relu
 # and its gradient do. A collective holds its input and its result.
 COMPUTED = (
     "2*H + X + W",  # h, y, dh, and now dv
@@ -144,18 +145,18 @@ MESHES = [
 FORMULAS = pytest.mark.parametrize(
     "row", ROWS, ids=[row.layout or "(nothing)" for row in ROWS]
 )
-SIZES = pytest.mark.parametrize("parts", MESHES, ids=str)
+SIZES = pytest.mark.parametrize("axis_sizes", MESHES, ids=str)
 
 
-def sizes(parts, rng):
+def sizes(axis_sizes, rng):
     """Returns sizes of everything: b, io and dh are drawn, so that no two of X, H, W
     are equal.
     """
-    n = parts["p"] * parts["r"] * parts["c"]
+    n = axis_sizes["p"] * axis_sizes["r"] * axis_sizes["c"]
     b, io, dh = (
         n * int(k) for k in rng.choice([11, 13, 17, 19, 23, 29, 31], 3, replace=False)
     )
-    return parts | {"n": n, "b": b, "io": io, "dh": dh}
+    return axis_sizes | {"n": n, "b": b, "io": io, "dh": dh}
 
 
 def value(formula, row, s):
@@ -197,38 +198,38 @@ def explained(row, s, to_x=True):
 
 
 def axes_of(row):
-    """Returns the axes of a layout, by the name that each cuts."""
+    """Returns the axes of a layout, by the name that each shards."""
     return dict(reversed(rule.split(":")) for rule in row.layout.split(";") if rule)
 
 
 @FORMULAS
 @SIZES
-def test_operations(row, parts, rng):
-    s = sizes(parts, rng)
+def test_operations(row, axis_sizes, rng):
+    s = sizes(axis_sizes, rng)
     forecast = explained(row, s)
     positions = np.prod([s[axis] for axis in axes_of(row)], dtype=int)
     product = 2 * s["b"] * s["io"] * s["dh"] / positions
     assert forecast.flops("forward") == 2 * product + value("H", row, s)
     assert forecast.flops("backward") == 4 * product + value("H", row, s)
-    alike = next((s[axis] for axis, name in axes_of(row).items() if name == "io"), 1)
+    copies = next((s[axis] for axis, name in axes_of(row).items() if name == "io"), 1)
     for phase in ("forward", "backward"):
         repeated = forecast.repeated_flops(phase)
         assert repeated == pytest.approx(
-            value("H", row, s) * (alike - 1) / alike, rel=1e-12
+            value("H", row, s) * (copies - 1) / copies, rel=1e-12
         )
 
 
 @FORMULAS
 @SIZES
 @pytest.mark.parametrize("to_x", [True, False], ids=["", "dx is not needed"])
-def test_bytes(row, parts, to_x, rng):
-    s = sizes(parts, rng)
+def test_bytes(row, axis_sizes, to_x, rng):
+    s = sizes(axis_sizes, rng)
     forecast = explained(row, s, to_x)
     want = []
-    for axis, what in row.sums:
-        want.append((axis, "forward", value(what, row, s)))
-        if to_x or what != "X":
-            want.append((axis, "backward", value(what, row, s)))
+    for axis, symbol in row.sums:
+        want.append((axis, "forward", value(symbol, row, s)))
+        if to_x or symbol != "X":
+            want.append((axis, "backward", value(symbol, row, s)))
     want += [(row.weights, "backward", value("W", row, s))] * 2 * bool(row.weights)
     assert sorted((m.axis, m.phase, m.bytes) for m in forecast.moves) == sorted(
         (axis, phase, 2 * (s[axis] - 1) / s[axis] * size * 4)
@@ -239,8 +240,8 @@ def test_bytes(row, parts, to_x, rng):
 
 @FORMULAS
 @SIZES
-def test_memory(row, parts, rng):
-    s = sizes(parts, rng)
+def test_memory(row, axis_sizes, rng):
+    s = sizes(axis_sizes, rng)
     memory = explained(row, s).memory
     assert memory.parameters == memory.gradients == 4 * value("2*W", row, s)
     assert memory.arguments == 4 * value("2*X", row, s)  # nothing reads the step
@@ -251,9 +252,9 @@ def test_memory(row, parts, rng):
 
 @FORMULAS
 @SIZES
-def test_the_formulas_have_the_terms_of_the_published_table(row, parts, rng):
-    s = sizes(parts, rng)
-    ours = {value(what, row, s) for _, what in row.sums}
+def test_the_formulas_have_the_terms_of_the_published_table(row, axis_sizes, rng):
+    s = sizes(axis_sizes, rng)
+    ours = {value(symbol, row, s) for _, symbol in row.sums}
     ours |= {value("W", row, s)} if row.weights else set()
     assert ours == {value(term, row, s) for term in terms(row.communication)}
     computation = (

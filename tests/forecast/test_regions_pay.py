@@ -54,7 +54,7 @@ def names_of(plan):
 
 
 def legal(example, axes, names):
-    """Returns the sets of names that a single axis can cut."""
+    """Returns the sets of names that a single axis can shard."""
     clash = {
         pair
         for pair in itertools.combinations(names, 2)
@@ -102,8 +102,8 @@ def test_none_along_two_axes_either(example, regions, rng):
     pairs = [(a, b) for a in sets for b in sets if not {*a} & {*b}]
     drawn = [pairs[i] for i in rng.choice(len(pairs), 30, replace=False)]
     best = [(("batch",), ("heads", "d_ff")), (("heads", "d_ff"), ("batch",))]
-    for first, second in best + drawn:
-        rules = [f"{n}:data" for n in first] + [f"{n}:model" for n in second]
+    for data_names, model_names in best + drawn:
+        rules = [f"{n}:data" for n in data_names] + [f"{n}:model" for n in model_names]
         plan = forecast(example, "data:4;model:2", ";".join(rules))
         assert pays(regions, plan, 1.5), rules
 
@@ -112,8 +112,8 @@ def test_the_example_says_so_and_learns_the_same(capsys):
     runpy.run_path(str(PATH), run_name="__main__")
     *rows, one, eight = capsys.readouterr().out.splitlines()
     work = [float(row.split()[1]) for row in rows]
-    (place,) = (i for i, row in enumerate(rows) if "regions" in row)
-    assert min(work[:place]) > 2 * work[place]  # whoever moves less
+    (index,) = (i for i, row in enumerate(rows) if "regions" in row)
+    assert min(work[:index]) > 2 * work[index]  # whoever moves less
     losses = [[float(x) for x in line.split(": ")[1].split()] for line in (one, eight)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert losses[0][2] < losses[0][1] < losses[0][0]

@@ -74,21 +74,25 @@ def received(forecast):
 
 @pytest.mark.parametrize("n", [2, 8, 32])
 def test_memory_falls_as_in_the_paper(n):
-    def held(**mesh):
+    def stored_bytes(**mesh):
         memory = explained(f"data:{n}", 16 * n, **mesh).memory
         return memory.parameters, memory.gradients, memory.optimizer_state
 
-    assert held(**DATA) == (4 * P, 4 * P, 8 * P)
-    assert held(**ZERO_1) == (4 * P, 4 * P / n, 8 * P / n)  # each keeps what it updates
-    assert held(**FSDP) == (4 * P / n, 4 * P / n, 8 * P / n)
+    assert stored_bytes(**DATA) == (4 * P, 4 * P, 8 * P)
+    assert stored_bytes(**ZERO_1) == (
+        4 * P,
+        4 * P / n,
+        8 * P / n,
+    )  # each keeps what it updates
+    assert stored_bytes(**FSDP) == (4 * P / n, 4 * P / n, 8 * P / n)
 
 
 def test_a_variable_without_the_cut_dimension_stays_whole():
     forecast = explained(
         "data:8", 128, layout="batch:data", variable_layout="d_ff:data"
     )
-    cut = BLOCKS * 2 * D_MODEL * D_FF  # wi and wo
-    assert forecast.memory.parameters == 4 * (P - cut + cut / 8)
+    sharded = BLOCKS * 2 * D_MODEL * D_FF  # wi and wo
+    assert forecast.memory.parameters == 4 * (P - sharded + sharded / 8)
     assert forecast.memory.optimizer_state == 2 * forecast.memory.parameters
 
 
@@ -115,34 +119,40 @@ def test_moves_are_those_of_the_paper(n):
     }
     assert received(fsdp) == 3 * once - table
 
-    kept = explained(f"data:{n}", batch, keep_gathered=True, **FSDP)
-    assert counts(kept) == {
+    with_residuals = explained(f"data:{n}", batch, keep_gathered=True, **FSDP)
+    assert counts(with_residuals) == {
         ("forward", "all_gather"): VARIABLES,
         ("backward", "reduce_scatter"): VARIABLES,
     }
-    assert received(kept) == 2 * once
+    assert received(with_residuals) == 2 * once
 
 
 def test_gathered_weights_that_are_freed_are_not_there_at_the_peak():
-    kept = explained("data:8", 128, keep_gathered=True, bucket_bytes=0, **FSDP).memory
+    with_residuals = explained(
+        "data:8", 128, keep_gathered=True, bucket_bytes=0, **FSDP
+    ).memory
     freed = explained("data:8", 128, bucket_bytes=0, **FSDP).memory
     # The peak is where the backward pass reaches the last block. All weights of the
     # blocks are there if they are kept; else those of two products, of which none is
     # larger than wi.
     gathered, largest = 4 * BLOCKS * sum(BLOCK.values()), 4 * BLOCK["wi"]
-    assert gathered - 2 * largest <= kept.activations - freed.activations <= gathered
+    assert (
+        gathered - 2 * largest
+        <= with_residuals.activations - freed.activations
+        <= gathered
+    )
     assert gathered > 2 * 2 * largest  # so that this says something
-    assert freed.peak < kept.peak
+    assert freed.peak < with_residuals.peak
 
 
 def test_gradients_wait_for_their_bucket():
-    alone, together = (
+    unbucketed, bucketed = (
         explained("data:8", 8, bucket_bytes=size, **DATA).memory for size in (0, 8 * P)
     )
-    held = alone.parameters + alone.optimizer_state
-    assert held + 4 * P < alone.peak < held + 8 * P
+    stored_bytes = unbucketed.parameters + unbucketed.optimizer_state
+    assert stored_bytes + 4 * P < unbucketed.peak < stored_bytes + 8 * P
     # In the end there are all gradients, and what they are packed into.
-    assert together.peak == pytest.approx(held + 8 * P, rel=1e-4)
+    assert bucketed.peak == pytest.approx(stored_bytes + 8 * P, rel=1e-4)
 
 
 LAYOUTS = [

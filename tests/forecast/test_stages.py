@@ -159,7 +159,7 @@ def test_a_stage_holds_what_its_schedule_says(stages):
     """Of each layer and microbatch that is held, x and the sigmoid; nothing of the
     other layers'.
     """
-    kept = (ROWS * D + ROWS * D_FF) * 4
+    residual_bytes = (ROWS * D + ROWS * D_FF) * 4
     for microbatches in (8, 16):
 
         def growth(microbatches=microbatches, **kwargs):
@@ -168,9 +168,11 @@ def test_a_stage_holds_what_its_schedule_says(stages):
             )
             return [(b - a) / 4 for a, b in zip(few, many)]  # by one layer of a stage
 
-        assert growth(schedule="gpipe") == [microbatches * kept] * stages
-        assert growth(schedule="1f1b") == [(stages - k) * kept for k in range(stages)]
-        assert growth(schedule="gpipe", recompute=True) == [kept] * stages
+        assert growth(schedule="gpipe") == [microbatches * residual_bytes] * stages
+        assert growth(schedule="1f1b") == [
+            (stages - k) * residual_bytes for k in range(stages)
+        ]
+        assert growth(schedule="gpipe", recompute=True) == [residual_bytes] * stages
 
 
 def test_with_recompute_a_microbatch_adds_its_input_alone():

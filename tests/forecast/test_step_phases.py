@@ -1,6 +1,4 @@
-"""What a program keeps beside its parameters is told alike whether a batch is learned
-in parts.
-"""
+"""Optimizer state and phases are the same with and without microbatches."""
 
 from __future__ import annotations
 
@@ -19,10 +17,10 @@ SMALL = Architecture(vocab=256, d_model=128, d_ff=128, heads=2, d_kv=64, blocks=
 
 
 @functools.cache
-def explained(optimizer, microbatches, **more):
+def explained(optimizer, microbatches, **settings):
     model = LanguageModel(
         mtf.Mesh("data:2", "batch:data", devices="abstract"),
-        dataclasses.replace(SMALL, **more),
+        dataclasses.replace(SMALL, **settings),
     )
     rows = tf.TensorSpec([8, 4], tf.int32)
     return Trainer(model, optimizer, microbatches=microbatches).explain(
@@ -32,16 +30,18 @@ def explained(optimizer, microbatches, **more):
 
 @pytest.mark.parametrize("optimizer", [mtf.optimizers.Adafactor, mtf.optimizers.LAMB])
 def test_optimizer_state_is_known_after_a_loop_over_microbatches(optimizer):
-    whole, parts = (explained(optimizer, n).memory for n in (1, 4))
-    assert parts.optimizer_state == whole.optimizer_state > 0
-    assert parts.other_variables == whole.other_variables == 0
+    single, microbatched = (explained(optimizer, n).memory for n in (1, 4))
+    assert microbatched.optimizer_state == single.optimizer_state > 0
+    assert microbatched.other_variables == single.other_variables == 0
 
 
 def test_updates_are_no_part_of_a_loop_over_microbatches():
-    whole, parts = (explained(mtf.optimizers.Adafactor, n) for n in (1, 4))
+    single, microbatched = (explained(mtf.optimizers.Adafactor, n) for n in (1, 4))
     for phase in ("forward", "backward"):
-        assert parts.flops(phase) == pytest.approx(whole.flops(phase), rel=0.01)
-    assert parts.flops("update") == pytest.approx(whole.flops("update"), rel=0.1)
+        assert microbatched.flops(phase) == pytest.approx(single.flops(phase), rel=0.01)
+    assert microbatched.flops("update") == pytest.approx(
+        single.flops("update"), rel=0.1
+    )
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])

@@ -1,4 +1,4 @@
-"""Forecasts as text and as JSON: lines, units, what is folded, sums, and the place of
+"""Forecasts as text and as JSON: lines, units, what is folded, sums, and the position of
 an error.
 """
 
@@ -50,12 +50,8 @@ SLICE = Collective("slice", "data", WHOLE, X, 0.0, "backward")
 
 def op(index, title, line, outputs, moves=(), flops=0.0, **overrides):
     """An op called by its own name in the forward pass."""
-    fields = {
-        "function": title,
-        "file": "/a/mlp.py",
-        "phase": "forward",
-        "repeated": 1,
-    } | overrides
+    fields = {"function": title, "file": "/a/mlp.py", "phase": "forward", "repeated": 1}
+    fields |= overrides
     return Computation(
         index, title, line=line, outputs=outputs, moves=moves, flops=flops, **fields
     )
@@ -238,7 +234,7 @@ def test_folding(keys, folded):
 
 
 def unfolded(items, shift=0):
-    """Returns the places that a folded sequence stands for, by their first
+    """Returns the indices of a folded sequence, a repeated run by its first
     occurrences.
     """
     for item in items:

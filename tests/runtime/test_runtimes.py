@@ -13,7 +13,7 @@ from meshtf.runtime import runtimes
 from meshtf.runtime.lowering.program_summary import collectives_of, memory_of
 from meshtf.runtime.storage.slot import TensorFlowSlot
 from meshtf.runtime.variable import Variable
-from meshtf.saved_model.single_device import Alone
+from meshtf.saved_model.single_device import SingleDevice
 from tests.runtime.storage.test_slot import in_arrays, variable
 
 
@@ -34,7 +34,7 @@ class OneDevice:
             store = getattr(step, "store", None)
             if isinstance(store, Variable):
                 given[store] = store.read()[0]
-        results = Alone(self.program, given).run()
+        results = SingleDevice(self.program, given).run()
         return [
             ShardedValue(value.placement, [y])
             for value, y in zip(self.program.results, results, strict=True)

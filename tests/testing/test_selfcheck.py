@@ -41,7 +41,7 @@ Steep = type(
 @pytest.fixture
 def one_layout(monkeypatch):
     """Less of what takes long."""
-    monkeypatch.setattr(small_training, "QUICK", 1)
+    monkeypatch.setattr(small_training, "QUICK_LAYOUTS", small_training.LAYOUTS[:1])
 
 
 def test_right_ops_pass(capsys, one_layout):
@@ -60,7 +60,7 @@ def test_right_ops_pass(capsys, one_layout):
 
 
 @pytest.mark.parametrize(
-    "broken, what",
+    "broken, pattern",
     [
         (Deaf, r"CPU, [\w.]+Softmax: Softmax\(.* on x:2, layout \w+:x.*(\n.*)*"),
         (
@@ -70,10 +70,10 @@ def test_right_ops_pass(capsys, one_layout):
         ),
     ],
 )
-def test_a_broken_op_fails_with_its_layout(broken, what, capsys, one_layout):
+def test_a_broken_op_fails_with_its_layout(broken, pattern, capsys, one_layout):
     assert selfcheck.selfcheck([broken], quick=True) == 1
     out = capsys.readouterr().out
-    assert re.search(f"^{what}$", out, re.MULTILINE), out
+    assert re.search(f"^{pattern}$", out, re.MULTILINE), out
     assert re.search(
         r"^FAILED on CPU: \d+ cases, \d+ illegal .*, \d+ failures", out, re.MULTILINE
     )
@@ -120,10 +120,10 @@ def test_training_that_differs_is_found(monkeypatch):
     real = small_training._train
 
     def drifting(mesh, seed):
-        found = real(mesh, seed)
+        arrays = real(mesh, seed)
         if mesh.size > 1:
-            found["block/inner/kernel"] = found["block/inner/kernel"] + 1e-3
-        return found
+            arrays["block/inner/kernel"] = arrays["block/inner/kernel"] + 1e-3
+        return arrays
 
     monkeypatch.setattr(small_training, "_train", drifting)
     (failure,) = small_training.check_training(

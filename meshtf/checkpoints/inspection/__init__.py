@@ -1,1 +1,1 @@
-"""Checkpoints looked at: reports, verification, `python -m meshtf checkpoint`."""
+"""Inspection of checkpoints: reports, verification, `python -m meshtf checkpoint`."""

@@ -1,12 +1,12 @@
-"""Tells what a checkpoint holds, or what differs between two.
+"""Prints the contents of a checkpoint, or the differences between two.
 
     python -m meshtf checkpoint inspect runs/lm                 # the newest one of a run
-    python -m meshtf checkpoint inspect runs/lm/step_00000600 --json=found.json
+    python -m meshtf checkpoint inspect runs/lm/step_00000600 --json=report.json
     python -m meshtf checkpoint diff runs/lm/step_00000400 runs/lm/step_00000600
 
-All files are read and their sums compared. Exit codes: 0: it is whole, or the two are
-equal; 1: a file is damaged, or the two differ; 2: wrong flags, or there is no
-checkpoint.
+All files are read and their checksums compared. Exit codes: 0: the checkpoint is complete,
+or the two are equal; 1: a file is damaged, or the two differ; 2: wrong flags, or there is
+no checkpoint.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from absl import flags
 
 from meshtf.checkpoints.inspection.report import (
     compare,
-    compared,
+    comparison_text,
     differs,
     inspect,
-    inspected,
+    inspection_text,
 )
 from meshtf.errors import CheckpointError, DamageError
 
 _JSON = flags.DEFINE_string(
-    "json", None, "A file for all that was found, as JSON.", allow_override=True
+    "json", None, "A file for the report as JSON.", allow_override=True
 )  # other commands have one as well
 _USE = (
     "python -m meshtf checkpoint inspect FOLDER [--json=FILE]\n"
@@ -38,17 +38,17 @@ _USE = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Reads the flags and what they ask for, prints it, and returns the exit code."""
+    """Runs the command, prints its report, and returns the exit code."""
     try:
         match argv[1:]:
             case ["inspect", folder]:
-                found = inspect(folder)
-                _tell(found, inspected(found))
-                return int(any(file["damage"] for file in found["files"]))
+                report = inspect(folder)
+                _print(report, inspection_text(report))
+                return int(any(file["damage"] for file in report["files"]))
             case ["diff", folder, other]:
-                found = compare(folder, other)
-                _tell(found, compared(found))
-                return int(differs(found))
+                comparison = compare(folder, other)
+                _print(comparison, comparison_text(comparison))
+                return int(differs(comparison))
             case _:
                 print(_USE, file=sys.stderr)
                 return 2
@@ -57,9 +57,9 @@ def main(argv: Sequence[str]) -> int:
         return 1 if isinstance(error, DamageError) else 2
 
 
-def _tell(found: dict[str, Any], text: str) -> None:
+def _print(report: dict[str, Any], text: str) -> None:
     print(text)
     if _JSON.value:
         Path(_JSON.value).write_text(
-            json.dumps(found, indent=2) + "\n", encoding="utf-8"
+            json.dumps(report, indent=2) + "\n", encoding="utf-8"
         )

@@ -1,16 +1,16 @@
-"""What a checkpoint holds, and what differs between two, as data and as text.
+"""The contents of a checkpoint, and the differences between two, as data and as text.
 
 Example:
 
-    found = inspect("runs/lm")            # the newest checkpoint of a run, or one of them
-    print(inspected(found))
-    print(compared(compare("runs/lm/step_00000400", "runs/lm/step_00000600")))
+    report = inspect("runs/lm")           # a checkpoint, or the newest one of a run
+    print(inspection_text(report))
+    print(comparison_text(compare("runs/lm/step_00000400", "runs/lm/step_00000600")))
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +20,14 @@ from meshtf.checkpoints.inspection.verification import check, check_file
 from meshtf.checkpoints.manifest import FILE, PREFIX, Manifest, Saved
 from meshtf.checkpoints.matching import difference
 from meshtf.checkpoints.step_folders import all_steps, latest
-from meshtf.checkpoints.tensor_slices import Box, cut, numbers, spec
-from meshtf.checkpoints.write import NEVER_CUT, PIECE
+from meshtf.checkpoints.tensor_slices import Box, full_box, num_elements, spec, split
+from meshtf.checkpoints.write import MAX_CHUNK_BYTES, UNSPLIT_DTYPES
 from meshtf.errors import CheckpointError, DamageError
 from meshtf.names import Shape
 
 
 def find(folder: str) -> str:
-    """Returns the path of a checkpoint: the folder itself, or the newest whole one in
+    """Returns the path of a checkpoint: the folder itself, or the newest complete one in
     it.
 
     Raises:
@@ -37,33 +37,19 @@ def find(folder: str) -> str:
         if not os.path.isdir(folder):
             raise CheckpointError(f"there is no folder {folder}.")
         return folder.rstrip("/")
-    found = latest(folder)
-    assert found is not None
-    return found[1]
+    newest = latest(folder)
+    assert newest is not None
+    return newest[1]
 
 
 def inspect(folder: str) -> dict[str, Any]:
-    """Returns what a checkpoint holds, after all of its files were read and summed.
+    """Returns the contents of a checkpoint, after reading all files and comparing checksums.
 
     Raises:
       CheckpointError: there is none, or its manifest is damaged.
     """
     path = find(folder)
     manifest = Manifest.read(path)
-    files = []
-    for name, file in manifest.files.items():
-        try:
-            check_file(path, manifest, name)
-            damage = ""
-        except DamageError as error:
-            damage = (
-                f"DAMAGED: {error.reason}"
-                if error.file == name
-                else f"unknown: {error.file}, which has its sums, is damaged"
-            )
-        files.append(
-            {"name": name, "bytes": file.bytes, "crc32": file.crc32, "damage": damage}
-        )
     return {
         "path": path,
         "step": manifest.step,
@@ -71,22 +57,42 @@ def inspect(folder: str) -> dict[str, Any]:
         "tensors": [
             {
                 "name": name,
-                "shape": s.shape,
-                "dtype": s.dtype,
-                "bytes": _bytes(s),
-                "slices": len(s.boxes),
+                "shape": saved.shape,
+                "dtype": saved.dtype,
+                "bytes": _bytes(saved),
+                "slices": len(saved.boxes),
             }
-            for name, s in sorted(manifest.tensors.items())
+            for name, saved in sorted(manifest.tensors.items())
         ],
-        "files": files,
+        "files": [
+            {
+                "name": name,
+                "bytes": file.bytes,
+                "crc32": file.crc32,
+                "damage": _damage(path, manifest, name),
+            }
+            for name, file in manifest.files.items()
+        ],
     }
 
 
-def inspected(found: dict[str, Any]) -> str:
-    """Returns what `inspect` found as tables."""
-    tensors = found["tensors"]
+def _damage(path: str, manifest: Manifest, file: str) -> str:
+    """Returns in words how a file is damaged; "": it is not."""
+    try:
+        check_file(path, manifest, file)
+    except DamageError as error:
+        if error.file == file:
+            return f"DAMAGED: {error.reason}"
+        return f"unknown: {error.file}, which has its sums, is damaged"
+    return ""
+
+
+def inspection_text(report: dict[str, Any]) -> str:
+    """Returns the result of `inspect` as tables."""
+    tensors = report["tensors"]
+    num_bytes = sum(tensor["bytes"] for tensor in tensors)
     extra = "  ".join(
-        f"{name} {_short(value)}" for name, value in found["extra"].items()
+        f"{name} {_short(value)}" for name, value in report["extra"].items()
     )
     rows = [
         [t["name"], t["shape"], t["dtype"], f"{t['slices']:,}", f"{t['bytes']:,}"]
@@ -94,15 +100,14 @@ def inspected(found: dict[str, Any]) -> str:
     ]
     files = [
         [f["name"], f"{f['bytes']:,}", f["crc32"], f["damage"] or "as it was written"]
-        for f in found["files"]
+        for f in report["files"]
     ]
     return "\n".join(
         [
-            f"checkpoint  {found['path']}",
-            f"step        {found['step']:,}",
-            f"beside it   {extra or 'nothing'}",
-            f"tensors     {len(tensors):,} of {sum(t['bytes'] for t in tensors):,} "
-            "bytes",
+            f"checkpoint  {report['path']}",
+            f"step        {report['step']:,}",
+            f"extra       {extra or 'nothing'}",
+            f"tensors     {len(tensors):,} of {num_bytes:,} bytes",
             "",
             *_table(["name", "shape", "dtype", ">slices", ">bytes"], rows),
             "",
@@ -112,87 +117,68 @@ def inspected(found: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    """Returns a value beside a checkpoint; of one with parts, how many there are."""
+    """Returns a value of the `extra` data; the number of entries of a dict or list."""
     return f"({len(value)} entries)" if isinstance(value, dict | list) else str(value)
 
 
 def compare(folder: str, other: str) -> dict[str, Any]:
-    """Returns what differs between two checkpoints: names, shapes, data types, numbers.
+    """Returns the differences between two checkpoints: names, shapes, data types, values.
 
     Raises:
       CheckpointError: there is none, or one is damaged.
     """
     paths = [find(folder), find(other)]
-    first, second = (Manifest.read(path) for path in paths)
-    for path, manifest in zip(paths, (first, second)):
+    manifests = [Manifest.read(path) for path in paths]
+    for path, manifest in zip(paths, manifests):
         check(path, manifest)
-    common = [name for name in sorted(first.tensors) if name in second.tensors]
-    shapes = {
-        name: how
-        for name in common
-        if (
-            how := difference(
-                first.tensors[name],
-                Shape(second.tensors[name].shape),
-                second.tensors[name].dtype,
-            )
-        )
-    }
-    values = {
-        name: _differs(paths, name, first.tensors[name], second.tensors[name])
-        for name in common
-        if first.tensors[name].sizes == second.tensors[name].sizes
-    }
+    a, b = (manifest.tensors for manifest in manifests)
+    common = [name for name in sorted(a) if name in b]
+    specs = {}
+    values = {}
+    for name in common:
+        if change := difference(a[name], Shape(b[name].shape), b[name].dtype):
+            change = change.replace(" now", " in the second")
+            specs[name] = change.replace(" saved", " in the first")
+        if a[name].sizes == b[name].sizes:
+            values[name] = _compare_values(paths, name, [a[name], b[name]])
+    equal = [n for n, v in values.items() if not v["numbers"] and n not in specs]
     return {
         "paths": paths,
-        "steps": [first.step, second.step],
-        "only in the first": [
-            n for n in sorted(first.tensors) if n not in second.tensors
-        ],
-        "only in the second": [
-            n for n in sorted(second.tensors) if n not in first.tensors
-        ],
-        "of another kind": {
-            n: how.replace(" now", " in the second").replace(" saved", " in the first")
-            for n, how in shapes.items()
-        },
+        "steps": [manifest.step for manifest in manifests],
+        "only in the first": [name for name in sorted(a) if name not in b],
+        "only in the second": [name for name in sorted(b) if name not in a],
+        "of another kind": specs,
         "of other numbers": {n: v for n, v in values.items() if v["numbers"]},
-        "equal": sum(not v["numbers"] and n not in shapes for n, v in values.items()),
+        "equal": len(equal),
     }
 
 
-def differs(found: dict[str, Any]) -> bool:
-    """Returns whether anything was different, other than the step."""
-    return any(found[kind] for kind in _KINDS)
+def differs(comparison: dict[str, Any]) -> bool:
+    """Returns whether anything differs, other than the step."""
+    return any(comparison[kind] for kind in _KINDS)
 
 
-def compared(found: dict[str, Any]) -> str:
-    """Returns what `compare` found as text."""
+def comparison_text(comparison: dict[str, Any]) -> str:
+    """Returns the result of `compare` as text."""
+    (path, other_path), (step, other_step) = comparison["paths"], comparison["steps"]
     lines = [
-        f"first   {found['paths'][0]}, step {found['steps'][0]:,}",
-        f"second  {found['paths'][1]}, step {found['steps'][1]:,}",
+        f"first   {path}, step {step:,}",
+        f"second  {other_path}, step {other_step:,}",
     ]
-    for kind in _KINDS[:2]:
-        lines += (
-            [f"\n{kind}:", *(f"  {name}" for name in found[kind])]
-            if found[kind]
-            else []
-        )
-    if found["of another kind"]:
-        lines += [
-            "\nof another kind:",
-            *(f"  {name}: {how}" for name, how in found["of another kind"].items()),
-        ]
-    if found["of other numbers"]:
+    for kind in ("only in the first", "only in the second"):
+        if names := comparison[kind]:
+            lines += [f"\n{kind}:", *(f"  {name}" for name in names)]
+    if specs := comparison["of another kind"]:
+        lines.append("\nof another kind:")
+        lines += [f"  {name}: {change}" for name, change in specs.items()]
+    if values := comparison["of other numbers"]:
         rows = [
             [name, f"{v['largest']:.6g}", f"{v['numbers']:,} of {v['of']:,}"]
-            for name, v in found["of other numbers"].items()
+            for name, v in values.items()
         ]
-        lines += [
-            "",
-            *_table(["of other numbers", ">largest difference", ">numbers"], rows),
-        ]
-    return "\n".join([*lines, "", f"{found['equal']:,} tensors are equal."])
+        titles = ["of other numbers", ">largest difference", ">numbers"]
+        lines += ["", *_table(titles, rows)]
+    return "\n".join([*lines, "", f"{comparison['equal']:,} tensors are equal."])
 
 
 _KINDS = (
@@ -203,34 +189,38 @@ _KINDS = (
 )
 
 
-def _differs(
-    paths: Sequence[str], name: str, first: Saved, second: Saved
+def _compare_values(
+    paths: Sequence[str], name: str, saved: Sequence[Saved]
 ) -> dict[str, Any]:
-    """Compares two tensors, some of each at a time."""
-    most, largest, count = PIECE // tf.as_dtype(first.dtype).size, 0.0, 0
-    boxes = [
-        part
-        for box in first.boxes
-        for part in (cut(box, most) if first.dtype not in NEVER_CUT else [box])
-    ]
-    for box in boxes:
-        a, b = (
-            _read(path, name, saved, box) for path, saved in zip(paths, (first, second))
-        )
-        other = (a != b) & ~((a != a) & (b != b))  # NaN is like NaN here
-        if other.any():
-            wide = (
-                np.complex128
-                if np.iscomplexobj(a) or np.iscomplexobj(b)
-                else np.float64
-            )
-            far = np.abs(a[other].astype(wide) - b[other].astype(wide)).max()
-            largest, count = float(np.maximum(largest, far)), count + int(other.sum())
-    return {
-        "largest": largest,
-        "numbers": count,
-        "of": numbers(tuple((0, n) for n in first.sizes)),
-    }
+    """Compares the elements of a tensor in two checkpoints, a few at a time.
+
+    Returns:
+      The largest absolute difference, how many elements differ, and of how many.
+    """
+    largest = 0.0
+    count = 0
+    for box in _boxes_to_read(saved[0]):
+        x, y = (_read(path, name, s, box) for path, s in zip(paths, saved))
+        both_nan = (x != x) & (y != y)
+        different = (x != y) & ~both_nan
+        if different.any():
+            is_complex = np.iscomplexobj(x) or np.iscomplexobj(y)
+            wide = np.complex128 if is_complex else np.float64
+            distance = np.abs(x[different].astype(wide) - y[different].astype(wide))
+            largest = float(np.maximum(largest, distance.max()))
+            count += int(different.sum())
+    total = num_elements(full_box(saved[0].sizes))
+    return {"largest": largest, "numbers": count, "of": total}
+
+
+def _boxes_to_read(saved: Saved) -> Iterator[Box]:
+    """Yields the saved boxes, split so that each is read with little memory."""
+    max_elements = MAX_CHUNK_BYTES // tf.as_dtype(saved.dtype).size
+    for box in saved.boxes:
+        if saved.dtype in UNSPLIT_DTYPES:
+            yield box
+        else:
+            yield from split(box, max_elements)
 
 
 def _read(path: str, name: str, saved: Saved, box: Box) -> Any:
@@ -247,13 +237,13 @@ def _bytes(saved: Saved) -> int:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Returns lines of columns; those whose head begins with ">" stand to the right."""
+    """Returns lines of aligned columns; those whose head begins with ">" to the right."""
     titles = [title.lstrip(">") for title in head]
+    aligns = [">" if title.startswith(">") else "<" for title in head]
     widths = [max(map(len, column)) for column in zip(titles, *rows)]
-    return [
-        "  ".join(
-            f"{cell:{'>' if title.startswith('>') else '<'}{width}}"
-            for cell, width, title in zip(row, widths, head)
-        ).rstrip()
-        for row in [titles, *rows]
-    ]
+    lines = []
+    for row in [titles, *rows]:
+        columns = zip(row, aligns, widths)
+        line = "  ".join(f"{text:{align}{width}}" for text, align, width in columns)
+        lines.append(line.rstrip())
+    return lines

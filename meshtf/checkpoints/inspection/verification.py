@@ -1,4 +1,4 @@
-"""Whether the files of a checkpoint are as they were written: all of them are read.
+"""Verifies the files of a checkpoint: reads all of them and compares checksums.
 
 Example:
 
@@ -17,36 +17,37 @@ from meshtf.errors import DamageError
 from meshtf.runtime.devices.names import LOCAL_CPU
 
 
-def data_file(number: int, of: int) -> str:
-    """Returns what TensorFlow calls one of the files that hold slices."""
-    return f"{PREFIX}.data-{number:05d}-of-{of:05d}"
+def data_file(index: int, num_files: int) -> str:
+    """Returns TensorFlow's name of a file of slices."""
+    return f"{PREFIX}.data-{index:05d}-of-{num_files:05d}"
 
 
 def check(folder: str, manifest: Manifest) -> None:
-    """Reads all files of a checkpoint and compares their sums. Raises DamageError."""
+    """Reads all files of a checkpoint and compares checksums. Raises DamageError."""
     manifest.check_sizes(folder)
     for name in manifest.files:
         check_file(folder, manifest, name)
 
 
 def check_file(folder: str, manifest: Manifest, file: str) -> None:
-    """Reads one of the files and compares its sum, or those of its slices.
+    """Reads one file and compares its checksum, or those of its slices.
 
     Raises:
-      DamageError: of that file; or of the index, which has the sums of slices.
+      DamageError: of that file; or of the index, which has the checksums of slices.
     """
     manifest.check_sizes(folder, [file])
     manifest.check_index(folder)
     if file == INDEX:
         return
-    number = [name for name in manifest.files if name != INDEX].index(file)
+    data_files = [name for name in manifest.files if name != INDEX]
+    file_index = data_files.index(file)
     for tensor, saved in manifest.tensors.items():
-        for box in saved.boxes_in(number):
+        for box in saved.boxes_in(file_index):
             _check_slice(folder, file, tensor, saved, box)
 
 
 def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) -> None:
-    """Reads a slice, whose sum TensorFlow compares."""
+    """Reads a slice; TensorFlow compares its checksum."""
     try:
         with tf.device(LOCAL_CPU):
             tf.raw_ops.RestoreV2(
@@ -59,5 +60,5 @@ def _check_slice(folder: str, file: str, tensor: str, saved: Saved, box: Box) ->
         raise DamageError(
             folder,
             file,
-            f"what it holds of {tensor} has another sum than when it was written",
+            f"its slice of {tensor} has another sum than when it was written",
         ) from None

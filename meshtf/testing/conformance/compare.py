@@ -1,7 +1,7 @@
-"""Does what lies on the positions of a mesh make up the wanted array?
+"""Compares the shards on all positions of a mesh with an expected array.
 
-Written apart from the library's own export: it looks at every position, so that a copy
-that went wrong is seen even where no export would read it.
+Independent of the library's export: it checks every position, so that it detects a wrong
+copy which no export would read.
 """
 
 from __future__ import annotations
@@ -26,15 +26,13 @@ TOLERANCE = {
 
 
 def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> str:
-    """Returns how an eager tensor differs from named shape and array; "" where it does
-    not.
+    """Returns how an eager tensor differs from a named shape and array; "": it does not.
 
     Args:
       x: an eager tensor.
-      shape: its wanted shape.
-      want: its wanted value, in the wanted data type.
-      tolerance: how far floats may be off, absolutely or relatively; 0: every bit
-        counts.
+      shape: its expected shape.
+      want: its expected value, in the expected data type.
+      tolerance: absolute and relative tolerance of floats; 0: they must be equal.
     """
     if x.shape != shape:
         return f"shape {x.shape!r}, wanted {shape!r}"
@@ -42,71 +40,87 @@ def difference(x: Tensor, shape: Shape, want: Any, tolerance: float = 0.0) -> st
         return f"dtype {x.dtype}, wanted {want.dtype.name}"
     if x.sharded_value is None or x.mesh is None:
         return "holds no value"
-    locals_ = [np.asarray(v) for v in x.sharded_value.values]
+    shards = [np.asarray(v) for v in x.sharded_value.values]
     expected = _local_sizes(x.mesh, x.sharded_value, want.shape, shape)
-    for position, value in enumerate(locals_):
+    for position, value in enumerate(shards):
         if value.shape != expected or value.dtype != want.dtype:
             return (
                 f"position {position} holds {value.dtype}{list(value.shape)}, "
                 f"{x.sharded_value.placement} means {want.dtype}{list(expected)}"
             )
-    grid = _finish(x.mesh, x.sharded_value, locals_)
+    grid = _reduced(x.mesh, x.sharded_value, shards)
     return _differing_position(x.mesh, x.sharded_value, grid, shape, want, tolerance)
 
 
 def same(value: Any, want: Any, tolerance: float) -> bool:
-    """Whether two arrays agree: floats up to `tolerance`, others exactly; a NaN equals
-    nothing.
+    """Returns whether two arrays agree: floats up to `tolerance`, others exactly; a NaN is
+    never equal.
     """
     if not tolerance or want.dtype.name not in TOLERANCE:
         return np.array_equal(value, want)
     if want.dtype.itemsize < 4:
-        value, want = value.astype("float32"), want.astype("float32")
+        value = value.astype("float32")
+        want = want.astype("float32")
     return np.allclose(value, want, rtol=tolerance, atol=tolerance)
 
 
 def _local_sizes(
-    mesh: Mesh, held: ShardedValue, sizes: tuple[int, ...], shape: Shape
+    mesh: Mesh, sharded: ShardedValue, sizes: tuple[int, ...], shape: Shape
 ) -> tuple[int, ...]:
-    out = list(sizes)
-    for state, parts in zip(held.placement, mesh.axes.values(), strict=True):
+    """Returns the sizes of one shard."""
+    local_sizes = list(sizes)
+    for state, axis_size in zip(sharded.placement, mesh.axes.values(), strict=True):
         if isinstance(state, Sharded):
-            out[shape.index(state.dim)] //= parts
-    return tuple(out)
+            local_sizes[shape.index(state.dim)] //= axis_size
+    return tuple(local_sizes)
 
 
-def _finish(mesh: Mesh, held: ShardedValue, values: list[Any]) -> Any:
-    """Returns values as an array [*mesh, *local], reduced where they were partial."""
-    sizes = tuple(mesh.axes.values())
-    grid = np.stack(values).reshape(sizes + values[0].shape)
-    for axis, state in enumerate(held.placement):
+def _reduced(mesh: Mesh, sharded: ShardedValue, shards: list[Any]) -> Any:
+    """Returns shards as an array [*mesh, *local], with partial results reduced."""
+    grid_shape = (*mesh.axes.values(), *shards[0].shape)
+    grid = np.stack(shards).reshape(grid_shape)
+    for axis, state in enumerate(sharded.placement):
         if isinstance(state, Partial):
             grid = _REDUCE[state.kind](grid, axis=axis, keepdims=True)
-    return np.broadcast_to(grid, sizes + values[0].shape)
+    return np.broadcast_to(grid, grid_shape)
 
 
 def _differing_position(
-    mesh: Mesh, held: ShardedValue, grid: Any, shape: Shape, want: Any, tolerance: float
+    mesh: Mesh,
+    sharded: ShardedValue,
+    grid: Any,
+    shape: Shape,
+    want: Any,
+    tolerance: float,
 ) -> str:
+    """Returns a message about the first position whose shard differs, or ""."""
     for coord in mesh.coords:
-        mine = want
-        for c, state, parts in zip(
-            coord, held.placement, mesh.axes.values(), strict=True
-        ):
-            if isinstance(state, Sharded):
-                axis = shape.index(state.dim)
-                rows = mine.shape[axis] // parts
-                mine = mine.take(range(c * rows, (c + 1) * rows), axis)
-        if not same(grid[coord], mine, tolerance):
+        expected = _expected_shard(mesh, sharded, coord, shape, want)
+        if not same(grid[coord], expected, tolerance):
             return (
-                f"values at {coord} of {held.placement}:\n"
-                f"      have {_short(grid[coord])}\n      want {_short(mine)}"
+                f"values at {coord} of {sharded.placement}:\n"
+                f"      have {_short(grid[coord])}\n      want {_short(expected)}"
             )
     return ""
 
 
+def _expected_shard(
+    mesh: Mesh,
+    sharded: ShardedValue,
+    coord: tuple[int, ...],
+    shape: Shape,
+    want: Any,
+) -> Any:
+    """Returns the shard of an array at the coordinates of a position."""
+    axis_sizes = mesh.axes.values()
+    for c, state, axis_size in zip(coord, sharded.placement, axis_sizes, strict=True):
+        if isinstance(state, Sharded):
+            dim = shape.index(state.dim)
+            local_size = want.shape[dim] // axis_size
+            want = want.take(range(c * local_size, (c + 1) * local_size), dim)
+    return want
+
+
 def _short(value: Any) -> str:
-    return (
-        np.array2string(value.ravel()[:8], precision=6, separator=" ")
-        + f" of {value.size}"
-    )
+    elements = np.array2string(value.ravel()[:8], precision=6, separator=" ")
+    return f"{elements} of {value.size}"

@@ -1,10 +1,10 @@
-"""The eager suite: every sample under every layout, with whole and partial inputs.
+"""The eager suite: every sample under every layout, with replicated, sharded and partial
+inputs.
 
     report = check_sample(Lookup, 0)
     print(report)       # models.Lookup: 310 cases, 120 refused, 0 left out, 0 failures (seed 0)
 
-An illegal layout must be refused with a LayoutError; it counts as refused, never as
-passed.
+An illegal layout must raise LayoutError; it counts as refused, not as a case.
 """
 
 from __future__ import annotations
@@ -24,12 +24,18 @@ from meshtf.testing.conformance.layouts import (
     pick,
     spell,
 )
-from meshtf.testing.conformance.partial_sums import as_partial, can_be_partial, variants
+from meshtf.testing.conformance.partial_sums import (
+    as_partial,
+    can_be_partial,
+    variants_of,
+)
 from meshtf.testing.conformance.reference import Expected, expected
 from meshtf.testing.conformance.report import Report, report_for
 from meshtf.testing.conformance.samples import MESHES, generator, label
 
-LEGAL, ILLEGAL = 100, 300  # layouts of one sample on one mesh, at most
+# The maximum numbers of layouts of one sample on one mesh.
+MAX_LEGAL = 100
+MAX_ILLEGAL = 300
 
 
 def check_op(
@@ -39,14 +45,14 @@ def check_op(
     fail_fast: bool = False,
     devices: Sequence[str] = (),
 ) -> Report:
-    """Runs all samples of an op eagerly and returns what was found.
+    """Runs all samples of an op eagerly and returns a report.
 
     Args:
       op_class: an op with samples.
-      seed: of the numbers and of the layouts drawn where there are too many.
+      seed: of the random values, and of the layouts drawn if there are too many.
       meshes: axes and sizes of each mesh.
       fail_fast: whether to stop at the first failure.
-      devices: names that positions take in turn; without any, what there is.
+      devices: names of devices that meshes use round-robin; empty: all of this machine.
     """
     report = report_for(label(op_class), len(op_class.samples), seed)
     for i in range(len(op_class.samples)):
@@ -64,15 +70,11 @@ def check_sample(
     fail_fast: bool = False,
     devices: Sequence[str] = (),
 ) -> Report:
-    """Runs one sample of an op eagerly and returns what was found; arguments as of
-    `check_op`.
-    """
+    """Runs one sample of an op eagerly and returns a report; arguments as of `check_op`."""
     report = Report(label(op_class), seed)
     sample = op_class.samples[index]
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", LayoutWarning
-        )  # odd layouts are what is tried here
+        warnings.simplefilter("ignore", LayoutWarning)  # unusual layouts are intended
         try:
             case = expected(op_class, sample, seed, devices)
         except Exception as error:
@@ -87,64 +89,67 @@ def check_sample(
         for axes, rules in _layouts(case, report, meshes):
             if fail_fast and report.failures:
                 break
-            _try_layout(case, mesh_on(axes, spell(rules), devices), report)
+            _check_layout(case, mesh_on(axes, spell(rules), devices), report)
     return report
 
 
 def _layouts(
     case: Expected, report: Report, meshes: Sequence[str]
 ) -> Iterator[tuple[str, Rules]]:
-    """Returns all layouts to try, legal or not, and counts those left out."""
+    """Yields axes and layouts to check, legal and illegal, and counts those left out."""
     rng = generator(report.seed, "layouts", report.op)
     for axes in meshes:
         sizes = Mesh(axes).axes
         every = all_layouts(case.dims, list(sizes))
         legal = [rules for rules in every if is_legal(case.shapes, sizes, rules)]
         illegal = [rules for rules in every if not is_legal(case.shapes, sizes, rules)]
-        report.left_out += max(0, len(legal) - LEGAL) + max(0, len(illegal) - ILLEGAL)
-        yield from (
-            (axes, rules)
-            for rules in pick(legal, LEGAL, rng) + pick(illegal, ILLEGAL, rng)
-        )
+        report.left_out += max(0, len(legal) - MAX_LEGAL)
+        report.left_out += max(0, len(illegal) - MAX_ILLEGAL)
+        for rules in pick(legal, MAX_LEGAL, rng) + pick(illegal, MAX_ILLEGAL, rng):
+            yield axes, rules
 
 
-def _try_layout(case: Expected, mesh: Mesh, report: Report) -> None:
-    where = f"{case.op} {[shape for _, shape in case.arrays]} on {mesh!r}, layout {mesh.layout}"
+def _check_layout(case: Expected, mesh: Mesh, report: Report) -> None:
+    """Adds the results of a sample under one layout to the report."""
+    shapes = [shape for _, shape in case.arrays]
+    where = f"{case.op} {shapes} on {mesh!r}, layout {mesh.layout}"
     rules = {dim: axes[0] for dim, axes in mesh.layout.items()}
     if not is_legal(case.shapes, mesh.axes, rules):
-        _must_refuse(case, mesh, where, report)
+        _check_refused(case, mesh, where, report)
         return
     try:
         xs = case.inputs(mesh)
-        for variant in variants(xs):
+        for variant in variants_of(xs):
             report.cases += 1
             inputs = variant.of(xs)
             ys = apply_all(case.op, *inputs, mesh=mesh)
-            problem = _forward(case, ys, case.tolerance)
-            problem = problem or _backward(case, ys, inputs, case.cotangents_on(mesh))
+            problem = _check_outputs(case, ys, case.tolerance)
+            if not problem:
+                dys = case.cotangents_on(mesh)
+                problem = _check_gradients(case, ys, inputs, dys)
             if problem:
-                report.failures.append(f"{where} {variant.how}: {problem}")
-        _partial_cotangents(case, xs, mesh, where, report)
-    except (
-        Exception
-    ) as error:  # whatever comes is a finding, and the next layout is tried
+                report.failures.append(f"{where} {variant.description}: {problem}")
+        _check_partial_cotangents(case, xs, mesh, where, report)
+    except Exception as error:  # a failure; the next layout is checked anyway
         report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
 
 
-def _must_refuse(case: Expected, mesh: Mesh, where: str, report: Report) -> None:
+def _check_refused(case: Expected, mesh: Mesh, where: str, report: Report) -> None:
+    """Checks that an illegal layout raises LayoutError."""
     try:
         apply_all(case.op, *case.inputs(mesh), mesh=mesh)
     except LayoutError:
         report.refused += 1
     except Exception as error:
         report.failures.append(
-            f"{where}: is illegal, but came {type(error).__name__}: {error}"
+            f"{where}: is illegal, but raised {type(error).__name__}: {error}"
         )
     else:
         report.failures.append(f"{where}: is illegal, but was not refused")
 
 
-def _forward(case: Expected, ys: Sequence[Tensor], tolerance: float) -> str:
+def _check_outputs(case: Expected, ys: Sequence[Tensor], tolerance: float) -> str:
+    """Returns how outputs differ from the expected ones, or ""."""
     for k, (y, (array, shape)) in enumerate(zip(ys, case.outputs, strict=True)):
         problem = difference(y, shape, array, tolerance)
         if problem:
@@ -152,47 +157,45 @@ def _forward(case: Expected, ys: Sequence[Tensor], tolerance: float) -> str:
     return ""
 
 
-def _backward(
+def _check_gradients(
     case: Expected,
     ys: Sequence[Tensor],
     xs: Sequence[Tensor],
     dys: Sequence[Tensor | None],
 ) -> str:
+    """Returns how gradients differ from those of one device, or ""."""
     if case.gradients is None:
         return ""
-    for i, (dx, want) in enumerate(
-        zip(case.backward(ys, xs, dys), case.gradients, strict=True)
-    ):
+    dxs = case.backward(ys, xs, dys)
+    for i, (dx, want) in enumerate(zip(dxs, case.gradients, strict=True)):
         if (dx is None) != (want is None):
-            return (
-                f"gradient {i}: {'none' if dx is None else 'one'}, unlike on one device"
-            )
-        problem = (
-            "" if dx is None else difference(dx, case.arrays[i][1], want, case.rounding)
-        )
-        if problem:
+            existing = "none" if dx is None else "one"
+            return f"gradient {i}: {existing}, unlike on one device"
+        if dx is None:
+            continue
+        _, shape = case.arrays[i]
+        if problem := difference(dx, shape, want, case.rounding):
             return f"gradient {i}: {problem}"
     return ""
 
 
-def _partial_cotangents(
+def _check_partial_cotangents(
     case: Expected, xs: Sequence[Tensor], mesh: Mesh, where: str, report: Report
 ) -> None:
-    """Gradients again, with cotangents that are unequal partial sums."""
+    """Checks gradients for cotangents that are unequal partial sums."""
     if case.gradients is None:
         return
     for axis in mesh.axes:
         dys = case.cotangents_on(mesh)
-        able = [
-            k for k, dy in enumerate(dys) if dy is not None and can_be_partial(dy, axis)
-        ]
-        if able:
+        any_partial = False
+        for k, dy in enumerate(dys):
+            if dy is not None and can_be_partial(dy, axis):
+                dys[k] = as_partial(dy, axis)
+                any_partial = True
+        if any_partial:
             report.cases += 1
-            partial = [
-                dy if dy is None or k not in able else as_partial(dy, axis)
-                for k, dy in enumerate(dys)
-            ]
-            problem = _backward(case, apply_all(case.op, *xs, mesh=mesh), xs, partial)
+            ys = apply_all(case.op, *xs, mesh=mesh)
+            problem = _check_gradients(case, ys, xs, dys)
             if problem:
                 report.failures.append(
                     f"{where} cotangents partial on {axis}: {problem}"

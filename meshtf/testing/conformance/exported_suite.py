@@ -1,14 +1,15 @@
-"""The recorded suite once more, as one StableHLO module for each layout, run by PJRT's
-CPU devices.
+"""The exported suite: the programs of the recorded suite as one StableHLO module for each
+layout, run by PJRT's CPU devices.
 
-What `check_program` runs as a `mtf.function` is exported here: every replica runs one
-and the same module, and XLA's collectives are all that joins them.
+What `check_program` runs as a `mtf.function` is exported instead: all replicas run the same
+module, and communicate by XLA's collectives.
 
     check_export(Lookup).require()     # needs jaxlib: pip install -e '.[test]'
 
-Every bit of random numbers counts in a `mtf.function`. Here integers, truth values and
-what is made without a logarithm, a cosine or the like come out bit by bit as well;
-those XLA rounds in its own way, and in another on slices that do not fill its vectors.
+In a `mtf.function`, random values must be equal bit by bit. In an exported module this holds
+for integers, booleans and everything that is computed without a logarithm, a cosine or the
+like: XLA rounds these differently from TensorFlow, and also differently for shards that do
+not fill its vectors.
 """
 
 from __future__ import annotations
@@ -27,11 +28,9 @@ from meshtf.testing.conformance.recorded_suite import check_program
 from meshtf.testing.conformance.reference import Expected, expected
 from meshtf.testing.conformance.report import Report
 
-MESHES = (
-    "x:2;y:2",
-    "x:4",
-)  # groups of two kinds, and windows that hop over several slices
-SLACK = 2e-6  # in random floats: TensorFlow and XLA differ in their last bits
+# Groups along two axes, and windows that reach over several shards.
+MESHES = ("x:2;y:2", "x:4")
+RANDOM_TOLERANCE = 2e-6  # of random floats: TensorFlow and XLA differ in the last bits
 
 
 def check_export(
@@ -40,12 +39,12 @@ def check_export(
     meshes: Sequence[str] = MESHES,
     fail_fast: bool = False,
 ) -> Report:
-    """Runs all samples of an op as one exported module for each layout and returns what
-    was found.
+    """Runs all samples of an op as one exported module for each layout and returns a
+    report.
 
     Args:
       op_class: an op with samples.
-      seed: of the numbers and of the choice of layouts.
+      seed: of the random values and of the choice of layouts.
       meshes: axes and sizes of each mesh.
       fail_fast: whether to stop at the first failure.
     """
@@ -58,22 +57,26 @@ def run_exported(
     program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]
 ) -> list[Tensor]:
     """Exports a program of tensors, runs the module on one CPU device for each replica,
-    and returns its results as they lie there."""
-    made = export(program, *inputs)
+    and returns its results, sharded as the module returns them.
+    """
+    exported = export(program, *inputs)
     arguments = [
         list(map(np.asarray, x.sharded_value.values))
         for x in inputs
         if x.sharded_value is not None
     ]
-    found = Runner(made.module, made.mesh.size, quick=True)(*arguments)
+    run = Runner(exported.module, exported.mesh.size, quick=True)
+    results = run(*arguments)
     tensors = []
-    for port, values in zip(made.results, found, strict=True):
-        held = ShardedValue(port.placement, list(map(tf.constant, values)))
-        tensors.append(tensor_of_value(port.spec, held, made.mesh))
+    for port, shards in zip(exported.results, results, strict=True):
+        value = ShardedValue(port.placement, list(map(tf.constant, shards)))
+        tensors.append(tensor_of_value(port.spec, value, exported.mesh))
     return tensors
 
 
 def _expected(
     op_class: type[Op], sample: Sample, seed: int, devices: Sequence[str]
 ) -> Expected:
-    return dataclasses.replace(expected(op_class, sample, seed, devices), slack=SLACK)
+    return dataclasses.replace(
+        expected(op_class, sample, seed, devices), random_tolerance=RANDOM_TOLERANCE
+    )

@@ -1,4 +1,4 @@
-"""Layouts to try, and which of them are legal: told here once more, apart from the
+"""Layouts to check, and which of them are legal: the rules are stated independently of the
 library.
 
 >>> from meshtf.names import Shape
@@ -25,15 +25,13 @@ Rules = dict[str, str]  # dimension -> axis
 
 
 def mesh_on(axes: str, layout: str = "", devices: Sequence[str] = ()) -> Mesh:
-    """Returns a mesh whose positions lie on `devices` in turn; without any, on what
-    there is.
+    """Returns a mesh that uses `devices` round-robin; if empty, the devices of this
+    machine.
     """
+    if not devices:
+        return Mesh(axes, layout)
     size = Mesh(axes).size
-    return Mesh(
-        axes,
-        layout,
-        devices=[devices[i % len(devices)] for i in range(size)] if devices else None,
-    )
+    return Mesh(axes, layout, devices=[devices[i % len(devices)] for i in range(size)])
 
 
 def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:
@@ -46,27 +44,26 @@ def all_layouts(dims: Sequence[str], axes: Sequence[str]) -> list[Rules]:
 
 
 def is_legal(shapes: Iterable[Shape], axes: Mapping[str, int], rules: Rules) -> bool:
-    """Whether each shape gives an axis to one dimension at most, and every cut size
-    divides.
+    """Returns whether in each shape every axis shards at most one dimension, and the sizes
+    of all sharded dimensions are divisible by the axis size.
     """
     for shape in shapes:
-        taken = [rules[name] for name in shape.names if name in rules]
-        if len(set(taken)) < len(taken):
+        sharded_dims = [name for name in shape.names if name in rules]
+        used_axes = [rules[name] for name in sharded_dims]
+        if len(set(used_axes)) < len(used_axes):
             return False
-        if any(
-            shape[name] % axes[rules[name]] for name in shape.names if name in rules
-        ):
+        if any(shape[name] % axes[rules[name]] for name in sharded_dims):
             return False
     return True
 
 
 def spell(rules: Rules) -> str:
-    """Returns rules as the string that a mesh takes."""
+    """Returns rules as a layout string."""
     return ";".join(f"{dim}:{axis}" for dim, axis in rules.items())
 
 
 def pick(layouts: list[Rules], limit: int, rng: np.random.Generator) -> list[Rules]:
-    """Returns all layouts if they are at most `limit`, else as many drawn ones."""
+    """Returns all layouts if there are at most `limit`, otherwise `limit` random ones."""
     if len(layouts) <= limit:
         return layouts
     return [layouts[i] for i in sorted(rng.choice(len(layouts), limit, replace=False))]

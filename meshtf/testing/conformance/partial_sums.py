@@ -1,11 +1,10 @@
-"""Inputs as partial results: the same value, spread unequally over the positions along
-an axis.
+"""Inputs as partial results: the same value, distributed unequally along a mesh axis.
 
-A planner or a rule that takes a partial sum for the sum must be found out, so the
-weights differ (0.75, and the rest in equal shares), and rules that hold only for equal
-shares fail as well. The maximum of x and y is still that of their weighted parts, so in
-one variant the parts also differ by amounts that cancel in the sum, other ones for each
-element and input ("uneven").
+To detect a planner or a rule that uses a partial sum as if it were the sum, the addends
+differ: the first position has 0.75 of the value, the others equal fractions of the rest. So
+rules that are correct only for equal addends fail as well. max(x, y) still equals the sum
+of the maxima of such addends, so one variant ("uneven") also adds amounts that cancel in
+the sum, and differ by element and input.
 """
 
 from __future__ import annotations
@@ -23,112 +22,110 @@ from meshtf.names import has_gradient, is_complex
 
 
 class Variant(NamedTuple):
-    """A way in which inputs are given: some of them partial, or all as they are."""
+    """Which inputs are partial, along which axes, and how."""
 
-    how: str  # in words; "" for as they are
-    chosen: Sequence[int] = ()  # which inputs are partial
+    description: str  # "": no input is partial
+    indices: Sequence[int] = ()  # of the inputs that are partial
     axes: Sequence[str] = ()
     kind: Kind = "sum"
     uneven: bool = False
 
     def of(self, xs: Sequence[Tensor]) -> list[Tensor]:
-        """Returns inputs, given in this way."""
-        out = list(xs)
-        for i in self.chosen:
+        """Returns inputs with those of this variant as partial results."""
+        inputs = list(xs)
+        for i in self.indices:
+            pattern = i + 1 if self.uneven else 0
             for axis in self.axes:
-                out[i] = as_partial(
-                    out[i], axis, self.kind, i + 1 if self.uneven else 0
-                )
-        return out
+                inputs[i] = as_partial(inputs[i], axis, self.kind, pattern)
+        return inputs
 
 
-def variants(xs: Sequence[Tensor]) -> Iterator[Variant]:
-    """Yields ways to give inputs: as they are, then partial by axis, singly and
-    jointly.
+def variants_of(xs: Sequence[Tensor]) -> Iterator[Variant]:
+    """Yields variants: no input partial; then partial along each axis, singly and jointly;
+    along all axes, uneven; and partial maxima and minima.
     """
     yield Variant("")
     mesh = next((x.mesh for x in xs), None)
     axes = [a for a, size in mesh.axes.items() if size > 1] if mesh else []
     for axis in axes:
-        able = [i for i, x in enumerate(xs) if can_be_partial(x, axis)]
-        for chosen in [[i] for i in able] + ([able] if len(able) > 1 else []):
-            yield Variant(f"inputs {chosen} partial on {axis}", chosen, [axis])
-    everywhere = [
-        i for i, x in enumerate(xs) if axes and all(can_be_partial(x, a) for a in axes)
-    ]
-    if everywhere:
-        yield Variant(
-            f"inputs {everywhere} uneven partial on all axes",
-            everywhere,
-            axes,
-            uneven=True,
-        )
-    kinds: list[tuple[Kind, str]] = (
-        [("max", axes[0]), ("min", axes[-1])] if axes else []
-    )
+        candidates = _candidates(xs, [axis])
+        groups = [[i] for i in candidates]
+        if len(candidates) > 1:
+            groups.append(candidates)
+        for indices in groups:
+            yield Variant(f"inputs {indices} partial on {axis}", indices, [axis])
+    if not axes:
+        return
+    if indices := _candidates(xs, axes):
+        description = f"inputs {indices} uneven partial on all axes"
+        yield Variant(description, indices, axes, uneven=True)
+    kinds: list[tuple[Kind, str]] = [("max", axes[0]), ("min", axes[-1])]
     for kind, axis in kinds:
-        able = [
-            i
-            for i, x in enumerate(xs)
-            if can_be_partial(x, axis) and not is_complex(x.dtype)
-        ]
-        if able:
-            yield Variant(f"inputs {able} {kind} partial on {axis}", able, [axis], kind)
+        indices = [i for i in _candidates(xs, [axis]) if not is_complex(xs[i].dtype)]
+        if indices:
+            description = f"inputs {indices} {kind} partial on {axis}"
+            yield Variant(description, indices, [axis], kind)
+
+
+def _candidates(xs: Sequence[Tensor], axes: Sequence[str]) -> list[int]:
+    """Returns the indices of the inputs that can be partial along all of these axes."""
+    return [
+        i for i, x in enumerate(xs) if all(can_be_partial(x, axis) for axis in axes)
+    ]
 
 
 def as_partial(x: Tensor, axis: str, kind: Kind = "sum", uneven: int = 0) -> Tensor:
-    """Returns `x`, whole along `axis`, as an unfinished result along it.
+    """Returns `x`, replicated along `axis`, as a partial result along it.
 
     Args:
       x: an eager tensor.
       axis: an axis of its mesh.
-      kind: how the parts make up the value.
-      uneven: the number of a pattern of amounts that cancel in a sum; 0: none.
+      kind: how the partial results are reduced.
+      uneven: the index of a pattern of amounts that cancel in a sum; 0: none.
     """
-    mesh, held = x.mesh, x.sharded_value
-    assert mesh is not None and held is not None
-    place, size = mesh.axis_index[axis], mesh.axes[axis]
+    mesh = x.mesh
+    sharded = x.sharded_value
+    assert mesh is not None and sharded is not None
+    axis_index = mesh.axis_index[axis]
+    axis_size = mesh.axes[axis]
     values = [
-        _share(v, coord[place], size, kind) + _pattern(v, coord[place], uneven)
-        for v, coord in zip(held.values, mesh.coords, strict=True)
+        _addend(value, coord[axis_index], axis_size, kind)
+        + _pattern(value, coord[axis_index], uneven)
+        for value, coord in zip(sharded.values, mesh.coords, strict=True)
     ]
-    placement = tuple(
-        Partial(kind) if i == place else s for i, s in enumerate(held.placement)
-    )
+    placement = list(sharded.placement)
+    placement[axis_index] = Partial(kind)
     y = Tensor(x.node, x.index, x.spec)
-    y.sharded_value = ShardedValue(placement, values)
+    y.sharded_value = ShardedValue(tuple(placement), values)
     return y
 
 
-def _pattern(value: Any, coord: int, number: int) -> Any:
-    """Returns multiples of 0.75, as "ties" are, that cancel between the first two
-    positions.
+def _pattern(value: Any, coord: int, pattern: int) -> Any:
+    """Returns multiples of 0.75, as those of "ties" samples, that cancel between the first
+    two positions.
     """
-    if not number or coord > 1:
+    if not pattern or coord > 1:
         return tf.zeros([], value.dtype)
-    places = tf.reshape(tf.range(int(np.prod(value.shape))), value.shape)
-    return tf.cast((places * number + number) % 5 - 2, value.dtype) * (
-        0.75 if coord else -0.75
-    )
+    indices = tf.reshape(tf.range(int(np.prod(value.shape))), value.shape)
+    amounts = tf.cast((indices * pattern + pattern) % 5 - 2, value.dtype)
+    return amounts * (0.75 if coord else -0.75)
 
 
-def _share(value: Any, coord: int, size: int, kind: Kind) -> Any:
+def _addend(value: Any, coord: int, axis_size: int, kind: Kind) -> Any:
+    """Returns the partial result of one position."""
     if kind == "sum":
-        weight = 0.75 if coord == 0 else 0.25 / (size - 1)
+        weight = 0.75 if coord == 0 else 0.25 / (axis_size - 1)
         return value * tf.cast(weight, value.dtype)
-    count = int(
-        np.prod(value.shape)
-    )  # each element has its true value on one position only
-    elsewhere = tf.reshape(tf.range(count) % size != coord, value.shape)
-    return tf.where(elsewhere, value + (-1 if kind == "max" else 1), value)
+    # Each element has its true value on one position only.
+    count = int(np.prod(value.shape))
+    is_other = tf.reshape(tf.range(count) % axis_size != coord, value.shape)
+    return tf.where(is_other, value + (-1 if kind == "max" else 1), value)
 
 
 def can_be_partial(x: Tensor, axis: str) -> bool:
-    """Whether an eager tensor is whole along `axis`, and of floats or
-    complex numbers.
+    """Returns whether an eager tensor is replicated along `axis`, and of floats or complex
+    numbers.
     """
     assert x.mesh is not None and x.sharded_value is not None
-    return (
-        has_gradient(x.dtype)
-        and x.sharded_value.placement[x.mesh.axis_index[axis]] == Replicated
-    )
+    state = x.sharded_value.placement[x.mesh.axis_index[axis]]
+    return has_gradient(x.dtype) and state == Replicated

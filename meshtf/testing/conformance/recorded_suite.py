@@ -1,10 +1,11 @@
 """The recorded suite: all samples of an op as one `mtf.function`, one program for each
 layout.
 
-A layout of the mesh lays out every sample, so fewer programs than layouts will do: each
-next layout is the one under which most samples are laid out as no program before it
-laid them out, until each sample has had every legal layout of its own dimensions. Half
-of the inputs that can be are partial, and all of them where the layout cuts nothing.
+One layout of the mesh applies to every sample, so fewer programs than layouts are enough.
+They are chosen greedily (set cover): the next layout is the one that gives most samples a
+layout of their dimensions which no program before it has, until each sample has had every
+legal one. Half of the samples have partial inputs; all of them if the layout shards
+nothing.
 """
 
 from __future__ import annotations
@@ -27,14 +28,12 @@ from meshtf.testing.conformance.layouts import (
     mesh_on,
     spell,
 )
-from meshtf.testing.conformance.partial_sums import variants
+from meshtf.testing.conformance.partial_sums import Variant, variants_of
 from meshtf.testing.conformance.reference import Expected, expected
 from meshtf.testing.conformance.report import Report, report_for
 from meshtf.testing.conformance.samples import MESHES, generator, label
 
-CANDIDATES = (
-    20_000  # layouts that are looked at for one op on one mesh; more are drawn from
-)
+MAX_CANDIDATES = 20_000  # layouts of one op on one mesh; if there are more, random ones
 Run: TypeAlias = Callable[
     [Callable[..., list[Tensor]], Sequence[Tensor]], Sequence[Tensor]
 ]
@@ -44,8 +43,8 @@ def run_placed(
     program: Callable[..., list[Tensor]], inputs: Sequence[Tensor]
 ) -> Sequence[Tensor]:
     """Runs a program of tensors as a mtf.function."""
-    found: list[Tensor] = function(program)(*inputs)
-    return found
+    results: list[Tensor] = function(program)(*inputs)
+    return results
 
 
 def check_program(
@@ -57,17 +56,16 @@ def check_program(
     run: Run = run_placed,
     reference: Callable[..., Expected] = expected,
 ) -> Report:
-    """Runs all samples of an op in one mtf.function for each layout and returns what
-    was found.
+    """Runs all samples of an op in one mtf.function for each layout and returns a report.
 
     Args:
       op_class: an op with samples.
-      seed: of the numbers and of the choice of layouts.
+      seed: of the random values and of the choice of layouts.
       meshes: axes and sizes of each mesh.
       fail_fast: whether to stop at the first failure.
-      devices: names that positions take in turn; without any, what there is.
-      run: how such a function runs on tensors.
-      reference: what a sample must give.
+      devices: names of devices that meshes use round-robin; empty: all of this machine.
+      run: runs such a function on tensors.
+      reference: returns the expected results of a sample.
     """
     report = report_for(label(op_class), len(op_class.samples), seed)
     with warnings.catch_warnings():
@@ -76,54 +74,56 @@ def check_program(
             reference(op_class, sample, seed, devices) for sample in op_class.samples
         ]
         for axes in meshes if cases else ():
-            for rules in _chosen(cases, Mesh(axes).axes, report):
+            for rules in _chosen_layouts(cases, Mesh(axes).axes, report):
                 if fail_fast and report.failures:
                     return report
-                _try_program(
+                _check_program(
                     cases, mesh_on(axes, spell(rules), devices), rules, report, run
                 )
     return report
 
 
-def _chosen(
+def _chosen_layouts(
     cases: Sequence[Expected], axes: dict[str, int], report: Report
 ) -> list[Rules]:
+    """Returns layouts that cover all layouts of all samples, and counts those left out."""
     dims = list(dict.fromkeys(name for case in cases for name in case.dims))
-    number = (len(axes) + 1) ** len(dims)
-    candidates = _candidates(
-        dims, list(axes), generator(report.seed, "programs", report.op)
-    )
-    report.left_out += number - len(candidates)
+    rng = generator(report.seed, "programs", report.op)
+    candidates = _candidates(dims, list(axes), rng)
+    report.left_out += (len(axes) + 1) ** len(dims) - len(candidates)
     covers = {i: _covers(cases, axes, rules) for i, rules in enumerate(candidates)}
-    todo = set().union(*covers.values())
-    chosen: list[Rules] = [{}]
-    todo -= _covers(cases, axes, {})
-    while todo:
-        covers = {i: new for i, cover in covers.items() if (new := cover & todo)}
+    uncovered = set().union(*covers.values())
+    layouts: list[Rules] = [{}]
+    uncovered -= _covers(cases, axes, {})
+    while uncovered:
+        covers = {i: cover & uncovered for i, cover in covers.items()}
+        covers = {i: cover for i, cover in covers.items() if cover}
         best = max(covers, key=lambda i: len(covers[i]))
-        todo -= covers[best]
-        chosen.append(candidates[best])
-    return chosen
+        uncovered -= covers[best]
+        layouts.append(candidates[best])
+    return layouts
 
 
 def _candidates(
     dims: list[str], axes: list[str], rng: np.random.Generator
 ) -> list[Rules]:
-    if (len(axes) + 1) ** len(dims) <= CANDIDATES:
+    """Returns all layouts, or random ones if there are too many."""
+    if (len(axes) + 1) ** len(dims) <= MAX_CANDIDATES:
         return all_layouts(dims, axes)
     choices = [None, *axes]
-    drawn = rng.integers(0, len(choices), (CANDIDATES, len(dims)))
-    return [
-        {dim: choices[c] for dim, c in zip(dims, row, strict=True) if choices[c]}
-        for row in drawn
-    ]
+    layouts = []
+    for choice_indices in rng.integers(0, len(choices), (MAX_CANDIDATES, len(dims))):
+        axis_of_dims = [choices[i] for i in choice_indices]
+        rules = {d: axis for d, axis in zip(dims, axis_of_dims, strict=True) if axis}
+        layouts.append(rules)
+    return layouts
 
 
 def _covers(
     cases: Sequence[Expected], axes: dict[str, int], rules: Rules
 ) -> set[tuple[int, frozenset[tuple[str, str]]]]:
-    """Returns (sample, layout of its own dimensions) of each sample that a layout can
-    hold.
+    """Returns (sample, layout of its dimensions) of each sample for which a layout is
+    legal.
     """
     return {
         (i, frozenset((dim, rules[dim]) for dim in case.dims if dim in rules))
@@ -132,40 +132,41 @@ def _covers(
     }
 
 
-def _try_program(
+def _check_program(
     cases: Sequence[Expected], mesh: Mesh, rules: Rules, report: Report, run: Run
 ) -> None:
+    """Runs all samples for which a layout is legal, and adds the results to the report."""
     legal = [case for case in cases if is_legal(case.shapes, mesh.axes, rules)]
     where = f"mtf.function on {mesh!r}, layout {mesh.layout}"
     rng = generator(report.seed, "variants", where)
     report.cases += len(legal)
     try:
-        drawn = [
-            _draw_variant(case.inputs(mesh), rng, always=not rules) for case in legal
-        ]
+        inputs = [case.inputs(mesh) for case in legal]
+        variants = [_draw_variant(xs, rng, always=not rules) for xs in inputs]
+        inputs = [variant.of(xs) for variant, xs in zip(variants, inputs)]
         cotangents = [case.cotangents_on(mesh) for case in legal]
-        found = iter(run(*_program(legal, mesh, [xs for _, xs in drawn], cotangents)))
-        for case, (how, _) in zip(legal, drawn, strict=True):
-            problem = _compare(case, [next(found) for _ in range(_count(case))])
+        results = iter(run(*_program(legal, mesh, inputs, cotangents)))
+        for case, variant in zip(legal, variants, strict=True):
+            problem = _compare(case, [next(results) for _ in range(_count(case))])
             if problem:
                 shapes = [shape for _, shape in case.arrays]
                 report.failures.append(
-                    f"{case.op} {shapes} in {where} {how}: {problem}"
+                    f"{case.op} {shapes} in {where} {variant.description}: {problem}"
                 )
-    except Exception as error:  # a finding; the next layout is tried
+    except Exception as error:  # a failure; the next layout is checked anyway
         report.failures.append(f"{where}: {type(error).__name__}: {str(error)[:600]}")
 
 
 def _draw_variant(
     xs: Sequence[Tensor], rng: np.random.Generator, always: bool
-) -> tuple[str, list[Tensor]]:
-    """Returns inputs as they are or, half the time or always, in one way of being
-    partial.
+) -> Variant:
+    """Returns a variant with partial inputs, with probability 1/2 or `always`; otherwise
+    the one without.
     """
-    plain, *partial = variants(xs)
-    drawn = partial and (always or rng.integers(2))
-    variant = partial[rng.integers(len(partial))] if drawn else plain
-    return variant.how, variant.of(xs)
+    plain, *partial = variants_of(xs)
+    if partial and (always or rng.integers(2)):
+        return partial[rng.integers(len(partial))]
+    return plain
 
 
 def _program(
@@ -174,45 +175,49 @@ def _program(
     inputs: list[list[Tensor]],
     cotangents: list[list[Tensor | None]],
 ) -> tuple[Callable[..., list[Tensor]], list[Tensor]]:
-    """Returns one program that gives outputs, then gradients, of one case after the
-    other, and the tensors that it takes."""
+    """Returns a program of the outputs and then the gradients of one case after the other,
+    and the arguments of the program.
+    """
 
     def program(*flat: Tensor) -> list[Tensor]:
-        given = iter(flat)
-        out: list[Tensor] = []
-        for case, some, dys in zip(cases, inputs, cotangents, strict=True):
-            xs = [next(given) for _ in some]
-            weights = [None if dy is None else next(given) for dy in dys]
+        remaining = iter(flat)
+        results: list[Tensor] = []
+        for case, eager_xs, eager_dys in zip(cases, inputs, cotangents, strict=True):
+            xs = [next(remaining) for _ in eager_xs]
+            dys = [None if dy is None else next(remaining) for dy in eager_dys]
             ys = apply_all(case.op, *xs, mesh=mesh)
-            out += ys
+            results += ys
             if case.gradients is not None:
-                out += [dx for dx in case.backward(ys, xs, weights) if dx is not None]
-        return out
+                dxs = case.backward(ys, xs, dys)
+                results += [dx for dx in dxs if dx is not None]
+        return results
 
-    flat = [
-        x
-        for some, dys in zip(inputs, cotangents, strict=True)
-        for x in (*some, *(dy for dy in dys if dy is not None))
-    ]
-    return program, flat
+    arguments = []
+    for xs, dys in zip(inputs, cotangents, strict=True):
+        arguments += xs
+        arguments += [dy for dy in dys if dy is not None]
+    return program, arguments
 
 
 def _count(case: Expected) -> int:
+    """Returns the number of results of a case."""
     return len(case.outputs) + sum(g is not None for g in case.gradients or ())
 
 
-def _compare(case: Expected, found: list[Tensor]) -> str:
-    wanted = [
+def _compare(case: Expected, results: list[Tensor]) -> str:
+    """Returns how the results of a case differ from the expected ones, or ""."""
+    expectations = [
         (f"output {k}", shape, array, case.tolerance)
         for k, (array, shape) in enumerate(case.outputs)
     ]
-    wanted += [
+    expectations += [
         (f"gradient {i}", case.arrays[i][1], gradient, case.rounding)
         for i, gradient in enumerate(case.gradients or ())
         if gradient is not None
     ]
-    for tensor, (what, *expectation) in zip(found, wanted, strict=True):
-        problem = difference(tensor, *expectation)
+    pairs = zip(results, expectations, strict=True)
+    for tensor, (name, shape, array, tolerance) in pairs:
+        problem = difference(tensor, shape, array, tolerance)
         if problem:
-            return f"{what}: {problem}"
+            return f"{name}: {problem}"
     return ""

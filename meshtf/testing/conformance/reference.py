@@ -1,8 +1,7 @@
-"""What a sample must give: one device's outputs and gradients, and TensorFlow's own
-gradients.
+"""The expected results of a sample: outputs and gradients on one device.
 
-The gradient rule of the op is compared here with a `tf.GradientTape` that watches the
-same op run on one device; layouts are then compared with the rule on one device.
+The gradient rule of the op is compared with a `tf.GradientTape` that watches the same op on
+one device; results under layouts are then compared with those of the rule on one device.
 """
 
 from __future__ import annotations
@@ -25,41 +24,40 @@ from meshtf.testing.conformance.samples import draw_all, generator
 
 @dataclasses.dataclass
 class Expected:
-    """A sample with its numbers, and what must come out."""
+    """A sample with the values of its inputs, and the expected results."""
 
     op: Op
     arrays: list[tuple[Any, Shape]]  # inputs
     outputs: list[tuple[Any, Shape]]
     cotangents: list[Any]  # an array for each floating output, else None
-    gradients: list[Any] | None  # an array or None for each input; None: has none
-    problems: list[str]  # what is wrong on one device already
-    slack: float = 0.0  # how far outputs may be off if no floats come in
+    gradients: list[Any] | None  # an array or None for each input; None: not checked
+    problems: list[str]  # failures on one device
+    random_tolerance: float = 0.0  # of outputs, if no input is of floats
 
     @property
     def shapes(self) -> list[Shape]:
-        """The shapes that a layout must be able to hold."""
+        """The shapes for which a layout must be legal."""
         return [shape for _, shape in (*self.arrays, *self.outputs)]
 
     @property
     def dims(self) -> list[str]:
-        """All names, in order."""
-        return list(
-            dict.fromkeys(name for shape in self.shapes for name in shape.names)
-        )
+        """All names of dimensions, in order."""
+        names = (name for shape in self.shapes for name in shape.names)
+        return list(dict.fromkeys(names))
 
     @property
     def rounding(self) -> float:
-        """How far floats may be off: as the coarsest data type in it rounds."""
+        """The tolerance of floats: that of the data type with the lowest precision."""
         arrays = [array for array, _ in (*self.arrays, *self.outputs)]
         return max([TOLERANCE.get(array.dtype.name, 0.0) for array in arrays])
 
     @property
     def tolerance(self) -> float:
-        """How far outputs may be off: by `slack` where no floats come in, as with
-        random numbers.
+        """The tolerance of outputs: `random_tolerance` if no input is of floats, as in ops
+        that draw random values.
         """
         floating = any(has_gradient(array.dtype.name) for array, _ in self.arrays)
-        return self.rounding if floating else self.slack
+        return self.rounding if floating else self.random_tolerance
 
     def inputs(self, mesh: Mesh) -> list[Tensor]:
         """Returns the inputs on a mesh."""
@@ -68,11 +66,16 @@ class Expected:
     def backward(
         self, ys: Sequence[Tensor], xs: Sequence[Tensor], dys: Sequence[Tensor | None]
     ) -> list[Tensor | None]:
-        """Returns the gradients for given cotangents of the floating outputs."""
-        pairs = [(y, dy) for y, dy in zip(ys, dys, strict=True) if dy is not None]
+        """Returns the gradients of all inputs for cotangents of the floating outputs."""
+        outputs = []
+        cotangents = []
+        for y, dy in zip(ys, dys, strict=True):
+            if dy is not None:
+                outputs.append(y)
+                cotangents.append(dy)
         floats = [x for x in xs if has_gradient(x.dtype)]
-        found = iter(gradients([y for y, _ in pairs], floats, [dy for _, dy in pairs]))
-        return [next(found) if has_gradient(x.dtype) else None for x in xs]
+        dxs = iter(gradients(outputs, floats, cotangents))
+        return [next(dxs) if has_gradient(x.dtype) else None for x in xs]
 
     def cotangents_on(self, mesh: Mesh) -> list[Tensor | None]:
         """Returns the cotangents on a mesh."""
@@ -85,36 +88,46 @@ class Expected:
 def expected(
     op_class: type[Op], sample: Sample, seed: int, devices: Sequence[str] = ()
 ) -> Expected:
-    """Runs a sample on one device, the first of `devices`, under a tape."""
+    """Runs a sample on the first one of `devices`, with a gradient tape."""
     rng = generator(seed, op_class.__name__, repr(sample))
-    case = Expected(
-        op_class(*sample.attributes), draw_all(sample, rng), [], [], None, []
-    )
-    one = mesh_on("", devices=devices)
+    op = op_class(*sample.attributes)
+    case = Expected(op, draw_all(sample, rng), [], [], None, [])
+    mesh = mesh_on("", devices=devices)
     with tf.GradientTape(persistent=True) as tape:
-        xs = case.inputs(one)
+        xs = case.inputs(mesh)
         watched = [_watch(tape, x) for x in xs]
-        ys = apply_all(case.op, *xs, mesh=one)
+        ys = apply_all(case.op, *xs, mesh=mesh)
         values = [_value(y) for y in ys]
         case.outputs = [
             (value.numpy(), y.shape) for y, value in zip(ys, values, strict=True)
         ]
         case.cotangents = [_random_like(array, rng) for array, _ in case.outputs]
     case.problems += _problems(ys, case.outputs)
-    floats = [w for w in watched if w is not None]
-    several = [k for k, dy in enumerate(case.cotangents) if dy is not None]
-    if sample.gradient and floats and several:
-        # All cotangents at once, and where there are several outputs each one alone,
-        # too.
-        for kept in [several, *([k] for k in several if len(several) > 1)]:
-            theirs = tape.gradient(
-                [values[k] for k in kept],
-                floats,
-                [tf.constant(case.cotangents[k]) for k in kept],
-            )
-            found = _compare_with_tape(case, xs, ys, kept, theirs)
-            case.gradients = found if case.gradients is None else case.gradients
+    floats = [value for value in watched if value is not None]
+    if not sample.gradient or not floats:
+        return case
+    for indices in _cotangent_groups(case):
+        tape_gradients = tape.gradient(
+            [values[k] for k in indices],
+            floats,
+            [tf.constant(case.cotangents[k]) for k in indices],
+        )
+        dxs = _compare_with_tape(case, xs, ys, indices, tape_gradients)
+        if case.gradients is None:
+            case.gradients = dxs
     return case
+
+
+def _cotangent_groups(case: Expected) -> list[list[int]]:
+    """Returns indices of outputs that have cotangents: all of them, and each one
+    separately if there are several.
+    """
+    indices = [k for k, dy in enumerate(case.cotangents) if dy is not None]
+    if not indices:
+        return []
+    if len(indices) == 1:
+        return [indices]
+    return [indices, *([k] for k in indices)]
 
 
 def _watch(tape: tf.GradientTape, x: Tensor) -> tf.Tensor | None:
@@ -144,51 +157,59 @@ def _random_like(array: Any, rng: np.random.Generator) -> Any:
 
 
 def _problems(ys: Sequence[Tensor], outputs: Sequence[tuple[Any, Shape]]) -> list[str]:
-    found = []
+    """Returns a message for each output that has a NaN, which differs from itself."""
+    problems = []
     for k, (y, (array, shape)) in enumerate(zip(ys, outputs, strict=True)):
-        problem = difference(y, shape, array)  # a NaN differs from itself
+        problem = difference(y, shape, array)
         if problem:
-            found.append(f"output {k}: {problem}")
-    return found
+            problems.append(f"output {k}: {problem}")
+    return problems
 
 
 def _compare_with_tape(
     case: Expected,
     xs: list[Tensor],
     ys: Sequence[Tensor],
-    kept: list[int],
-    tape: list[Any],
+    indices: list[int],
+    tape_gradients: list[Any],
 ) -> list[Any]:
-    """Returns the rule's gradients for cotangents of outputs `kept`; notes where the
-    tape differs.
+    """Returns the gradients of the op's rule, and adds a problem to the case for each that
+    differs from the tape's.
+
+    Args:
+      case: the sample.
+      xs: its inputs.
+      ys: its outputs.
+      indices: of the outputs that have cotangents.
+      tape_gradients: those of the tape, for the floating inputs.
     """
-    assert xs[0].mesh is not None
-    dys = [
-        dy if k in kept else None for k, dy in enumerate(case.cotangents_on(xs[0].mesh))
-    ]
-    found = case.backward(ys, xs, dys)
-    theirs = iter(tape)
-    for i, (x, mine, (array, shape)) in enumerate(
-        zip(xs, found, case.arrays, strict=True)
-    ):
+    mesh = xs[0].mesh
+    assert mesh is not None
+    cotangents = case.cotangents_on(mesh)
+    dys = [dy if k in indices else None for k, dy in enumerate(cotangents)]
+    dxs = case.backward(ys, xs, dys)
+    remaining = iter(tape_gradients)
+    for i, (x, dx) in enumerate(zip(xs, dxs, strict=True)):
         if not has_gradient(x.dtype):
             continue
-        their = next(theirs)
-        want = (
-            np.zeros_like(array)
-            if their is None
-            else tf.convert_to_tensor(their).numpy()
-        )
-        if mine is not None:
-            problem = difference(mine, shape, want, case.rounding)
-        else:
-            problem = (
-                ""
-                if same(np.zeros_like(want), want, case.rounding)
-                else "none, the tape has one"
-            )
+        problem = _compare_gradient(case, i, dx, next(remaining))
         if problem:
             case.problems.append(
-                f"gradient rule against the tape, outputs {kept}, input {i}: {problem}"
+                f"gradient rule against the tape, outputs {indices}, input {i}: {problem}"
             )
-    return [None if g is None else _value(g).numpy() for g in found]
+    return [None if dx is None else _value(dx).numpy() for dx in dxs]
+
+
+def _compare_gradient(
+    case: Expected, index: int, dx: Tensor | None, tape_gradient: Any
+) -> str:
+    """Returns how the gradient of one input differs from the tape's, or ""; None is 0."""
+    array, shape = case.arrays[index]
+    want = np.zeros_like(array)
+    if tape_gradient is not None:
+        want = tf.convert_to_tensor(tape_gradient).numpy()
+    if dx is not None:
+        return difference(dx, shape, want, case.rounding)
+    if same(np.zeros_like(want), want, case.rounding):
+        return ""
+    return "none, the tape has one"

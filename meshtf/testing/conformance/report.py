@@ -1,4 +1,4 @@
-"""What a conformance run did, and what it found.
+"""The report of a conformance run: counts and failures.
 
 Example:
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
-_SHOWN = 5
+_MAX_SHOWN = 5  # failures that are printed
 
 
 @dataclasses.dataclass
@@ -20,55 +20,49 @@ class Report:
 
     op: str
     seed: int
-    cases: int = (
-        0  # combinations of sample, mesh, layout and partial inputs that were compared
-    )
-    refused: int = 0  # illegal layouts, answered by LayoutError as they must be
+    cases: int = 0  # compared combinations of sample, mesh, layout and partial inputs
+    refused: int = 0  # illegal layouts that raised LayoutError, as they must
     left_out: int = 0  # layouts that were not drawn
     failures: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, other: Report) -> None:
-        """Takes in what another run of the same op found."""
+        """Adds the report of another run of the same op."""
         self.cases += other.cases
         self.refused += other.refused
         self.left_out += other.left_out
         self.failures += other.failures
 
     def require(self) -> Report:
-        """Returns the report. Raises AssertionError where a case failed, or nothing was
+        """Returns the report. Raises AssertionError if a case failed or nothing was
         compared.
         """
-        if not self:
-            none = (
-                "" if self.failures else ": nothing was compared. Give the op samples."
-            )
-            raise AssertionError(f"{self}{none}")
-        return self
+        if self:
+            return self
+        if self.failures:
+            raise AssertionError(str(self))
+        raise AssertionError(f"{self}: nothing was compared. Give the op samples.")
 
     def __bool__(self) -> bool:
-        """Whether there were cases and all of them passed."""
+        """Returns whether there were cases and all of them passed."""
         return bool(self.cases) and not self.failures
 
     def __str__(self) -> str:
-        """Returns the counts, and below them the first failures."""
+        """Returns the counts, and the first failures."""
         counts = (
             f"{self.op}: {self.cases} cases, {self.refused} refused, {self.left_out} "
             f"left out, {len(self.failures)} failures (seed {self.seed})"
         )
-        more = len(self.failures) - _SHOWN
-        return "\n".join(
-            [
-                counts,
-                *self.failures[:_SHOWN],
-                *([f"and {more} more"] if more > 0 else []),
-            ]
-        )
+        lines = [counts, *self.failures[:_MAX_SHOWN]]
+        num_hidden = len(self.failures) - _MAX_SHOWN
+        if num_hidden > 0:
+            lines.append(f"and {num_hidden} more")
+        return "\n".join(lines)
 
 
-def report_for(op: str, samples: int, seed: int) -> Report:
-    """Returns an empty report on an op; one without samples has failed already."""
+def report_for(op: str, num_samples: int, seed: int) -> Report:
+    """Returns an empty report on an op; without samples it has a failure."""
     report = Report(op, seed)
-    if not samples:
+    if not num_samples:
         report.failures.append(
             f"{op} has no samples, so there is nothing to compare. Give the class "
             'some: samples = (Sample((), ("b:4;d:6",)),).'

@@ -1,4 +1,4 @@
-"""The ops that there are, and numbers for their samples.
+"""All ops of the library, and random values for their samples.
 
 >>> import numpy as np
 >>> from meshtf.testing.conformance.samples import draw
@@ -6,9 +6,9 @@
 >>> array.dtype, dims
 (dtype('int32'), [b:4])
 
-"ties" are multiples of 0.75, and "whole" is 0 or 3: they repeat, and the partial sums
-made of them add up exactly, so that equal values stay equal under every layout. "unit"
-is within -0.9 and 0.9.
+"ties" are multiples of 0.75, and "whole" is 0 or 3: values repeat, and their partial sums
+are exact, so that equal values stay equal under every layout. "unit" is between -0.9 and
+0.9.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _KINDS = ("int", "bool", "ties", "positive", "unit", "whole", "complex", "half")
 def registered_ops() -> list[type[Op]]:
     """Returns every op of the library, in the order of their labels.
 
-    A class whose name begins with "_" is what several ops share, and no op itself.
+    A class whose name begins with "_" is a base class, not an op.
     """
     for module in pkgutil.walk_packages(meshtf.ops.__path__, meshtf.ops.__name__ + "."):
         importlib.import_module(module.name)
-    found = {
+    ops = {
         op
         for op in _subclasses(Op)
         if op.__module__.startswith(meshtf.ops.__name__) and op.__name__[0] != "_"
     }
-    return sorted(found, key=label)
+    return sorted(ops, key=label)
 
 
 def label(op: type[Op]) -> str:
@@ -58,9 +58,7 @@ def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
 
 
 def generator(seed: int, *names: object) -> np.random.Generator:
-    """Returns random numbers that depend on a seed and on names, not on what ran
-    before.
-    """
+    """Returns a random generator that depends only on a seed and on names."""
     return np.random.default_rng([seed, zlib.crc32("/".join(map(str, names)).encode())])
 
 

@@ -22,31 +22,33 @@ def run(*words):
 
 @pytest.fixture
 def folder(tmp_path):
-    here = variables("fsdp of 8", seed=1)
-    here.pop("half")
-    mtf.save_checkpoint(str(tmp_path / "run"), 100, here, extra={"epoch": 3})
-    here["table"].assign(
-        here["table"].numpy() + np.float32(0.5) * (np.arange(16) == 3)[:, None]
+    model_state = variables("fsdp of 8", seed=1)
+    model_state.pop("half")
+    mtf.save_checkpoint(str(tmp_path / "run"), 100, model_state, extra={"epoch": 3})
+    model_state["table"].assign(
+        model_state["table"].numpy() + np.float32(0.5) * (np.arange(16) == 3)[:, None]
     )
-    here["new"] = here.pop("steps")
-    here["first/wi"] = mtf.Variable(
+    model_state["new"] = model_state.pop("steps")
+    model_state["first/wi"] = mtf.Variable(
         mtf.Mesh(""), "d_model:8; d_ff:4", mtf.layers.initializers.normal(), "w"
     )
-    mtf.save_checkpoint(str(tmp_path / "run"), 200, here)
+    mtf.save_checkpoint(str(tmp_path / "run"), 200, model_state)
     return tmp_path / "run"
 
 
 def test_a_checkpoint_is_told(folder, tmp_path, capsys):
     assert (
-        run("inspect", folder / "step_00000100", f"--json={tmp_path}/found.json") == 0
+        run("inspect", folder / "step_00000100", f"--json={tmp_path}/report.json") == 0
     )
     said = capsys.readouterr().out
-    assert re.search(r"step +100\nbeside it +epoch 3\n", said)
+    assert re.search(r"step +100\nextra +epoch 3\n", said)
     assert re.search(r"second/wi +d_model:8; d_ff:12 +bfloat16 +8 +192\n", said)
     assert re.search(r"adam/table/\w+ +vocab:16; d_model:8 +float32 +8 +512\n", said)
     assert re.search(r"variables.index +[\d,]+  [0-9a-f]{8}  as it was written\n", said)
-    found = json.loads((tmp_path / "found.json").read_text())
-    assert found["step"] == 100 and {t["name"] for t in found["tensors"]} >= {
+    report_data = json.loads((tmp_path / "report.json").read_text())
+    assert report_data["step"] == 100 and {
+        t["name"] for t in report_data["tensors"]
+    } >= {
         "table",
         "steps",
     }
@@ -67,7 +69,7 @@ def test_damage_is_told(folder, capsys):
     flip_bit(folder / "step_00000200" / "variables.data-00000-of-00001", 70)
     assert run("inspect", folder) == 1
     said = capsys.readouterr().out
-    assert re.search(r"data-00000-of-00001 .*DAMAGED: what it holds of table", said)
+    assert re.search(r"data-00000-of-00001 .*DAMAGED: its slice of table", said)
     assert run("diff", folder / "step_00000100", folder) == 1
     assert "DamageError" in capsys.readouterr().err
 
@@ -85,23 +87,23 @@ def test_an_index_that_is_damaged_says_nothing_of_other_files(folder, capsys):
 def test_two_checkpoints_are_compared(folder, capsys):
     assert run("diff", folder / "step_00000100", folder / "step_00000200") == 1
     said = capsys.readouterr().out
-    for part in (
+    for pattern in (
         r"only in the first:\n  steps\n",
         r"only in the second:\n  new\n",
         r"first/wi: \[d_model:8 d_ff:12\] in the first, \[d_model:8 d_ff:4\] in the second",
         r"table +0\.5 +8 of 128\n",
         r"\d tensors are equal",
     ):
-        assert re.search(part, said), part
+        assert re.search(pattern, said), pattern
     assert run("diff", folder, folder / "step_00000200") == 0
     assert "differ" not in capsys.readouterr().out
 
 
 def test_numbers_are_compared_some_at_a_time(folder, monkeypatch):
     paths = folder / "step_00000100", folder / "step_00000200"
-    found = report.compare(*map(str, paths))
-    monkeypatch.setattr(report, "PIECE", 12)
-    assert report.compare(*map(str, paths)) == found
+    report_data = report.compare(*map(str, paths))
+    monkeypatch.setattr(report, "MAX_CHUNK_BYTES", 12)
+    assert report.compare(*map(str, paths)) == report_data
 
 
 @pytest.mark.parametrize(

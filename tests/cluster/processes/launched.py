@@ -108,8 +108,8 @@ class Launched:
         assert self._process.stdout is not None
         for raw in self._process.stdout:
             line = raw.decode(errors="replace").rstrip()
-            if found := re.search(r"\[worker (\d+)\] worker at .* process (\d+)", line):
-                self.workers[int(found[1])] = int(found[2])
-            if found := re.search(r"serving the driver .* process (\d+) on", line):
-                self.driver = int(found[1])
+            if match := re.search(r"\[worker (\d+)\] worker at .* process (\d+)", line):
+                self.workers[int(match[1])] = int(match[2])
+            if match := re.search(r"serving the driver .* process (\d+) on", line):
+                self.driver = int(match[1])
             self.lines.append(line)

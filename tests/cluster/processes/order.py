@@ -30,10 +30,10 @@ def read_too_early(turns: int) -> list[Sequence[float]]:
         return mtf.reduce_mean(variable)
 
     mean()
-    found = [
+    mismatches = [
         (float(turn), _after(variable, turn, mean)) for turn in range(1, turns + 1)
     ]
-    return [pair for pair in found if pair[0] != pair[1]]
+    return [pair for pair in mismatches if pair[0] != pair[1]]
 
 
 def _after(variable: mtf.Variable, value: int, mean: mtf.Function) -> float:

@@ -39,22 +39,24 @@ def saved(folder: str, step: int) -> str:
 def restored(path: str, seed: int) -> list[bool]:
     """Returns for each mesh whether a checkpoint is restored there, bit for bit."""
     want = bits(variables_on(mtf.Mesh(""), seed))
-    found = []
+    results = []
     for settings in MESHES.values():
-        here = variables_on(mtf.Mesh(**settings), seed=99)
-        mtf.restore_checkpoint(path, here)
-        found.append(bits(here) == want)
-    return found
+        state = variables_on(mtf.Mesh(**settings), seed=99)
+        mtf.restore_checkpoint(path, state)
+        results.append(bits(state) == want)
+    return results
 
 
 def hosts(folder: str, seed: int) -> list[int]:
     """Saves from each mesh; returns on how many hosts the variables lay."""
-    found = []
+    results = []
     for k, settings in enumerate(MESHES.values()):
-        here = variables_on(mtf.Mesh(**settings), seed)
-        mtf.save_checkpoint(os.path.join(folder, f"two_{k}"), 3, here)
-        found.append(len({host_of(s.device) for v in here.values() for s in v.slots()}))
-    return found
+        state = variables_on(mtf.Mesh(**settings), seed)
+        mtf.save_checkpoint(os.path.join(folder, f"two_{k}"), 3, state)
+        results.append(
+            len({host_of(s.device) for v in state.values() for s in v.slots()})
+        )
+    return results
 
 
 def unshared() -> str:

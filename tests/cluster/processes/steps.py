@@ -44,12 +44,12 @@ def text() -> ByteText:
     )
 
 
-def losses(mesh: mtf.Mesh, steps: int = 4, batch_size: int = 8) -> list[float]:
+def losses(mesh: mtf.Mesh, steps: int = 4, batch: int = 8) -> list[float]:
     """Returns the losses of the first steps."""
     trainer = Trainer(LanguageModel(mesh, SMALL))
     return [
-        float(trainer.step(some)[0])
-        for some in batches(trainer.model, text(), batch_size, 0, steps)
+        float(trainer.step(batch_of_step)[0])
+        for batch_of_step in batches(trainer.model, text(), batch, 0, steps)
     ]
 
 
@@ -69,15 +69,15 @@ def crossed(fn: Any, *args: Any) -> dict[str, int]:
             for x in op.inputs
             if x.op.device and op.device and host_of(x.op.device) != host_of(op.device)
         }
-    found: collections.Counter[str] = collections.Counter()
+    results: collections.Counter[str] = collections.Counter()
     for kind, _, _, size in sent:
-        found[kind] += size
-    return dict(found)
+        results[kind] += size
+    return dict(results)
 
 
 def reductions() -> dict[str, dict[str, int]]:
     """Returns what crosses in reductions of 1,000 numbers over all positions."""
-    found = {}
+    results = {}
     for axes in ("data:4", "data:8"):
         mesh = mtf.Mesh(axes, "batch:data")
 
@@ -86,24 +86,23 @@ def reductions() -> dict[str, dict[str, int]]:
             return mtf.reduce_sum(x, "batch")
 
         x = mtf.import_tensor(mesh, np.ones((8, 1000), "f"), "batch;d_model")
-        found[axes] = crossed(total, x)
-    return found
+        results[axes] = crossed(total, x)
+    return results
 
 
-def chatty(batch_size: int = 64) -> dict[str, int]:
+def chatty(batch: int = 64) -> dict[str, int]:
     """Returns what crosses in all moves of a step, by the axis that stays within a
     host.
     """
-    found = {}
+    results = {}
     for axis in ("data", "model"):
         mesh = mtf.Mesh("model:2;data:2", layout=LAYOUT, within_host=axis)
         trainer = Trainer(LanguageModel(mesh, SMALL))
         rows = {
-            name: x.numpy()
-            for name, x in next(iter(text().batches(batch_size))).items()
+            name: x.numpy() for name, x in next(iter(text().batches(batch))).items()
         }
-        found[axis] = sum(crossed(trainer._step, rows, np.int32(0)).values())
-    return found
+        results[axis] = sum(crossed(trainer._step, rows, np.int32(0)).values())
+    return results
 
 
 def read_by_hosts() -> dict[str, Any]:
@@ -138,12 +137,12 @@ def read_by_hosts() -> dict[str, Any]:
 def main() -> None:
     """Connects, computes, prints."""
     devices = mtf.connect(sys.argv[-1].removeprefix("--cluster="))
-    found = [losses(mtf.Mesh(layout=LAYOUT, **mesh)) for mesh in MESHES]
+    results = [losses(mtf.Mesh(layout=LAYOUT, **mesh)) for mesh in MESHES]
     print(
         json.dumps(
             {
                 "devices": devices,
-                "losses": found,
+                "losses": results,
                 "reductions": reductions(),
                 "chatty": chatty(),
                 "read": read_by_hosts(),

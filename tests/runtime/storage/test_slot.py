@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 import meshtf as mtf
-from meshtf.checkpoints.write import pieces
+from meshtf.checkpoints.write import chunks_of
 from meshtf.runtime.storage.slot import Slot
 
 SHAPE = "d_model:4;d_ff:6"
@@ -125,7 +125,7 @@ def test_checkpoints_know_no_form_of_slots(before, after, tmp_path):
 
 def test_asynchronous_saves_take_snapshots_of_any_form(tmp_path):
     v = in_arrays(variable())
-    before, parts = v.numpy(), pieces({"v": v}, snapshot=True)
+    before, parts = v.numpy(), chunks_of({"v": v}, snapshot=True)
     v.load(lambda region: np.zeros([2, 3], "float32"))
     for part in parts:
         region = tuple(slice(start, start + size) for start, size in part.box)
