@@ -43,7 +43,7 @@ class Loop:
       evaluate_every: steps between two measurements; 0: none.
       keep: how many of the newest checkpoints stay.
       keep_every: those of steps that are multiples of it stay as well; 0: no others.
-      save_beside: whether checkpoints are written in the background, while steps go on.
+      async_save: whether checkpoints are written in the background, while steps go on.
       watch: times the loop, and tells other programs.
       profile: the first and the last step that TensorFlow's profiler looks at; None:
         none.
@@ -60,7 +60,7 @@ class Loop:
     evaluate_every: int = 0
     keep: int = 2
     keep_every: int = 0
-    save_beside: bool = False
+    async_save: bool = False
     watch: Watch | None = None
     profile: tuple[int, int] | None = None
     say: Callable[[str], None] = metrics.say_now
@@ -81,7 +81,7 @@ class Loop:
         """
         trainer, first = self.trainer, self.trainer.steps_done
         saver = mtf.checkpoints.Saver(
-            folder, self.keep, self.keep_every, self.save_beside
+            folder, self.keep, self.keep_every, self.async_save
         )
         if saver.empty:
             trainer.save(saver)  # so that any step can be done again

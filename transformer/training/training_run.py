@@ -77,7 +77,7 @@ class Run:
         after alone.
       keep: how many of the newest checkpoints stay.
       keep_every: those of steps that are multiples of it stay as well; 0: no others.
-      save_beside: whether checkpoints are written in the background, while steps go on.
+      async_save: whether checkpoints are written in the background, while steps go on.
       deterministic: whether TensorFlow takes only ops whose results do not vary from
         run to run, from here on and in all of the process. Then a run that was killed
         and started again has the losses of one that was not, bit for bit.
@@ -111,7 +111,7 @@ class Run:
         evaluate_every: int = 0,
         keep: int = 2,
         keep_every: int = 0,
-        save_beside: bool = False,
+        async_save: bool = False,
         deterministic: bool = False,
         profile: tuple[int, int] | None = None,
         skips: bool = False,
@@ -157,7 +157,7 @@ class Run:
             "profile": profile,
             "keep": keep,
             "keep_every": keep_every,
-            "save_beside": save_beside,
+            "async_save": async_save,
         }
         self.peak_flops = peak_flops
 

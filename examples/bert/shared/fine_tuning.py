@@ -79,7 +79,7 @@ FILES = (
     "*predictions.json",
     "null_odds.json",
 )  # of programs
-_LOOP = {"keep": 2, "keep_every": 0, "save_beside": False, "profile": None}
+_LOOP = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
 OVERLAPS = program_flags.OVERLAPS | {  # settings of gin that say the same as a flag
     "train.batch": TRAIN_BATCH,
     "train.report_every": REPORT_EVERY,

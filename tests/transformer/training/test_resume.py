@@ -127,8 +127,8 @@ def test_a_run_that_died_goes_on_bit_for_bit(
 ):
     with monkeypatch.context() as patch, pytest.raises(Killed):
         dies_in(patch, owner, name, count)
-        train(tmp_path, save_beside=beside)
-    train(tmp_path, save_beside=beside)
+        train(tmp_path, async_save=beside)
+    train(tmp_path, async_save=beside)
     for kind in ("loss", "gradient_norm", "held_out_loss"):
         before, after = told(undisturbed, kind), told(tmp_path, kind)
         assert {step: after[step] for step in before} == before
@@ -223,7 +223,7 @@ def command(folder, steps, *more):
         "train.report_every=1",
         "train.save_every=5",
         "train.deterministic=True",
-        "train.save_beside=True",
+        "train.async_save=True",
         "sample.number=1",
         *more,
     ]
