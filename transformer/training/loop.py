@@ -177,7 +177,10 @@ class Loop:
         """
         for step, loss, norm in waiting:
             last = float(loss), float(norm)
-            if not all(map(math.isfinite, last)) and not self.trainer.skips:
+            if (
+                not all(map(math.isfinite, last))
+                and not self.trainer.skip_nonfinite_steps
+            ):
                 self._look_for_the_cause(step, *last, saver)
             elif not all(map(math.isfinite, last)):
                 self.say(

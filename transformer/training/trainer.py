@@ -32,7 +32,7 @@ class Trainer:
       jit: whether XLA compiles the local work.
       microbatches: how many parts of a batch are learned from one after another, to
         need less memory.
-      skips: whether a step is left out whose gradients are not finite. Then a step is
+      skip_nonfinite_steps: whether a step is left out whose gradients are not finite. Then a step is
         two programs, since somebody must look at the norm between them.
     """
 
@@ -44,7 +44,7 @@ class Trainer:
         clip_norm: float | None = 1.0,
         jit: bool = False,
         microbatches: int = 1,
-        skips: bool = False,
+        skip_nonfinite_steps: bool = False,
     ) -> None:
         self._learned = model.trainable_variables
         self.model, self.optimizer, self.steps_done = model, optimizer(self._learned), 0
@@ -82,7 +82,7 @@ class Trainer:
             self.optimizer.apply(grads, self._learned, step)
 
         self._step, self._apart, self.skipped = training_step, (gradients, update), 0
-        self.skips = skips
+        self.skip_nonfinite_steps = skip_nonfinite_steps
 
     def _gradients(self, batch: Batch, step: mtf.Tensor) -> tuple[mtf.Tensor, Any, Any]:
         with mtf.seed(self.seed, step):
@@ -104,7 +104,7 @@ class Trainer:
         """
         number = np.int32(self.steps_done)
         self.steps_done += 1
-        if not self.skips:
+        if not self.skip_nonfinite_steps:
             loss, norm, self.reports = self._step(dict(batch), number)
             return loss, norm
         gradients, update = self._apart

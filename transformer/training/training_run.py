@@ -83,7 +83,7 @@ class Run:
         and started again has the losses of one that was not, bit for bit.
       profile: the first and the last step that TensorFlow's profiler looks at, such as
         (10, 12).
-      skips: whether a step whose gradients are not finite is left out; else such a one
+      skip_nonfinite_steps: whether a step whose gradients are not finite is left out; else such a one
         stops the run.
       peak_flops: what all devices together could do in a second; then the share of it
         is told.
@@ -114,7 +114,7 @@ class Run:
         async_save: bool = False,
         deterministic: bool = False,
         profile: tuple[int, int] | None = None,
-        skips: bool = False,
+        skip_nonfinite_steps: bool = False,
         peak_flops: float | None = None,
     ) -> None:
         _check(
@@ -140,7 +140,14 @@ class Run:
         self.model = model(mesh)
         check_fit(data, self.model)
         self._trainer = functools.partial(
-            Trainer, self.model, optimizer, seed, clip_norm, jit, microbatches, skips
+            Trainer,
+            self.model,
+            optimizer,
+            seed,
+            clip_norm,
+            jit,
+            microbatches,
+            skip_nonfinite_steps,
         )
         self.data, self.batch, self.steps = data, batch, steps
         self._shaping = {
@@ -148,7 +155,7 @@ class Run:
             "train.microbatches": microbatches,
             "train.seed": seed,
             "train.clip_norm": clip_norm,
-            "train.skips": skips,
+            "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
         self.settings: dict[str, Any] = {
             "report_every": report_every,

@@ -142,7 +142,9 @@ def trainer(model: Model, steps: int, warmup: int) -> Trainer:
     gin_configuration.of_train(
         **_LOOP
     )  # that they are heeded is known before they are needed
-    own = gin_configuration.of_train(clip_norm=1.0, microbatches=1, skips=False)
+    own = gin_configuration.of_train(
+        clip_norm=1.0, microbatches=1, skip_nonfinite_steps=False
+    )
     found = Trainer(
         model,
         optimizer_of(steps, warmup),

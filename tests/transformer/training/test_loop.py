@@ -123,7 +123,12 @@ def test_steps_that_are_not_finite_may_be_left_out(tmp_path, capsys):
         return mtf.optimizers.SGD(variables, learning_rate=8.0, momentum=0.0)
 
     lines = train(
-        tmp_path, Bad, steps=8, optimizer=optimizer, clip_norm=0.25, skips=True
+        tmp_path,
+        Bad,
+        steps=8,
+        optimizer=optimizer,
+        clip_norm=0.25,
+        skip_nonfinite_steps=True,
     )
     told = capsys.readouterr().out
     assert "left out; so far" in told and "examples 32 and on" in told
@@ -141,10 +146,13 @@ def test_two_programs_learn_what_one_does(tmp_path):
     one, two = (
         [
             line["loss"]
-            for line in train(tmp_path / str(skips), skips=skips)
+            for line in train(
+                tmp_path / str(skip_nonfinite_steps),
+                skip_nonfinite_steps=skip_nonfinite_steps,
+            )
             if "loss" in line
         ]
-        for skips in (False, True)
+        for skip_nonfinite_steps in (False, True)
     )
     np.testing.assert_allclose(two, one, rtol=1e-6)
 
