@@ -32,8 +32,9 @@ class Trainer:
       jit: whether XLA compiles the local work.
       microbatches: how many parts of a batch are learned from one after another, to
         need less memory.
-      skip_nonfinite_steps: whether a step is left out whose gradients are not finite. Then a step is
-        two programs, since somebody must look at the norm between them.
+      skip_nonfinite_steps: whether to skip the update of a step whose gradients are
+        not finite. A step is two programs then, since the host reads the norm of the
+        gradients between them.
     """
 
     def __init__(

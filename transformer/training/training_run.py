@@ -83,8 +83,8 @@ class Run:
         and started again has the losses of one that was not, bit for bit.
       profile: the first and the last step that TensorFlow's profiler looks at, such as
         (10, 12).
-      skip_nonfinite_steps: whether a step whose gradients are not finite is left out; else such a one
-        stops the run.
+      skip_nonfinite_steps: whether to skip the update of a step whose gradients are
+        not finite. By default such a step stops the run.
       peak_flops: what all devices together could do in a second; then the share of it
         is told.
 
