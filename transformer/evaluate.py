@@ -33,7 +33,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "number", None, "Of so many examples, evenly spaced; default: of all."
     )
-    flags.DEFINE_integer("batch", 16, "Examples at a time.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 16, "Examples at a time.", lower_bound=1)
     flags.DEFINE_integer(
         "written", 0, "Inputs to which an encoder-decoder writes.", lower_bound=0
     )
@@ -51,11 +51,11 @@ def main(argv: Sequence[str]) -> None:
         command_line.connect_by_flags()
         trained = Trained.of(asked.model_dir)
         measured = Evaluation(
-            trained.model, trained.data, asked.batch, number=asked.number
+            trained.model, trained.data, asked.batch_size, number=asked.number
         )()
         scores = {"step": trained.step, **measured}
         if asked.written:
-            scores |= answer_metrics.compare(trained, asked.written, asked.batch)
+            scores |= answer_metrics.compare(trained, asked.written, asked.batch_size)
         if asked.json:
             _write(asked.json, scores)
     for name, x in scores.items():

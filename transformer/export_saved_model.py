@@ -43,7 +43,7 @@ def define_flags() -> None:
     """Defines the flags of the command; other modules have some of the same names."""
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_string("saved_model", None, "The folder to write.", required=True)
-    flags.DEFINE_integer("batch", 1, "Texts at a time.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 1, "Texts at a time.", lower_bound=1)
     flags.DEFINE_integer(
         "length", None, "The positions of texts; by default those of training."
     )
@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> None:
         command_line.configure_by_flags(argv, model_dir=asked.model_dir)
         check_writable(asked.saved_model, "--saved_model", folder=True)
         trained = Trained.of(asked.model_dir)
-        saved = export(trained, asked.batch, asked.length, asked.beams)
+        saved = export(trained, asked.batch_size, asked.length, asked.beams)
         try:
             saved.save(asked.saved_model)
         except OSError as error:
@@ -69,13 +69,13 @@ def main(argv: Sequence[str]) -> None:
 
 
 def export(
-    trained: Trained, batch: int = 1, length: int | None = None, beams: int = 0
+    trained: Trained, batch_size: int = 1, length: int | None = None, beams: int = 0
 ) -> mtf.SavedModel:
     """Returns a model with the signatures "logits" and "write".
 
     Args:
       trained: a language model or an encoder-decoder.
-      batch: texts at a time.
+      batch_size: texts at a time.
       length: the positions of texts; None: those of training.
       beams: how many beginnings a beam search follows; 0: the likeliest id is taken
         each time.
@@ -85,8 +85,8 @@ def export(
       ShapeError: there are more positions than learned ones.
     """
     model, decoder = trained.model, decoder_of(trained, beams=beams, temperature=0.0)
-    known = trained.data.features(batch)
-    ids = tf.TensorSpec([batch, length or known["tokens"].shape[1]], tf.int32)
+    known = trained.data.features(batch_size)
+    ids = tf.TensorSpec([batch_size, length or known["tokens"].shape[1]], tf.int32)
     more = {"inputs": known["inputs"]} if isinstance(model, EncoderDecoder) else {}
 
     def logits(

@@ -39,7 +39,7 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "length", None, "The most tokens of a text; default: the data's."
     )
-    flags.DEFINE_integer("batch", 8, "Texts at a time.", lower_bound=1)
+    flags.DEFINE_integer("batch_size", 8, "Texts at a time.", lower_bound=1)
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
@@ -54,7 +54,9 @@ def main(argv: Sequence[str]) -> None:
         lines = _lines(asked.input)
         trained = Trained.of(asked.model_dir)
         length = asked.length or trained.data.features(1)["tokens"].shape[1]
-        scorer = Scorer(trained.model, trained.data.vocabulary, length, asked.batch)
+        scorer = Scorer(
+            trained.model, trained.data.vocabulary, length, asked.batch_size
+        )
         found = "".join(_scored(scorer, lines))
         if asked.output:
             _write(asked.output, found)

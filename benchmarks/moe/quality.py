@@ -84,9 +84,9 @@ def measured(run: Run, every: int) -> Iterator[tuple[int, float, float]]:
     """Yields steps done, held-out bits per byte, and the seconds that all steps so far
     took.
     """
-    evaluation = Evaluation(run.trainer.model, run.data, run.batch)
+    evaluation = Evaluation(run.trainer.model, run.data, run.batch_size)
     seconds, began = 0.0, time.monotonic()
-    for step, batch in enumerate(run.data.batches(run.batch).take(run.steps), 1):
+    for step, batch in enumerate(run.data.batches(run.batch_size).take(run.steps), 1):
         loss, _ = run.trainer.step(batch)
         if step % every == 0 or step == run.steps:
             float(loss)  # waits for it

@@ -107,7 +107,7 @@ def call(capsys, monkeypatch):
         "output": None,
         "format": "lines",
         "number": 5,
-        "batch": 2,
+        "batch_size": 2,
         "temperature": None,
         "top_k": None,
         "top_p": None,

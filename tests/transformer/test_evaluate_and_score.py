@@ -25,7 +25,7 @@ SMALL = [
     "Architecture.d_ff = 32",
     "Architecture.blocks = 1",
     "ByteText.length = 24",
-    "train.batch = 4",
+    "train.batch_size = 4",
     "train.steps = 2",
     "sample.number = 2",
     "Evaluation.number = 8",
@@ -48,7 +48,7 @@ def run(tmp_path_factory, capsys, monkeypatch):
     asked = {
         "model_dir": str(folder),
         "number": 8,
-        "batch": 4,
+        "batch_size": 4,
         "json": None,
         "written": 0,
         "input": None,
@@ -119,7 +119,7 @@ def test_scores_are_sums_of_log_probabilities(rng):
     kind = Architecture(vocab=256, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
     model = LanguageModel(mtf.Mesh("data:2;model:2", "batch:data; heads:model"), kind)
     texts = ["ab", "abcdefgh", "abc"]
-    found = list(Scorer(model, data.RawBytes(), length=8, batch=2)(texts))
+    found = list(Scorer(model, data.RawBytes(), length=8, batch_size=2)(texts))
     assert [x.tokens for x in found] == [1, 7, 2]
     whole = mtf.import_tensor(
         model.mesh, np.array([list(b"abcdefg")] * 2, "int32"), "batch; length"
@@ -136,7 +136,7 @@ def test_pairs_are_scored_with_their_end(rng):
         vocab=512, d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1, positions="relative"
     )
     model = EncoderDecoder(mtf.Mesh("data:2", "batch:data"), kind)
-    scorer = Scorer(model, data.ByteVocabulary(), length=8, batch=2)
+    scorer = Scorer(model, data.ByteVocabulary(), length=8, batch_size=2)
     found = list(scorer([("ab", "cd"), ("ab", "c"), ("abc", "cd")]))
     assert [x.tokens for x in found] == [3, 2, 3]
     assert found[0].log_prob != found[2].log_prob

@@ -20,7 +20,7 @@ SMALL = [
     "Architecture.d_model = 16",
     "Architecture.d_ff = 32",
     "Architecture.blocks = 1",
-    "train.batch = 8",
+    "train.batch_size = 8",
     "ByteText.length = 8",
 ]
 
@@ -52,7 +52,7 @@ def test_a_configuration_is_explained_without_text_and_devices(call):
     code, out, err = call(
         'data.python_library.folder = "/nope"',
         'Mesh.axes = "data:2048;model:4"',
-        "train.batch = 4096",
+        "train.batch_size = 4096",
     )
     assert (code, err) == (0, "")
     assert "training_step on 8192 positions" in out
@@ -127,7 +127,7 @@ def test_a_refused_program_is_shown_as_far_as_it_goes(call, tmp_path):
             ['Mesh.layout = "batch:data;length:data"'],
             "LayoutError: two dimensions of one",
         ),
-        (["train.batch = 10"], 'LayoutError: dimension "batch" of size 10'),
+        (["train.batch_size = 10"], 'LayoutError: dimension "batch" of size 10'),
         (['Mesh.axes = "data:four"'], "ParseError: the size of mesh axis 'data'"),
     ],
 )
@@ -141,7 +141,7 @@ def test_errors_of_configuration_and_layout_have_no_traceback(
 
 def test_what_has_no_default_must_be_said(call, tmp_path):
     file = tmp_path / "mine.gin"
-    file.write_text("train.batch = 8\n", encoding="utf-8")
+    file.write_text("train.batch_size = 8\n", encoding="utf-8")
     code, _, err = call(files=[str(file)])
     assert code == 1 and err.startswith("ConfigError: Required bindings for `train`")
     assert "mesh" in err

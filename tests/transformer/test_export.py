@@ -20,7 +20,7 @@ SMALL = [
     "Architecture.d_model = 16",
     "Architecture.d_ff = 32",
     "Architecture.blocks = 1",
-    "train.batch = 8",
+    "train.batch_size = 8",
     "ByteText.length = 8",
 ]
 
@@ -57,7 +57,7 @@ def test_a_step_is_written_without_text_and_devices(call, tmp_path):
         str(folder),
         'data.python_library.folder = "/nope"',
         'Mesh.axes = "data:512;model:4"',
-        "train.batch = 512",
+        "train.batch_size = 512",
     )
     assert (code, err) == (0, "")
     assert (
@@ -134,7 +134,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(call, tmp_path):
             ['Mesh.layout = "length:model; heads:model"'],
             "LayoutError: two dimensions of one tensor",
         ),
-        (["train.batch = 10"], 'LayoutError: dimension "batch" of size 10'),
+        (["train.batch_size = 10"], 'LayoutError: dimension "batch" of size 10'),
     ],
 )
 def test_errors_have_no_traceback_and_nothing_is_written(

@@ -61,7 +61,7 @@ def test_a_language_model_writes_without_meshtf(run, tmp_path):
     texts[0, :4] = list(b"def ")
     tokens = np.arange(16, dtype="int32")[None]
     found = served(export(trained), tmp_path, tokens=tokens, texts=texts)
-    (written,) = Decoder(trained.model, 12, 4, batch=1)([texts[0, :4]])
+    (written,) = Decoder(trained.model, 12, 4, batch_size=1)([texts[0, :4]])
     ids = found["ids"][0].tolist()
     end = ids.index(0) if 0 in ids else 16
     assert ids[:4] == list(b"def ") and ids[4:end] == written.ids[: end - 4]
@@ -82,13 +82,13 @@ def test_an_encoder_decoder_answers_without_meshtf(pairs, tmp_path):
     texts = np.full([2, length], -1, "int32")
     texts[:, 0] = 0
     found = served(
-        export(trained, batch=2, beams=2),
+        export(trained, batch_size=2, beams=2),
         tmp_path,
         tokens=np.abs(texts),
         texts=texts,
         inputs=inputs,
     )
-    decoder = Decoder(trained.model, length - 1, 24, batch=2, end=1, beams=2)
+    decoder = Decoder(trained.model, length - 1, 24, batch_size=2, end=1, beams=2)
     for row, prompt, score in zip(
         found["ids"], (inputs[0, :5], inputs[1, :9]), found["scores"]
     ):

@@ -50,7 +50,7 @@ def text(corpus):
 
 
 def train(folder, corpus, steps, axes="", layout="", **changes):
-    settings = {"model": MODEL, "batch": 4, "report_every": 1, "save_every": 3}
+    settings = {"model": MODEL, "batch_size": 4, "report_every": 1, "save_every": 3}
     mesh = mtf.Mesh(axes, layout)
     training_run.train(
         str(folder), data=text(corpus), mesh=mesh, steps=steps, **settings | changes
@@ -206,7 +206,7 @@ def test_what_was_used_can_be_given_again(tmp_path):
     assert "steps = 7" in (tmp_path / "config.gin").read_text()
     gin.clear_config()
     configure([str(tmp_path / "config.gin")], [])
-    assert gin.query_parameter("train.batch") == 16
+    assert gin.query_parameter("train.batch_size") == 16
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_what_was_used_can_be_given_again(tmp_path):
             "'Architecture' doesn't have a parameter named 'd_modle'",
         ),
         ("LanguagModel.d_model = 64", "No configurable matching 'LanguagModel'"),
-        ("train.batch = = 3", "Unable to parse value"),
+        ("train.batch_size = = 3", "Unable to parse value"),
     ],
 )
 def test_a_wrong_setting_is_named_with_its_place(tmp_path, line, complaint):

@@ -39,7 +39,7 @@ vocabulary. In files of this package:
 The bytes of a corpus, without that protocol:
 
     corpus = python_library()                     # or text_files("books/**/*.txt")
-    steps = batches(corpus.train, batch=8, length=256, seed=0, first_step=restored)
+    steps = batches(corpus.train, batch_size=8, length=256, seed=0, first_step=restored)
     fixed = windows(corpus.held_out, length=256)  # [windows, length + 1]
 """
 

@@ -33,11 +33,11 @@ class Data(Protocol):
     def vocabulary(self) -> Vocabulary:
         """What tokens stand for; `vocabulary.size` is the model's."""
 
-    def features(self, batch: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Returns names, shapes and types of a batch; reads no examples."""
 
     def batches(
-        self, batch: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Returns an endless dataset of batches, made ahead of time: dicts of
         `features(batch)`.
@@ -46,13 +46,13 @@ class Data(Protocol):
         a run.
 
         Args:
-          batch: examples in a batch, of all workers together.
+          batch_size: examples in a batch, of all workers together.
           first: how many examples were learnt from already. That number is all there is
             to save: a run that goes on from it sees exactly what it would have seen.
           worker: (w, n): rows w * batch / n and on, batch / n of them, of each batch.
         """
 
-    def held_out(self, batch: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
         """Returns the held-out examples as batches, in a fixed order, each of them
         once.
 
@@ -60,7 +60,7 @@ class Data(Protocol):
         for the rows of zeros that fill up the last batch.
 
         Args:
-          batch: rows in a batch.
+          batch_size: rows in a batch.
           number: take so many examples, evenly spaced; None takes all.
         """
 

@@ -1,7 +1,7 @@
 """Texts that models write: prompts of any lengths in, ids out, by one program for all
 of them.
 
-    decoder = Decoder(model, number=200, prompt_length=64, batch=8, temperature=0.8, top_p=0.95)
+    decoder = Decoder(model, number=200, prompt_length=64, batch_size=8, top_p=0.95)
     for written in decoder([[7, 4], [9, 1, 3]], seed=1):
       print(written.ids, written.score)
 
@@ -53,7 +53,7 @@ class Decoder:
       model: what writes.
       number: the most ids that are written after a prompt.
       prompt_length: the most ids of a prompt.
-      batch: prompts that are read at a time.
+      batch_size: prompts that are read at a time.
       end: the id that ends a text, or several.
       begin: the id before the first one that is known: before a language model's
         prompts (None: nothing), or what a decoder is given first (None: 0).
@@ -80,7 +80,7 @@ class Decoder:
         model: LanguageModel | EncoderDecoder,
         number: int = 200,
         prompt_length: int = 64,
-        batch: int = 8,
+        batch_size: int = 8,
         end: int | Sequence[int] | None = None,
         begin: int | None = None,
         temperature: float = 0.0,
@@ -93,9 +93,9 @@ class Decoder:
         vocab: int | None = None,
         prefix: bool = False,
     ) -> None:
-        if min(number, prompt_length, batch) < 1:
+        if min(number, prompt_length, batch_size) < 1:
             raise mtf.PlanError(
-                f"number={number}, prompt_length={prompt_length} and batch={batch} "
+                f"number={number}, prompt_length={prompt_length} and batch_size={batch_size} "
                 "must be at least 1."
             )
         self.model, self.mesh, self.number, self.cut = model, model.mesh, number, cut
@@ -122,7 +122,7 @@ class Decoder:
             given + prompt_length,
             self._even(1 + number, *_POSITIONS),
         )
-        self.batch = self._even(batch, "batch")
+        self.batch_size = self._even(batch_size, "batch")
         self._run = mtf.function(
             self._after,
             mesh=self.mesh,
@@ -290,23 +290,26 @@ class Decoder:
             self._fitting(i, [int(x) for x in prompt])
             for i, prompt in enumerate(prompts)
         ]
-        for first in range(0, len(fitting), self.batch):
+        for first in range(0, len(fitting), self.batch_size):
             yield self._written(
-                fitting[first : first + self.batch], number, seed, first // self.batch
+                fitting[first : first + self.batch_size],
+                number,
+                seed,
+                first // self.batch_size,
             )
 
     def _written(
         self, prompts: Sequence[list[int]], number: int, seed: int, turn: int
     ) -> list[Written]:
         """Returns what is written after no more prompts than a batch has."""
-        filled = [*prompts, *[prompts[-1]] * (self.batch - len(prompts))]
+        filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
         before = [] if self.begin is None else [self.begin]
         read = filled if self.encodes else [before + prompt for prompt in filled]
         lengths = np.array([len(ids) for ids in read], np.int32)
-        inputs = np.zeros((self.batch, self._size(max(map(len, read)))), np.int32)
+        inputs = np.zeros((self.batch_size, self._size(max(map(len, read)))), np.int32)
         for row, ids in zip(inputs, read):
             row[: len(ids)] = ids
-        texts = np.full((self.batch, self.length), -1, np.int32)
+        texts = np.full((self.batch_size, self.length), -1, np.int32)
         texts[:, 0] = before if self.encodes else [ids[-1] for ids in read]
         found, scores = self._run(
             texts,

@@ -43,7 +43,7 @@ def sample(
         model,
         number,
         max(len(ids), 1),
-        batch=1,
+        batch_size=1,
         end=vocabulary.end,
         begin=begin,
         temperature=temperature,

@@ -37,7 +37,7 @@ class Scorer:
       model: a language model or an encoder-decoder.
       vocabulary: text to ids.
       length: the most tokens of a text, and of an input.
-      batch: texts at a time.
+      batch_size: texts at a time.
       ended: whether the end of a text is asked for, too.
     """
 
@@ -46,13 +46,13 @@ class Scorer:
         model: Model,
         vocabulary: Vocabulary,
         length: int,
-        batch: int = 8,
+        batch_size: int = 8,
         ended: bool = False,
     ) -> None:
-        self.vocabulary, self.length, self.batch, self.ended = (
+        self.vocabulary, self.length, self.batch_size, self.ended = (
             vocabulary,
             length,
-            batch,
+            batch_size,
             ended,
         )
         self.pairs, ask = (
@@ -77,14 +77,14 @@ class Scorer:
         Raises:
           DataError: a text is too long, or has nothing to be asked for.
         """
-        for first in range(0, len(texts), self.batch):
+        for first in range(0, len(texts), self.batch_size):
             rows = [
                 self._row(number, text)
                 for number, text in enumerate(
-                    texts[first : first + self.batch], first + 1
+                    texts[first : first + self.batch_size], first + 1
                 )
             ]
-            found = self._log_probs(_stacked(rows, self.batch)).numpy()
+            found = self._log_probs(_stacked(rows, self.batch_size)).numpy()
             for row, log_prob in zip(rows, found):
                 yield Score(float(log_prob), int(row["weights"].sum()))
 
@@ -123,12 +123,12 @@ class Scorer:
 
 
 def _stacked(
-    rows: Sequence[dict[str, np.ndarray]], batch: int
+    rows: Sequence[dict[str, np.ndarray]], batch_size: int
 ) -> dict[str, np.ndarray]:
     """Returns rows one above another, filled up with rows of zeros."""
     return {
         name: np.pad(
-            np.stack([row[name] for row in rows]), ((0, batch - len(rows)), (0, 0))
+            np.stack([row[name] for row in rows]), ((0, batch_size - len(rows)), (0, 0))
         )
         for name in rows[0]
     }

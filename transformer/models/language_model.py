@@ -146,7 +146,7 @@ class LanguageModel(Model):
         dimensions.
 
         Args:
-          batch: the dimensions of rows.
+          batch_size: the dimensions of rows.
           positions: how many come.
           window: how many of the last ones, itself included, a position sees; None:
             all.

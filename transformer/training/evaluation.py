@@ -1,6 +1,6 @@
 """How good a model is on examples that it has not seen.
 
-    evaluation = Evaluation(model, data, batch=16, number=256)
+    evaluation = Evaluation(model, data, batch_size=16, number=256)
     evaluation()                 # {"loss": 1.54, "accuracy": 0.61, "bits_per_byte": 2.22}
 
 A loss is the mean of -ln p of what is to be told, `perplexity` its exponential;
@@ -30,16 +30,16 @@ class Evaluation:
     Args:
       model: what is measured.
       data: whose held-out examples are taken.
-      batch: the examples that are measured at a time.
+      batch_size: the examples that are measured at a time.
       number: how many there are, evenly spaced over all; None: all.
     """
 
     def __init__(
-        self, model: Model, data: Data, batch: int, number: int | None = 256
+        self, model: Model, data: Data, batch_size: int, number: int | None = 256
     ) -> None:
         self.number = number
         self.unit = "bits_per_byte" if isinstance(data.vocabulary, RawBytes) else None
-        self._batches = data.held_out(batch, number)
+        self._batches = data.held_out(batch_size, number)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
         def measure(batch: Batch) -> dict[str, mtf.Tensor]:

@@ -20,7 +20,7 @@ from transformer.models.base import Model
 
 
 def batches(
-    model: Model, data: Data, batch: int, first: int, number: int
+    model: Model, data: Data, batch_size: int, first: int, number: int
 ) -> Iterable[Any]:
     """Returns some batches for a model: dicts of arrays, or of tensors that lie on its
     mesh.
@@ -28,16 +28,16 @@ def batches(
     Args:
       model: what will learn from them.
       data: where they come from.
-      batch: examples in a batch.
+      batch_size: examples in a batch.
       first: how many examples were learnt from already.
       number: how many batches there are.
     """
     if not mtf.connected() or not getattr(data, "anywhere", False):
-        return data.batches(batch, first).take(number)
+        return data.batches(batch_size, first).take(number)
 
     def part(w: int, n: int) -> Any:
-        return data.batches(batch, first, (w, n))
+        return data.batches(batch_size, first, (w, n))
 
     return itertools.islice(
-        mtf.HostReader(model.mesh, model.features, batch, part), number
+        mtf.HostReader(model.mesh, model.features, batch_size, part), number
     )

@@ -1,7 +1,7 @@
 """The loop of training: a step for each batch; now and then progress, a measurement, a
 checkpoint.
 
-    loop = Loop(trainer, data, steps=500, batch=16)
+    loop = Loop(trainer, data, steps=500, batch_size=16)
     with metrics.Metrics(folder, trainer.steps_done) as log:
       loop.run(folder, log)
 
@@ -35,7 +35,7 @@ class Loop:
       trainer: what takes them.
       data: what is learned from.
       steps: how many there are, counted over all runs in a folder.
-      batch: examples in a step.
+      batch_size: examples in a step.
       report_every: steps between two lines of progress.
       save_every: steps between two checkpoints.
       evaluate: returns named numbers of held-out examples; None: nothing is measured on
@@ -53,7 +53,7 @@ class Loop:
     trainer: Trainer
     data: Data
     steps: int
-    batch: int
+    batch_size: int
     report_every: int = 25
     save_every: int = 200
     evaluate: Callable[[], Mapping[str, float]] | None = None
@@ -95,7 +95,7 @@ class Loop:
                 with self._profiling(folder, log):
                     waiting.append((trainer.steps_done, *trainer.step(batch)))
                 step = trainer.steps_done
-                trainer.examples_done += self.batch
+                trainer.examples_done += self.batch_size
                 stop = asked()
                 stops = step == self.steps or stop is not None
                 saves = step % self.save_every == 0 or stops
@@ -134,7 +134,7 @@ class Loop:
         log.write(step, **numbers, **shares, **told(self.trainer.reports))
 
     def _batches(self, examples: int, left: int) -> Iterable[Any]:
-        found = batches(self.trainer.model, self.data, self.batch, examples, left)
+        found = batches(self.trainer.model, self.data, self.batch_size, examples, left)
         return self.watch.batches(found) if self.watch else found
 
     @contextlib.contextmanager
@@ -202,7 +202,7 @@ class Loop:
             "tensor that is not finite."
         )
         first = trainer.steps_done
-        for batch in self.data.batches(self.batch, trainer.examples_done).take(
+        for batch in self.data.batches(self.batch_size, trainer.examples_done).take(
             step - first + 1
         ):
             if trainer.steps_done == step:
@@ -217,11 +217,12 @@ class Loop:
 
     def _where(self, step: int) -> str:
         examples = (
-            self.trainer.examples_done - (self.trainer.steps_done - step) * self.batch
+            self.trainer.examples_done
+            - (self.trainer.steps_done - step) * self.batch_size
         )
         return f"step {step + 1} (examples {examples:,} and on)"
 
     def _tokens(self) -> int:
-        features: dict[str, Any] = self.data.features(self.batch)
+        features: dict[str, Any] = self.data.features(self.batch_size)
         spec = features.get("targets", features.get("tokens"))
-        return self.batch if spec is None else math.prod(spec.shape)
+        return self.batch_size if spec is None else math.prod(spec.shape)

@@ -1,7 +1,7 @@
 """What shaped a run, saved with its checkpoints: its vocabulary, and what its numbers
 depend on.
 
-    record = of_run(trainer, data, {"train.batch": 16})
+    record = of_run(trainer, data, {"train.batch_size": 16})
     trainer.record = record                            # goes into each checkpoint
     check_vocabulary(trainer.restored, data.vocabulary, folder)
     differences(trainer.restored, record)              # ["AdamW.beta_2: 0.98 before, 0.9 now"]

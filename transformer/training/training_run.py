@@ -65,7 +65,7 @@ class Run:
       model: called with the mesh.
       optimizer: called with the model's variables.
       steps: how many steps there are, counted over all runs in a folder.
-      batch: examples in a step.
+      batch_size: examples in a step.
       microbatches: how many parts of a batch are learned from one after another.
       seed: of dropout; that of first values is the mesh's, that of the order of
         examples the data's.
@@ -101,7 +101,7 @@ class Run:
         model: Callable[..., Model] = LanguageModel,
         optimizer: Callable[..., mtf.optimizers.Optimizer] = mtf.optimizers.AdamW,
         steps: int = 500,
-        batch: int = 16,
+        batch_size: int = 16,
         microbatches: int = 1,
         seed: int = 0,
         clip_norm: float | None = 1.0,
@@ -120,7 +120,7 @@ class Run:
         _check(
             {
                 "steps": (steps, 0),
-                "batch": (batch, 1),
+                "batch_size": (batch_size, 1),
                 "microbatches": (microbatches, 1),
                 "report_every": (report_every, 1),
                 "save_every": (save_every, 1),
@@ -130,9 +130,9 @@ class Run:
             },
             profile,
         )
-        if batch % microbatches:
+        if batch_size % microbatches:
             raise mtf.ParseError(
-                f"train.batch is {batch}, and train.microbatches is {microbatches}: it "
+                f"train.batch_size is {batch_size}, and train.microbatches is {microbatches}: it "
                 "must divide the batch."
             )
         if deterministic:
@@ -149,9 +149,9 @@ class Run:
             microbatches,
             skip_nonfinite_steps,
         )
-        self.data, self.batch, self.steps = data, batch, steps
+        self.data, self.batch_size, self.steps = data, batch_size, steps
         self._shaping = {
-            "train.batch": batch,
+            "train.batch_size": batch_size,
             "train.microbatches": microbatches,
             "train.seed": seed,
             "train.clip_norm": clip_norm,
@@ -175,7 +175,7 @@ class Run:
 
     def features(self) -> dict[str, tf.TensorSpec]:
         """Returns names, shapes and types of a batch."""
-        return self.data.features(self.batch)
+        return self.data.features(self.batch_size)
 
     def explain(self) -> mtf.Forecast:
         """Returns what a step does and costs, before any runs."""
@@ -226,7 +226,7 @@ class Run:
 
     def _train(self, model_dir: str, forecast: mtf.Forecast) -> None:
         began, trainer = time.monotonic(), self.trainer
-        evaluation = Evaluation(trainer.model, self.data, self.batch)
+        evaluation = Evaluation(trainer.model, self.data, self.batch_size)
         self._restore(model_dir, forecast)
         first = trainer.steps_done
         finished = trainer.restored and first >= self.steps
@@ -244,7 +244,7 @@ class Run:
             trainer,
             self.data,
             self.steps,
-            self.batch,
+            self.batch_size,
             evaluate=evaluation,
             watch=watch,
             **self.settings,

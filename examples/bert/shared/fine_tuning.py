@@ -3,7 +3,7 @@
     fine_tuning.prepare(argv)          # gin, and whether --output_dir can be written
     trainer = fine_tuning.trainer(model, steps, warmup)
     fine_tuning.train(trainer, examples, steps)      # from the checkpoint that there is
-    numbers = Evaluation(model, examples, batch=8)()
+    numbers = Evaluation(model, examples, batch_size=8)()
 
 A program that is started again goes on from the last checkpoint in --output_dir.
 """
@@ -81,7 +81,7 @@ FILES = (
 )  # of programs
 _LOOP = {"keep": 2, "keep_every": 0, "async_save": False, "profile": None}
 OVERLAPS = program_flags.OVERLAPS | {  # settings of gin that say the same as a flag
-    "train.batch": TRAIN_BATCH,
+    "train.batch_size": TRAIN_BATCH,
     "train.report_every": REPORT_EVERY,
     "train.save_every": SAVE_EVERY,
     "train.jit": JIT,

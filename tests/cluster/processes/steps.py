@@ -44,12 +44,12 @@ def text() -> ByteText:
     )
 
 
-def losses(mesh: mtf.Mesh, steps: int = 4, batch: int = 8) -> list[float]:
+def losses(mesh: mtf.Mesh, steps: int = 4, batch_size: int = 8) -> list[float]:
     """Returns the losses of the first steps."""
     trainer = Trainer(LanguageModel(mesh, SMALL))
     return [
         float(trainer.step(some)[0])
-        for some in batches(trainer.model, text(), batch, 0, steps)
+        for some in batches(trainer.model, text(), batch_size, 0, steps)
     ]
 
 
@@ -90,7 +90,7 @@ def reductions() -> dict[str, dict[str, int]]:
     return found
 
 
-def chatty(batch: int = 64) -> dict[str, int]:
+def chatty(batch_size: int = 64) -> dict[str, int]:
     """Returns what crosses in all moves of a step, by the axis that stays within a
     host.
     """
@@ -99,7 +99,8 @@ def chatty(batch: int = 64) -> dict[str, int]:
         mesh = mtf.Mesh("model:2;data:2", layout=LAYOUT, within_host=axis)
         trainer = Trainer(LanguageModel(mesh, SMALL))
         rows = {
-            name: x.numpy() for name, x in next(iter(text().batches(batch))).items()
+            name: x.numpy()
+            for name, x in next(iter(text().batches(batch_size))).items()
         }
         found[axis] = sum(crossed(trainer._step, rows, np.int32(0)).values())
     return found

@@ -82,7 +82,7 @@ def test_a_name_that_is_misspelt(line, says):
         ("train.data = @ByteText", "a Data, as in @name() with brackets"),
         ("train.mesh = @Mesh", "a Mesh, as in @name() with brackets"),
         ("train.steps = @warmup_cosine()", "an integer"),
-        ("train.batch = @AdamW", "an integer"),
+        ("train.batch_size = @AdamW", "an integer"),
         ("Mesh.within_host = (1, 2)", "Sequence[str]"),
     ],
 )
@@ -158,7 +158,7 @@ def test_all_that_is_shipped_passes(path):
         ("Architecture.dropout = 1.5", "Architecture.dropout is 1.5"),
         ("Architecture.moe_every = 5", "Architecture.moe_every is 5"),
         ("Architecture.blocks = 'two'", "Architecture.blocks is 'two'"),
-        ("train.batch = 0", "train.batch is 0"),
+        ("train.batch_size = 0", "train.batch_size is 0"),
         ("train.steps = -1", "train.steps is -1"),
         ("train.save_every = 0", "train.save_every is 0"),
         ("train.microbatches = 3", "train.microbatches"),

@@ -22,7 +22,7 @@ SMALL = [
     "Architecture.d_kv = 8",
     "Architecture.blocks = 1",
     "Architecture.dropout = 0.1",
-    "train.batch = 4",
+    "train.batch_size = 4",
     "ByteText.length = 8",
 ]
 

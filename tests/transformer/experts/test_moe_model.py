@@ -213,7 +213,7 @@ def test_by_gin():
             "Architecture.d_model = 16",
             "Architecture.d_ff = 16",
             "Architecture.d_kv = 8",
-            "train.batch = 4",
+            "train.batch_size = 4",
             "ByteText.length = 8",
             "Mesh.axes = 'data:2;model:2'",
             "MixtureOfExperts.experts = 4",
@@ -249,7 +249,7 @@ def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
         mtf.Mesh("data:2", "batch:data; experts:data"),
         model,
         steps=2,
-        batch=4,
+        batch_size=4,
         report_every=1,
     ).train(str(tmp_path))
     told = [line for line in metrics.read(tmp_path) if "loss" in line]

@@ -70,7 +70,7 @@ def greedy(model, ids, number, inputs=None):
 
 def test_the_likeliest_ids_follow_prompts_of_any_length():
     model = language_model()
-    decoder = Decoder(model, number=5, prompt_length=4, batch=4)
+    decoder = Decoder(model, number=5, prompt_length=4, batch_size=4)
     for prompt, written in zip(PROMPTS, decoder(PROMPTS)):
         ids, score = greedy(model, prompt, 5)
         assert written.ids == ids
@@ -79,7 +79,7 @@ def test_the_likeliest_ids_follow_prompts_of_any_length():
 
 def test_an_encoder_reads_prompts_of_any_length():
     model = encoder_decoder()
-    decoder = Decoder(model, number=4, prompt_length=5, batch=3)
+    decoder = Decoder(model, number=4, prompt_length=5, batch_size=3)
     for prompt, written in zip(PROMPTS, decoder(PROMPTS)):
         ids, score = greedy(model, [0], 4, prompt)
         assert written.ids == ids
@@ -93,7 +93,7 @@ def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
         LanguageModel, "step", lambda *args: traced.append(1) or real(*args)
     )
     decoder = Decoder(
-        language_model(), number=4, prompt_length=4, batch=2, temperature=1.0
+        language_model(), number=4, prompt_length=4, batch_size=2, temperature=1.0
     )
     assert [len(w.ids) for w in decoder(PROMPTS)] == [4] * 4
     assert [len(w.ids) for w in decoder(PROMPTS[:1], number=2, seed=3)] == [2]
@@ -110,7 +110,7 @@ def test_one_trace_serves_all_prompts_of_a_size(monkeypatch):
             traced.append(x.shape["length"]) or real(model, x, *args)
         ),
     )
-    decoder = Decoder(language_model(), number=2, prompt_length=40, batch=1)
+    decoder = Decoder(language_model(), number=2, prompt_length=40, batch_size=1)
     for length in (3, 1, 16, 17, 20, 32, 40, 33, 40, 5):
         decoder([[1] * length])
     assert traced == [16, 32, 40]
@@ -156,7 +156,7 @@ KINDS = {
 def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh):
     def written():
         model = language_model(*mesh, **KINDS[kind])
-        return Decoder(model, number=5, prompt_length=4, batch=4, **settings)(
+        return Decoder(model, number=5, prompt_length=4, batch_size=4, **settings)(
             PROMPTS, seed=2
         )
 
@@ -171,7 +171,7 @@ def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh)
 
 def test_prompts_that_are_a_prefix_see_both_ways():
     model = language_model(positions="relative", blocks=2)
-    (written,) = Decoder(model, number=5, prompt_length=4, batch=1, prefix=True)(
+    (written,) = Decoder(model, number=5, prompt_length=4, batch_size=1, prefix=True)(
         [PROMPTS[1]]
     )
     found = [*PROMPTS[1]]
@@ -198,7 +198,7 @@ def test_prompts_that_are_a_prefix_see_both_ways():
 )
 def test_a_layout_changes_no_id(make, settings):
     found = [
-        Decoder(make(*mesh), number=5, prompt_length=4, batch=4, **settings)(
+        Decoder(make(*mesh), number=5, prompt_length=4, batch_size=4, **settings)(
             PROMPTS, seed=2
         )
         for mesh in MESHES
@@ -214,7 +214,13 @@ def test_a_layout_changes_no_id(make, settings):
 def test_enough_beams_find_the_best_of_all_texts():
     model, end, number = language_model(vocab=4), 2, 3
     decoder = Decoder(
-        model, number=number, prompt_length=3, batch=2, beams=40, alpha=1.0, end=end
+        model,
+        number=number,
+        prompt_length=3,
+        batch_size=2,
+        beams=40,
+        alpha=1.0,
+        end=end,
     )
     prompts = [[3], [0, 1, 3]]
     for prompt, written in zip(prompts, decoder(prompts)):
@@ -233,7 +239,7 @@ def test_enough_beams_find_the_best_of_all_texts():
 
 def test_seeds_and_places_draw_other_ids():
     decoder = Decoder(
-        language_model(), number=8, prompt_length=1, batch=2, temperature=2.0
+        language_model(), number=8, prompt_length=1, batch_size=2, temperature=2.0
     )
     first, again, other = (
         [tuple(w.ids) for w in decoder([[3]] * 4, seed=seed)] for seed in (1, 1, 2)
@@ -251,23 +257,25 @@ def test_ids_that_end_a_text_are_left_out(beams):
     if beams:
         ends = list(range(8))  # all end at once
     (written,) = Decoder(
-        model, number=6, prompt_length=1, batch=1, end=ends, beams=beams
+        model, number=6, prompt_length=1, batch_size=1, end=ends, beams=beams
     )([[3]])
     assert written.ids == ([] if beams else ids[: ids.index(ids[3])])
 
 
 def test_nothing_is_written_beyond_the_vocabulary():
     model = language_model()
-    free = Decoder(model, number=20, prompt_length=1, batch=1, temperature=5.0)([[3]])
+    free = Decoder(model, number=20, prompt_length=1, batch_size=1, temperature=5.0)(
+        [[3]]
+    )
     some = Decoder(
-        model, number=20, prompt_length=1, batch=1, temperature=5.0, vocab=4
+        model, number=20, prompt_length=1, batch_size=1, temperature=5.0, vocab=4
     )([[3]])
     assert max(free[0].ids) >= 4 > max(some[0].ids)
 
 
 def test_a_beginning_comes_before_every_prompt():
     model = language_model()
-    decoder = Decoder(model, number=3, prompt_length=2, batch=2, begin=7)
+    decoder = Decoder(model, number=3, prompt_length=2, batch_size=2, begin=7)
     assert [w.ids for w in decoder([[], [2, 3]])] == [
         greedy(model, ids, 3)[0] for ids in ([7], [7, 2, 3])
     ]

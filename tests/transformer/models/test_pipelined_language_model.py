@@ -20,7 +20,7 @@ SMALL = [
     "Architecture.d_kv = 8",
     "Architecture.blocks = 3",
     "Architecture.dropout = 0.1",
-    "train.batch = 8",
+    "train.batch_size = 8",
     "ByteText.length = 8",
 ]
 CASES = {

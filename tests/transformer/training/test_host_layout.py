@@ -33,7 +33,9 @@ def configured(axes, **mesh):
         "blocks": 1,
     }.items():
         gin.bind_parameter(f"Architecture.{name}", value)
-    gin.parse_config("train.mesh = @Mesh()\ntrain.data = @ByteText()\ntrain.batch = 64")
+    gin.parse_config(
+        "train.mesh = @Mesh()\ntrain.data = @ByteText()\ntrain.batch_size = 64"
+    )
     assert ByteText and LanguageModel and Architecture
 
 

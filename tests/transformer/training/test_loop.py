@@ -45,7 +45,7 @@ def train(folder, model=small, axes="data:2", layout="batch:data", steps=6, **se
         data=text(),
         mesh=mtf.Mesh(axes, layout),
         model=model,
-        batch=8,
+        batch_size=8,
         steps=steps,
         report_every=2,
         save_every=3,

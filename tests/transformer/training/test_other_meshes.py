@@ -57,7 +57,7 @@ def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(
 def test_what_is_written_is_the_same_whatever_axes_there_are(axes, settings):
     def written(mesh):
         model = LanguageModel(mesh, Architecture(**SIZES))
-        return Decoder(model, 5, 4, batch=3, **settings)(
+        return Decoder(model, 5, 4, batch_size=3, **settings)(
             [[5, 4], [9, 1, 3], [2]], seed=1
         )
 

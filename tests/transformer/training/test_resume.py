@@ -67,7 +67,7 @@ def train(folder, steps=12, axes="data:2", layout="batch:data", **settings):
             "data": text(),
             "mesh": mtf.Mesh(axes, layout),
             "model": MODEL,
-            "batch": 8,
+            "batch_size": 8,
             "steps": steps,
             "report_every": 1,
             "save_every": 4,
@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_only_costs_time(tmp_path, undisturbed):
 
 def test_the_position_in_the_data_survives_another_batch(tmp_path):
     train(tmp_path, steps=4)
-    run = training_run.Run(text(), mtf.Mesh(""), MODEL, batch=16, steps=6)
+    run = training_run.Run(text(), mtf.Mesh(""), MODEL, batch_size=16, steps=6)
     run.trainer.restore(tmp_path)
     assert (run.trainer.steps_done, run.trainer.examples_done) == (4, 32)
     seen = []
@@ -219,7 +219,7 @@ def command(folder, steps, *more):
         "Architecture.blocks=1",
         "Architecture.dropout=0.1",
         f"train.steps={steps}",
-        "train.batch=8",
+        "train.batch_size=8",
         "train.report_every=1",
         "train.save_every=5",
         "train.deterministic=True",

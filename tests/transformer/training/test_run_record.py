@@ -59,7 +59,7 @@ def learn(folder, vocabulary, steps=1, **more):
         data.TaskData(task),
         mtf.Mesh(""),
         functools.partial(LanguageModel, architecture=Architecture(**SIZES)),
-        **{"steps": steps, "batch": 4} | more,
+        **{"steps": steps, "batch_size": 4} | more,
     )
     run.train(str(folder))
     return run
@@ -115,7 +115,7 @@ def test_other_settings_are_told_and_the_run_goes_on(tmp_path, capsys):
             *params,
             "train.steps = 3",
             "AdamW.beta_2 = 0.9",
-            "train.batch = 8",
+            "train.batch_size = 8",
             "Architecture.dropout = 0.1",
             "warmup_cosine.peak = 1e-3",
             "ByteText.seed = 5",
@@ -127,7 +127,7 @@ def test_other_settings_are_told_and_the_run_goes_on(tmp_path, capsys):
     assert code == 0, err
     assert set(changed(out)) == {
         "AdamW.beta_2: 0.98 before, 0.9 now",
-        "train.batch: 4 before, 8 now",
+        "train.batch_size: 4 before, 8 now",
         "Architecture.dropout: 0.0 before, 0.1 now",
         "warmup_cosine.peak: 0.005 before, 0.001 now",
         "ByteText.seed: 0 before, 5 now",

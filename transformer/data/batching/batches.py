@@ -4,8 +4,8 @@ change.
 Row r of step s begins at hash(seed, s, r) in the text, so a run that resumes at step s
 goes on with exactly what it would have seen, and nothing needs to be saved:
 
-    all_steps = batches(text, batch=8, length=256, seed=0)
-    from_1000 = batches(text, batch=8, length=256, seed=0, first_step=1000)   # the same, later
+    all_steps = batches(text, batch_size=8, length=256, seed=0)
+    from_1000 = batches(text, batch_size=8, length=256, seed=0, first_step=1000)   # the same, later
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitm
 
 
 def batches(
-    text: np.ndarray, batch: int, length: int, seed: int = 0, first_step: int = 0
+    text: np.ndarray, batch_size: int, length: int, seed: int = 0, first_step: int = 0
 ) -> tf.data.Dataset:
     """Returns an endless dataset of (inputs, targets), int32 [batch, length] each.
 
@@ -36,7 +36,7 @@ def batches(
         held, reach = tf.constant(text), tf.range(length + 1, dtype=tf.int64)
 
     def at(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        first = starts(step, batch, places, seed)
+        first = starts(step, batch_size, places, seed)
         return _pair(tf.gather(held, first[:, None] + reach))
 
     steps = tf.data.Dataset.range(first_step, np.iinfo(np.int64).max)
@@ -45,12 +45,14 @@ def batches(
     )
 
 
-def starts(step: tf.Tensor | int, batch: int, places: int, seed: int = 0) -> tf.Tensor:
+def starts(
+    step: tf.Tensor | int, batch_size: int, places: int, seed: int = 0
+) -> tf.Tensor:
     """Returns where the rows of a step begin: int64 [batch], each from 0 to `places` -
     1.
     """
     number = tf.constant(seed % 2**63, tf.uint64)
-    for word in (tf.cast(step, tf.uint64), tf.cast(tf.range(batch), tf.uint64)):
+    for word in (tf.cast(step, tf.uint64), tf.cast(tf.range(batch_size), tf.uint64)):
         number = _mix(number + tf.constant(_ODD[0], tf.uint64)) ^ word
     return tf.cast(
         tf.math.floormod(_mix(number), tf.constant(places, tf.uint64)), tf.int64
@@ -74,18 +76,18 @@ def windows(text: np.ndarray, length: int, number: int | None = None) -> np.ndar
     return np.lib.stride_tricks.sliding_window_view(text, length + 1)[every]
 
 
-def evaluation_batches(fixed: np.ndarray, batch: int) -> tf.data.Dataset:
+def evaluation_batches(fixed: np.ndarray, batch_size: int) -> tf.data.Dataset:
     """Returns the windows as a dataset of (inputs, targets, counts), in their order.
 
     Inputs and targets are int32 [batch, length]. The last batch is filled up with
     zeros, so that all have one shape; counts, float32 [batch], are 1.0 for windows and
     0.0 for what was filled up.
     """
-    missing = -len(fixed) % batch
+    missing = -len(fixed) % batch_size
     rows = np.pad(fixed, ((0, missing), (0, 0)))
     counts = np.arange(len(rows)) < len(fixed)
     both = tf.data.Dataset.from_tensor_slices((rows, counts.astype(np.float32)))
-    both = both.batch(batch, drop_remainder=True)
+    both = both.batch(batch_size, drop_remainder=True)
     return mtf.untuned(both.map(lambda row, count: (*_pair(row), count)))
 
 

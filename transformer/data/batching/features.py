@@ -51,10 +51,10 @@ _TYPES = {
 }  # else int32
 
 
-def specs(features: Features, batch: int) -> dict[str, tf.TensorSpec]:
+def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
     """Returns the shapes and types of a batch by name."""
     return {
-        name: tf.TensorSpec([batch, *shape], _TYPES.get(name, tf.int32), name)
+        name: tf.TensorSpec([batch_size, *shape], _TYPES.get(name, tf.int32), name)
         for name, shape in features.shapes().items()
     }
 

@@ -66,30 +66,30 @@ class TaskData:
         """What tokens stand for."""
         return self._tasks[0].vocabulary
 
-    def features(self, batch: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Returns names, shapes and types of a batch; reads no examples."""
-        return specs(self._tasks[0].features, batch)
+        return specs(self._tasks[0].features, batch_size)
 
     def batches(
-        self, batch: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Returns an endless dataset of batches, after the first `first` examples; see
         `Data`.
         """
-        here = worker_slice(batch, worker)
+        here = worker_slice(batch_size, worker)
         self._made(
             np.arange(first, first + 1), 1
         )  # so that what is wrong is told at once
 
         def rows(step: int) -> Arrays:
-            begin = first + step * batch
+            begin = first + step * batch_size
             return self._made(
                 np.arange(begin + here.start, begin + here.stop), len(here)
             )
 
         return steps_ahead(rows, ENDLESS, self.features(len(here)))
 
-    def held_out(self, batch: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
         """Returns the held-out examples, once and in a fixed order, with `counts`; see
         `Data`.
         """
@@ -102,21 +102,21 @@ class TaskData:
             ]
 
         def rows(step: int) -> Arrays:
-            some = places[step * batch : (step + 1) * batch]
+            some = places[step * batch_size : (step + 1) * batch_size]
             made = [
                 self._tasks[k].arrays(sides[k][at], (self._key(k), _HELD_OUT, at))
                 for k, at in some
             ]
             return {
-                **_stacked(made, batch),
-                "counts": (np.arange(batch) < len(some)).astype(np.float32),
+                **_stacked(made, batch_size),
+                "counts": (np.arange(batch_size) < len(some)).astype(np.float32),
             }
 
         with_counts = {
-            **self.features(batch),
-            "counts": tf.TensorSpec([batch], tf.float32, "counts"),
+            **self.features(batch_size),
+            "counts": tf.TensorSpec([batch_size], tf.float32, "counts"),
         }
-        return steps_ahead(rows, -(-len(places) // batch), with_counts)
+        return steps_ahead(rows, -(-len(places) // batch_size), with_counts)
 
     def __str__(self) -> str:
         parts = [
@@ -132,7 +132,7 @@ class TaskData:
             f"; from {self.folder}" if self.folder else ""
         )
 
-    def _made(self, numbers: np.ndarray, batch: int) -> Arrays:
+    def _made(self, numbers: np.ndarray, batch_size: int) -> Arrays:
         """Returns the examples of some numbers of the endless order."""
         turns = [dealt(int(number), self._shares) for number in numbers]
         made: list[Arrays] = [{}] * len(turns)
@@ -145,7 +145,7 @@ class TaskData:
                 made[place] = task.arrays(
                     rows[at], (self._key(k), self.seed, epoch, at)
                 )
-        return _stacked(made, batch)
+        return _stacked(made, batch_size)
 
     def _order(self, k: int, numbers: np.ndarray, size: int) -> list[tuple[int, int]]:
         """Returns epoch and row of some of a task's examples."""
@@ -174,24 +174,24 @@ class TaskData:
         return rows
 
 
-def worker_slice(batch: int, worker: Worker) -> range:
+def worker_slice(batch_size: int, worker: Worker) -> range:
     """Returns which rows of a batch worker w of n reads. Raises DataError: they cannot
     be dealt out evenly."""
     which, number = worker
     if not 0 <= which < number:
         raise DataError(f"worker {which} of {number}: they are counted from 0.")
-    if batch % number:
+    if batch_size % number:
         raise DataError(
-            f"a batch of {batch} cannot be dealt out evenly to {number} workers."
+            f"a batch of {batch_size} cannot be dealt out evenly to {number} workers."
         )
-    return range(batch * which // number, batch * (which + 1) // number)
+    return range(batch_size * which // number, batch_size * (which + 1) // number)
 
 
-def _stacked(made: Sequence[Arrays], batch: int) -> Arrays:
+def _stacked(made: Sequence[Arrays], batch_size: int) -> Arrays:
     """Returns the arrays of examples one above another, filled up with rows
     of zeros.
     """
-    missing = batch - len(made)
+    missing = batch_size - len(made)
     return {
         name: np.concatenate(
             [

@@ -53,24 +53,28 @@ class ByteText:
         """The text, read when it is first asked for."""
         return self._read()
 
-    def features(self, batch: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Returns names, shapes and types of a batch; reads no text."""
         return {
-            name: tf.TensorSpec([batch, self.length], tf.int32, name)
+            name: tf.TensorSpec([batch_size, self.length], tf.int32, name)
             for name in ("tokens", "targets")
         }
 
     def batches(
-        self, batch: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Returns an endless dataset of batches, after the first `first` examples; see
         `Data`.
 
         Windows belong to batches: `first` is rounded up to whole ones.
         """
-        here = worker_slice(batch, worker)
+        here = worker_slice(batch_size, worker)
         every = batches(
-            self.corpus.train, batch, self.length, self.seed, -(-first // batch)
+            self.corpus.train,
+            batch_size,
+            self.length,
+            self.seed,
+            -(-first // batch_size),
         )
         mine = every.map(
             lambda *pair: _named(*(x[here.start : here.stop] for x in pair))
@@ -79,12 +83,12 @@ class ByteText:
             1
         )  # so that the loop does not wait for what the map does, either
 
-    def held_out(self, batch: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
         """Returns fixed windows that cover the held-out text, with `counts`; see
         `Data`.
         """
         fixed = windows(self.corpus.held_out, self.length, number)
-        return evaluation_batches(fixed, batch).map(
+        return evaluation_batches(fixed, batch_size).map(
             lambda tokens, targets, counts: {
                 **_named(tokens, targets),
                 "counts": counts,

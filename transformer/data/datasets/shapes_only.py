@@ -59,17 +59,17 @@ class ShapesOnly:
     def __init__(self, features: made.Features) -> None:
         self._features, self.vocabulary = features, _NoVocabulary()
 
-    def features(self, batch: int) -> dict[str, tf.TensorSpec]:
+    def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
         """Returns names, shapes and types of a batch."""
-        return made.specs(self._features, batch)
+        return made.specs(self._features, batch_size)
 
     def batches(
-        self, batch: int, first: int = 0, worker: Worker = (0, 1)
+        self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Raises DataError: there are none."""
         _refuse()
 
-    def held_out(self, batch: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
         """Raises DataError: there are none."""
         _refuse()
 

@@ -143,7 +143,7 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
         folder,
         [
             "Mesh.axes = 'data:4'",
-            "train.batch = 8",
+            "train.batch_size = 8",
             "AdamW.learning_rate = 0.5",
             "Mesh.seed = 3",
         ],
@@ -153,7 +153,7 @@ def test_a_flag_that_is_given_wins_and_says_so(folder, capsys, made, no_steps):
     out = capsys.readouterr().out
     assert repr(one.model.mesh) == "data:2"
     assert "gin      --mesh=data:2 wins over Mesh.axes = 'data:4'" in out
-    assert "gin      --train_batch_size=4 wins over train.batch = 8" in out
+    assert "gin      --train_batch_size=4 wins over train.batch_size = 8" in out
     assert "gin      --learning_rate=0.01 wins over AdamW.learning_rate = 0.5" in out
     assert (
         callable(one.optimizer.learning_rate) and one.model.mesh.seed == 3 == one.seed
@@ -301,7 +301,11 @@ def test_what_is_learned_is_what_flags_would_make_it(folder):
     classify_by(folder, mesh="data:2;model:2", optimizer="lamb", train_batch_size=8)
     classify_by(
         folder,
-        ["Mesh.axes = 'data:2;model:2'", "train.optimizer = @LAMB", "train.batch = 8"],
+        [
+            "Mesh.axes = 'data:2;model:2'",
+            "train.optimizer = @LAMB",
+            "train.batch_size = 8",
+        ],
         output="gin",
         train_batch_size=None,
     )

@@ -13,7 +13,7 @@ TEXT = np.random.default_rng(0).integers(0, 256, 5000).astype(np.uint8)
 
 
 def take(number, **how):
-    dataset = data.batches(TEXT, batch=3, length=8, **how).take(number)
+    dataset = data.batches(TEXT, batch_size=3, length=8, **how).take(number)
     return [(inputs.numpy(), targets.numpy()) for inputs, targets in dataset]
 
 
@@ -84,7 +84,8 @@ def test_fewer_windows_are_spread_evenly(number):
 def test_evaluation_covers_every_window_and_counts_no_filling():
     fixed = data.windows(TEXT, length=8, number=10)
     seen = [
-        tuple(x.numpy() for x in row) for row in data.evaluation_batches(fixed, batch=4)
+        tuple(x.numpy() for x in row)
+        for row in data.evaluation_batches(fixed, batch_size=4)
     ]
     assert [inputs.shape for inputs, _, _ in seen] == [(4, 8)] * 3
     counts = np.concatenate([count for _, _, count in seen])

@@ -63,10 +63,10 @@ def prefixes(name="prefixes", number=23):
     )
 
 
-def take(source, number, batch=4, **how):
+def take(source, number, batch_size=4, **how):
     return [
         {name: values.numpy() for name, values in one.items()}
-        for one in source.batches(batch, **how).take(number)
+        for one in source.batches(batch_size, **how).take(number)
     ]
 
 
@@ -125,7 +125,7 @@ def test_a_row_looks_another_way_in_each_epoch(make):
     assert len(list(tfrecord_rows.make_rows(task, "train", 0))) == 1
     rows = [
         one["targets"][0].tolist() if make is spans else one["weights"][0].tolist()
-        for one in take(data.TaskData(task), 8, batch=1)
+        for one in take(data.TaskData(task), 8, batch_size=1)
     ]
     assert len(set(map(tuple, rows))) > 3
 
@@ -133,13 +133,13 @@ def test_a_row_looks_another_way_in_each_epoch(make):
 @pytest.mark.parametrize("first", [1, 4, 36, 1000])
 def test_a_resumed_run_sees_what_it_would_have_seen(first):
     source = data.TaskData(prefixes(), seed=3)
-    whole = joined(take(source, 3, batch=1 + first // 2, first=first % 3))
+    whole = joined(take(source, 3, batch_size=1 + first // 2, first=first % 3))
     wanted = {name: values[first - first % 3 :] for name, values in whole.items()}
     rest = joined(
         take(
             data.TaskData(prefixes(), seed=3),
             1,
-            batch=len(wanted["tokens"]),
+            batch_size=len(wanted["tokens"]),
             first=first,
         )
     )
@@ -158,9 +158,10 @@ def test_another_seed_another_order_and_held_out_the_same():
 @pytest.mark.parametrize("workers", [1, 2, 4])
 def test_workers_read_slices_of_the_same_batches(workers):
     source = data.TaskData(prefixes())
-    whole = take(source, 3, batch=8, first=5)
+    whole = take(source, 3, batch_size=8, first=5)
     parts = [
-        take(source, 3, batch=8, first=5, worker=(w, workers)) for w in range(workers)
+        take(source, 3, batch_size=8, first=5, worker=(w, workers))
+        for w in range(workers)
     ]
     for step, batch in enumerate(whole):
         assert same(joined([part[step] for part in parts]), batch)

@@ -15,10 +15,10 @@ def source(**how):
     return data.ByteText(lambda: CORPUS, length=8, **how)
 
 
-def take(number, batch=4, **how):
+def take(number, batch_size=4, **how):
     return [
         {k: v.numpy() for k, v in one.items()}
-        for one in source(seed=5).batches(batch, **how).take(number)
+        for one in source(seed=5).batches(batch_size, **how).take(number)
     ]
 
 

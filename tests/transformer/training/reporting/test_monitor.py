@@ -105,7 +105,7 @@ def test_a_run_is_watched_and_profiled(tmp_path, capsys):
         data=data,
         mesh=mtf.Mesh("data:2", "batch:data"),
         model=lambda mesh: LanguageModel(mesh, small),
-        batch=8,
+        batch_size=8,
         steps=6,
         report_every=2,
         profile=(3, 4),
