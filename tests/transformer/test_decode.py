@@ -192,7 +192,7 @@ def test_settings_of_gin_and_flags_reach_the_decoder(call, run, monkeypatch):
         5,
         16,
     )
-    assert used["end"] == [0, 10] and "temperature" not in used
+    assert used["eos_id"] == [0, 10] and "temperature" not in used
 
 
 def test_draws_follow_the_seed_and_texts_end_where_they_are_to(call, run):
@@ -232,7 +232,7 @@ def test_an_encoder_decoder_answers(call, pairs):
     ]  # an end is put after inputs
     window = trained.data.features(1)["tokens"].shape[1]
     (written,) = Decoder(
-        trained.model, 8, len(ids), end=1, window=window, temperature=1.0
+        trained.model, 8, len(ids), eos_id=1, window=window, temperature=1.0
     )([ids])
     assert ByteVocabulary().decode(np.array(written.ids)) == text.text
 

@@ -5,7 +5,7 @@ of them.
     for written in decoder([[7, 4], [9, 1, 3]], seed=1):
       print(written.ids, written.score)
 
-    decoder = Decoder(model, number=64, prompt_length=512, beams=4, end=1)     # EncoderDecoder too
+    decoder = Decoder(model, number=64, prompt_length=512, beams=4, eos_id=1)     # EncoderDecoder too
 
 A language model goes on with its prompts; an encoder-decoder reads them as its inputs.
 Either reads them all at once. Keys and values of what was read are kept, so each id
@@ -54,8 +54,8 @@ class Decoder:
       number: the most ids that are written after a prompt.
       prompt_length: the most ids of a prompt.
       batch_size: prompts that are read at a time.
-      end: the id that ends a text, or several.
-      begin: the id before the first one that is known: before a language model's
+      eos_id: the id that ends a text, or several.
+      bos_id: the id before the first one that is known: before a language model's
         prompts (None: nothing), or what a decoder is given first (None: 0).
       temperature: 0 takes the likeliest; below 1 likely ids become likelier.
       top_k: draw from so many of the likeliest ids.
@@ -81,8 +81,8 @@ class Decoder:
         number: int = 200,
         prompt_length: int = 64,
         batch_size: int = 8,
-        end: int | Sequence[int] | None = None,
-        begin: int | None = None,
+        eos_id: int | Sequence[int] | None = None,
+        bos_id: int | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
@@ -106,9 +106,9 @@ class Decoder:
             window,
         )
         self.prefix = prefix
-        self.begin = 0 if self.encodes and begin is None else begin
+        self.bos_id = 0 if self.encodes and bos_id is None else bos_id
         self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
-        self._settings: dict[str, Any] = {"end": end, "vocab_size": self.vocab}
+        self._settings: dict[str, Any] = {"end": eos_id, "vocab_size": self.vocab}
         self._drawing: dict[str, Any] = {
             "temperature": temperature,
             "top_k": top_k,
@@ -116,7 +116,7 @@ class Decoder:
         }
         self.prompt_length = prompt_length
         given = int(
-            self.begin is not None and not self.encodes
+            self.bos_id is not None and not self.encodes
         )  # ids before those of a prompt
         self._longest, self.length = (
             given + prompt_length,
@@ -303,7 +303,7 @@ class Decoder:
     ) -> list[Written]:
         """Returns what is written after no more prompts than a batch has."""
         filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
-        before = [] if self.begin is None else [self.begin]
+        before = [] if self.bos_id is None else [self.bos_id]
         read = filled if self.encodes else [before + prompt for prompt in filled]
         lengths = np.array([len(ids) for ids in read], np.int32)
         inputs = np.zeros((self.batch_size, self._size(max(map(len, read)))), np.int32)
@@ -345,7 +345,7 @@ class Decoder:
 
     def _fitting(self, number: int, ids: list[int]) -> list[int]:
         """Returns a prompt as it is read. Raises PromptError."""
-        if not ids and (self.begin is None or self.encodes):
+        if not ids and (self.bos_id is None or self.encodes):
             raise PromptError(
                 f"prompt {number + 1} is empty, and there is nothing to begin with.\n"
                 "  Give it at least one id."

@@ -20,7 +20,7 @@ def sample(
     temperature: float = 0.7,
     seed: int = 0,
     vocabulary: Vocabulary | None = None,
-    begin: int | None = None,
+    bos_id: int | None = None,
 ) -> str:
     """Returns `prompt` and what a language model goes on with; or what an
     encoder-decoder answers.
@@ -33,7 +33,7 @@ def sample(
       temperature: below 1 likely ids become likelier; 0 always takes the likeliest.
       seed: another seed, another text.
       vocabulary: what ids stand for; bytes, if none is given.
-      begin: the id before every text; see `Decoder`.
+      bos_id: the id before every text; see `Decoder`.
     """
     vocabulary = vocabulary or RawBytes()
     ids = vocabulary.encode(prompt).tolist()
@@ -44,8 +44,8 @@ def sample(
         number,
         max(len(ids), 1),
         batch_size=1,
-        end=vocabulary.end,
-        begin=begin,
+        eos_id=vocabulary.eos_id,
+        bos_id=bos_id,
         temperature=temperature,
         window=length,
         vocab=vocabulary.size,

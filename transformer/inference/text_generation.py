@@ -102,9 +102,9 @@ def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> D
     ]
     return Decoder(
         model,
-        end=[vocabulary.end, *single],
+        eos_id=[vocabulary.eos_id, *single],
         vocab=vocabulary.size,
-        begin=None if isinstance(data, ByteText) else 0,
+        bos_id=None if isinstance(data, ByteText) else 0,
         prefix="prefix" in data.features(1),
         **settings,
     )
@@ -119,7 +119,7 @@ def _ids(vocabulary: Vocabulary, number: int, prompt: str, encodes: bool) -> lis
             "the "
             "line out."
         )
-    return [*ids, vocabulary.end] if encodes else ids
+    return [*ids, vocabulary.eos_id] if encodes else ids
 
 
 def _after(vocabulary: Vocabulary, ids: list[int], more: list[int]) -> str:

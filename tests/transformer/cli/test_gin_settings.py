@@ -113,7 +113,7 @@ def test_a_macro_of_another_type_is_told_with_both_places():
         "PipelinedLanguageModel.partition = [1, 2]",
         "train.model = @PipelinedLanguageModel",
         "ByteText.corpus = @data.python_library",
-        "Decoder.end = (1, 2)",
+        "Decoder.eos_id = (1, 2)",
         "AdamW.decays = None",
     ],
 )

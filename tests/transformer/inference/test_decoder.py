@@ -146,9 +146,9 @@ KINDS = {
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temperature": 1.5, "end": [2, 5]},
-        {"beams": 3, "end": 4},
-        {"end": 6, "begin": 7},
+        {"temperature": 1.5, "eos_id": [2, 5]},
+        {"beams": 3, "eos_id": 4},
+        {"eos_id": 6, "bos_id": 7},
     ],
     ids=str,
 )
@@ -192,7 +192,7 @@ def test_prompts_that_are_a_prefix_see_both_ways():
     [
         {"temperature": 1.5},
         {"temperature": 1.0, "top_k": 3, "top_p": 0.8},
-        {"beams": 3, "end": 4},
+        {"beams": 3, "eos_id": 4},
     ],
     ids=str,
 )
@@ -220,7 +220,7 @@ def test_enough_beams_find_the_best_of_all_texts():
         batch_size=2,
         beams=40,
         alpha=1.0,
-        end=end,
+        eos_id=end,
     )
     prompts = [[3], [0, 1, 3]]
     for prompt, written in zip(prompts, decoder(prompts)):
@@ -257,7 +257,7 @@ def test_ids_that_end_a_text_are_left_out(beams):
     if beams:
         ends = list(range(8))  # all end at once
     (written,) = Decoder(
-        model, number=6, prompt_length=1, batch_size=1, end=ends, beams=beams
+        model, number=6, prompt_length=1, batch_size=1, eos_id=ends, beams=beams
     )([[3]])
     assert written.ids == ([] if beams else ids[: ids.index(ids[3])])
 
@@ -275,7 +275,7 @@ def test_nothing_is_written_beyond_the_vocabulary():
 
 def test_a_beginning_comes_before_every_prompt():
     model = language_model()
-    decoder = Decoder(model, number=3, prompt_length=2, batch_size=2, begin=7)
+    decoder = Decoder(model, number=3, prompt_length=2, batch_size=2, bos_id=7)
     assert [w.ids for w in decoder([[], [2, 3]])] == [
         greedy(model, ids, 3)[0] for ids in ([7], [7, 2, 3])
     ]

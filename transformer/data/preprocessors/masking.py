@@ -35,7 +35,9 @@ def mask_tokens(
       whole_words: choose all pieces of a word or none.
     """
     tokens, draw = np.asarray(example["tokens"]), generator(seed)
-    places = np.flatnonzero(~np.isin(tokens, (PAD, vocabulary.begin, vocabulary.end)))
+    places = np.flatnonzero(
+        ~np.isin(tokens, (PAD, vocabulary.bos_id, vocabulary.eos_id))
+    )
     number = min(predictions, max(round(len(places) * rate), 1), len(places))
     if whole_words:
         chosen = _words(places, vocabulary.begins_word(tokens[places]), number, draw)

@@ -104,7 +104,7 @@ class SentencePairs:
     ) -> Example:
         texts = [np.concatenate(first), np.concatenate(second)]
         tokens, types = join(
-            texts, self.vocabulary.begin, self.vocabulary.end, self.length
+            texts, self.vocabulary.bos_id, self.vocabulary.eos_id, self.length
         )
         return {
             "tokens": tokens,

@@ -126,4 +126,4 @@ def _with_sentinels(
         vocabulary.sentinel(number - 1)  # refuses if there are too few
     marks = vocabulary.size - np.cumsum(first)
     kept = np.where(first, marks, tokens)[~gone | first]
-    return np.append(kept, vocabulary.end).astype(np.int32)
+    return np.append(kept, vocabulary.eos_id).astype(np.int32)

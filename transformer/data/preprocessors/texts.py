@@ -24,7 +24,7 @@ def tokenize(
     *,
     vocabulary: Vocabulary,
     fields: Mapping[str, str],
-    end: bool = True,
+    append_eos: bool = True,
 ) -> Example:
     """Returns the example with texts as tokens, int32 [tokens].
 
@@ -34,7 +34,7 @@ def tokenize(
       vocabulary: makes the tokens.
       fields: where a text is, and where its tokens go: {"question": "inputs", "answer":
         "targets"}.
-      end: whether an end comes after the tokens.
+      append_eos: whether to append the end-of-text id to the tokens.
     """
     made = {}
     for field, name in fields.items():
@@ -43,7 +43,9 @@ def tokenize(
                 f"the field {field!r} of an example is no text: {text!r:.60}."
             )
         ids = vocabulary.encode(text)
-        made[name] = np.append(ids, np.int32(vocabulary.end)) if end else ids
+        if append_eos:
+            ids = np.append(ids, np.int32(vocabulary.eos_id))
+        made[name] = ids
     return {**{k: v for k, v in example.items() if k not in fields}, **made}
 
 
@@ -85,7 +87,7 @@ def pair(
     seed: Seed,
     *,
     vocabulary: Vocabulary,
-    begin: int,
+    bos_id: int,
     first: str,
     second: str | None,
     length: int,
@@ -96,8 +98,8 @@ def pair(
     Args:
       example: has the texts.
       seed: is not used.
-      vocabulary: makes tokens; its end is [SEP].
-      begin: the id of [CLS].
+      vocabulary: tokenizes the texts; its `eos_id` is [SEP].
+      bos_id: the id of [CLS].
       first: the field of the first text.
       second: the field of the second one, if there is one.
       length: the greatest number of tokens.
@@ -105,13 +107,13 @@ def pair(
     texts = [
         vocabulary.encode(_get(example, field)) for field in (first, second) if field
     ]
-    tokens, types = join(texts, begin, vocabulary.end, length)
+    tokens, types = join(texts, bos_id, vocabulary.eos_id, length)
     rest = {k: v for k, v in example.items() if k not in (first, second)}
     return {**rest, "tokens": tokens, "token_types": types}
 
 
 def join(
-    texts: Sequence[np.ndarray], begin: int, end: int, length: int
+    texts: Sequence[np.ndarray], bos_id: int, eos_id: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens and token types, int32 [tokens], of one text or two;
     see `pair`.
@@ -119,8 +121,8 @@ def join(
     sizes = [len(text) for text in texts]
     while sum(sizes) > length - 1 - len(texts):
         sizes[int(np.argmax(sizes))] -= 1
-    parts = [np.append(text[:size], end) for text, size in zip(texts, sizes)]
-    parts[0] = np.concatenate([[begin], parts[0]])
+    parts = [np.append(text[:size], eos_id) for text, size in zip(texts, sizes)]
+    parts[0] = np.concatenate([[bos_id], parts[0]])
     types = [np.full(len(part), k) for k, part in enumerate(parts)]
     return np.concatenate(parts).astype(np.int32), np.concatenate(types).astype(
         np.int32

@@ -27,13 +27,13 @@ class Vocabulary(abc.ABC):
 
     Attributes:
       size: how many ids there are, sentinels included.
-      end: the id after the last token of a text.
+      eos_id: the id after the last token of a text.
       unknown: the id of what has none, or None.
       sentinels: how many of the last ids are sentinels.
     """
 
     size: int
-    end: int
+    eos_id: int
     unknown: int | None
     sentinels: int = 0
 
@@ -62,7 +62,7 @@ class Vocabulary(abc.ABC):
 
     def _until_end(self, ids: np.ndarray) -> np.ndarray:
         ids = np.asarray(ids).reshape(-1)
-        ends = np.flatnonzero(ids == self.end)
+        ends = np.flatnonzero(ids == self.eos_id)
         return ids[: ends[0]] if ends.size else ids
 
 

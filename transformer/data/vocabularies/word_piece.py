@@ -36,7 +36,7 @@ class WordPieceVocabulary(Vocabulary):
       lower_case: whether letters are made small and lose their accents.
 
     Attributes:
-      begin, end, mask: the ids of [CLS], [SEP] and [MASK].
+      bos_id, eos_id, mask: the ids of [CLS], [SEP] and [MASK].
       ordinary: the ids that are not special, int32.
     """
 
@@ -44,7 +44,7 @@ class WordPieceVocabulary(Vocabulary):
         self.path, self.lower_case, self.pieces = path, lower_case, _read(path)
         self.size = len(self.pieces)
         ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
-        self.unknown, self.begin, self.end, self.mask = (
+        self.unknown, self.bos_id, self.eos_id, self.mask = (
             ids[name] for name in SPECIALS[1:]
         )
         self._tokenizer = _tokenizer(lower_case, vocab=ids)
@@ -65,7 +65,7 @@ class WordPieceVocabulary(Vocabulary):
 
     def decode(self, ids: np.ndarray) -> str:
         words = " ".join(
-            self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.begin)
+            self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.bos_id)
         )
         return words.replace(" ##", "")
 
