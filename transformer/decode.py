@@ -35,7 +35,15 @@ from transformer.training.load_trained import Trained
 from transformer.training.reporting import metrics
 
 _LETTERS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-_SETTINGS = ("number", "batch_size", "temperature", "top_k", "top_p", "beams", "alpha")
+_SETTINGS = (
+    "max_new_tokens",
+    "batch_size",
+    "temperature",
+    "top_k",
+    "top_p",
+    "beams",
+    "alpha",
+)
 
 
 def define_flags() -> None:
@@ -49,7 +57,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_enum("format", "lines", ["lines", "text", "json"], "What is written.")
     flags.DEFINE_integer(
-        "number", None, "The most ids that are written after a prompt."
+        "max_new_tokens", None, "The most ids that are written after a prompt."
     )
     flags.DEFINE_integer("batch_size", None, "Prompts that are read at a time.")
     flags.DEFINE_float("temperature", None, "0, the default, takes the likeliest.")

@@ -74,7 +74,7 @@ def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, 
         )
     decoder = decoder_of(
         trained,
-        number=features["targets"].shape[1],
+        max_new_tokens=features["targets"].shape[1],
         prompt_length=features["inputs"].shape[1],
         batch_size=batch_size,
     )

@@ -1,11 +1,11 @@
 """Texts that models write: prompts of any lengths in, ids out, by one program for all
 of them.
 
-    decoder = Decoder(model, number=200, prompt_length=64, batch_size=8, top_p=0.95)
+    decoder = Decoder(model, max_new_tokens=200, prompt_length=64, top_p=0.95)
     for written in decoder([[7, 4], [9, 1, 3]], seed=1):
       print(written.ids, written.score)
 
-    decoder = Decoder(model, number=64, prompt_length=512, beams=4, eos_id=1)     # EncoderDecoder too
+    decoder = Decoder(model, max_new_tokens=64, beams=4, eos_id=1)     # EncoderDecoder too
 
 A language model goes on with its prompts; an encoder-decoder reads them as its inputs.
 Either reads them all at once. Keys and values of what was read are kept, so each id
@@ -51,7 +51,7 @@ class Decoder:
 
     Args:
       model: what writes.
-      number: the most ids that are written after a prompt.
+      max_new_tokens: the most ids that are written after a prompt.
       prompt_length: the most ids of a prompt.
       batch_size: prompts that are read at a time.
       eos_id: the id that ends a text, or several.
@@ -78,7 +78,7 @@ class Decoder:
     def __init__(
         self,
         model: LanguageModel | EncoderDecoder,
-        number: int = 200,
+        max_new_tokens: int = 200,
         prompt_length: int = 64,
         batch_size: int = 8,
         eos_id: int | Sequence[int] | None = None,
@@ -93,12 +93,17 @@ class Decoder:
         vocab: int | None = None,
         prefix: bool = False,
     ) -> None:
-        if min(number, prompt_length, batch_size) < 1:
+        if min(max_new_tokens, prompt_length, batch_size) < 1:
             raise mtf.PlanError(
-                f"number={number}, prompt_length={prompt_length} and batch_size={batch_size} "
+                f"max_new_tokens={max_new_tokens}, prompt_length={prompt_length} and batch_size={batch_size} "
                 "must be at least 1."
             )
-        self.model, self.mesh, self.number, self.cut = model, model.mesh, number, cut
+        self.model, self.mesh, self.max_new_tokens, self.cut = (
+            model,
+            model.mesh,
+            max_new_tokens,
+            cut,
+        )
         self.encodes, self.beams, self.alpha, self.window = (
             isinstance(model, EncoderDecoder),
             beams,
@@ -120,7 +125,7 @@ class Decoder:
         )  # ids before those of a prompt
         self._longest, self.length = (
             given + prompt_length,
-            self._even(1 + number, *_POSITIONS),
+            self._even(1 + max_new_tokens, *_POSITIONS),
         )
         self.batch_size = self._even(batch_size, "batch")
         self._run = mtf.function(
@@ -237,7 +242,7 @@ class Decoder:
         model, tokens = self.model, mtf.rename(inputs, "inputs_length", "length")
         most = positions or min(
             self._even(tokens.shape["length"] + more - 1, *_POSITIONS),
-            self._even(self._longest + self.number, *_POSITIONS),
+            self._even(self._longest + self.max_new_tokens, *_POSITIONS),
         )
         held = model.prefill(
             tokens, model.start(rows, most, self.window), lengths, self.prefix
@@ -252,7 +257,10 @@ class Decoder:
         return step, held
 
     def __call__(
-        self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_new_tokens: int | None = None,
+        seed: int = 0,
     ) -> list[Written]:
         """Returns what was written after each prompt.
 
@@ -260,7 +268,7 @@ class Decoder:
 
         Args:
           prompts: the ids of each.
-          number: the most ids after each, if fewer than the decoder's.
+          max_new_tokens: the most ids after each, if fewer than the decoder's.
           seed: another seed, other draws.
 
         Raises:
@@ -269,22 +277,29 @@ class Decoder:
           PlanError: more ids are asked for than the decoder was made for.
         """
         return [
-            written for some in self.each(prompts, number, seed) for written in some
+            written
+            for some in self.each(prompts, max_new_tokens, seed)
+            for written in some
         ]
 
     def each(
-        self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_new_tokens: int | None = None,
+        seed: int = 0,
     ) -> Iterator[list[Written]]:
         """Yields what `__call__` returns, batch by batch."""
-        number = self.number if number is None else number
-        if not 1 <= number <= self.number:
+        max_new_tokens = (
+            self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        )
+        if not 1 <= max_new_tokens <= self.max_new_tokens:
             raise mtf.PlanError(
-                f"{number} ids cannot be written by a decoder made for 1 to "
-                f"{self.number}.\n  Make it for more: number={number}."
+                f"{max_new_tokens} ids cannot be written by a decoder made for 1 to "
+                f"{self.max_new_tokens}.\n  Make it for more: max_new_tokens={max_new_tokens}."
             )
         if not self.encodes:
             self.model.embeddings.refuse_length(
-                self._even(self._longest + self.number, *_POSITIONS)
+                self._even(self._longest + self.max_new_tokens, *_POSITIONS)
             )
         fitting = [
             self._fitting(i, [int(x) for x in prompt])
@@ -293,13 +308,13 @@ class Decoder:
         for first in range(0, len(fitting), self.batch_size):
             yield self._written(
                 fitting[first : first + self.batch_size],
-                number,
+                max_new_tokens,
                 seed,
                 first // self.batch_size,
             )
 
     def _written(
-        self, prompts: Sequence[list[int]], number: int, seed: int, turn: int
+        self, prompts: Sequence[list[int]], max_new_tokens: int, seed: int, turn: int
     ) -> list[Written]:
         """Returns what is written after no more prompts than a batch has."""
         filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
@@ -315,12 +330,12 @@ class Decoder:
             texts,
             inputs,
             None if self.encodes else lengths,
-            np.int32(1 + number),
+            np.int32(1 + max_new_tokens),
             np.int32(seed),
             np.int32(turn),
         )
         return [
-            Written(self._until_end(row[1 : 1 + number].tolist()), float(score))
+            Written(self._until_end(row[1 : 1 + max_new_tokens].tolist()), float(score))
             for row, score, _ in zip(found.numpy(), scores.numpy(), prompts)
         ]
 
