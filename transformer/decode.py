@@ -71,9 +71,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "stop", [], "A text ends before this; there may be several."
     )
-    flags.DEFINE_integer(
-        "cut", None, "Prompts are cut to so many ids; without it none is."
-    )
+    flags.DEFINE_integer("truncate", None, "Prompts are truncated to this many ids.")
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
@@ -99,7 +97,7 @@ def run(argv: Sequence[str], asked: Any) -> None:
             trained,
             prompts,
             [_plain(x) for x in asked.stop],
-            asked.cut,
+            asked.truncate,
             asked.seed,
             **settings,
         )

@@ -101,7 +101,7 @@ class Campaign:
             "ByteText.length": 16,
             "ByteText.corpus": "@data.text_files",
             "Evaluation.number": 8,
-            "sample.number": 2,
+            "sample.max_new_tokens": 2,
             "data.text_files.pattern": repr(f"{self.folder}/text/*.md"),
             "Architecture.d_model": 16,
             "Architecture.d_ff": 32,

@@ -95,7 +95,7 @@ def training(folder, steps):
         "train.deterministic": True,
         "Evaluation.number": 8,
         "ByteText.corpus": "@data.text_files",
-        "sample.number": 2,
+        "sample.max_new_tokens": 2,
         "data.text_files.pattern": repr(f"{ROOT}/docs/*.md"),
         "Architecture.d_model": 16,
         "Architecture.d_ff": 32,

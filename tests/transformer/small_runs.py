@@ -22,7 +22,7 @@ SMALL = [
     "train.batch_size = 4",
     "train.report_every = 1",
     "Evaluation.number = 4",
-    "sample.number = 3",
+    "sample.max_new_tokens = 3",
     "warmup_cosine.warmup_steps = 1",
 ]
 

@@ -64,8 +64,8 @@ class Decoder:
         drawn.
       alpha: of the length penalty of a beam search; above 0 longer texts are preferred.
       window: how many of the last ids a position sees; None: all.
-      cut: whether prompts that are too long lose their beginning (an encoder's: their
-        end) rather than be refused.
+      truncate: whether to truncate prompts that are too long, at their start (those of
+        an encoder at their end), rather than refuse them.
       vocab: ids from here on are never written; None: all of the model's may be.
       prefix: whether ids of a prompt see those after them, as language models learn it
         from prefixes.
@@ -89,21 +89,19 @@ class Decoder:
         beams: int = 0,
         alpha: float = 0.6,
         window: int | None = None,
-        cut: bool = False,
+        truncate: bool = False,
         vocab: int | None = None,
         prefix: bool = False,
     ) -> None:
         if min(max_new_tokens, prompt_length, batch_size) < 1:
             raise mtf.PlanError(
-                f"max_new_tokens={max_new_tokens}, prompt_length={prompt_length} and batch_size={batch_size} "
-                "must be at least 1."
+                f"max_new_tokens={max_new_tokens}, prompt_length={prompt_length} and "
+                f"batch_size={batch_size} must be at least 1."
             )
-        self.model, self.mesh, self.max_new_tokens, self.cut = (
-            model,
-            model.mesh,
-            max_new_tokens,
-            cut,
-        )
+        self.model = model
+        self.mesh = model.mesh
+        self.max_new_tokens = max_new_tokens
+        self.truncate = truncate
         self.encodes, self.beams, self.alpha, self.window = (
             isinstance(model, EncoderDecoder),
             beams,
@@ -375,11 +373,10 @@ class Decoder:
                 "vocabulary "
                 "that the model was trained with?"
             )
-        if len(ids) > self.prompt_length and not self.cut:
+        if len(ids) > self.prompt_length and not self.truncate:
             raise PromptError(
                 f"prompt {number + 1} has {len(ids)} ids, and there is room for "
-                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or let "
-                "it "
-                "be cut: cut=True."
+                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or "
+                "truncate it: truncate=True."
             )
         return ids[: self.prompt_length] if self.encodes else ids[-self.prompt_length :]

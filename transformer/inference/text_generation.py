@@ -34,7 +34,7 @@ def write(
     trained: Trained,
     prompts: Sequence[str],
     stop: Sequence[str] = (),
-    cut: int | None = None,
+    truncate: int | None = None,
     seed: int = 0,
     **settings: Any,
 ) -> Iterator[list[Text]]:
@@ -47,7 +47,7 @@ def write(
       trained: the model.
       prompts: what texts begin with, or what an encoder reads.
       stop: texts that end a text.
-      cut: prompts lose what is beyond so many ids; None: none is cut.
+      truncate: prompts are truncated to this many ids; None: none is truncated.
       seed: another seed, other draws.
       **settings: of `Decoder`.
 
@@ -64,8 +64,8 @@ def write(
     decoder = decoder_of(
         trained,
         stop,
-        prompt_length=min(cut or longest, longest),
-        cut=cut is not None,
+        prompt_length=min(truncate or longest, longest),
+        truncate=truncate is not None,
         **settings,
     )
     done = 0

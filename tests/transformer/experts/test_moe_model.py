@@ -240,7 +240,7 @@ def test_a_run_tells_of_experts_and_writes_text(tmp_path, capsys):
     corpus = data.Corpus(
         "letters", letters[:-400], letters[-400:], ("a.py",), ("b.py",)
     )
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     model = functools.partial(
         LanguageModel, architecture=Architecture(**{**SIZES, "vocab": 256})
     )

@@ -299,15 +299,16 @@ def test_a_beginning_comes_before_every_prompt():
 def test_what_is_too_long_is_refused_or_cut():
     model = language_model()
     with pytest.raises(
-        PromptError, match="prompt 2 has 4 ids, and there is room for 3(.|\n)*cut=Tr"
+        PromptError,
+        match="prompt 2 has 4 ids, and there is room for 3(.|\n)*truncate=Tr",
     ):
         Decoder(model, max_new_tokens=2, prompt_length=3)(PROMPTS)
-    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, cut=True)(
+    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, truncate=True)(
         [PROMPTS[1]]
     )
     assert written.ids == greedy(model, PROMPTS[1][1:], 2)[0]
     model = encoder_decoder()
-    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, cut=True)(
+    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, truncate=True)(
         [PROMPTS[1]]
     )
     assert written.ids == greedy(model, [0], 2, PROMPTS[1][:3])[0]

@@ -94,7 +94,7 @@ def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_is_watched_and_profiled(tmp_path, capsys):
     gin.clear_config()
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     letters = np.frombuffer(b"def f(x):\n  return x + 1\n" * 60, np.uint8)
     data = ByteText(
         lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16
