@@ -16,9 +16,9 @@ SMALL = [
     "Architecture.d_kv = 8",
     "MixtureOfExperts.experts = 4",
     "MixtureOfExperts.group_size = None",
-    "train.batch = 4",
+    "train.batch_size = 4",
     "ByteText.length = 8",
-    "Evaluation.number = 8",
+    "Evaluation.num_examples = 8",
     "steps = 5",
 ]
 

@@ -152,7 +152,7 @@ def test_a_foreign_host_trains_like_tensorflow(tmp_path, capsys, monkeypatch):
             "Architecture.d_ff = 32",
             "Architecture.blocks = 1",
             "Architecture.dropout = 0.1",
-            "train.batch = 8",
+            "train.batch_size = 8",
             "ByteText.length = 8",
         ],
     )

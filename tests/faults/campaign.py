@@ -94,13 +94,13 @@ class Campaign:
     def _start(self, name: str, restarts: int) -> Launched:
         settings = {
             "train.steps": self.steps,
-            "train.batch": 8,
+            "train.batch_size": 8,
             "train.save_every": 5,
             "train.report_every": 1,
             "train.deterministic": True,
             "ByteText.length": 16,
             "ByteText.corpus": "@data.text_files",
-            "Evaluation.number": 8,
+            "Evaluation.num_examples": 8,
             "sample.max_new_tokens": 2,
             "data.text_files.pattern": repr(f"{self.folder}/text/*.md"),
             "Architecture.d_model": 16,

@@ -88,12 +88,12 @@ def worker(host, address):
 def training(folder, steps):
     settings = {
         "train.steps": steps,
-        "train.batch": 8,
+        "train.batch_size": 8,
         "train.save_every": 5,
         "ByteText.length": 16,
         "train.report_every": 1,
         "train.deterministic": True,
-        "Evaluation.number": 8,
+        "Evaluation.num_examples": 8,
         "ByteText.corpus": "@data.text_files",
         "sample.max_new_tokens": 2,
         "data.text_files.pattern": repr(f"{ROOT}/docs/*.md"),

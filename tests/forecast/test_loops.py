@@ -207,7 +207,7 @@ def test_the_main_job_in_every_layout(layout):
     more = ["Architecture.scanned = True", "train.microbatches = 2"]
     sizes = [
         "ByteText.length = 16",
-        "train.batch = 8",
+        "train.batch_size = 8",
         "Architecture.d_model = 16",
         "Architecture.d_ff = 32",
         "Architecture.d_kv = 8",

@@ -7,7 +7,7 @@ words):
     data.vocabulary                                   .size, .encode(text), .decode(ids), .eos_id
     data.features(batch)                              {name: tf.TensorSpec}; reads no examples
     data.batches(batch, first=0, worker=(0, 1))       endless tf.data.Dataset of dicts
-    data.held_out(batch, number=None)                 finite, fixed order; `counts` [batch] besides
+    data.held_out(batch_size, num_examples=None)      finite, fixed order; `counts` [batch] besides
     str(data)                                         a line that says what it is
 
 `first` counts the examples that were learnt from already, and is all that a checkpoint

@@ -52,7 +52,9 @@ class Data(Protocol):
           worker: (w, n): rows w * batch / n and on, batch / n of them, of each batch.
         """
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Returns the held-out examples as batches, in a fixed order, each of them
         once.
 
@@ -61,7 +63,7 @@ class Data(Protocol):
 
         Args:
           batch_size: rows in a batch.
-          number: take so many examples, evenly spaced; None takes all.
+          num_examples: how many examples to take, evenly spaced; None: all.
         """
 
     def __str__(self) -> str: ...

@@ -1,6 +1,6 @@
 """How good a model is on examples that it has not seen.
 
-    evaluation = Evaluation(model, data, batch_size=16, number=256)
+    evaluation = Evaluation(model, data, batch_size=16, num_examples=256)
     evaluation()                 # {"loss": 1.54, "accuracy": 0.61, "bits_per_byte": 2.22}
 
 A loss is the mean of -ln p of what is to be told, `perplexity` its exponential;
@@ -31,15 +31,15 @@ class Evaluation:
       model: what is measured.
       data: whose held-out examples are taken.
       batch_size: the examples that are measured at a time.
-      number: how many there are, evenly spaced over all; None: all.
+      num_examples: how many of them to take, evenly spaced; None: all.
     """
 
     def __init__(
-        self, model: Model, data: Data, batch_size: int, number: int | None = 256
+        self, model: Model, data: Data, batch_size: int, num_examples: int | None = 256
     ) -> None:
-        self.number = number
+        self.num_examples = num_examples
         self.unit = "bits_per_byte" if isinstance(data.vocabulary, RawBytes) else None
-        self._batches = data.held_out(batch_size, number)
+        self._batches = data.held_out(batch_size, num_examples)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
         def measure(batch: Batch) -> dict[str, mtf.Tensor]:

@@ -106,7 +106,7 @@ def test_a_macro_of_another_type_is_told_with_both_places():
         "train.jit = 1",
         "train.profile = (3, 4)",
         "Mesh.devices = ['cpu:0', 'cpu:1']",
-        "Evaluation.number = None",
+        "Evaluation.num_examples = None",
         "Mesh.within_host = 'data'",
         "Mesh.layout = {'batch': 'data'}",
         "AdamW.learning_rate = 0.1",

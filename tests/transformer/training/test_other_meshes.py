@@ -44,7 +44,7 @@ def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(
     trained = Trained.of(str(tmp_path / "run"))
     (texts,) = write(trained, ["def ", "x"], max_new_tokens=3)
     assert [text.prompt for text in texts] == ["def ", "x"]
-    assert Evaluation(trained.model, trained.data, 3, number=5)()["loss"] > 0
+    assert Evaluation(trained.model, trained.data, 3, num_examples=5)()["loss"] > 0
     (score,) = Scorer(trained.model, trained.data.vocabulary, 16)(["def f(x)"])
     assert score.tokens == 7 and score.log_prob < 0
     export(trained).save(str(tmp_path / "served"))

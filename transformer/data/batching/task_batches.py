@@ -89,16 +89,18 @@ class TaskData:
 
         return steps_ahead(rows, ENDLESS, self.features(len(here)))
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Returns the held-out examples, once and in a fixed order, with `counts`; see
         `Data`.
         """
         sides = self._sides("held_out")
         places = [(k, at) for k, rows in enumerate(sides) for at in range(len(rows))]
-        if number is not None and number < len(places):
+        if num_examples is not None and num_examples < len(places):
             places = [
-                places[(k * len(places) + len(places) // 2) // number]
-                for k in range(number)
+                places[(k * len(places) + len(places) // 2) // num_examples]
+                for k in range(num_examples)
             ]
 
         def rows(step: int) -> Arrays:

@@ -83,11 +83,13 @@ class ByteText:
             1
         )  # so that the loop does not wait for what the map does, either
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Returns fixed windows that cover the held-out text, with `counts`; see
         `Data`.
         """
-        fixed = windows(self.corpus.held_out, self.length, number)
+        fixed = windows(self.corpus.held_out, self.length, num_examples)
         return evaluation_batches(fixed, batch_size).map(
             lambda tokens, targets, counts: {
                 **_named(tokens, targets),

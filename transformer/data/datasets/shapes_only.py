@@ -69,7 +69,9 @@ class ShapesOnly:
         """Raises DataError: there are none."""
         _refuse()
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Raises DataError: there are none."""
         _refuse()
 

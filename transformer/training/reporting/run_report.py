@@ -152,9 +152,9 @@ def summarize(
             ("gzip", {"bits_per_byte": old.gzip}, ""),
         ]
     print(metrics.curve(model_dir))
-    if evaluation.number is not None:
+    if evaluation.num_examples is not None:
         print(
-            f"(The model's scores are those of at most {evaluation.number:,} held-out "
+            f"(The model's scores are those of at most {evaluation.num_examples:,} held-out "
             "examples, evenly spaced.)"
         )
     print("held out     " + "".join(f"{name.replace('_', ' '):>15}" for name in names))
