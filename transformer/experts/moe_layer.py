@@ -52,7 +52,7 @@ class Report(NamedTuple):
     entropy: mtf.Tensor  # scalar: of a token's probabilities, in nats
 
 
-def told(reports: dict[str, Report]) -> dict[str, float]:
+def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
     """Returns what reports say as numbers by name, such as "block_1/dropped".
 
     "most_loaded" is the load of the busiest expert, as a multiple of the mean.
