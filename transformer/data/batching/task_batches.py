@@ -58,7 +58,7 @@ class TaskData:
         self._tasks = tasks_of(self.task)
         self._shares = [1]
         if isinstance(self.task, Mixture):
-            self._shares = self.task.whole_shares()
+            self._shares = self.task.integer_shares()
         # Rows of each task, by split: "train" or "held_out".
         self._split_rows = functools.cache(self._read_split)
 
