@@ -111,8 +111,9 @@ def task_names() -> list[str]:
 
 
 def find(name: str) -> Task | Mixture:
-    """Returns the task or mixture of a name. Raises DataError: there is none; it lists
-    those like it."""
+    """Returns the task or mixture of a name. Raises DataError: there is none; the message
+    lists similar names.
+    """
     if name not in _known:
         like = difflib.get_close_matches(name, _known, 3, 0.4)
         raise DataError(
@@ -123,28 +124,29 @@ def find(name: str) -> Task | Mixture:
     return _known[name]()
 
 
-def tasks_of(what: Task | Mixture) -> list[Task]:
+def tasks_of(task: Task | Mixture) -> list[Task]:
     """Returns the task itself, or the tasks of a mixture. Raises DataError: their
     features differ, or one is a mixture."""
-    if isinstance(what, Task):
-        return [what]
-    found = [find(name) for name in what.shares]
-    tasks = [task for task in found if isinstance(task, Task)]
-    if len(tasks) < len(found):
+    if isinstance(task, Task):
+        return [task]
+    mixture = task
+    members = [find(name) for name in mixture.shares]
+    tasks = [member for member in members if isinstance(member, Task)]
+    if len(tasks) < len(members):
         raise DataError(
-            f"mixture {what.name!r} holds another mixture; it may hold tasks only."
+            f"mixture {mixture.name!r} holds another mixture; it may hold tasks only."
         )
     first = tasks[0]
     for task in tasks[1:]:
         if task.features.shapes() != first.features.shapes():
             raise DataError(
-                f"mixture {what.name!r}: the features of its tasks differ.\n"
+                f"mixture {mixture.name!r}: the features of its tasks differ.\n"
                 f"  {first.name}: {first.features}\n  {task.name}: {task.features}\n"
                 "  Give them the same kinds and lengths."
             )
         if task.vocabulary.fingerprint() != first.vocabulary.fingerprint():
             raise DataError(
-                f"mixture {what.name!r}: the vocabularies of its tasks differ.\n"
+                f"mixture {mixture.name!r}: the vocabularies of its tasks differ.\n"
                 f"  {first.name}: {first.vocabulary}\n  {task.name}: {task.vocabulary}"
             )
     return tasks

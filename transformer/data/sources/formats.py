@@ -139,7 +139,7 @@ class TFRecords(Format):
             start += length + 16
         # TensorFlow takes an incomplete header for the end of the file.
         if start != path.stat().st_size:
-            raise BadRecord("is cut short or damaged")
+            raise BadRecord("is truncated or damaged")
 
     def parse(self, record: bytes) -> Example:
         try:
@@ -177,7 +177,7 @@ def _record_lengths(path: Path) -> Iterator[int]:
     try:  # the last chunk one by one, up to the damaged record
         yield from map(int, lengths.skip(num_read).as_numpy_iterator())
     except tf.errors.DataLossError as error:
-        raise BadRecord("is cut short or damaged") from error
+        raise BadRecord("is truncated or damaged") from error
 
 
 def write_records(path: Path, examples: Iterable[Example]) -> int:
