@@ -140,15 +140,9 @@ class Run:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
+        trainer_settings = (seed, clip_norm, jit, microbatches, skip_nonfinite_steps)
         self._make_trainer = functools.partial(
-            Trainer,
-            self.model,
-            optimizer,
-            seed,
-            clip_norm,
-            jit,
-            microbatches,
-            skip_nonfinite_steps,
+            Trainer, self.model, optimizer, *trainer_settings
         )
         self.data = data
         self.batch_size = batch_size
