@@ -35,7 +35,15 @@ from transformer.training.load_trained import Trained
 from transformer.training.reporting import metrics
 
 _LETTERS = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-_SETTINGS = ("number", "batch_size", "temperature", "top_k", "top_p", "beams", "alpha")
+_SETTINGS = (
+    "max_new_tokens",
+    "batch_size",
+    "temperature",
+    "top_k",
+    "top_p",
+    "beams",
+    "alpha",
+)
 
 
 def define_flags() -> None:
@@ -49,7 +57,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_enum("format", "lines", ["lines", "text", "json"], "What is written.")
     flags.DEFINE_integer(
-        "number", None, "The most ids that are written after a prompt."
+        "max_new_tokens", None, "The most ids that are written after a prompt."
     )
     flags.DEFINE_integer("batch_size", None, "Prompts that are read at a time.")
     flags.DEFINE_float("temperature", None, "0, the default, takes the likeliest.")
@@ -63,9 +71,7 @@ def define_flags() -> None:
     flags.DEFINE_multi_string(
         "stop", [], "A text ends before this; there may be several."
     )
-    flags.DEFINE_integer(
-        "cut", None, "Prompts are cut to so many ids; without it none is."
-    )
+    flags.DEFINE_integer("truncate", None, "Prompts are truncated to this many ids.")
     flags.adopt_module_key_flags(command_line)  # so that --help shows them
 
 
@@ -91,7 +97,7 @@ def run(argv: Sequence[str], asked: Any) -> None:
             trained,
             prompts,
             [_plain(x) for x in asked.stop],
-            asked.cut,
+            asked.truncate,
             asked.seed,
             **settings,
         )

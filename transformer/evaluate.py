@@ -1,7 +1,7 @@
 """Measures a trained model on the held-out examples of its data, or of other data.
 
     python -m transformer.evaluate --model_dir=runs/lm_stdlib
-    python -m transformer.evaluate --model_dir=runs/t5_stdlib --number=256 --json=scores.json
+    python -m transformer.evaluate --model_dir=runs/t5_stdlib --num_examples=256 --json=scores.json
     python -m transformer.evaluate --model_dir=runs/t5_stdlib --written=64
 
 `--written` lets an encoder-decoder write to so many inputs, and compares it with the
@@ -31,7 +31,7 @@ def define_flags() -> None:
     """Defines the flags of the command; other modules have some of the same names."""
     flags.DEFINE_string("model_dir", None, "The folder of the run.", required=True)
     flags.DEFINE_integer(
-        "number", None, "Of so many examples, evenly spaced; default: of all."
+        "num_examples", None, "Of so many examples, evenly spaced; default: of all."
     )
     flags.DEFINE_integer("batch_size", 16, "Examples at a time.", lower_bound=1)
     flags.DEFINE_integer(
@@ -51,7 +51,10 @@ def main(argv: Sequence[str]) -> None:
         command_line.connect_by_flags()
         trained = Trained.of(asked.model_dir)
         measured = Evaluation(
-            trained.model, trained.data, asked.batch_size, number=asked.number
+            trained.model,
+            trained.data,
+            asked.batch_size,
+            num_examples=asked.num_examples,
         )()
         scores = {"step": trained.step, **measured}
         if asked.written:

@@ -32,7 +32,7 @@ import meshtf as mtf
 from benchmarks.ops.__main__ import Run, in_turn
 from transformer.cli.program import run_main
 from transformer.experts import gating
-from transformer.experts.dispatch import Dispatch, by_index, by_product
+from transformer.experts.dispatch import Dispatch, by_index, by_one_hot
 from transformer.experts.moe_layer import MixtureOfExperts
 from transformer.experts.routing import Capacity, Choices, Routing
 
@@ -89,7 +89,7 @@ def dispatch_run(size: Size, experts: int, dispatch: Dispatch) -> Run:
             sources=sources,
             choices=Choices(slots, gates, slots, slots, slots),
         )
-        y = dispatch.bring_back(dispatch.take(x, found), found, x)
+        y = dispatch.combine(dispatch.take(x, found), found, x)
         return y, mtf.gradients([mtf.reduce_sum(mtf.square(y))], [x])[0]
 
     return lambda: step(
@@ -174,7 +174,7 @@ def measure(
     warnings.simplefilter("ignore", mtf.LayoutWarning)  # a dense layer knows no experts
     told = {}
     for number in experts:
-        runs = [dispatch_run(size, number, way) for way in (by_index, by_product)]
+        runs = [dispatch_run(size, number, way) for way in (by_index, by_one_hot)]
         _check(runs)
         told[f"dispatch, {number} experts"] = compare(
             ["by number", "by products"], runs, rounds

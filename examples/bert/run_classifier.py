@@ -115,7 +115,7 @@ def examples(
     tokens = functools.partial(
         pair,
         vocabulary=vocabulary,
-        begin=vocabulary.begin,
+        bos_id=vocabulary.bos_id,
         first=columns.text_a,
         second=columns.text_b,
         length=length,

@@ -18,7 +18,7 @@ SMALL = [
     "MixtureOfExperts.group_size = None",
     "train.batch_size = 4",
     "ByteText.length = 8",
-    "Evaluation.number = 8",
+    "Evaluation.num_examples = 8",
     "steps = 5",
 ]
 

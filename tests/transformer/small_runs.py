@@ -21,8 +21,8 @@ SMALL = [
     "ByteText.corpus = @data.text_files",
     "train.batch_size = 4",
     "train.report_every = 1",
-    "Evaluation.number = 4",
-    "sample.number = 3",
+    "Evaluation.num_examples = 4",
+    "sample.max_new_tokens = 3",
     "warmup_cosine.warmup_steps = 1",
 ]
 

@@ -106,7 +106,7 @@ def call(capsys, monkeypatch):
         "input": None,
         "output": None,
         "format": "lines",
-        "number": 5,
+        "max_new_tokens": 5,
         "batch_size": 2,
         "temperature": None,
         "top_k": None,
@@ -115,7 +115,7 @@ def call(capsys, monkeypatch):
         "alpha": None,
         "seed": 0,
         "stop": [],
-        "cut": None,
+        "truncate": None,
     }
 
     def call(folder, given="def \nif x\n", **changes):
@@ -135,7 +135,7 @@ def call(capsys, monkeypatch):
 
 
 def test_a_line_is_written_for_each_prompt(call, run):
-    code, out, err = call(run, "def \nif x\nclass\n", number=3)
+    code, out, err = call(run, "def \nif x\nclass\n", max_new_tokens=3)
     assert code == 0, err
     assert [line[:4] for line in out.splitlines()] == ["def ", "if x", "clas"]
     assert err == "3 prompts, model of step 0\n"
@@ -143,7 +143,7 @@ def test_a_line_is_written_for_each_prompt(call, run):
 
 def test_what_is_written_is_what_the_saved_model_says(call, run):
     given, number = "a\\n\\\\b", 6
-    out = json.loads(call(run, given + "\n", number=number, format="json")[1])
+    out = json.loads(call(run, given + "\n", max_new_tokens=number, format="json")[1])
     assert out["prompt"] == "a\n\\b"
     model = configured(run).model
     ids = list(out["prompt"].encode())
@@ -158,7 +158,7 @@ def test_what_is_written_is_what_the_saved_model_says(call, run):
 
 
 def test_a_prompt_is_a_prefix_where_the_model_learned_from_prefixes(call, prefixed):
-    out = json.loads(call(prefixed, "def f\n", number=4, format="json")[1])
+    out = json.loads(call(prefixed, "def f\n", max_new_tokens=4, format="json")[1])
     model = configured(prefixed).model
     ids = [0, *ByteVocabulary().encode("def f").tolist()]
     read = len(ids)
@@ -186,18 +186,20 @@ def test_settings_of_gin_and_flags_reach_the_decoder(call, run, monkeypatch):
     )
     assert call(run, beams=3, alpha=0.2, stop=["\\n", "ab"])[0] == 0
     (used,) = seen
-    assert (used["beams"], used["alpha"], used["number"], used["window"]) == (
+    assert (used["beams"], used["alpha"], used["max_new_tokens"], used["window"]) == (
         3,
         0.2,
         5,
         16,
     )
-    assert used["end"] == [0, 10] and "temperature" not in used
+    assert used["eos_id"] == [0, 10] and "temperature" not in used
 
 
 def test_draws_follow_the_seed_and_texts_end_where_they_are_to(call, run):
     first, again, other = (
-        call(run, temperature=3.0, top_p=0.9, number=30, seed=seed, format="json")
+        call(
+            run, temperature=3.0, top_p=0.9, max_new_tokens=30, seed=seed, format="json"
+        )
         for seed in (1, 1, 2)
     )
     assert first == again != other
@@ -208,7 +210,7 @@ def test_draws_follow_the_seed_and_texts_end_where_they_are_to(call, run):
             run,
             temperature=3.0,
             top_p=0.9,
-            number=30,
+            max_new_tokens=30,
             seed=1,
             format="json",
             stop=[stop],
@@ -219,12 +221,12 @@ def test_draws_follow_the_seed_and_texts_end_where_they_are_to(call, run):
 
 def test_an_encoder_decoder_answers(call, pairs):
     code, out, err = call(
-        pairs, "def f(x):\n", temperature=1.0, number=8, format="json"
+        pairs, "def f(x):\n", temperature=1.0, max_new_tokens=8, format="json"
     )
     assert code == 0, err
     assert json.loads(out)["prompt"] == "def f(x):"
     trained = configured(pairs)
-    ((text,),) = write(trained, ["def f(x):"], number=8, temperature=1.0)
+    ((text,),) = write(trained, ["def f(x):"], max_new_tokens=8, temperature=1.0)
     assert text.text == json.loads(out)["text"]
     ids = [
         *ByteVocabulary().encode("def f(x):").tolist(),
@@ -232,7 +234,7 @@ def test_an_encoder_decoder_answers(call, pairs):
     ]  # an end is put after inputs
     window = trained.data.features(1)["tokens"].shape[1]
     (written,) = Decoder(
-        trained.model, 8, len(ids), end=1, window=window, temperature=1.0
+        trained.model, 8, len(ids), eos_id=1, window=window, temperature=1.0
     )([ids])
     assert ByteVocabulary().decode(np.array(written.ids)) == text.text
 
@@ -254,7 +256,7 @@ def test_a_file_is_there_whole_or_not(call, run, tmp_path):
         ({"given": ""}, "ConfigError: there are no prompts in standard input"),
         ({"input": "/nope/in.txt"}, "ConfigError: cannot read /nope/in.txt"),
         ({"top_p": 2.0, "temperature": 1.0}, "PlanError: top_p is above 0"),
-        ({"number": 0}, "PlanError: number=0"),
+        ({"max_new_tokens": 0}, "PlanError: max_new_tokens=0"),
     ],
 )
 def test_errors_have_no_traceback(call, run, changes, complaint):
@@ -265,7 +267,8 @@ def test_errors_have_no_traceback(call, run, changes, complaint):
 
 def test_prompts_are_cut_if_asked_for(call, run):
     whole, cut = (
-        call(run, "xxxxif x\n", cut=cut, format="json")[1] for cut in (None, 4)
+        call(run, "xxxxif x\n", truncate=truncate, format="json")[1]
+        for truncate in (None, 4)
     )
     alone = call(run, "if x\n", format="json")[1]
     assert (
@@ -327,7 +330,7 @@ def test_the_command_reads_flags(run, tmp_path):
             "-m",
             "transformer.decode",
             f"--model_dir={run}",
-            "--number=3",
+            "--max_new_tokens=3",
             "--stop=q",
             "--temperature=0.5",
             "--top_k=4",

@@ -27,8 +27,8 @@ SMALL = [
     "ByteText.length = 24",
     "train.batch_size = 4",
     "train.steps = 2",
-    "sample.number = 2",
-    "Evaluation.number = 8",
+    "sample.max_new_tokens = 2",
+    "Evaluation.num_examples = 8",
     'Mesh.axes = "data:2"',
     'Mesh.layout = "batch:data"',
 ]
@@ -47,7 +47,7 @@ def run(tmp_path_factory, capsys, monkeypatch):
     flags.FLAGS(["test"])
     asked = {
         "model_dir": str(folder),
-        "number": 8,
+        "num_examples": 8,
         "batch_size": 4,
         "json": None,
         "written": 0,

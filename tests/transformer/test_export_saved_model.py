@@ -88,7 +88,7 @@ def test_an_encoder_decoder_answers_without_meshtf(pairs, tmp_path):
         texts=texts,
         inputs=inputs,
     )
-    decoder = Decoder(trained.model, length - 1, 24, batch_size=2, end=1, beams=2)
+    decoder = Decoder(trained.model, length - 1, 24, batch_size=2, eos_id=1, beams=2)
     for row, prompt, score in zip(
         found["ids"], (inputs[0, :5], inputs[1, :9]), found["scores"]
     ):

@@ -33,7 +33,7 @@ MODEL = functools.partial(LanguageModel, architecture=Architecture(**SMALL))
 @pytest.fixture(autouse=True)
 def clean_gin():
     gin.clear_config()
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     yield
     gin.clear_config()
 
@@ -163,7 +163,12 @@ def test_evaluation_does_not_depend_on_the_batch_or_the_layout(corpus):
 
 def test_samples_are_the_same_under_every_layout():
     texts = {
-        sample(MODEL(mtf.Mesh(axes, layout)), length=8, prompt="import sys", number=6)
+        sample(
+            MODEL(mtf.Mesh(axes, layout)),
+            length=8,
+            prompt="import sys",
+            max_new_tokens=6,
+        )
         for axes, layout in [
             ("", ""),
             ("data:4", "length:data"),
@@ -179,7 +184,7 @@ def test_the_likeliest_byte_is_taken_at_temperature_zero():
     logits = model(
         mtf.import_tensor(model.mesh, np.array(list(b"def "), np.int32), "length")
     ).numpy()
-    text = sample(model, length=4, prompt="def ", number=1, temperature=0.0)
+    text = sample(model, length=4, prompt="def ", max_new_tokens=1, temperature=0.0)
     assert text == b"def ".decode() + bytes([int(logits[-1].argmax())]).decode(
         errors="replace"
     )

@@ -1,13 +1,11 @@
-"""What the commands share: the flags that name a configuration, and how they leave
-without one.
+"""Shared by the commands: flags of the configuration, and exits with a message.
 
     def main(argv):
-      with command.leaving_plainly():          # errors are told without a traceback
-        command.configure_by_flags(argv)       # gin has what --gin_file and --gin_param say
+      with command.leaving_plainly():          # user errors exit without a traceback
+        command.configure_by_flags(argv)       # gin reads --gin_file and --gin_param
         ...
 
-`transformer.train` and `python -m meshtf explain` so read the same configuration in the
-same way.
+So `transformer.train` and `python -m meshtf explain` read a configuration in the same way.
 """
 
 from __future__ import annotations
@@ -65,23 +63,21 @@ __all__ = ["ConfigError"]
 def configure(
     files: Sequence[str], params: Sequence[str], allowed: Sequence[str] = ()
 ) -> None:
-    """Gives gin the settings of files and of single lines.
+    """Binds the settings of files and of single lines in gin.
 
     Args:
       files: paths, or names of files in configs/.
       params: single lines.
-      allowed: modules that may be imported, besides ours. Importing runs a module, and
-        a file from elsewhere should run nothing that its reader did not name.
+      allowed: further modules that files may import. Importing runs a module, so a file
+        must not import modules that its user did not allow.
 
     Raises:
-      ConfigError: gin cannot read a setting, a value is of another type than is wanted,
-        nothing refers to a name, or another module is imported; with the place.
+      ConfigError: gin cannot read a setting, a value has the wrong type, nothing refers
+        to a name, or another module is imported; with file and line.
     """
     gin.add_config_file_search_path(config_files.config_folder())
     verbosity = logging.get_verbosity()
-    logging.set_verbosity(
-        logging.FATAL
-    )  # gin logs an error where it looks for an include first
+    logging.set_verbosity(logging.FATAL)  # gin logs errors while it looks for includes
     try:
         with _imports_of((*_OURS, *allowed)), gin_settings.recorded() as statements:
             gin.parse_config_files_and_bindings(
@@ -99,9 +95,9 @@ def configure(
 
 @contextlib.contextmanager
 def _imports_of(allowed: Sequence[str]) -> Iterator[None]:
-    """Lets gin import these modules, and what is in them, and no others."""
+    """Restricts imports of gin to these modules and their submodules."""
     context = gin.config.ParseContext
-    before = context.process_import
+    original = context.process_import
 
     def process_import(self: Any, statement: Any) -> None:
         name = statement.module
@@ -114,46 +110,45 @@ def _imports_of(allowed: Sequence[str]) -> Iterator[None]:
                 f"{statement.location.filename or '--gin_param'}).\n  If you trust it: "
                 f"--gin_import={name.partition('.')[0]}."
             )
-        before(self, statement)
+        original(self, statement)
 
     context.process_import = process_import
     try:
         yield
     finally:
-        context.process_import = before
+        context.process_import = original
 
 
 def configure_by_flags(
     argv: Sequence[str],
-    *more: str,
+    *extra_params: str,
     model_dir: str | None = None,
     files: Sequence[str] | None = None,
 ) -> None:
-    """Gives gin the settings of the flags, and then some more.
+    """Binds the settings of the flags in gin.
 
     Args:
-      argv: what is left of the command line.
-      *more: settings.
-      model_dir: the folder of a run, whose config.gin is taken if the flags name no
-        file.
-      files: what is taken if the flags name none; None: what --gin_file stands at.
+      argv: the command line after the flags were parsed.
+      *extra_params: further settings, bound last.
+      model_dir: the folder of a run; its config.gin is read if no --gin_file is given.
+      files: read if no --gin_file is given; None: the default of --gin_file.
 
     Raises:
       ConfigError: an argument is no flag, or gin cannot read a setting.
     """
     _refuse_arguments(argv)
-    named, own = GIN_FILE.value, Path(model_dir or "", "config.gin")
+    gin_files = GIN_FILE.value
+    run_config = Path(model_dir or "", "config.gin")
     if flags.FLAGS[GIN_FILE.name].using_default_value:
-        if model_dir is not None and own.exists():
-            named = [str(own)]
+        if model_dir is not None and run_config.exists():
+            gin_files = [str(run_config)]
         elif files is not None:
-            named = files
-    configure(named, [*GIN_PARAM.value, *more], GIN_IMPORT.value)
+            gin_files = files
+    configure(gin_files, [*GIN_PARAM.value, *extra_params], GIN_IMPORT.value)
 
 
 def refuse_gin(argv: Sequence[str]) -> None:
-    """Refuses settings of gin, in programs that have other flags for all, and what is
-    no flag.
+    """Refuses flags of gin, in programs that do not use gin, and positional arguments.
 
     Raises:
       ConfigError: there is one.
@@ -163,8 +158,7 @@ def refuse_gin(argv: Sequence[str]) -> None:
         if not flags.FLAGS[flag.name].using_default_value:
             raise ConfigError(
                 f"--{flag.name}={flag.value[0]}: nothing that this program does is set "
-                "by "
-                "gin.\n  --help shows the flags that it has."
+                "by gin.\n  --help shows the flags that it has."
             )
 
 
@@ -177,49 +171,40 @@ def _refuse_arguments(argv: Sequence[str]) -> None:
 
 
 def default_model_dir() -> str:
-    """Returns the folder of a run that is not told where: runs/ and the name of the
-    last gin_file.
-    """
+    """Returns the default folder of a run: runs/ and the name of the last --gin_file."""
     return str(Path("runs", Path(GIN_FILE.value[-1]).stem))
 
 
 def connect_by_flags() -> int:
-    """Reaches the workers that --cluster names, and returns how many there are, at
-    least one.
+    """Connects to the workers of --cluster; returns their number, 1 without a cluster.
 
     Raises:
-      ParseError, ClusterError: the flag names none, or one is not there.
+      ParseError, ClusterError: the flag is malformed, or a worker does not answer.
     """
     if not CLUSTER.value:
         return 1
-    asked = gin.get_bindings(
-        "train", resolve_references=False
-    )  # no data are made for this
-    deterministic = gin_settings.resolved(asked.get("deterministic", False))
+    # References are not resolved, so that no data are made here.
+    bindings = gin.get_bindings("train", resolve_references=False)
+    deterministic = gin_settings.resolved(bindings.get("deterministic", False))
     mtf.connect(CLUSTER.value, WAIT.value, deterministic=deterministic)
     return len(CLUSTER.value.split(","))
 
 
 @contextlib.contextmanager
 def leaving_plainly() -> Iterator[None]:
-    """Ends the program with a message, and no traceback, for errors that are the user's
-    to mend.
-    """
+    """Exits with a message, without a traceback, at errors that the user can fix."""
     try:
         yield
     except (mtf.MeshtfError, data.DataError, ConfigError) as error:
-        text = re.sub(
-            r"\n  In call to configurable .*", "", str(error)
-        )  # gin's, of no use here
+        # gin adds the configurables that were being called: of no use to the user.
+        text = re.sub(r"\n  In call to configurable .*", "", str(error))
         leave(f"{type(error).__name__}: {text}{gin_settings.places_named(text)}")
     except OSError as error:
         if error.filename is None:
             raise
         leave(f"{type(error).__name__}: {error.filename}: {error.strerror}.")
     except RuntimeError as error:
-        if "Required bindings" not in str(
-            error
-        ):  # gin's, for a setting that has no default
+        if "Required bindings" not in str(error):  # gin's error for gin.REQUIRED
             raise
         leave(
             f"ConfigError: {str(error).splitlines()[0]}.\n  Bind it in a gin file or "
@@ -228,6 +213,6 @@ def leaving_plainly() -> Iterator[None]:
 
 
 def leave(message: str, code: int = 1) -> NoReturn:
-    """Ends the program with a message."""
+    """Prints a message to standard error and exits."""
     print(message, file=sys.stderr)
     sys.exit(code)

@@ -1,12 +1,12 @@
-"""What gin was given: where each setting stands, and which of them cannot be meant so.
+"""Checks of gin settings: file and line of each one, types, and unused names.
 
     with recorded() as statements:
       gin.parse_config_files_and_bindings(files, params)
     check(statements)              # ConfigError: names the setting, its file and its line
 
-A setting that gin takes may still be wrong: a value of another type, and a macro or a
-scope that nothing refers to, such as `step = 4` for `steps = 4`. They are found before
-anything is made.
+gin accepts settings that are wrong: values of another type, and macros or scopes that
+nothing refers to, such as `step = 4` for `steps = 4`. They are found before any object is
+made.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from transformer.cli import value_types
 
 Key = tuple[str, str, str]  # scope, full name of the configurable, parameter
 _MACRO = "gin.macro"
-_MISSPELT = 0.75  # from here on difflib takes a name for another one misspelt
-_OF_A_RUN = "config.gin"  # what gin wrote itself: all that was bound, used or not
-_places: dict[Key, config_parser.Location] = {}
+_MISSPELT = 0.75  # similarity from which on a name counts as misspelt
+_RUN_CONFIG = "config.gin"  # written by runs: all bindings, used or not
+_locations: dict[Key, config_parser.Location] = {}
 
 
 class ConfigError(ValueError):
@@ -41,14 +41,14 @@ class ConfigError(ValueError):
 
 @contextlib.contextmanager
 def recorded() -> Iterator[list[config_parser.BindingStatement]]:
-    """Gives a list of the bindings that gin parses in the `with` block; remembers their
-    places.
+    """Gives a list of the bindings that gin parses in the `with` block; records their
+    locations.
     """
     statements: list[config_parser.BindingStatement] = []
-    before = config_parser.ConfigParser.parse_statement
+    original = config_parser.ConfigParser.parse_statement
 
     def parse_statement(self: Any) -> Any:
-        statement = before(self)
+        statement = original(self)
         if isinstance(statement, config_parser.BindingStatement):
             statements.append(statement)
         return statement
@@ -57,25 +57,22 @@ def recorded() -> Iterator[list[config_parser.BindingStatement]]:
     try:
         yield statements
     finally:
-        config_parser.ConfigParser.parse_statement = before
-    _places.update({key_of(one): one.location for one in statements})
+        config_parser.ConfigParser.parse_statement = original
+    _locations.update({key_of(one): one.location for one in statements})
 
 
 def key_of(statement: config_parser.BindingStatement) -> Key:
-    """Returns what a statement binds."""
+    """Returns the parameter or macro that a statement binds."""
     if not statement.arg_name:
         scope = f"{statement.scope}/" if statement.scope else ""
         return f"{scope}{statement.selector}", _MACRO, "value"
-    found = gin_config._REGISTRY.get_match(statement.selector)
-    return (
-        statement.scope,
-        found.selector if found else statement.selector,
-        statement.arg_name,
-    )
+    configurable = gin_config._REGISTRY.get_match(statement.selector)
+    selector = configurable.selector if configurable else statement.selector
+    return statement.scope, selector, statement.arg_name
 
 
-def place(location: config_parser.Location) -> str:
-    """Returns two lines that say where a setting stands, as gin says it."""
+def described_location(location: config_parser.Location) -> str:
+    """Returns two lines with the location of a setting, in the form of gin's errors."""
     file = f'file "{location.filename}",' if location.filename else "--gin_param"
     return (
         f"\n  In {file} line {location.line_num}\n    {location.line_content.strip()}"
@@ -83,32 +80,34 @@ def place(location: config_parser.Location) -> str:
 
 
 def places_named(text: str) -> str:
-    """Returns the places of settings that a message names, such as "Architecture.norm",
-    or "".
+    """Returns the locations of settings that a message names, such as
+    "Architecture.norm", or "".
     """
-    found = [
-        place(location)
-        for (scope, selector, name), location in _places.items()
+    if "\n  In " in text:
+        return ""
+    locations = [
+        described_location(location)
+        for (scope, selector, name), location in _locations.items()
         if name in gin_config._CONFIG.get((scope, selector), {})
         and re.search(rf"\b{re.escape(_short(selector))}\.{name}\b", text)
     ]
-    return "".join(found) if "\n  In " not in text else ""
+    return "".join(locations)
 
 
 def by_line(key: Key) -> bool:
     """Returns whether a setting was given as a single line, by --gin_param, rather than
     in a file.
     """
-    return key in _places and not _places[key].filename
+    return key in _locations and not _locations[key].filename
 
 
 def place_of(key: Key) -> str:
-    """Returns where a setting stands, or "" if that is not known."""
-    return place(_places[key]) if key in _places else ""
+    """Returns the location of a setting as text, or "" if it is not known."""
+    return described_location(_locations[key]) if key in _locations else ""
 
 
 def shown(key: Key) -> str:
-    """Returns a setting by the name that people give it."""
+    """Returns the name of a setting as in a gin file."""
     scope, selector, name = key
     if selector == _MACRO:
         return scope
@@ -116,8 +115,8 @@ def shown(key: Key) -> str:
 
 
 def check(statements: Sequence[config_parser.BindingStatement]) -> None:
-    """Refuses settings that nothing refers to, and values of other types. Raises
-    ConfigError.
+    """Checks that something refers to each name, and that values have the right types.
+    Raises ConfigError.
     """
     used = {
         (scope, reference.configurable.selector)
@@ -138,28 +137,25 @@ def check(statements: Sequence[config_parser.BindingStatement]) -> None:
 
 
 def _refuse_unused(
-    what: str,
+    description: str,
     as_in: str,
     name: str,
     known: Iterable[str],
     one: config_parser.BindingStatement,
 ) -> None:
-    """Refuses what was given by itself, or resembles a name that is used.
+    """Raises ConfigError for an unused name given by --gin_param, or similar to a used
+    one.
 
-    Files may hold more than one run uses: names that several configurations share, and
-    what a later file made needless.
+    Other unused names in files are accepted: several configurations share a file, and
+    later files override settings.
     """
-    close = difflib.get_close_matches(
-        name, sorted(known), 3, 0.5 if not one.location.filename else _MISSPELT
-    )
-    if (
-        not one.location.filename
-        or close
-        and Path(one.location.filename).name != _OF_A_RUN
-    ):
+    filename = one.location.filename
+    cutoff = _MISSPELT if filename else 0.5
+    close = difflib.get_close_matches(name, sorted(known), 3, cutoff)
+    if not filename or close and Path(filename).name != _RUN_CONFIG:
         raise ConfigError(
-            f"{what} that no setting refers to, as {as_in}: it does "
-            f"nothing.{place(one.location)}\n  "
+            f"{description} that no setting refers to, as {as_in}: it does "
+            f"nothing.{described_location(one.location)}\n  "
             + (f"Did you mean {', '.join(close)}? " if close else "")
             + "Else leave it out."
         )
@@ -185,11 +181,14 @@ def _scopes(reference: ConfigurableReference) -> Iterator[str]:
 
 
 def _check_type(one: config_parser.BindingStatement) -> None:
-    scope, selector, name = key = key_of(one)
+    """Raises ConfigError if a value does not fit the annotation of its parameter."""
+    key = key_of(one)
+    scope, selector, name = key
     if gin_config._CONFIG.get((scope, selector), {}).get(name) is not one.value:
         return  # a later setting replaced it
     hints = hints_of(selector)
-    hint, value = hints.get(name), resolved(one.value)
+    hint = hints.get(name)
+    value = resolved(one.value)
     if (
         hint is None
         and hints
@@ -199,18 +198,18 @@ def _check_type(one: config_parser.BindingStatement) -> None:
         and _takes_fields(selector)
     ):
         raise ConfigError(
-            f"{_short(selector)} takes no {name!r}.{place(one.location)}\n  "
+            f"{_short(selector)} takes no {name!r}.{described_location(one.location)}\n  "
             + _meant(name, _short(selector), hints)
         )
     if hint is not None and not value_types.fits(value, hint):
         raise ConfigError(
             f"{shown(key)} is {value!r}, where {value_types.described(hint)} is "
-            f"wanted.{_of_macro(one.value)}{place(one.location)}"
+            f"wanted.{_of_macro(one.value)}{described_location(one.location)}"
         )
 
 
 def _of_macro(value: Any) -> str:
-    """Returns where a macro is bound that a value consists of, or ""."""
+    """Returns the location of the macro that a value refers to, or ""."""
     if (
         not isinstance(value, ConfigurableReference)
         or value.configurable.selector != _MACRO
@@ -220,27 +219,27 @@ def _of_macro(value: Any) -> str:
 
 
 def hints_of(selector: str) -> dict[str, Any]:
-    """Returns the annotations of a configurable's parameters; of those that are there
-    to be read.
+    """Returns the annotations of a configurable's parameters, as far as they can be
+    resolved.
     """
     wrapped = gin_config._REGISTRY[selector].wrapped
     function = wrapped.__init__ if inspect.isclass(wrapped) else wrapped
     try:
         hints = typing.get_type_hints(function)
-        various = inspect.getfullargspec(function)
+        signature = inspect.getfullargspec(function)
     except (NameError, TypeError):
         return {}
     fields = typing.get_type_hints(hints["return"]) if _takes_fields(selector) else {}
     return fields | {
         name: hint
         for name, hint in hints.items()
-        if name not in ("return", various.varargs, various.varkw)
+        if name not in ("return", signature.varargs, signature.varkw)
     }
 
 
 def _takes_fields(selector: str) -> bool:
-    """Returns whether it is a function with `**` arguments that returns a dataclass:
-    its fields.
+    """Returns whether a configurable is a function whose `**` arguments are the fields of
+    the dataclass that it returns.
     """
     wrapped = gin_config._REGISTRY[selector].wrapped
     if inspect.isclass(wrapped) or not inspect.getfullargspec(wrapped).varkw:
@@ -249,7 +248,7 @@ def _takes_fields(selector: str) -> bool:
 
 
 def resolved(value: Any) -> Any:
-    """Returns a value with what macros stand for in their places."""
+    """Returns a value with macros replaced by their values."""
     if (
         isinstance(value, ConfigurableReference)
         and value.configurable.selector == _MACRO
@@ -269,18 +268,16 @@ def _short(selector: str) -> str:
 
 
 def with_near_misses(message: str) -> str:
-    """Returns gin's message about a name that it does not know, and after it what may
-    be meant.
-    """
-    if found := re.search(
+    """Returns gin's message about an unknown name, with suggestions."""
+    if match := re.search(
         r"Configurable '([\w./]+)' doesn't have a parameter named '(\w+)'", message
     ):
-        known = list(hints_of(gin_config._REGISTRY.get_match(found[1]).selector))
-        return f"{message}\n  {_meant(found[2], found[1], known)}" if known else message
-    if found := re.search(
+        known = list(hints_of(gin_config._REGISTRY.get_match(match[1]).selector))
+        return f"{message}\n  {_meant(match[2], match[1], known)}" if known else message
+    if match := re.search(
         r"No configurable matching (?:reference )?'@?([\w./]+)", message
     ):
-        last = found[1].rpartition(".")[2]
+        last = match[1].rpartition(".")[2]
         close = mtf.near_misses(
             last,
             {
@@ -288,8 +285,8 @@ def with_near_misses(message: str) -> str:
                 for selector, _ in gin_config._REGISTRY.items()
             },
         )
-        more = f"Did you mean {close}? " if close else ""
-        return f"{message}\n  {more}What other modules define must be imported first."
+        suggestion = f"Did you mean {close}? " if close else ""
+        return f"{message}\n  {suggestion}What other modules define must be imported first."
     return message
 
 

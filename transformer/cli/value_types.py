@@ -1,10 +1,9 @@
-"""Whether values that gin was given fit the annotations of what they are bound to.
+"""Checks values bound in gin against the annotations of the parameters.
 
     fits("four", int)                   # False
     described(int | None)               # "an integer or None"
 
-References are looked at as far as can be done without calling anything. What cannot be
-judged fits.
+References are checked as far as possible without a call. What cannot be checked fits.
 """
 
 from __future__ import annotations
@@ -35,10 +34,11 @@ _UNIONS = (typing.Union, types.UnionType)
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Returns whether a value may be what an annotation asks for."""
+    """Returns whether a value fits an annotation."""
     if isinstance(value, ConfigurableReference):
         return _reference_fits(value, hint)
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    inner = typing.get_args(hint)
     if origin in _UNIONS:
         return any(fits(value, one) for one in inner)
     if hint in _SIMPLE:
@@ -49,17 +49,19 @@ def fits(value: Any, hint: Any) -> bool:
         return value is None
     if origin is tuple and inner and inner[-1] is not Ellipsis:
         return (
-            _is_row(value) and len(value) == len(inner) and all(map(fits, value, inner))
+            _is_list(value)
+            and len(value) == len(inner)
+            and all(map(fits, value, inner))
         )
     if origin in (tuple, list, collections.abc.Sequence):
-        return _is_row(value) and all(fits(one, inner[0]) for one in value)
+        return _is_list(value) and all(fits(one, inner[0]) for one in value)
     if origin is collections.abc.Callable:
         return callable(value)
-    return _is_one(value, origin or hint)
+    return _is_instance(value, origin or hint)
 
 
 def described(hint: Any) -> str:
-    """Returns what an annotation asks for, in words."""
+    """Returns an annotation in words."""
     if typing.get_origin(hint) in _UNIONS:
         return " or ".join(map(described, typing.get_args(hint)))
     if hint in _WORDS:
@@ -74,25 +76,30 @@ def described(hint: Any) -> str:
 
 
 def _reference_fits(reference: ConfigurableReference, hint: Any) -> bool:
-    wanted = [one for one in _alternatives(hint) if one is not types.NoneType]
+    """Returns whether a reference, `@name` or `@name()`, fits an annotation."""
+    alternatives = [one for one in _alternatives(hint) if one is not types.NoneType]
     target = reference.configurable.wrapped
     if not reference.evaluate:
-        return not all(one in _SIMPLE or _is_class(one) for one in wanted)
-    gives = target if inspect.isclass(target) else result(target)
-    if all(one in _SIMPLE for one in wanted):
-        of_class = inspect.isclass(gives) and gives not in _SIMPLE
-        return not (of_class or typing.get_origin(gives) is collections.abc.Callable)
-    # An object where a function that makes such objects is wanted: brackets too many.
+        return not all(one in _SIMPLE or _is_class(one) for one in alternatives)
+    value_type = target if inspect.isclass(target) else result(target)
+    if all(one in _SIMPLE for one in alternatives):
+        of_class = inspect.isclass(value_type) and value_type not in _SIMPLE
+        return not (
+            of_class or typing.get_origin(value_type) is collections.abc.Callable
+        )
+    # An object where a function that makes such objects is expected: `@name()` for `@name`.
     makes = [
         typing.get_args(one)[-1]
-        for one in wanted
+        for one in alternatives
         if typing.get_origin(one) is collections.abc.Callable and typing.get_args(one)
     ]
     return not (
         makes
-        and len(makes) == len(wanted)
-        and inspect.isclass(gives)
-        and any(inspect.isclass(made) and issubclass(gives, made) for made in makes)
+        and len(makes) == len(alternatives)
+        and inspect.isclass(value_type)
+        and any(
+            inspect.isclass(kind) and issubclass(value_type, kind) for kind in makes
+        )
     )
 
 
@@ -101,7 +108,7 @@ def _alternatives(hint: Any) -> tuple[Any, ...]:
 
 
 def _is_class(hint: Any) -> bool:
-    """Returns whether a hint is a class whose objects are no functions."""
+    """Returns whether a hint is a class whose objects are not callable."""
     return (
         inspect.isclass(hint)
         and typing.get_origin(hint) is None
@@ -109,19 +116,19 @@ def _is_class(hint: Any) -> bool:
     )
 
 
-def _is_row(value: Any) -> bool:
+def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _is_one(value: Any, kind: Any) -> bool:
+def _is_instance(value: Any, kind: Any) -> bool:
     try:
         return isinstance(value, kind)
-    except TypeError:  # `Any`, and kinds that cannot be asked for
+    except TypeError:  # `Any`, and others that isinstance does not accept
         return True
 
 
 def result(function: Callable[..., Any]) -> Any:
-    """Returns what the annotation of a function says that it returns, or None."""
+    """Returns the return annotation of a function, or None."""
     try:
         return typing.get_type_hints(function).get("return")
     except (NameError, TypeError):

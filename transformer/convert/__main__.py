@@ -41,7 +41,7 @@ _SCANNED = flags.DEFINE_bool(
 _VOCAB_MULTIPLE = flags.DEFINE_integer(
     "vocab_multiple",
     1,
-    "--from: tokens are filled up to a multiple of this, so that a mesh can cut them.",
+    "--from: tokens are padded to a multiple of this, so that a mesh can shard them.",
     lower_bound=1,
 )
 

@@ -1,9 +1,9 @@
-"""What a config.json says: settings that are read, and those that must be as ours are.
+"""Settings of a config.json: those that are read, and those that must match our models.
 
 Example:
 
     settings = Settings(json.loads(text))
-    settings.require(scale_attn_weights=True)      # an error where it says anything else
+    settings.require(scale_attn_weights=True)      # an error for any other value
     d_model = settings["n_embd"]
 """
 
@@ -14,8 +14,7 @@ from typing import Any
 
 import meshtf as mtf
 
-# Their names of activations, and ours, which approximates a gelu by tanh if not told
-# otherwise.
+# Their names of activations to ours. Our "gelu" is the approximation by tanh.
 ACTIVATIONS = {
     "gelu": "gelu_exact",
     "gelu_new": "gelu",
@@ -30,7 +29,7 @@ class Settings:
     """The settings of a config.json.
 
     Args:
-      values: by name.
+      values: the settings by name.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -40,7 +39,7 @@ class Settings:
         """Returns a setting.
 
         Raises:
-          CheckpointError: it is not there.
+          CheckpointError: the setting is absent.
         """
         if name not in self._values:
             raise mtf.CheckpointError(
@@ -53,16 +52,16 @@ class Settings:
         value = self._values.get(name)
         return default if value is None else value
 
-    def require(self, **wanted: Any) -> None:
-        """Checks settings of which one value alone is known here; those that are absent
-        have it.
+    def require(self, **supported: Any) -> None:
+        """Checks settings of which our models support one value only. Absent settings are
+        taken to have it.
 
         Raises:
-          CheckpointError: a setting is another.
+          CheckpointError: a setting has another value.
         """
         wrong = {
             name: self._values[name]
-            for name, value in wanted.items()
+            for name, value in supported.items()
             if self._values.get(name, value) not in (value, None)
         }
         if wrong:
@@ -72,7 +71,7 @@ class Settings:
                     config="\n".join(
                         f"{name}: {value!r}" for name, value in wrong.items()
                     ),
-                    known="\n".join(f"{name}: {wanted[name]!r}" for name in wrong),
+                    known="\n".join(f"{name}: {supported[name]!r}" for name in wrong),
                 )
             )
 
@@ -80,7 +79,7 @@ class Settings:
         """Returns our name of the activation that a setting names.
 
         Raises:
-          CheckpointError: it is none of those that both have.
+          CheckpointError: we do not have this activation.
         """
         if self[name] not in ACTIVATIONS:
             raise mtf.CheckpointError(
@@ -96,10 +95,10 @@ def their_activation(name: str) -> str:
     Raises:
       CheckpointError: there is none.
     """
-    found = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
-    if not found:
+    names = [theirs for theirs, ours in ACTIVATIONS.items() if ours == name]
+    if not names:
         raise mtf.CheckpointError(
             f"there the activation {name!r} has no name; those of "
             f"{', '.join(ACTIVATIONS.values())} have one."
         )
-    return found[0]
+    return names[0]

@@ -3,7 +3,7 @@ files.
 
     model = read_model("bert-base-uncased", mesh)       # on any mesh, in any layout
     write_model(model, "out")                           # AutoModel.from_pretrained("out") takes it
-    read_model("gpt2", mesh, scanned=True, vocab_multiple=64)     # 50257 tokens cannot be cut
+    read_model("gpt2", mesh, scanned=True, vocab_multiple=64)     # 50257 tokens cannot be sharded
 
 Names and shapes are compared before anything is read or written. Numbers stay the same,
 bit by bit, if their files have float32.

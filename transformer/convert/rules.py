@@ -1,5 +1,5 @@
-"""Names of another library's tensors and of our variables, and how the axes of theirs
-read in ours.
+"""Conversion rules: names of another library's tensors and of our variables, and the axes of
+their tensors in our dimension names.
 
     BLOCK = '''
       ln_1.weight          attention_norm/scale                 d_model
@@ -8,15 +8,15 @@ read in ours.
     '''
     rules = each_layer(12, table(BLOCK, theirs="h.{layer}.", ours="block_{layer}/"))
     arrays = to_ours(rules, shapes, tensors)          # by our names
-    tensors = to_theirs(rules, shapes, arrays)        # by theirs, the same bits
+    tensors = to_theirs(rules, shapes, arrays)        # by their names, bit for bit
 
-The last line of the table says that their tensor has two axes: heads and d_kv in one,
-and d_model. Ours has these names in any order, such as `[heads d_kv d_model]`. A tensor
-of theirs that is several of ours has a `*`, which counts them. So transposes, merged
-heads and fused kernels need no more words. Where one variable of ours serves all
-layers, with their dimension in front, our name has no `{layer}`: each of its rows is a
-tensor of theirs. Where one of our dimensions is filled up, `sizes` says how large it is
-there, as in {"vocab": 50257}.
+The last line of the table says that their tensor has two axes: heads and d_kv merged, and
+d_model. Our variable has these dimensions in any order, such as `[heads d_kv d_model]`. If
+one of their tensors holds several of our variables, `*` is the axis that counts them. This
+describes transposes, merged heads and fused kernels. If one of our variables holds all
+layers, stacked along its first dimension, our name has no `{layer}`: each index of that
+dimension is one of their tensors. If one of our dimensions is padded, `sizes` has their
+size, as in {"vocab": 50257}.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ import meshtf as mtf
 
 Shapes = Mapping[str, mtf.Shape]
 Sizes = Mapping[str, int]
+_MAX_NAMES = 6  # shown of each list in an error
 
 
 class Tensors(Protocol):
-    """Another library's tensors by name, whose shapes are known before they
-    are read.
-    """
+    """Another library's tensors by name; shapes are available without reading a tensor."""
 
     def __iter__(self) -> Iterator[str]: ...
     def __getitem__(self, name: str) -> np.ndarray: ...
@@ -49,15 +48,15 @@ class Tensors(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """One of their tensors, the variables of ours that it is made of, and its axes in
-    our names.
+    """One of their tensors, the variables of ours that it holds, and its axes in our
+    dimension names.
 
     Args:
       theirs: their name.
-      ours: our name; "[a,b]" in it stands for several.
-      axes: for each axis of theirs one of our names, or several in brackets; `*` counts
-        variables.
-      row: which row of our variable it is; None: all of it.
+      ours: our name; "[a,b]" in it means several variables.
+      axes: for each axis of theirs one of our dimensions, or several merged ones in
+        brackets; `*` counts variables.
+      row: its index along the first dimension of our variable; None: all of it.
     """
 
     theirs: str
@@ -67,18 +66,16 @@ class Rule:
 
     def names(self) -> list[str]:
         """Returns the names of our variables."""
-        before, *several = re.split(r"\[(.*)\]", self.ours)
-        return (
-            [f"{before}{n}{several[1]}" for n in several[0].split(",")]
-            if several
-            else [before]
-        )
+        match = re.fullmatch(r"(.*?)\[(.*)\](.*)", self.ours)
+        if match is None:
+            return [self.ours]
+        prefix, alternatives, suffix = match.groups()
+        return [f"{prefix}{name}{suffix}" for name in alternatives.split(",")]
 
-    def parts(self) -> list[list[str]]:
-        """Returns what each axis of theirs is made of."""
-        return [
-            axis.strip("()").split() for axis in re.findall(r"\([^)]*\)|\S+", self.axes)
-        ]
+    def axis_dims(self) -> list[list[str]]:
+        """Returns the names of our dimensions that each axis of theirs merges."""
+        axes = re.findall(r"\([^)]*\)|\S+", self.axes)
+        return [axis.strip("()").split() for axis in axes]
 
 
 def table(text: str, theirs: str = "", ours: str = "") -> list[Rule]:
@@ -86,8 +83,8 @@ def table(text: str, theirs: str = "", ours: str = "") -> list[Rule]:
 
     Args:
       text: the table.
-      theirs: what their names begin with.
-      ours: what our names begin with.
+      theirs: prefix of their names.
+      ours: prefix of our names.
     """
     columns = [line.split(maxsplit=2) for line in text.splitlines() if line.strip()]
     return [Rule(theirs + their, ours + our, axes) for their, our, axes in columns]
@@ -110,26 +107,26 @@ def each_layer(layers: int, rules: Iterable[Rule]) -> list[Rule]:
 def to_ours(
     rules: Iterable[Rule], shapes: Shapes, tensors: Tensors, sizes: Sizes
 ) -> dict[str, np.ndarray]:
-    """Returns the values of our variables, by name; 0 where they are larger than
-    theirs.
+    """Returns the values of our variables by name, padded with zeros where they are
+    larger than theirs.
 
     Args:
-      rules: of the model.
-      shapes: of our variables.
-      tensors: of theirs.
-      sizes: of dimensions that are smaller there.
+      rules: the rules of the model.
+      shapes: the shapes of our variables.
+      tensors: their tensors.
+      sizes: their sizes of dimensions that are padded in our variables.
 
     Raises:
-      CheckpointError: names or shapes of theirs are not those that our variables ask
-        for.
+      CheckpointError: names or shapes of their tensors do not fit our variables.
     """
     rules = list(rules)
     check(rules, shapes, {name: tensors.shape(name) for name in tensors}, sizes)
     arrays = {name: np.zeros(shape.sizes, np.float32) for name, shape in shapes.items()}
     for rule in rules:
-        tensor, shape = tensors[rule.theirs], _shape(rule, shapes, sizes)
-        for part, target in enumerate(_targets(rule, shape, arrays)):
-            target[...] = _view(rule, shape, tensor, part)
+        tensor = tensors[rule.theirs]
+        shape = _shape(rule, shapes, sizes)
+        for index, target in enumerate(_variable_views(rule, shape, arrays)):
+            target[...] = _tensor_view(rule, shape, tensor, index)
     return arrays
 
 
@@ -142,108 +139,121 @@ def to_theirs(
     """Returns tensors under their names for the values of our variables;
     see `to_ours`.
     """
-    found = {}
+    tensors = {}
     for rule in rules:
         shape = _shape(rule, shapes, sizes)
-        tensor = np.empty(_sizes(rule, shape), np.float32)
-        for part, source in enumerate(_targets(rule, shape, arrays)):
-            _view(rule, shape, tensor, part)[...] = source
-        found[rule.theirs] = tensor
-    return dict(sorted(found.items()))
+        tensor = np.empty(_tensor_shape(rule, shape), np.float32)
+        for index, source in enumerate(_variable_views(rule, shape, arrays)):
+            _tensor_view(rule, shape, tensor, index)[...] = source
+        tensors[rule.theirs] = tensor
+    return dict(sorted(tensors.items()))
 
 
 def check(
     rules: Iterable[Rule],
     shapes: Shapes,
-    found: Mapping[str, tuple[int, ...]],
+    tensor_shapes: Mapping[str, tuple[int, ...]],
     sizes: Sizes,
 ) -> None:
-    """Compares names and shapes of theirs with those that our variables ask for.
+    """Checks that names and shapes of their tensors fit our variables.
 
     Args:
-      rules: of the model.
-      shapes: of our variables.
-      found: shapes of their tensors.
-      sizes: of dimensions that are smaller there.
+      rules: the rules of the model.
+      shapes: the shapes of our variables.
+      tensor_shapes: the shapes of their tensors.
+      sizes: their sizes of dimensions that are padded in our variables.
 
     Raises:
-      CheckpointError: they differ, or rules and variables do.
+      CheckpointError: they differ, or the rules do not cover our variables.
     """
     rules = list(rules)
-    ours = [name for rule in rules for name in rule.names()]
-    lost = sorted(set(ours) ^ set(shapes))
-    if lost:
+    ours = {name for rule in rules for name in rule.names()}
+    unmatched = sorted(ours ^ set(shapes))
+    if unmatched:
         raise mtf.CheckpointError(
             mtf.explain_error(
                 "this configuration has variables that the other library's model has "
                 "not, or lacks some.",
-                variables=_some(lost),
+                variables=_abridged(unmatched),
                 way_out="Convert what `transformer.convert` made the sizes of.",
             )
         )
-    wanted = {rule.theirs: _sizes(rule, _shape(rule, shapes, sizes)) for rule in rules}
-    missing, unknown = (
-        sorted(set(wanted) - set(found)),
-        sorted(set(found) - set(wanted)),
-    )
+    expected = {
+        rule.theirs: _tensor_shape(rule, _shape(rule, shapes, sizes)) for rule in rules
+    }
+    missing = sorted(set(expected) - set(tensor_shapes))
+    unknown = sorted(set(tensor_shapes) - set(expected))
     differ = [
-        f"{name}: {found[name]} found, {size} wanted"
-        for name, size in sorted(wanted.items())
-        if name in found and found[name] != size
+        f"{name}: {tensor_shapes[name]} found, {shape} wanted"
+        for name, shape in sorted(expected.items())
+        if tensor_shapes.get(name, shape) != shape
     ]
     if missing or unknown or differ:
-        close = [
-            f"{n} (close: {c})" if (c := mtf.near_misses(n, unknown)) else n
-            for n in missing[:6]
-        ]
+        close = [_with_suggestion(name, unknown) for name in missing[:_MAX_NAMES]]
         raise mtf.CheckpointError(
             mtf.explain_error(
                 "names or shapes are not those of the configuration.",
-                missing=_some(close + missing[6:]),
-                unknown=_some(unknown),
-                other_shape=_some(differ),
+                missing=_abridged(close + missing[_MAX_NAMES:]),
+                unknown=_abridged(unknown),
+                other_shape=_abridged(differ),
                 way_out="config.json and the tensors must be of one model.",
             )
         )
 
 
 def _shape(rule: Rule, shapes: Shapes, sizes: Sizes) -> mtf.Shape:
-    """Returns the shape, in our names, of that part of our variables which one tensor
-    has.
+    """Returns the shape, in our dimensions, of that section of each of our variables
+    which is in one of their tensors.
     """
     dims = list(shapes[rule.names()[0]])[0 if rule.row is None else 1 :]
     return mtf.Shape([(dim.name, sizes.get(dim.name, dim.size)) for dim in dims])
 
 
-def _axes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
-    known = {"*": len(rule.names()), **dict(zip(shape.names, shape.sizes))}
-    return [[known[name] for name in axis] for axis in rule.parts()]
+def _axis_sizes(rule: Rule, shape: mtf.Shape) -> list[list[int]]:
+    """Returns the sizes of the dimensions that each axis of theirs merges."""
+    size_of = {"*": len(rule.names()), **dict(zip(shape.names, shape.sizes))}
+    return [[size_of[name] for name in axis] for axis in rule.axis_dims()]
 
 
-def _sizes(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:
+def _tensor_shape(rule: Rule, shape: mtf.Shape) -> tuple[int, ...]:
     """Returns the shape of their tensor."""
-    return tuple(math.prod(axis) for axis in _axes(rule, shape))
+    return tuple(math.prod(axis) for axis in _axis_sizes(rule, shape))
 
 
-def _targets(
+def _variable_views(
     rule: Rule, shape: mtf.Shape, arrays: Mapping[str, np.ndarray]
 ) -> list[np.ndarray]:
-    """Returns views of those parts of our variables which one tensor has."""
-    part: tuple[Any, ...] = tuple(slice(size) for size in shape.sizes)
+    """Returns views of those sections of our variables which one tensor holds."""
+    section: tuple[Any, ...] = tuple(slice(size) for size in shape.sizes)
     if rule.row is not None:
-        part = (rule.row, *part)
-    return [arrays[name][part] for name in rule.names()]
+        section = (rule.row, *section)
+    return [arrays[name][section] for name in rule.names()]
 
 
-def _view(rule: Rule, shape: mtf.Shape, tensor: np.ndarray, part: int) -> np.ndarray:
-    """Returns a view of their tensor that is one of our variables."""
-    names = [name for axis in rule.parts() for name in axis]
-    split = tensor.reshape([size for axis in _axes(rule, shape) for size in axis])
-    split = split[tuple(part if name == "*" else slice(None) for name in names)]
-    kept = [name for name in names if name != "*"]
-    return split.transpose([kept.index(name) for name in shape.names])
+def _tensor_view(
+    rule: Rule, shape: mtf.Shape, tensor: np.ndarray, index: int
+) -> np.ndarray:
+    """Returns the view of their tensor that is variable `index` of the rule."""
+    names = [name for axis in rule.axis_dims() for name in axis]
+    sizes = [size for axis in _axis_sizes(rule, shape) for size in axis]
+    unmerged = tensor.reshape(sizes)
+    selection = tuple(index if name == "*" else slice(None) for name in names)
+    dims = [name for name in names if name != "*"]
+    order = [dims.index(name) for name in shape.names]
+    return unmerged[selection].transpose(order)
 
 
-def _some(names: list[str]) -> str:
-    more = f"\nand {len(names) - 6} more" if len(names) > 6 else ""
-    return "\n".join(names[:6]) + more if names else "-"
+def _with_suggestion(name: str, candidates: list[str]) -> str:
+    """Returns a name, with the similar ones among the candidates."""
+    similar = mtf.near_misses(name, candidates)
+    return f"{name} (close: {similar})" if similar else name
+
+
+def _abridged(names: list[str]) -> str:
+    """Returns a name a line; of a long list the first ones and a count of the rest."""
+    if not names:
+        return "-"
+    lines = names[:_MAX_NAMES]
+    if len(names) > _MAX_NAMES:
+        lines = [*lines, f"and {len(names) - _MAX_NAMES} more"]
+    return "\n".join(lines)

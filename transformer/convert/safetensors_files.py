@@ -57,10 +57,9 @@ class TensorFiles(Mapping[str, np.ndarray]):
             for name, path in _files(Path(folder)):
                 file = safe_open(str(path), "np")
                 for key in file.keys() if name is None else name:
-                    part = file.get_slice(key)
-                    self._entries[key] = _Entry(
-                        file, tuple(part.get_shape()), part.get_dtype()
-                    )
+                    tensor = file.get_slice(key)
+                    shape = tuple(tensor.get_shape())
+                    self._entries[key] = _Entry(file, shape, tensor.get_dtype())
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
@@ -98,12 +97,11 @@ def _files(folder: Path) -> Iterator[tuple[list[str] | None, Path]]:
     if not (folder / INDEX).is_file():
         yield None, folder / FILE
         return
-    held: dict[str, list[str]] = {}
-    for name, file in json.loads((folder / INDEX).read_text(encoding="utf-8"))[
-        "weight_map"
-    ].items():
-        held.setdefault(file, []).append(name)
-    for file, names in held.items():
+    index = json.loads((folder / INDEX).read_text(encoding="utf-8"))
+    names_by_file: dict[str, list[str]] = {}
+    for name, file in index["weight_map"].items():
+        names_by_file.setdefault(file, []).append(name)
+    for file, names in names_by_file.items():
         yield names, folder / file
 
 
@@ -112,16 +110,14 @@ def _read_plainly(folder: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, KeyError, ValueError, SafetensorError) as error:
-        found = (
-            sorted(p.name for p in Path(folder).iterdir())
-            if Path(folder).is_dir()
-            else ["nothing"]
-        )
+        files = ["nothing"]
+        if Path(folder).is_dir():
+            files = sorted(path.name for path in Path(folder).iterdir())
         raise mtf.CheckpointError(
             mtf.explain_error(
                 "the tensors of a folder cannot be read.",
                 folder=folder,
-                there_is=", ".join(found[:8]),
+                there_is=", ".join(files[:8]),
                 error=error,
                 way_out=f"It must hold {FILE}, or {INDEX} and the files that this "
                 "names.",
@@ -139,7 +135,7 @@ def write_tensors(
     Args:
       folder: is there already.
       tensors: by name.
-      shard_bytes: what a file holds at most; a larger tensor has a file by itself.
+      shard_bytes: maximum bytes of a file; a larger tensor has a separate file.
     """
     shards: list[dict[str, np.ndarray]] = [{}]
     room = shard_bytes

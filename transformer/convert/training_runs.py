@@ -1,9 +1,9 @@
-"""Models in folders of ours: a checkpoint, and config.gin, which says what it is of.
+"""Models in folders of training runs: a checkpoint, and config.gin with the model's settings.
 
     write_run(model, "runs/bert")         # step_00000000/ and config.gin
-    model = read_run("runs/bert", mesh)   # the last checkpoint of any folder that trained a model
+    model = read_run("runs/bert", mesh)   # the last checkpoint of any training run
 
-What trains the model, and on what mesh and data, is for further gin files to say:
+Further gin files set the optimizer, the mesh and the data:
 
     python -m transformer.train --gin_file=runs/bert/config.gin --gin_file=mine.gin
 """
@@ -30,7 +30,7 @@ def write_run(model: Model, folder: str | Path) -> None:
     """Writes a checkpoint of step 0, and config.gin.
 
     Raises:
-      CheckpointError: there is something of this name.
+      CheckpointError: the folder exists already.
     """
     with new_folder(folder) as unfinished:
         mtf.save_checkpoint(str(unfinished), 0, {v.name: v for v in model.variables})
@@ -39,25 +39,24 @@ def write_run(model: Model, folder: str | Path) -> None:
 
 
 def read_run(folder: str | Path, mesh: mtf.Mesh) -> Model:
-    """Returns the model of a folder's config.gin, with the numbers of its last
+    """Returns the model of a folder's config.gin, with the variables of its last
     checkpoint.
 
-    What an optimizer keeps is not read. Settings of gin that were made before are
-    forgotten.
+    Optimizer slots are not read. Earlier bindings of gin are cleared.
 
     Raises:
       CheckpointError: there is no checkpoint, or it is of another model.
       ConfigError: gin cannot read config.gin.
     """
-    found = mtf.latest_checkpoint(str(folder))
-    if found is None or not Path(folder, _CONFIG).is_file():
-        raise mtf.CheckpointError(
-            f"{folder} has no {_CONFIG}, or no checkpoint beside it."
-        )
+    checkpoint = mtf.latest_checkpoint(str(folder))
+    if checkpoint is None or not Path(folder, _CONFIG).is_file():
+        raise mtf.CheckpointError(f"{folder} has no {_CONFIG}, or no checkpoint.")
     gin.clear_config()
     command_line.configure([str(Path(folder, _CONFIG))], [])
     model = gin.query_parameter("train.model").scoped_configurable_fn(mesh)
-    mtf.restore_checkpoint(found[1], {v.name: v for v in model.variables}, partly=True)
+    mtf.restore_checkpoint(
+        checkpoint[1], {v.name: v for v in model.variables}, partly=True
+    )
     return model
 
 
@@ -70,22 +69,23 @@ def _settings(model: Model) -> Iterator[str]:
     if isinstance(model, Classifier):
         yield f"{kind}.labels = {model.classes.new_dims.size}"
     of_bert = type(model).__module__ == bert_architecture.__module__
-    said = _fields(model.architecture)
+    configurable = "bert_architecture" if of_bert else "Architecture"
+    settings = _fields(model.architecture)
     yield ""
-    for name, value in said.items():
-        yield f"{'bert_architecture' if of_bert else 'Architecture'}.{name} = {value!r}"
-    decoder = _fields(model.decoder.architecture) if hasattr(model, "decoder") else said
-    if decoder != said:
+    for name, value in settings.items():
+        yield f"{configurable}.{name} = {value!r}"
+    decoder = settings
+    if hasattr(model, "decoder"):
+        decoder = _fields(model.decoder.architecture)
+    if decoder != settings:
         yield f"\n{kind}.decoder = @decoder/Architecture()"
         for name, value in decoder.items():
-            if said[name] != value:
+            if settings[name] != value:
                 yield f"decoder/Architecture.{name} = {value!r}"
 
 
 def _fields(architecture: Architecture) -> dict[str, object]:
-    """Returns all that gin is told of an architecture; None is what it is without being
-    told.
-    """
+    """Returns the settings of an architecture to bind in gin; None is left unbound."""
     values = {
         f.name: getattr(architecture, f.name) for f in dataclasses.fields(architecture)
     }

@@ -4,10 +4,10 @@ position).
 A training loop takes any object with these five (`Data`, in protocol.py, has the
 words):
 
-    data.vocabulary                                   .size, .encode(text), .decode(ids), .end
+    data.vocabulary                                   .size, .encode(text), .decode(ids), .eos_id
     data.features(batch)                              {name: tf.TensorSpec}; reads no examples
     data.batches(batch, first=0, worker=(0, 1))       endless tf.data.Dataset of dicts
-    data.held_out(batch, number=None)                 finite, fixed order; `counts` [batch] besides
+    data.held_out(batch_size, num_examples=None)      finite, fixed order; `counts` [batch] besides
     str(data)                                         a line that says what it is
 
 `first` counts the examples that were learnt from already, and is all that a checkpoint

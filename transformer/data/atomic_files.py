@@ -1,11 +1,9 @@
-"""Files and folders that are there whole or not at all: written under another name,
-then renamed.
+"""Atomic writes of files and folders: written under a temporary name, then renamed.
 
-    with whole_file("vocab.txt") as path:        # a name beside it, until the block has ended
+    with whole_file("vocab.txt") as path:        # a temporary name in the same folder
       path.write_text(text)
 
-What cannot be written is best told before the work is done: `check_writable` asks
-beforehand.
+`check_writable` finds out before the work is done whether a path can be written.
 """
 
 from __future__ import annotations
@@ -19,86 +17,79 @@ from pathlib import Path
 
 from transformer.data.errors import DataError
 
-_SHOWN = 5  # names of files that are shown
+_MAX_NAMES = 5  # of files shown in an error
 
 
 def check_writable(
     path: str | os.PathLike[str], name: str, folder: bool = False
 ) -> None:
-    """Sees that a file or a folder can be written; leaves nothing behind.
+    """Checks that a file or a folder can be written; leaves nothing behind.
 
     Args:
-      path: of what will be written; its parents need not be there.
-      name: of the setting that says the path, such as "--output".
+      path: the path to write; its parents need not exist.
+      name: the setting that gives the path, such as "--output".
       folder: whether it is a folder.
 
     Raises:
-      DataError: a file stands in the place of a folder, a folder in that of a file, or
-        nothing can be made there.
+      DataError: a parent is a file, a folder has the name of the file, or nothing can
+        be created there.
     """
     final = Path(path)
-    there = next(
-        one
-        for one in (final.absolute(), *final.absolute().parents)
-        if os.path.lexists(one)
-    )
-    if there == final.absolute() and not folder:
-        if there.is_dir():
+    candidates = (final.absolute(), *final.absolute().parents)
+    existing = next(path for path in candidates if os.path.lexists(path))
+    if existing == final.absolute() and not folder:
+        if existing.is_dir():
             raise DataError(
                 f"{name}={path} is a folder, where a file is to be written.\n"
                 "  Name a file in it, or another place."
             )
-        there = there.parent
-    if not there.is_dir():
+        existing = existing.parent
+    if not existing.is_dir():
         raise DataError(
-            f"{name}={path} cannot be written: {there} is no folder.\n"
+            f"{name}={path} cannot be written: {existing} is no folder.\n"
             "  Name another place, or move what is there."
         )
-    probe = there / f".{os.getpid()}.probe"
+    probe = existing / f".{os.getpid()}.probe"
     try:
         os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
         os.unlink(probe)
     except OSError as error:
         raise DataError(
-            f"{name}={path} cannot be written: {there}: {error.strerror}.\n"
+            f"{name}={path} cannot be written: {existing}: {error.strerror}.\n"
             "  Name a place that can, or change who may write there."
         ) from None
 
 
 def check_folder(path: str | os.PathLike[str], name: str, known: Sequence[str]) -> None:
-    """Sees that a run can write to a folder, and that it holds nothing but what runs
-    leave.
-
-    Files of others may lie beside those of a run that was begun there before.
+    """Checks that a run can write to a folder, and that the folder is empty or has files
+    of a run. Other files may lie among those of a run.
 
     Args:
-      path: of the folder, which need not be there.
-      name: of the setting that says the path, such as "--model_dir".
-      known: patterns of names that runs leave.
+      path: the folder, which need not exist.
+      name: the setting that gives the path, such as "--model_dir".
+      known: patterns of the names of files of runs.
 
     Raises:
-      DataError: it cannot be written, or is full of something else.
+      DataError: it cannot be written, or holds only other files.
     """
     check_writable(path, name, folder=True)
     names = sorted(os.listdir(path)) if os.path.isdir(path) else []
-    others = [
-        one
-        for one in names
-        if not one.startswith(".")
-        and not any(fnmatch.fnmatch(one, pattern) for pattern in known)
-    ]
-    if others and len(others) == len([one for one in names if not one.startswith(".")]):
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+    visible = [file for file in names if not file.startswith(".")]
+    is_of_run = [any(fnmatch.fnmatch(file, p) for p in known) for file in visible]
+    if visible and not any(is_of_run):
+        listed = ", ".join(visible[:_MAX_NAMES])
+        if len(visible) > _MAX_NAMES:
+            listed += f" and {len(visible) - _MAX_NAMES} more"
         raise DataError(
-            f"{name}={path} holds no run, but {', '.join(others[:_SHOWN])}{more}.\n"
+            f"{name}={path} holds no run, but {listed}.\n"
             f"  Name an empty folder, or a new one, such as {Path(path, 'run')}."
         )
 
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a name to write a file under; renames it to `path` at the end, over what
-    was there.
+    """Gives a temporary name to write a file to; renames it to `path` at the end, and
+    replaces an existing file.
     """
     final = Path(path)
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +106,7 @@ def whole_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives an empty folder to fill, and renames it to `path` at the end.
 
     Raises:
-      DataError: there is something of that name.
+      DataError: the path exists already.
     """
     final = Path(path)
     if final.exists():

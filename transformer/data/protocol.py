@@ -1,4 +1,4 @@
-"""What a training loop asks of data: `Data`, and nothing more.
+"""The interface between data and a training loop: `Data`.
 
 Example:
 
@@ -22,46 +22,49 @@ Worker = tuple[int, int]
 
 @runtime_checkable
 class Data(Protocol):
-    """Examples to learn from and examples held out, in batches of static shapes.
+    """Training and held-out examples, in batches of static shapes.
 
-    A class whose datasets are made of TensorFlow's ops alone may say `anywhere = True`:
-    any process can run these, and workers then read their own rows
+    A class whose datasets use only TensorFlow ops may set `anywhere = True`: then any
+    process can run them, and each worker reads its slice of a batch
     (`transformer.training.input_batches`).
     """
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What tokens stand for; `vocabulary.size` is the model's."""
+        """The vocabulary of the tokens; the model has `vocabulary.size` ids."""
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns names, shapes and types of a batch; reads no examples."""
+        """Returns the shapes and dtypes of a batch, by feature; reads no examples."""
 
     def batches(
         self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
-        """Returns an endless dataset of batches, made ahead of time: dicts of
-        `features(batch)`.
+        """Returns an endless dataset of prefetched batches: dicts as in
+        `features(batch_size)`.
 
-        Best without TensorFlow's autotuner (`mtf.untuned`), which may delay the end of
+        TensorFlow's autotuner should be off (`mtf.untuned`), as it may delay the end of
         a run.
 
         Args:
           batch_size: examples in a batch, of all workers together.
-          first: how many examples were learnt from already. That number is all there is
-            to save: a run that goes on from it sees exactly what it would have seen.
-          worker: (w, n): rows w * batch / n and on, batch / n of them, of each batch.
+          first: how many examples were consumed before. This is the only state to save: a
+            run that resumes with it gets the batches of an uninterrupted run.
+          worker: (w, n): worker w of n reads examples w * batch_size / n up to
+            (w + 1) * batch_size / n of each batch.
         """
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Returns the held-out examples as batches, in a fixed order, each of them
         once.
 
-        Each dict has one entry more, `counts`, float32 [batch]: 1.0 for examples, 0.0
-        for the rows of zeros that fill up the last batch.
+        Each dict has an additional entry `counts`, float32 [batch]: 1.0 for examples, 0.0
+        for the padding of the last batch.
 
         Args:
-          batch_size: rows in a batch.
-          number: take so many examples, evenly spaced; None takes all.
+          batch_size: examples in a batch.
+          num_examples: how many examples to take, evenly spaced; None: all.
         """
 
     def __str__(self) -> str: ...

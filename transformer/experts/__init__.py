@@ -3,7 +3,7 @@
 Contents:
 
     moe_layer    the layer: tokens to experts and back, losses and reports
-    gating       which experts work on which tokens
-    routing      queues at experts, and their capacity
-    dispatch     tokens to slots and back, by number or by products
+    gating       assigns tokens to experts
+    routing      queues of experts, and their capacity
+    dispatch     tokens to expert slots and back, by gather or by one-hot matmuls
 """

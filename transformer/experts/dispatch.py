@@ -1,12 +1,12 @@
-"""Tokens to the slots of experts and back, by number or by products with ones and
-zeros.
+"""Moves tokens to the slots of experts and back, by gathers or by one-hot matmuls.
 
     slots = by_index.take(x, routing)                   # [*groups experts_all capacity d_model]
-    y = by_index.bring_back(results, routing, x)        # [*groups length d_model]
+    y = by_index.combine(results, routing, x)        # [*groups length d_model]
 
-By number, forward and backward pass look up rows, at a cost of tokens times d_model.
-What `take` looks up is added up again in its gradient, which is the sum over choices of
-rows by slot; that of `bring_back` takes each slot's one token. So nothing is scattered.
+With `by_index`, forward and backward pass are gathers of d_model vectors, at a cost of
+tokens * d_model. The gradient of `take` is a gather by slot, summed over the choices of a
+token; that of `combine` is a gather by token, as each slot holds one token. So there is
+no scatter.
 """
 
 from __future__ import annotations
@@ -21,82 +21,91 @@ from transformer.experts.routing import (
     EXPERTS,
     TOKENS,
     Routing,
-    at_rows,
+    at_entries,
 )
 
 _SLOT = "slot"
 
 
 class Dispatch(NamedTuple):
-    """A way to bring tokens to experts, and results back."""
+    """An implementation of dispatch.
+
+    Attributes:
+      take: (x, routing) -> the tokens in the slots [*groups, experts_all, capacity,
+        d_model].
+      combine: (results, routing, x) -> the weighted sums of results, shaped as x.
+    """
 
     take: Callable[[mtf.Tensor, Routing], mtf.Tensor]
-    bring_back: Callable[[mtf.Tensor, Routing, mtf.Tensor], mtf.Tensor]
+    combine: Callable[[mtf.Tensor, Routing, mtf.Tensor], mtf.Tensor]
 
 
-def _take(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+def _take_by_gather(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
     if routing.choices is None:
-        return _rows(x, routing.tokens, TOKENS)
-    return _taken(x, routing.tokens, routing.choices.slots)
+        return _gather(x, routing.tokens, TOKENS)
+    return _gather_tokens(x, routing.tokens, routing.choices.slots)
 
 
-def _bring_back(results: mtf.Tensor, routing: Routing, x: mtf.Tensor) -> mtf.Tensor:
+def _combine_by_gather(
+    results: mtf.Tensor, routing: Routing, x: mtf.Tensor
+) -> mtf.Tensor:
     if routing.choices is None:
         groups = [n for n in routing.tokens.shape.names if n not in (EXPERTS, CAPACITY)]
         weighted = results * mtf.cast(routing.weights, results.dtype)
         y = mtf.segment_sum(weighted, routing.tokens, x.shape.dim(TOKENS), groups)
     else:
-        rows = _brought(results, routing.choices.slots, routing.sources)
-        y = mtf.einsum(
-            [rows, mtf.cast(routing.choices.gates, rows.dtype)],
-            rows.shape.without(CHOICE),
-        )
+        # [*groups, choice, length, d_model]
+        chosen = _gather_results(results, routing.choices.slots, routing.sources)
+        gates = mtf.cast(routing.choices.gates, chosen.dtype)
+        y = mtf.einsum([chosen, gates], chosen.shape.without(CHOICE))
     return mtf.transpose(y, x.shape.names)
 
 
 @mtf.custom_gradient
-def _taken(
+def _gather_tokens(
     x: mtf.Tensor, tokens: mtf.Tensor, slots: mtf.Tensor
 ) -> tuple[mtf.Tensor, Callable[..., Any]]:
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
-        rows = _rows(mtf.merge(dy, [EXPERTS, CAPACITY], _SLOT), slots, _SLOT)
-        return [mtf.reduce_sum(rows, CHOICE), None, None]
+        dy_slots = mtf.merge(dy, [EXPERTS, CAPACITY], _SLOT)
+        dx = _gather(dy_slots, slots, _SLOT)  # [*groups, choice, length, d_model]
+        return [mtf.reduce_sum(dx, CHOICE), None, None]
 
-    return _rows(x, tokens, TOKENS), rule
+    return _gather(x, tokens, TOKENS), rule
 
 
 @mtf.custom_gradient
-def _brought(
+def _gather_results(
     results: mtf.Tensor, slots: mtf.Tensor, sources: mtf.Tensor
 ) -> tuple[mtf.Tensor, Callable[..., Any]]:
     def rule(dy: mtf.Tensor) -> list[mtf.Tensor | None]:
-        return [at_rows(dy, sources), None, None]
+        return [at_entries(dy, sources), None, None]
 
-    return _rows(mtf.merge(results, [EXPERTS, CAPACITY], _SLOT), slots, _SLOT), rule
-
-
-def _rows(x: mtf.Tensor, numbers: mtf.Tensor, dim: str) -> mtf.Tensor:
-    return mtf.gather(x, numbers, dim, zero_negative=True)
+    result_slots = mtf.merge(results, [EXPERTS, CAPACITY], _SLOT)
+    return _gather(result_slots, slots, _SLOT), rule
 
 
-def _take_by_product(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
-    there = _ones(x, routing)
-    return mtf.einsum(
-        [there, x], there.shape.without(TOKENS) + x.shape.without(*there.shape.names)
-    )
+def _gather(x: mtf.Tensor, indices: mtf.Tensor, dim: str) -> mtf.Tensor:
+    """Returns x at indices of a dimension; zero where an index is negative."""
+    return mtf.gather(x, indices, dim, zero_negative=True)
 
 
-def _bring_back_by_product(
+def _take_by_matmul(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+    one_hot = _one_hot(x, routing)
+    features = x.shape.without(*one_hot.shape.names)
+    return mtf.einsum([one_hot, x], one_hot.shape.without(TOKENS) + features)
+
+
+def _combine_by_matmul(
     results: mtf.Tensor, routing: Routing, x: mtf.Tensor
 ) -> mtf.Tensor:
-    weights = _ones(x, routing) * mtf.cast(routing.weights, x.dtype)
+    weights = _one_hot(x, routing) * mtf.cast(routing.weights, x.dtype)
     return mtf.einsum([weights, results], x.shape)
 
 
-def _ones(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
+def _one_hot(x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
     """Returns [*groups, experts_all, capacity, length]: 1 where a slot has a token."""
     return mtf.one_hot(routing.tokens, x.shape.dim(TOKENS), x.dtype)
 
 
-by_index = Dispatch(_take, _bring_back)
-by_product = Dispatch(_take_by_product, _bring_back_by_product)
+by_index = Dispatch(_take_by_gather, _combine_by_gather)
+by_one_hot = Dispatch(_take_by_matmul, _combine_by_matmul)

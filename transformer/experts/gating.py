@@ -1,27 +1,27 @@
-"""Gatings: which experts work on which tokens, each expert on at most `capacity` of a
-group's.
+"""Gating functions: assign tokens to experts, at most `capacity` tokens of a group to each
+expert.
 
-    routing = switch(logits, training=True)         # [batch length experts_all]: a group is a row
+    routing = switch(logits, training=True)         # [batch length experts_all]; group: example
     routing.choices.slots                           # [batch choice length], -1: dropped
     routing.tokens                                  # [batch experts_all capacity], -1: empty
     loss = loss + 1e-2 * routing.losses["balance"]
 
-A gating is a function of logits [*groups, length, experts_all]. All names but these two
-are groups, which know nothing of each other. The choices of a group queue up: all first
-choices in the order of the tokens, then all second ones, and so on; an expert takes the
-first `capacity` of its queue. So where slots are short, a second choice can be dropped
-for later tokens' first ones; a first choice depends on earlier tokens alone.
+A gating is a function of logits [*groups, length, experts_all]. All other dimensions are
+groups, which are routed independently. The choices of a group are queued: all first choices
+in the order of the tokens, then all second ones, and so on; an expert takes the first
+`capacity` of its queue. So if slots run out, a second choice can be dropped in favour of
+first choices of later tokens; a first choice depends on earlier tokens only.
 
     top_2           GShard (Lepikhin et al. 2020, arXiv 2006.16668), as run or as published
     switch          Switch Transformer (Fedus et al. 2021, arXiv 2101.03961)
     top_k           the k likeliest, gates as in Mixtral (Jiang et al. 2024, arXiv 2401.04088)
     expert_choice   experts choose tokens (Zhou et al. 2022, arXiv 2202.09368)
 
-Losses have no weights yet. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the
-mean over groups: f_e is the share of choices of expert e before any is dropped, P_e the
-mean of its probability; 1 where all experts are alike. "z" is the mean of
-logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906). All means, of statistics too,
-are means over groups of what is found in each group's tokens that are no padding.
+Losses are not weighted. "balance" is E * sum_e f_e * P_e (Switch, equation 4), the
+mean over groups: f_e is the fraction of choices of expert e before any is dropped, P_e the
+mean of its probability; it is 1 where all experts have equal shares. "z" is the mean of
+logsumexp(logits)**2 (Zoph et al. 2022, arXiv 2202.08906). All means, also those
+of statistics, are over the tokens of a group that are not padding, then over groups.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from transformer.experts.routing import (
     TOKENS,
     Capacity,
     Choices,
-    Line,
+    ExpertQueues,
     Routing,
-    at_rows,
+    at_entries,
 )
 
 
@@ -54,8 +54,7 @@ def top_2(
     threshold: float = 0.5,
     normalize: str = "before",
 ) -> Routing:
-    """Returns the routing of GShard: two experts for each token, the second one by
-    chance.
+    """Returns the routing of GShard: two experts for each token, the second one sampled.
 
     In training a second choice is kept with probability gate / threshold, at most 1.
     Otherwise all are kept. Gates are g1 / (g1 + g2) and g2 / (g1 + g2). The balance
@@ -68,9 +67,8 @@ def top_2(
       capacity: of experts; default: `Capacity()`.
       convention: "practice" is what Lingvo's Top2GatingOnLogits does: second choices
         that are not drawn take no slots, and the balance loss is as above. "published"
-        is Algorithm 1 of the
-        paper: they stand in the queue all the same, and the loss is divided by
-          experts**2.
+        is Algorithm 1 of the paper: they are queued nevertheless, and the loss is
+        divided by experts**2.
       threshold: the gate from which on second choices are always kept.
       normalize: whether gates are divided by their sum "before" choices are dropped or
         "after".
@@ -86,8 +84,9 @@ def top_2(
     if normalize == "before":
         likely = likely._replace(gates=share)
     if drawn is not None and not published:
-        likely, drawn = likely._replace(there=likely.there & drawn), None
-    routing = _queue_up(
+        likely = likely._replace(valid=likely.valid & drawn)
+        drawn = None
+    routing = _route_choices(
         likely,
         capacity,
         training,
@@ -112,7 +111,7 @@ def switch(
 
     Arguments are those of `top_2`.
     """
-    return _queue_up(_likeliest(logits, 1, nonpadding), capacity, training)
+    return _route_choices(_likeliest(logits, 1, nonpadding), capacity, training)
 
 
 @gin.configurable
@@ -141,13 +140,15 @@ def top_k(
       ShapeError: there are fewer than k experts.
     """
     _one_of(normalize, "before", "after", "never")
-    _refuse_more_than_all(k, logits, f"top_k.k is {k}")
+    _check_k(k, logits, f"top_k.k is {k}")
     likely = _likeliest(logits, k, nonpadding)
     if normalize == "before":
         likely = likely._replace(
             gates=likely.gates / mtf.reduce_sum(likely.gates, CHOICE)
         )
-    return _queue_up(likely, capacity, training, normalize_after=normalize == "after")
+    return _route_choices(
+        likely, capacity, training, normalize_after=normalize == "after"
+    )
 
 
 @gin.configurable
@@ -158,13 +159,13 @@ def expert_choice(
     capacity: Capacity | None = None,
     k: int = 2,
 ) -> Routing:
-    """Returns the routing in which each expert takes the tokens that are likeliest to
-    want it.
+    """Returns the routing in which each expert takes the tokens with the highest
+    probability for it.
 
     A token gets k experts on average, some get none, and all experts have the same
     load, so there is no balance loss. A token's experts depend on later tokens: a
-    language model that is trained so sees something of what it is to predict, and
-    writes without it. This is for encoders.
+    language model trained with it sees something of the tokens it is to predict, and
+    does not when it generates text. So it is for encoders.
 
     Args:
       logits: [*groups, length, experts_all].
@@ -177,7 +178,7 @@ def expert_choice(
     Raises:
       ShapeError: there are fewer than k experts.
     """
-    _refuse_more_than_all(k, logits, f"expert_choice.k is {k}")
+    _check_k(k, logits, f"expert_choice.k is {k}")
     likely = _likeliest(logits, 1, nonpadding)
     size = logits.shape.dim(TOKENS)
     slots = _slots(likely, capacity, training, choices=k)
@@ -187,8 +188,8 @@ def expert_choice(
     weights, tokens = mtf.top_k(score, TOKENS, mtf.Dimension(CAPACITY, slots))
     filled = mtf.cast(weights >= 0.0, "float32")
     tokens = mtf.where(weights >= 0.0, tokens, -1)
-    taken = mtf.segment_sum(filled, tokens, size, likely.groups)
-    left = mtf.cast(taken < 0.5, "float32")
+    num_experts = mtf.segment_sum(filled, tokens, size, likely.groups)
+    is_dropped = mtf.cast(num_experts < 0.5, "float32")
     return Routing(
         tokens,
         weights * filled,
@@ -196,19 +197,19 @@ def expert_choice(
         tokens,
         {"z": _z_loss(likely)},
         load=_shares(mtf.reduce_sum(filled, CAPACITY)),
-        dropped=_mean(left, likely.real),
+        dropped=_mean(is_dropped, likely.real),
         entropy=_entropy(likely),
     )
 
 
 class _Likely(NamedTuple):
-    """What tokens would like."""
+    """The likeliest experts of tokens, before capacity is applied."""
 
     logits: mtf.Tensor  # float32 [*groups, length, experts_all]
     probabilities: mtf.Tensor  # the same shape
     experts: mtf.Tensor  # int32 [*groups, choice, length], the likeliest first
     gates: mtf.Tensor  # float32, the same shape
-    there: mtf.Tensor  # bool, the same shape: what stands in a queue
+    valid: mtf.Tensor  # bool, the same shape: whether the choice is queued
     real: mtf.Tensor  # float32 [*groups, length]: 1; 0 for padding
 
     @property
@@ -217,6 +218,7 @@ class _Likely(NamedTuple):
 
 
 def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Likely:
+    """Returns the k likeliest experts of each token."""
     logits = mtf.cast(logits, "float32")
     probabilities = mtf.softmax(logits, EXPERTS)
     gates, experts = mtf.top_k(probabilities, EXPERTS, mtf.Dimension(CHOICE, k))
@@ -225,7 +227,8 @@ def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Li
         CHOICE,
         TOKENS,
     ]
-    gates, experts = mtf.transpose(gates, order), mtf.transpose(experts, order)
+    gates = mtf.transpose(gates, order)
+    experts = mtf.transpose(experts, order)
     shape = logits.shape.without(EXPERTS)
     if nonpadding is None:
         nonpadding = mtf.ones(logits.mesh, shape, "bool")
@@ -240,8 +243,8 @@ def _likeliest(logits: mtf.Tensor, k: int, nonpadding: mtf.Tensor | None) -> _Li
 
 
 def _drawn(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
-    """Returns which choices are kept: all first ones, a second one with chance gate /
-    threshold.
+    """Returns which choices are sampled: all first ones, and second ones with
+    probability gate / threshold.
     """
     u = mtf.random_uniform(
         gates.mesh, gates.shape.without(CHOICE), name="second_choices"
@@ -250,7 +253,7 @@ def _drawn(gates: mtf.Tensor, threshold: float) -> mtf.Tensor:
     return mtf.where(second, gates > u * threshold, True)
 
 
-def _queue_up(
+def _route_choices(
     likely: _Likely,
     capacity: Capacity | None,
     training: bool,
@@ -258,24 +261,29 @@ def _queue_up(
     drawn: mtf.Tensor | None = None,
     normalize_after: bool = False,
 ) -> Routing:
-    """Returns the routing of choices that queue up at their experts.
+    """Returns the routing of choices: the first `capacity` of each expert's queue get a
+    slot.
 
     Args:
-      likely: the choices, and which of them stand in a queue.
+      likely: the choices, and which of them are queued.
       capacity: of experts.
-      training: which capacity counts.
-      counted: the balance loss counts this many first choices; None: all.
-      drawn: which choices an expert works on if their turn comes; None: all.
-      normalize_after: whether the gates of a token are divided by their sum in the end.
+      training: whether to use the capacity for training.
+      counted: the balance loss counts this many choices of a token; None: all.
+      drawn: which queued choices may get a slot; None: all.
+      normalize_after: whether the gates of a token are divided by their sum after
+        choices are dropped.
     """
-    line = Line(likely.experts, likely.there, likely.logits.shape.dim(EXPERTS))
+    queues = ExpertQueues(
+        likely.experts, likely.valid, likely.logits.shape.dim(EXPERTS)
+    )
     choices = likely.gates.shape[CHOICE]
     slots = _slots(likely, capacity, training, choices)
-    positions = mtf.where(likely.there, line.positions, -1)
-    kept, sources = likely.there & (positions < slots), line.heads(slots)
+    positions = mtf.where(likely.valid, queues.positions, -1)
+    kept = likely.valid & (positions < slots)
+    sources = queues.heads(slots)
     if drawn is not None:
         kept = kept & drawn
-        sources = mtf.where(at_rows(kept, sources) & (sources >= 0), sources, -1)
+        sources = mtf.where(at_entries(kept, sources) & (sources >= 0), sources, -1)
     gates = mtf.where(kept, likely.gates, 0.0)
     if normalize_after:
         gates = mtf.divide_no_nan(gates, mtf.reduce_sum(gates, CHOICE))
@@ -287,20 +295,20 @@ def _queue_up(
         kept,
         mtf.where(kept, likely.experts * slots + positions, -1),
     )
-    lost = 1.0 - mtf.reduce_mean(mtf.cast(kept, "float32"), CHOICE)
+    dropped = 1.0 - mtf.reduce_mean(mtf.cast(kept, "float32"), CHOICE)
     return Routing(
         mtf.where(sources >= 0, mtf.floormod(sources, size), -1),
-        at_rows(gates, sources),
+        at_entries(gates, sources),
         chosen,
         sources,
         {
             "balance": _balance(
-                likely, line.count(counted or choices), counted or choices
+                likely, queues.count(counted or choices), counted or choices
             ),
             "z": _z_loss(likely),
         },
-        load=_shares(mtf.cast(line.counts, "float32")),
-        dropped=_mean(lost, likely.real),
+        load=_shares(mtf.cast(queues.counts, "float32")),
+        dropped=_mean(dropped, likely.real),
         entropy=_entropy(likely),
     )
 
@@ -328,39 +336,41 @@ def _z_loss(likely: _Likely) -> mtf.Tensor:
 
 
 def _entropy(likely: _Likely) -> mtf.Tensor:
+    """Returns the mean entropy of the probabilities of a token, in nats."""
     logs = mtf.log_softmax(likely.logits, EXPERTS)
     return _mean(-mtf.reduce_sum(likely.probabilities * logs, EXPERTS), likely.real)
 
 
 def _mean(x: mtf.Tensor, real: mtf.Tensor) -> mtf.Tensor:
-    """Returns the mean over groups of means over tokens: no microbatch changes it."""
+    """Returns the mean over groups of means over tokens; microbatches do not change it."""
     tokens = mtf.maximum(mtf.reduce_sum(real, TOKENS), 1.0)
     return mtf.reduce_mean(mtf.reduce_sum(x * real, TOKENS) / tokens)
 
 
 def _shares(counts: mtf.Tensor) -> mtf.Tensor:
-    """Returns each expert's share of a group's choices [*groups, experts_all], the mean
-    over groups.
+    """Returns the fraction of the choices of a group that went to each expert, as a mean
+    over groups: [experts_all].
 
-    So only sums over groups are left to do, which can wait until somebody asks.
+    The mean over sharded groups stays a partial sum until the values are read.
     """
     shares = counts / mtf.maximum(mtf.reduce_sum(counts, EXPERTS), 1.0)
     return mtf.reduce_mean(shares, [n for n in counts.shape.names if n != EXPERTS])
 
 
-def _refuse_more_than_all(k: int, logits: mtf.Tensor, says: str) -> None:
-    """Refuses more experts of a token than there are, and none. Raises ShapeError."""
+def _check_k(k: int, logits: mtf.Tensor, message: str) -> None:
+    """Raises ShapeError unless k is from 1 to the number of experts."""
     if not 1 <= k <= logits.shape[EXPERTS]:
         raise mtf.ShapeError(
-            f"{says}, and there are {logits.shape[EXPERTS]} experts: a token goes "
+            f"{message}, and there are {logits.shape[EXPERTS]} experts: a token goes "
             "through 1 to all of them.\n  Take a k of at most so many, or more "
             "MixtureOfExperts.experts."
         )
 
 
-def _one_of(given: str, *known: str) -> str:
-    if given not in known:
+def _one_of(value: str, *known: str) -> str:
+    """Returns a value that is one of the known ones. Raises ParseError."""
+    if value not in known:
         raise mtf.ParseError(
-            f"one of {', '.join(map(repr, known))} is wanted here, not {given!r}."
+            f"one of {', '.join(map(repr, known))} is wanted here, not {value!r}."
         )
-    return given
+    return value

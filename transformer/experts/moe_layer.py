@@ -1,27 +1,26 @@
-"""A mixture of experts: many feed-forward layers, of which each token goes through a
-few.
+"""A mixture-of-experts layer: many feed-forward layers, each token goes through a few.
 
     layer = MixtureOfExperts(mesh, "d_model:512", "d_ff:2048", experts=64)
     y, report = layer(x, training=True)          # [batch length d_model] -> the same
-    y, _ = layer(x)                              # [batch d_model]: a token each of texts to write
+    y, _ = layer(x)                              # [batch d_model]: decoding, one token of each text
     loss = loss + report.loss                    # balance and z losses, weighted
 
 Experts are a dimension, so expert parallelism is a rule of the layout, and the two
 all_to_alls of GShard (Lepikhin et al. 2020, arXiv 2006.16668) are two renames:
 
     x         [batch     length             d_model]     batch:data
-    tokens    [batch     experts_all capacity d_model]   rows of x, by number
+    tokens    [batch     experts_all capacity d_model]   a gather of x by index
     tokens    [batch_all experts     capacity d_model_expert]   experts:data: an all_to_all
     results   [batch_all experts     capacity d_model_expert]
     results   [batch     experts_all capacity d_model]          an all_to_all
-    y         [batch     length             d_model]     rows of results, times gates
+    y         [batch     length             d_model]     results, weighted by gates
 
-Gates never know of `experts`, so `batch:data; experts:data` is a legal layout.
-Variables of experts have no `d_model`, so it may be cut along `data`, too (FSDP). A row
-of x is a group: experts have slots for tokens of each. `group_size` makes other groups,
-of parts of a row or of several rows. Microbatches part a batch by rows, so groups
-within rows do not know of them; microbatches that would cut groups of several rows are
-refused.
+Gates do not have the dimension `experts`, so `batch:data; experts:data` is a legal layout.
+Variables of experts do not have `d_model`, so it may be sharded along `data`, too (FSDP).
+The tokens of an example are a group: an expert has slots for each group. `group_size` makes
+groups of a part of an example or of several examples. Microbatches split a batch by
+examples, so groups within examples stay the same; microbatches that would split a group of
+several examples are refused.
 """
 
 from __future__ import annotations
@@ -32,46 +31,51 @@ from typing import NamedTuple
 import gin
 
 import meshtf as mtf
-from transformer.experts.dispatch import by_index, by_product
+from transformer.experts.dispatch import by_index, by_one_hot
 from transformer.experts.gating import top_2
 from transformer.experts.routing import CAPACITY, EXPERTS, TOKENS, Routing
 
-_CUT = "experts"  # the name by which experts are cut
-_GROUP, _ROW = "group", "row"
-_DISPATCH = {"index": by_index, "one_hot": by_product}
+_EXPERTS_SHARDED = "experts"  # the dimension that layouts shard
+_GROUP = "group"
+_ROW = "row"
+_DISPATCH = {"index": by_index, "one_hot": by_one_hot}
 
 
 class Report(NamedTuple):
-    """What a layer tells of a call."""
+    """Losses and statistics of one call of the layer.
 
-    loss: (
-        mtf.Tensor
-    )  # scalar: the losses of the router, weighted, to be added to the loss
-    load: mtf.Tensor  # [experts_all]: each expert's share of all choices
-    dropped: mtf.Tensor  # scalar: the share of choices that no expert had a slot for
-    entropy: mtf.Tensor  # scalar: of a token's probabilities, in nats
+    Attributes:
+      loss: scalar, the weighted losses of the router, to be added to the loss.
+      load: [experts_all], the fraction of all choices that each expert got.
+      dropped: scalar, the fraction of choices without a slot.
+      entropy: scalar, the mean entropy of the router's probabilities, in nats.
+    """
+
+    loss: mtf.Tensor
+    load: mtf.Tensor
+    dropped: mtf.Tensor
+    entropy: mtf.Tensor
 
 
-def told(reports: dict[str, Report]) -> dict[str, float]:
-    """Returns what reports say as numbers by name, such as "block_1/dropped".
+def report_metrics(reports: dict[str, Report]) -> dict[str, float]:
+    """Returns the statistics of reports by name, such as "block_1/dropped".
 
     "most_loaded" is the load of the busiest expert, as a multiple of the mean.
     """
-    numbers: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name, report in reports.items():
         load = report.load.numpy()
-        numbers |= {
+        metrics |= {
             f"{name}/dropped": float(report.dropped),
             f"{name}/entropy": float(report.entropy),
             f"{name}/most_loaded": float(load.max() * len(load)),
         }
-    return numbers
+    return metrics
 
 
 @gin.configurable
 class MixtureOfExperts(mtf.Module):
-    """Feed-forward layers side by side, and a router that says which tokens go through
-    which.
+    """Parallel feed-forward layers, and a router that assigns tokens to them.
 
     The router computes in float32, whatever x is ("selective precision": Fedus et al.
     2021, arXiv 2101.03961, section 2.4). Experts compute in the type of x.
@@ -79,27 +83,26 @@ class MixtureOfExperts(mtf.Module):
     Args:
       mesh: where the variables lie.
       model_dim: what comes in and goes out, such as "d_model:512".
-      hidden_dim: what lies between in each expert, such as "d_ff:2048".
-      experts: how many there are.
+      hidden_dim: the hidden dimension of each expert, such as "d_ff:2048".
+      experts: the number of experts.
       activation: of experts, one of those that `mtf.layers.FeedForward` takes.
-      gating: which tokens go where, one of `transformer.experts.gating`.
+      gating: assigns tokens to experts, one of `transformer.experts.gating`.
       group_size: tokens of a group; it divides the length, or is a multiple of it. If
-        there are fewer tokens, they are one group. None: the tokens of a row.
-      shared_experts: experts that all tokens go through besides (Dai et al. 2024, arXiv
+        there are fewer tokens, they are one group. None: the tokens of an example.
+      shared_experts: experts that all tokens go through in addition (Dai et al. 2024, arXiv
         2401.06066).
-      jitter: in training, what the router sees is times random numbers from 1 - jitter
-        to 1 + jitter.
-      balance_weight: of the balance loss, by which the load of experts becomes even.
-      z_weight: of the z loss, by which logits stay small.
-      dispatch: "index" finds rows by number; "one_hot" multiplies with tensors of zeros
-        and ones, as the paper does, at a cost that grows with slots times tokens: it is
-        there to compare.
+      jitter: in training, the inputs of the router are multiplied by random numbers from
+        1 - jitter to 1 + jitter.
+      balance_weight: weight of the balance loss, which evens the load of experts.
+      z_weight: weight of the z loss, which keeps logits small.
+      dispatch: "index" gathers tokens by index; "one_hot" multiplies by one-hot tensors
+        as the paper does, at a cost of slots times tokens, for comparison.
       output_initializer: of the last kernel of each expert.
       name: the last part of the path of its variables.
 
     Attributes:
-      causal: whether no token may know of those after it; then gatings are refused in
-        which experts choose among tokens. The block that it is part of says so.
+      causal: whether tokens must not depend on later ones; then gatings in which experts
+        choose among tokens are refused. Set by the block that contains the layer.
 
     Raises:
       ParseError: there is no such dispatch.
@@ -128,8 +131,10 @@ class MixtureOfExperts(mtf.Module):
         if dispatch not in _DISPATCH:
             raise mtf.ParseError(f'dispatch is "index" or "one_hot", not {dispatch!r}.')
         (self.model_dim,), (hidden,) = mtf.Shape(model_dim), mtf.Shape(hidden_dim)
-        self._inside = f"{self.model_dim.name}_expert"
-        self.gating, self.group_size, self.jitter = gating, group_size, jitter
+        self._expert_model_name = f"{self.model_dim.name}_expert"
+        self.gating = gating
+        self.group_size = group_size
+        self.jitter = jitter
         self.dispatch = _DISPATCH[dispatch]
         self.weights = {"balance": balance_weight, "z": z_weight}
         with self.scope():
@@ -142,11 +147,11 @@ class MixtureOfExperts(mtf.Module):
             )
             self.experts = mtf.layers.FeedForward(
                 mesh,
-                mtf.Dimension(self._inside, self.model_dim.size),
+                mtf.Dimension(self._expert_model_name, self.model_dim.size),
                 hidden,
                 activation,
                 output_initializer=output_initializer,
-                expert_dims=mtf.Dimension(_CUT, experts),
+                expert_dims=mtf.Dimension(_EXPERTS_SHARDED, experts),
                 name="experts",
             )
             self.shared = (
@@ -168,25 +173,27 @@ class MixtureOfExperts(mtf.Module):
         training: bool = False,
         nonpadding: mtf.Tensor | None = None,
     ) -> tuple[mtf.Tensor, Report]:
-        """Returns what experts made of x, and a report; tokens that none works on
+        """Returns the weighted results of the experts, and a report; tokens without an expert
         become zero.
 
         Args:
-          x: [..., length, d_model]; or one position of texts that are written, [...,
-            d_model]: each token is then a group, in which none is dropped.
-          training: whether there is jitter, and what gatings do in training.
+          x: [..., length, d_model]; or one position while decoding, [..., d_model]:
+            each token is then a group, and none is dropped.
+          training: whether to apply jitter, and the gating's behaviour in training.
           nonpadding: bool [..., length]: the tokens that go through experts; None: all.
 
         Raises:
-          ShapeError: groups do not fit the tokens, or microbatches would cut them; or
-            experts, which choose among tokens, are given one position.
-          PlanError: experts choose among tokens, and none may know of those after it.
+          ShapeError: groups do not fit the tokens, or microbatches would split them;
+            or experts choose among tokens, and x has one position.
+          PlanError: experts choose among tokens in a causal model.
         """
-        rows = x.shape.without(TOKENS, self.model_dim.name).names
-        order = [*rows, *x.shape.only([TOKENS]).names, self.model_dim.name]
-        grouped = self._grouped(mtf.transpose(x, order), len(rows))
+        outer = x.shape.without(TOKENS, self.model_dim.name).names
+        order = [*outer, *x.shape.only([TOKENS]).names, self.model_dim.name]
+        grouped = self._grouped(mtf.transpose(x, order), len(outer))
         if nonpadding is not None:
-            nonpadding = self._grouped(mtf.transpose(nonpadding, order[:-1]), len(rows))
+            nonpadding = self._grouped(
+                mtf.transpose(nonpadding, order[:-1]), len(outer)
+            )
         routing = self.gating(
             self._logits(grouped, training), nonpadding=nonpadding, training=training
         )
@@ -217,15 +224,15 @@ class MixtureOfExperts(mtf.Module):
             y = y + self.shared(x)
         return y, Report(loss, routing.load, routing.dropped, routing.entropy)
 
-    def _grouped(self, x: mtf.Tensor, rows: int) -> mtf.Tensor:
-        """Returns x in groups; where there is no length after so many rows, each token
-        is a group.
+    def _grouped(self, x: mtf.Tensor, num_outer: int) -> mtf.Tensor:
+        """Returns x in groups. Where x has no `length`, each token is a group: `length`
+        of size 1 is inserted after `num_outer` dimensions.
         """
         if TOKENS in x.shape:
             return into_groups(x, self.group_size)
-        return mtf.reshape(
-            x, [*list(x.shape)[:rows], mtf.Dimension(TOKENS, 1), *list(x.shape)[rows:]]
-        )
+        dims = list(x.shape)
+        dims.insert(num_outer, mtf.Dimension(TOKENS, 1))
+        return mtf.reshape(x, dims)
 
     def _logits(self, x: mtf.Tensor, training: bool) -> mtf.Tensor:
         x = mtf.cast(x, "float32")
@@ -234,53 +241,56 @@ class MixtureOfExperts(mtf.Module):
         return self.router(x)
 
     def _through_experts(self, x: mtf.Tensor, routing: Routing) -> mtf.Tensor:
-        groups = [n for n in x.shape.names if n not in (TOKENS, self.model_dim.name)]
+        """Dispatches tokens to experts, and combines their results."""
         model = self.model_dim.name
-        away = {EXPERTS: _CUT, model: self._inside, **{n: f"{n}_all" for n in groups}}
+        groups = [n for n in x.shape.names if n not in (TOKENS, model)]
+        to_experts = {n: f"{n}_all" for n in groups}
+        to_experts[EXPERTS] = _EXPERTS_SHARDED
+        to_experts[model] = self._expert_model_name
         tokens = mtf.transpose(
             self.dispatch.take(x, routing), [EXPERTS, *groups, CAPACITY, model]
         )
-        results = self.experts(mtf.rename(tokens, away))
-        results = mtf.rename(results, {new: old for old, new in away.items()})
-        return self.dispatch.bring_back(results, routing, x)
+        results = self.experts(mtf.rename(tokens, to_experts))
+        from_experts = {new: old for old, new in to_experts.items()}
+        results = mtf.rename(results, from_experts)
+        return self.dispatch.combine(results, routing, x)
 
 
 def into_groups(x: mtf.Tensor, size: int | None) -> mtf.Tensor:
-    """Returns x[*rows, length, ...] with groups of `size` tokens as its length.
+    """Returns x[*outer, length, ...] with groups of `size` tokens as its length.
 
-    Groups are parts of a row, [*rows, group, length, ...], or several neighbouring rows
-    of the last dimension before `length`, which then has that many rows less.
+    A group is a section of an example, [*outer, group, length, ...], or several
+    neighbouring examples of the last dimension before `length`, which is divided by
+    their number.
 
     Raises:
-      ShapeError: groups do not fit the tokens, or microbatches would cut them.
+      ShapeError: groups do not fit the tokens, or microbatches would split them.
     """
-    length, leading = x.shape[TOKENS], list(x.shape)[: x.shape.index(TOKENS)]
+    length = x.shape[TOKENS]
+    leading = list(x.shape)[: x.shape.index(TOKENS)]
     if size is None or size == length or size > length and not leading:
         return x
     if length % size == 0:
         return mtf.split_dim(x, TOKENS, [(_GROUP, length // size), (TOKENS, size)])
-    rows = leading[-1] if leading else mtf.Dimension("rows", 1)
-    several = rows.size if size >= rows.size * length else size // length
-    if (
-        size > several * length
-        and several < rows.size
-        or several < 1
-        or rows.size % several
-    ):
+    examples = leading[-1] if leading else mtf.Dimension("rows", 1)
+    num_examples = size // length  # of a group
+    if size >= examples.size * length:
+        num_examples = examples.size
+    is_uneven = size > num_examples * length and num_examples < examples.size
+    if is_uneven or num_examples < 1 or examples.size % num_examples:
         raise mtf.ShapeError(
             f"groups of {size} tokens do not fit {x.shape!r}.\n  The size of a group "
             "divides "
-            f'"{TOKENS}", or is that of several rows of "{rows.name}" which divide it.'
+            f'"{TOKENS}", or is that of several rows of "{examples.name}" which divide it.'
         )
-    if several > 1 and mtf.microbatches_of(rows.name) > 1:
+    if num_examples > 1 and mtf.microbatches_of(examples.name) > 1:
         raise mtf.ShapeError(
-            f"a microbatch would cut groups of {size} tokens: each takes every "
+            f"a microbatch would split groups of {size} tokens: each takes every "
             "so-many-th row of "
-            f'"{rows.name}", and a group is {several} neighbouring rows of {length} '
+            f'"{examples.name}", and a group is {num_examples} neighbouring rows of {length} '
             "tokens.\n"
-            f"  Take groups of at most {length} tokens, which microbatches do not cut."
+            f"  Take groups of at most {length} tokens, which microbatches do not split."
         )
-    x = mtf.split_dim(
-        x, rows.name, [(rows.name, rows.size // several), (_ROW, several)]
-    )
+    groups = (examples.name, examples.size // num_examples)
+    x = mtf.split_dim(x, examples.name, [groups, (_ROW, num_examples)])
     return mtf.merge(x, [_ROW, TOKENS], TOKENS)

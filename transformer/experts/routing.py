@@ -1,19 +1,18 @@
-"""Routing: which tokens an expert works on, and how the choices of tokens queue up at
-experts.
+"""Routing of tokens to experts: each expert has a queue of the tokens that chose it.
 
-    line = Line(experts, there, mtf.Dimension("experts_all", 3))     # [batch choice length], twice
-    line.positions             # [batch choice length]: from 0, in each queue
-    line.heads(capacity)       # [batch experts_all capacity]: who comes first
+    queues = ExpertQueues(experts, valid, mtf.Dimension("experts_all", 3))
+    queues.positions           # [batch choice length]: from 0, in the queue of the expert
+    queues.heads(capacity)     # [batch experts_all capacity]: the first of each queue
 
-All choices of a group stand in one line, the first choices of all tokens before all
-second ones. A stable sort by expert makes a queue of each expert's part of the line:
+`experts` and `valid` are [batch choice length]. The choices of a group are ordered: the first
+choices of all tokens come before all second ones. A stable sort of this sequence by expert
+gives the queues:
 
     experts     1 0 1 1 | 0 2 0 0       first choices | second choices
     order       1 4 6 7   0 2 3   5     the queues of experts 0, 1 and 2
     positions   0 0 1 2 | 1 0 2 3
 
-Nothing is counted in one-hot tensors, so the cost does not grow with the number of
-experts.
+There are no one-hot tensors, so the cost does not grow with the number of experts.
 """
 
 from __future__ import annotations
@@ -25,23 +24,24 @@ import gin
 
 import meshtf as mtf
 
-EXPERTS = "experts_all"  # of gates: what lies with experts is cut along another name
-TOKENS, CHOICE, CAPACITY = "length", "choice", "capacity"
-_LINE = "line"
+EXPERTS = "experts_all"  # of gates; variables of experts have the dimension "experts"
+TOKENS = "length"
+CHOICE = "choice"
+CAPACITY = "capacity"
+_SEQUENCE = "line"  # choices and tokens as one dimension
 
 
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Capacity:
-    """How many tokens of a group an expert takes: choices * tokens / experts, times a
-    factor.
+    """The number of slots of an expert in each group: choices * tokens / experts, times
+    a factor.
 
     Attributes:
-      train: the factor in training; None drops no token: an expert then has a slot for
-        each token of a group, which is experts / choices times the work of a factor of
-        1.
+      train: the factor in training. None drops no token: an expert then has a slot for
+        each token of a group, at experts / choices times the cost of factor 1.
       evaluate: the factor otherwise.
-      minimum: of slots of an expert.
+      minimum: the least number of slots of an expert.
       multiple: slots are rounded up to a multiple of this.
     """
 
@@ -51,21 +51,22 @@ class Capacity:
     multiple: int = 1
 
     def slots(self, choices: int, tokens: int, experts: int, training: bool) -> int:
-        """Returns the slots of an expert in a group; never more than the group has
-        tokens.
+        """Returns the number of slots of an expert in a group, at most the tokens of the
+        group.
         """
         factor = self.train if training else self.evaluate
         if factor is None:
             return tokens
-        wanted = max(int(choices * tokens * factor / experts), self.minimum, 1)
-        return min(-(-wanted // self.multiple) * self.multiple, tokens)
+        needed = max(int(choices * tokens * factor / experts), self.minimum, 1)
+        rounded_up = -(-needed // self.multiple) * self.multiple
+        return min(rounded_up, tokens)
 
 
 class Choices(NamedTuple):
-    """What tokens chose, each [*groups, choice, length]."""
+    """The choices of tokens; each field is [*groups, choice, length]."""
 
     experts: mtf.Tensor  # int32
-    gates: mtf.Tensor  # float32: what the expert's result is multiplied by; 0: dropped
+    gates: mtf.Tensor  # float32: the weight of the expert's result; 0: dropped
     positions: mtf.Tensor  # int32: in the queue of the expert, from 0; -1: padding
     kept: mtf.Tensor  # bool
     slots: mtf.Tensor  # int32: expert * capacity + position; -1: dropped
@@ -73,80 +74,84 @@ class Choices(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Routing:
-    """Who works on what, what a loss should know of it, and what a person might."""
+    """The assignment of tokens to the slots of experts, with losses and statistics."""
 
     tokens: mtf.Tensor  # int32 [*groups, experts_all, capacity]; -1: an empty slot
-    weights: mtf.Tensor  # float32, the same shape: of results; 0: an empty slot
-    choices: Choices | None  # None: tokens choose nothing
-    sources: mtf.Tensor  # `tokens` as rows of [choice length] together; -1: empty
+    weights: mtf.Tensor  # float32, the same shape: weights of results; 0: an empty slot
+    choices: Choices | None  # None: experts choose tokens
+    sources: mtf.Tensor  # of each slot, choice * tokens + token; -1: an empty slot
     losses: dict[str, mtf.Tensor]  # scalars
-    load: mtf.Tensor  # [experts_all]: shares of choices before any is dropped
-    dropped: mtf.Tensor  # scalar: the share of choices that no expert works on
-    entropy: mtf.Tensor  # scalar: of the probabilities of a token, the mean, in nats
+    load: mtf.Tensor  # [experts_all]: fractions of the choices before any is dropped
+    dropped: mtf.Tensor  # scalar: the fraction of choices without a slot
+    entropy: mtf.Tensor  # scalar: mean entropy of the router's probabilities, in nats
 
 
-class Line:
-    """A line of choices for each group.
+class ExpertQueues:
+    """The queues of choices at the experts, for each group.
 
     Args:
-      experts: int32 [*groups, choice, length], what each token chose.
-      there: bool, the same shape: which of them stand in the line.
-      dim: the experts that there are.
+      experts: int32 [*groups, choice, length], the expert of each choice.
+      valid: bool, the same shape: whether the choice is queued.
+      dim: the dimension of the experts.
     """
 
     def __init__(
-        self, experts: mtf.Tensor, there: mtf.Tensor, dim: mtf.Dimension
+        self, experts: mtf.Tensor, valid: mtf.Tensor, dim: mtf.Dimension
     ) -> None:
         self.groups = [n for n in experts.shape.names if n not in (CHOICE, TOKENS)]
-        self.dim, self.experts, self.there = dim, experts, there
-        flat = in_line(mtf.where(there, experts, dim.size))
-        self._order = mtf.argsort(flat, _LINE)
+        self.dim = dim
+        self.experts = experts
+        self.valid = valid
+        # Choices that are not queued sort behind those of the last expert.
+        flat = flatten_choices(mtf.where(valid, experts, dim.size))
+        self._order = mtf.argsort(flat, _SEQUENCE)
         self.counts = self.count(experts.shape[CHOICE])
         self._starts = mtf.cumsum(self.counts, dim.name, exclusive=True)
 
     def count(self, choices: int) -> mtf.Tensor:
-        """Returns how many of the first so many choices each expert got: int32
-        [*groups, experts].
+        """Returns how many of the first `choices` choices of tokens went to each expert:
+        int32 [*groups, experts].
         """
-        early = mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE)) < choices
-        ones = mtf.where(self.there & early, mtf.ones_like(self.experts), 0)
+        is_counted = (
+            mtf.range(self.experts.mesh, self.experts.shape.dim(CHOICE)) < choices
+        )
+        ones = mtf.where(self.valid & is_counted, mtf.ones_like(self.experts), 0)
         return mtf.segment_sum(ones, self.experts, self.dim, self.groups)
 
     @property
     def positions(self) -> mtf.Tensor:
-        """The place of each choice in its expert's queue, from 0: [*groups, choice,
+        """The position of each choice in its expert's queue, from 0: [*groups, choice,
         length].
         """
-        place = mtf.argsort(self._order, _LINE)
-        first = mtf.gather(self._starts, in_line(self.experts), self.dim.name)
+        rank = mtf.argsort(self._order, _SEQUENCE)
+        start = mtf.gather(self._starts, flatten_choices(self.experts), self.dim.name)
         shape = self.experts.shape.only([CHOICE, TOKENS])
         return mtf.split_dim(
-            place - first, _LINE, [shape.dim(CHOICE), shape.dim(TOKENS)]
+            rank - start, _SEQUENCE, [shape.dim(CHOICE), shape.dim(TOKENS)]
         )
 
     def heads(self, capacity: int) -> mtf.Tensor:
-        """Returns the first of each queue, [*groups, experts, capacity]; -1 where
-        nobody is left.
+        """Returns the first `capacity` entries of each queue, [*groups, experts, capacity];
+        -1 behind its end.
 
-        They are numbered choice * tokens + token, as in `in_line`.
+        An entry is choice * tokens + token, its index in `flatten_choices`.
         """
-        place = mtf.range(self.experts.mesh, mtf.Dimension(CAPACITY, capacity))
-        there = mtf.outer(self.counts, place, mtf.greater)
-        row = mtf.where(there, mtf.outer(self._starts, place, mtf.add), -1)
-        return mtf.where(
-            there, mtf.gather(self._order, row, _LINE, zero_negative=True), -1
-        )
+        position = mtf.range(self.experts.mesh, mtf.Dimension(CAPACITY, capacity))
+        exists = mtf.outer(self.counts, position, mtf.greater)
+        rank = mtf.where(exists, mtf.outer(self._starts, position, mtf.add), -1)
+        entry = mtf.gather(self._order, rank, _SEQUENCE, zero_negative=True)
+        return mtf.where(exists, entry, -1)
 
 
-def in_line(x: mtf.Tensor) -> mtf.Tensor:
-    """Returns [*groups, choice, length, ...] with the two as one, first
-    choices first.
+def flatten_choices(x: mtf.Tensor) -> mtf.Tensor:
+    """Returns x[*groups, choice, length, ...] with choices and tokens merged into one
+    dimension, in which all first choices come first.
     """
-    return mtf.merge(x, [CHOICE, TOKENS], _LINE)
+    return mtf.merge(x, [CHOICE, TOKENS], _SEQUENCE)
 
 
-def at_rows(x: mtf.Tensor, rows: mtf.Tensor) -> mtf.Tensor:
-    """Returns x[*groups, choice, length] at rows of the line; 0 where they are
-    negative.
+def at_entries(x: mtf.Tensor, entries: mtf.Tensor) -> mtf.Tensor:
+    """Returns x[*groups, choice, length] at entries choice * tokens + token; 0 where an
+    entry is negative.
     """
-    return mtf.gather(in_line(x), rows, _LINE, zero_negative=True)
+    return mtf.gather(flatten_choices(x), entries, _SEQUENCE, zero_negative=True)

@@ -2,7 +2,7 @@
 
     exact("the Tower", ["A tower."])        # 1.0: small letters, no articles, no punctuation
     f1("a big tower", ["the tower"])        # 0.667
-    compare(trained, number=64, batch_size=8)    # {"exact_match": 0.12, "f1": 0.43}
+    compare(trained, num_examples=64, batch_size=8)    # {"exact_match": 0.12, "f1": 0.43}
 
 Texts are compared as by SQuAD (Rajpurkar et al., 2016, arXiv 1606.05250, section 6.1):
 the best score over all answers counts.
@@ -51,7 +51,9 @@ def f1(text: str, answers: Sequence[str]) -> float:
     )
 
 
-def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, float]:
+def compare(
+    trained: Trained, num_examples: int | None, batch_size: int
+) -> dict[str, float]:
     """Returns how near what an encoder-decoder writes to held-out inputs is to their
     targets.
 
@@ -59,7 +61,7 @@ def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, 
 
     Args:
       trained: the model, and the data whose examples are taken.
-      number: how many, evenly spaced; None: all.
+      num_examples: how many, evenly spaced; None: all.
       batch_size: examples at a time.
 
     Raises:
@@ -74,12 +76,12 @@ def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, 
         )
     decoder = decoder_of(
         trained,
-        number=features["targets"].shape[1],
+        max_new_tokens=features["targets"].shape[1],
         prompt_length=features["inputs"].shape[1],
         batch_size=batch_size,
     )
     scores: list[tuple[float, float]] = []
-    for rows in trained.data.held_out(batch_size, number):
+    for rows in trained.data.held_out(batch_size, num_examples):
         inputs, wanted = zip(*_texts(rows, trained.data.vocabulary))
         for written, answer in zip(decoder([*inputs]), wanted):
             text = trained.data.vocabulary.decode(np.array(written.ids, np.int32))

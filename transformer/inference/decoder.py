@@ -1,11 +1,11 @@
 """Texts that models write: prompts of any lengths in, ids out, by one program for all
 of them.
 
-    decoder = Decoder(model, number=200, prompt_length=64, batch_size=8, top_p=0.95)
+    decoder = Decoder(model, max_new_tokens=200, prompt_length=64, top_p=0.95)
     for written in decoder([[7, 4], [9, 1, 3]], seed=1):
       print(written.ids, written.score)
 
-    decoder = Decoder(model, number=64, prompt_length=512, beams=4, end=1)     # EncoderDecoder too
+    decoder = Decoder(model, max_new_tokens=64, beams=4, eos_id=1)     # EncoderDecoder too
 
 A language model goes on with its prompts; an encoder-decoder reads them as its inputs.
 Either reads them all at once. Keys and values of what was read are kept, so each id
@@ -51,11 +51,11 @@ class Decoder:
 
     Args:
       model: what writes.
-      number: the most ids that are written after a prompt.
+      max_new_tokens: the most ids that are written after a prompt.
       prompt_length: the most ids of a prompt.
       batch_size: prompts that are read at a time.
-      end: the id that ends a text, or several.
-      begin: the id before the first one that is known: before a language model's
+      eos_id: the id that ends a text, or several.
+      bos_id: the id before the first one that is known: before a language model's
         prompts (None: nothing), or what a decoder is given first (None: 0).
       temperature: 0 takes the likeliest; below 1 likely ids become likelier.
       top_k: draw from so many of the likeliest ids.
@@ -64,8 +64,8 @@ class Decoder:
         drawn.
       alpha: of the length penalty of a beam search; above 0 longer texts are preferred.
       window: how many of the last ids a position sees; None: all.
-      cut: whether prompts that are too long lose their beginning (an encoder's: their
-        end) rather than be refused.
+      truncate: whether to truncate prompts that are too long, at their start (those of
+        an encoder at their end), rather than refuse them.
       vocab: ids from here on are never written; None: all of the model's may be.
       prefix: whether ids of a prompt see those after them, as language models learn it
         from prefixes.
@@ -78,27 +78,30 @@ class Decoder:
     def __init__(
         self,
         model: LanguageModel | EncoderDecoder,
-        number: int = 200,
+        max_new_tokens: int = 200,
         prompt_length: int = 64,
         batch_size: int = 8,
-        end: int | Sequence[int] | None = None,
-        begin: int | None = None,
+        eos_id: int | Sequence[int] | None = None,
+        bos_id: int | None = None,
         temperature: float = 0.0,
         top_k: int | None = None,
         top_p: float | None = None,
         beams: int = 0,
         alpha: float = 0.6,
         window: int | None = None,
-        cut: bool = False,
+        truncate: bool = False,
         vocab: int | None = None,
         prefix: bool = False,
     ) -> None:
-        if min(number, prompt_length, batch_size) < 1:
+        if min(max_new_tokens, prompt_length, batch_size) < 1:
             raise mtf.PlanError(
-                f"number={number}, prompt_length={prompt_length} and batch_size={batch_size} "
-                "must be at least 1."
+                f"max_new_tokens={max_new_tokens}, prompt_length={prompt_length} and "
+                f"batch_size={batch_size} must be at least 1."
             )
-        self.model, self.mesh, self.number, self.cut = model, model.mesh, number, cut
+        self.model = model
+        self.mesh = model.mesh
+        self.max_new_tokens = max_new_tokens
+        self.truncate = truncate
         self.encodes, self.beams, self.alpha, self.window = (
             isinstance(model, EncoderDecoder),
             beams,
@@ -106,9 +109,9 @@ class Decoder:
             window,
         )
         self.prefix = prefix
-        self.begin = 0 if self.encodes and begin is None else begin
+        self.bos_id = 0 if self.encodes and bos_id is None else bos_id
         self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
-        self._settings: dict[str, Any] = {"end": end, "vocab_size": self.vocab}
+        self._settings: dict[str, Any] = {"end": eos_id, "vocab_size": self.vocab}
         self._drawing: dict[str, Any] = {
             "temperature": temperature,
             "top_k": top_k,
@@ -116,11 +119,11 @@ class Decoder:
         }
         self.prompt_length = prompt_length
         given = int(
-            self.begin is not None and not self.encodes
+            self.bos_id is not None and not self.encodes
         )  # ids before those of a prompt
         self._longest, self.length = (
             given + prompt_length,
-            self._even(1 + number, *_POSITIONS),
+            self._even(1 + max_new_tokens, *_POSITIONS),
         )
         self.batch_size = self._even(batch_size, "batch")
         self._run = mtf.function(
@@ -237,7 +240,7 @@ class Decoder:
         model, tokens = self.model, mtf.rename(inputs, "inputs_length", "length")
         most = positions or min(
             self._even(tokens.shape["length"] + more - 1, *_POSITIONS),
-            self._even(self._longest + self.number, *_POSITIONS),
+            self._even(self._longest + self.max_new_tokens, *_POSITIONS),
         )
         held = model.prefill(
             tokens, model.start(rows, most, self.window), lengths, self.prefix
@@ -252,7 +255,10 @@ class Decoder:
         return step, held
 
     def __call__(
-        self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_new_tokens: int | None = None,
+        seed: int = 0,
     ) -> list[Written]:
         """Returns what was written after each prompt.
 
@@ -260,7 +266,7 @@ class Decoder:
 
         Args:
           prompts: the ids of each.
-          number: the most ids after each, if fewer than the decoder's.
+          max_new_tokens: the most ids after each, if fewer than the decoder's.
           seed: another seed, other draws.
 
         Raises:
@@ -269,22 +275,29 @@ class Decoder:
           PlanError: more ids are asked for than the decoder was made for.
         """
         return [
-            written for some in self.each(prompts, number, seed) for written in some
+            written
+            for some in self.each(prompts, max_new_tokens, seed)
+            for written in some
         ]
 
     def each(
-        self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
+        self,
+        prompts: Iterable[Sequence[int]],
+        max_new_tokens: int | None = None,
+        seed: int = 0,
     ) -> Iterator[list[Written]]:
         """Yields what `__call__` returns, batch by batch."""
-        number = self.number if number is None else number
-        if not 1 <= number <= self.number:
+        max_new_tokens = (
+            self.max_new_tokens if max_new_tokens is None else max_new_tokens
+        )
+        if not 1 <= max_new_tokens <= self.max_new_tokens:
             raise mtf.PlanError(
-                f"{number} ids cannot be written by a decoder made for 1 to "
-                f"{self.number}.\n  Make it for more: number={number}."
+                f"{max_new_tokens} ids cannot be written by a decoder made for 1 to "
+                f"{self.max_new_tokens}.\n  Make it for more: max_new_tokens={max_new_tokens}."
             )
         if not self.encodes:
             self.model.embeddings.refuse_length(
-                self._even(self._longest + self.number, *_POSITIONS)
+                self._even(self._longest + self.max_new_tokens, *_POSITIONS)
             )
         fitting = [
             self._fitting(i, [int(x) for x in prompt])
@@ -293,17 +306,17 @@ class Decoder:
         for first in range(0, len(fitting), self.batch_size):
             yield self._written(
                 fitting[first : first + self.batch_size],
-                number,
+                max_new_tokens,
                 seed,
                 first // self.batch_size,
             )
 
     def _written(
-        self, prompts: Sequence[list[int]], number: int, seed: int, turn: int
+        self, prompts: Sequence[list[int]], max_new_tokens: int, seed: int, turn: int
     ) -> list[Written]:
         """Returns what is written after no more prompts than a batch has."""
         filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
-        before = [] if self.begin is None else [self.begin]
+        before = [] if self.bos_id is None else [self.bos_id]
         read = filled if self.encodes else [before + prompt for prompt in filled]
         lengths = np.array([len(ids) for ids in read], np.int32)
         inputs = np.zeros((self.batch_size, self._size(max(map(len, read)))), np.int32)
@@ -315,12 +328,12 @@ class Decoder:
             texts,
             inputs,
             None if self.encodes else lengths,
-            np.int32(1 + number),
+            np.int32(1 + max_new_tokens),
             np.int32(seed),
             np.int32(turn),
         )
         return [
-            Written(self._until_end(row[1 : 1 + number].tolist()), float(score))
+            Written(self._until_end(row[1 : 1 + max_new_tokens].tolist()), float(score))
             for row, score, _ in zip(found.numpy(), scores.numpy(), prompts)
         ]
 
@@ -345,7 +358,7 @@ class Decoder:
 
     def _fitting(self, number: int, ids: list[int]) -> list[int]:
         """Returns a prompt as it is read. Raises PromptError."""
-        if not ids and (self.begin is None or self.encodes):
+        if not ids and (self.bos_id is None or self.encodes):
             raise PromptError(
                 f"prompt {number + 1} is empty, and there is nothing to begin with.\n"
                 "  Give it at least one id."
@@ -360,11 +373,10 @@ class Decoder:
                 "vocabulary "
                 "that the model was trained with?"
             )
-        if len(ids) > self.prompt_length and not self.cut:
+        if len(ids) > self.prompt_length and not self.truncate:
             raise PromptError(
                 f"prompt {number + 1} has {len(ids)} ids, and there is room for "
-                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or let "
-                "it "
-                "be cut: cut=True."
+                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or "
+                "truncate it: truncate=True."
             )
         return ids[: self.prompt_length] if self.encodes else ids[-self.prompt_length :]

@@ -16,11 +16,11 @@ def sample(
     model: LanguageModel | EncoderDecoder,
     length: int,
     prompt: str = "def ",
-    number: int = 200,
+    max_new_tokens: int = 200,
     temperature: float = 0.7,
     seed: int = 0,
     vocabulary: Vocabulary | None = None,
-    begin: int | None = None,
+    bos_id: int | None = None,
 ) -> str:
     """Returns `prompt` and what a language model goes on with; or what an
     encoder-decoder answers.
@@ -29,23 +29,26 @@ def sample(
       model: what writes.
       length: how many of the last ids it sees.
       prompt: what the text begins with.
-      number: the most ids that are written; no more than there are learned positions.
+      max_new_tokens: the most ids that are written; no more than there are learned
+        positions.
       temperature: below 1 likely ids become likelier; 0 always takes the likeliest.
       seed: another seed, another text.
       vocabulary: what ids stand for; bytes, if none is given.
-      begin: the id before every text; see `Decoder`.
+      bos_id: the id before every text; see `Decoder`.
     """
     vocabulary = vocabulary or RawBytes()
     ids = vocabulary.encode(prompt).tolist()
     if model.architecture.positions == "learned":
-        number = max(min(number, model.architecture.max_length - len(ids) - 1), 1)
+        max_new_tokens = max(
+            min(max_new_tokens, model.architecture.max_length - len(ids) - 1), 1
+        )
     decoder = Decoder(
         model,
-        number,
+        max_new_tokens,
         max(len(ids), 1),
         batch_size=1,
-        end=vocabulary.end,
-        begin=begin,
+        eos_id=vocabulary.eos_id,
+        bos_id=bos_id,
         temperature=temperature,
         window=length,
         vocab=vocabulary.size,

@@ -92,11 +92,11 @@ class Scorer:
         given, asked = text if isinstance(text, tuple) else ("", text)
         ids = self.vocabulary.encode(asked)
         if self.ended or self.pairs:
-            ids = np.append(ids, self.vocabulary.end)
+            ids = np.append(ids, self.vocabulary.eos_id)
         row = {}
         if self.pairs:
             row["inputs"] = self._filled(
-                number, np.append(self.vocabulary.encode(given), self.vocabulary.end)
+                number, np.append(self.vocabulary.encode(given), self.vocabulary.eos_id)
             )
             before = np.append(0, ids[:-1])
         else:

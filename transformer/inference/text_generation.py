@@ -34,7 +34,7 @@ def write(
     trained: Trained,
     prompts: Sequence[str],
     stop: Sequence[str] = (),
-    cut: int | None = None,
+    truncate: int | None = None,
     seed: int = 0,
     **settings: Any,
 ) -> Iterator[list[Text]]:
@@ -47,7 +47,7 @@ def write(
       trained: the model.
       prompts: what texts begin with, or what an encoder reads.
       stop: texts that end a text.
-      cut: prompts lose what is beyond so many ids; None: none is cut.
+      truncate: prompts are truncated to this many ids; None: none is truncated.
       seed: another seed, other draws.
       **settings: of `Decoder`.
 
@@ -64,8 +64,8 @@ def write(
     decoder = decoder_of(
         trained,
         stop,
-        prompt_length=min(cut or longest, longest),
-        cut=cut is not None,
+        prompt_length=min(truncate or longest, longest),
+        truncate=truncate is not None,
         **settings,
     )
     done = 0
@@ -102,9 +102,9 @@ def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> D
     ]
     return Decoder(
         model,
-        end=[vocabulary.end, *single],
+        eos_id=[vocabulary.eos_id, *single],
         vocab=vocabulary.size,
-        begin=None if isinstance(data, ByteText) else 0,
+        bos_id=None if isinstance(data, ByteText) else 0,
         prefix="prefix" in data.features(1),
         **settings,
     )
@@ -119,7 +119,7 @@ def _ids(vocabulary: Vocabulary, number: int, prompt: str, encodes: bool) -> lis
             "the "
             "line out."
         )
-    return [*ids, vocabulary.end] if encodes else ids
+    return [*ids, vocabulary.eos_id] if encodes else ids
 
 
 def _after(vocabulary: Vocabulary, ids: list[int], more: list[int]) -> str:

@@ -1,13 +1,14 @@
-"""Runs of training, and what they leave.
+"""Training runs and the files they write.
 
 Contents:
 
-    training_run    a run, as gin configures it
-    trainer         a step; loop: the steps of a run
-    evaluation      how good a model is on held-out examples
-    reporting/      metrics, baselines (bigrams and gzip), reports, alarms
-    interrupts      Ctrl-C between two steps
-    input_batches   batches, by the hosts that learn from them
-    run_record      what shaped a run, saved with its checkpoints
-    load_trained    a model as a run left it, without its optimizer
+    training_run    a training run, as gin configures it
+    trainer         one training step
+    loop            the steps of a run, with reports and checkpoints
+    evaluation      loss and accuracy on held-out examples
+    reporting/      metrics, baselines (bigrams and gzip), reports, monitor
+    interrupts      Ctrl-C and SIGTERM, handled between two steps
+    input_batches   input batches, read by the hosts that train on them
+    run_record      vocabulary and settings of a run, saved with its checkpoints
+    load_trained    a trained model from a checkpoint, without its optimizer
 """

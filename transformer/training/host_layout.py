@@ -1,10 +1,10 @@
-"""Which axes of a mesh stay within a host: those along which most bytes move.
+"""Chooses the mesh axes that stay within a host: those with the most communication.
 
-    keep_within_hosts(workers=2)      # gin's Mesh gets within_host = ("model",), say
+    keep_within_hosts(workers=2)      # binds gin's Mesh.within_host, for example to ("model",)
 
-What moves is read off the plan of a step (`mtf.explain`), before anything lies
-anywhere. A configuration that says where positions lie, by `Mesh.devices` or
-`Mesh.within_host`, is left alone.
+The bytes moved along each axis come from the plan of a training step (`mtf.explain`),
+before anything is placed on devices. A configuration that binds `Mesh.devices` or
+`Mesh.within_host` itself is not changed.
 """
 
 from __future__ import annotations
@@ -18,33 +18,39 @@ from transformer.training.training_run import Run
 
 
 def keep_within_hosts(workers: int) -> None:
-    """Lets gin's mesh keep its chattiest axes within a worker, as many of them as fit
-    there.
+    """Binds `Mesh.within_host` to the axes with the most communication that fit into
+    one worker.
     """
-    said = gin.get_bindings("Mesh")
-    if workers == 1 or said.get("devices") is not None or "within_host" in said:
+    bindings = gin.get_bindings("Mesh")
+    is_placed = bindings.get("devices") is not None or "within_host" in bindings
+    if workers == 1 or is_placed:
         return
     with gin.unlock_config():
         gin.bind_parameter("Mesh.devices", "abstract")
         try:
             run = Run()
-            axes = chattiest(run.explain(), run.model.mesh, workers)
+            axes = axes_within_host(run.explain(), run.model.mesh, workers)
         finally:
             gin.bind_parameter("Mesh.devices", None)
         if axes:
             gin.bind_parameter("Mesh.within_host", axes)
 
 
-def chattiest(forecast: mtf.Forecast, mesh: mtf.Mesh, workers: int) -> tuple[str, ...]:
-    """Returns axes, the chattiest first, whose positions together fit into a worker."""
-    here, rest = divmod(mesh.size, workers)
-    loud = [
-        axis
-        for axis in sorted(mesh.axes, key=lambda a: -forecast.bytes_moved(axis=a))
-        if forecast.bytes_moved(axis=axis)
-    ]
-    found: list[str] = []
-    for axis in loud:
-        if not rest and here % math.prod([mesh.axes[a] for a in (*found, axis)]) == 0:
-            found.append(axis)
-    return tuple(found)
+def axes_within_host(
+    forecast: mtf.Forecast, mesh: mtf.Mesh, workers: int
+) -> tuple[str, ...]:
+    """Returns the axes to keep within a worker, by falling number of bytes moved.
+
+    An axis is taken if the product of its size and the sizes of the axes before it
+    divides the mesh positions of one worker.
+    """
+    positions_per_worker, remainder = divmod(mesh.size, workers)
+    if remainder:
+        return ()
+    bytes_moved = {axis: forecast.bytes_moved(axis=axis) for axis in mesh.axes}
+    selected: list[str] = []
+    for axis in sorted(mesh.axes, key=lambda a: -bytes_moved[a]):
+        size = math.prod([mesh.axes[a] for a in (*selected, axis)])
+        if bytes_moved[axis] and positions_per_worker % size == 0:
+            selected.append(axis)
+    return tuple(selected)

@@ -1,11 +1,12 @@
-"""Ctrl-C and SIGTERM between two steps: what was learned is saved before a run stops.
+"""Ctrl-C and SIGTERM, deferred to the end of a step so that a run can save before it
+stops.
 
 Example:
 
-    with interrupts_between_steps() as asked:
+    with interrupts_between_steps() as requested_stop:
       for batch in batches:
         ...
-        if stop := asked():
+        if stop := requested_stop():
           raise stop                     # KeyboardInterrupt or Terminated
 """
 
@@ -18,34 +19,34 @@ import threading
 from collections.abc import Callable, Iterator
 
 SAVED = 75  # the exit code after SIGTERM: EX_TEMPFAIL of sysexits.h, "try again later"
-Asked = Callable[[], type[KeyboardInterrupt] | None]
+RequestedStop = Callable[[], type[KeyboardInterrupt] | None]
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM came; what was learned is saved, and the same command goes on."""
+    """SIGTERM arrived; the run has saved, and the same command resumes it."""
 
 
 @contextlib.contextmanager
-def interrupts_between_steps() -> Iterator[Asked]:
-    """Gives a function that returns what to raise once a signal came, else None.
+def interrupts_between_steps() -> Iterator[RequestedStop]:
+    """Gives a function that returns the exception type to raise, or None before a signal.
 
-    The signal SIGTERM wants `Terminated`, Ctrl-C KeyboardInterrupt; a second one stops
-    at once.
+    SIGTERM gives `Terminated` and Ctrl-C KeyboardInterrupt. The old handlers are
+    restored after one signal, so a second one stops the process at once.
     """
-    heard: list[type[KeyboardInterrupt]] = []
+    received: list[type[KeyboardInterrupt]] = []
     if threading.current_thread() is not threading.main_thread():
-        yield lambda: None  # only the main thread hears signals
+        yield lambda: None  # Python delivers signals to the main thread only
         return
-    before = {
-        number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    signals = (signal.SIGINT, signal.SIGTERM)
+    old_handlers = {signum: signal.getsignal(signum) for signum in signals}
 
     def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for signum, handler in old_handlers.items():
+            signal.signal(signum, handler)
 
-    def hear(number: int, _: object) -> None:
-        heard.append(Terminated if number == signal.SIGTERM else KeyboardInterrupt)
+    def handle(signum: int, _: object) -> None:
+        is_term = signum == signal.SIGTERM
+        received.append(Terminated if is_term else KeyboardInterrupt)
         restore()
         print(
             "\nStopping after this step; once more stops at once.",
@@ -53,20 +54,20 @@ def interrupts_between_steps() -> Iterator[Asked]:
             flush=True,
         )
 
-    for number in before:
-        signal.signal(number, hear)
+    for signum in signals:
+        signal.signal(signum, handle)
     try:
-        yield lambda: heard[0] if heard else None
+        yield lambda: received[0] if received else None
     finally:
         restore()
 
 
 def terminate_like_interrupt() -> None:
-    """Lets SIGTERM raise `Terminated` from now on, as Ctrl-C raises
+    """Makes SIGTERM raise `Terminated` from now on, as Ctrl-C raises
     KeyboardInterrupt.
     """
 
-    def hear(*_: object) -> None:
+    def handle(*_: object) -> None:
         raise Terminated
 
-    signal.signal(signal.SIGTERM, hear)
+    signal.signal(signal.SIGTERM, handle)

@@ -1,18 +1,17 @@
-"""A model as a run of training left it, without its optimizer, for whatever it is used
-for.
+"""Loads a trained model from the folder of its training run, without the optimizer.
 
-    trained = Trained.of("runs/lm_stdlib")        # gin has the settings of the run
+    trained = Trained.of("runs/lm_stdlib")        # gin holds the settings of the run
     trained.model, trained.data.vocabulary, trained.step
 
-The checkpoint may be one of any mesh and layout. Where what is read of the latest is
-damaged, a warning names the file, and the one before is taken. Names and shapes must be
-those of the model: what is missing, left over or of another shape is told, as half a
-model is of no use.
+The checkpoint may come from any mesh and layout. If a file of the latest checkpoint is
+damaged, a warning names the file, and the checkpoint before is read. Names and shapes of
+variables must be those of the model: the error lists all that are missing, unexpected or
+of another shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import meshtf as mtf
@@ -21,11 +20,11 @@ from transformer.models.base import Model
 from transformer.training import training_run
 from transformer.training.run_record import check_vocabulary
 
-_MOST = 12  # lines of one kind of difference that are shown
+_MAX_LINES = 12  # shown of each kind of difference
 
 
 class Trained(NamedTuple):
-    """A model, what it learned from, and how many steps it did so."""
+    """A trained model, the data it was trained on, and the step of its checkpoint."""
 
     model: Model
     data: Data
@@ -33,14 +32,14 @@ class Trained(NamedTuple):
 
     @classmethod
     def of(cls, model_dir: str) -> Trained:
-        """Returns what gin's settings of `train` make, with the variables of the latest
-        checkpoint.
+        """Builds the model from gin's settings of `train`, and restores its variables from
+        the latest checkpoint.
 
         Raises:
-          CheckpointError: there is none that is whole, or it is one of another model or
-            vocabulary.
-          DataError: the vocabulary is larger than the model knows, or data are for
-            other models.
+          CheckpointError: there is no undamaged checkpoint, or it is one of another model
+            or vocabulary.
+          DataError: the vocabulary is larger than the model's, or the data have features
+            that the model does not take.
         """
         if mtf.latest_checkpoint(model_dir) is None:
             raise mtf.CheckpointError(
@@ -48,12 +47,12 @@ class Trained(NamedTuple):
                 "or name the folder of a run: --model_dir=FOLDER."
             )
         run = training_run.Run()
-        found = mtf.checkpoints.newest_whole(
+        checkpoint = mtf.checkpoints.newest_whole(
             model_dir, lambda path: restore(path, run.model)
         )
-        assert found is not None
-        check_vocabulary(found.extra, run.data.vocabulary, found.path)
-        return cls(run.model, run.data, found.step)
+        assert checkpoint is not None
+        check_vocabulary(checkpoint.extra, run.data.vocabulary, checkpoint.path)
+        return cls(run.model, run.data, checkpoint.step)
 
 
 def restore(path: str, model: Model) -> dict[str, Any]:
@@ -63,37 +62,13 @@ def restore(path: str, model: Model) -> dict[str, Any]:
     Raises:
       CheckpointError: names or shapes differ, or a file is damaged.
     """
-    saved = {
-        name: list(s.sizes)
-        for name, s in mtf.checkpoints.Manifest.read(path).tensors.items()
-    }
     variables = {v.name: v for v in model.variables}
-    own = {name.partition("/")[0] for name in variables}
-    # What optimizers keep is saved under the name of its variable, and one more.
-    known = {
-        *variables,
-        *(name for name in saved if name.rpartition("/")[0] in variables),
-    }
-    differences = {
-        "only in the checkpoint": [
-            f"{name} {shape}"
-            for name, shape in saved.items()
-            if name not in known and name.partition("/")[0] in own
-        ],
-        "only in the model": [
-            f"{name} {v.shape!r}" for name, v in variables.items() if name not in saved
-        ],
-        "of another shape": [
-            f"{name}: {saved[name]} saved, {v.shape!r} now"
-            for name, v in variables.items()
-            if name in saved and tuple(saved[name]) != v.shape.sizes
-        ],
-    }
+    differences = _differences(path, variables)
     if any(differences.values()):
         raise mtf.CheckpointError(
             f"the checkpoint {path} is of another model.\n"
             + "".join(
-                f"  {kind}:\n{_some(lines)}"
+                f"  {kind}:\n{_abridged(lines)}"
                 for kind, lines in differences.items()
                 if lines
             )
@@ -103,6 +78,42 @@ def restore(path: str, model: Model) -> dict[str, Any]:
     return mtf.restore_checkpoint(path, variables, partly=True)
 
 
-def _some(lines: Sequence[str]) -> str:
-    more = [f"and {len(lines) - _MOST} more"] if len(lines) > _MOST else []
-    return "".join(f"    {line}\n" for line in [*lines[:_MOST], *more])
+def _differences(
+    path: str, variables: Mapping[str, mtf.Variable]
+) -> dict[str, list[str]]:
+    """Returns a line for each variable in which a checkpoint and a model differ, by the
+    kind of the difference.
+    """
+    tensors = mtf.checkpoints.Manifest.read(path).tensors
+    saved = {name: list(spec.sizes) for name, spec in tensors.items()}
+    # Optimizer slots are saved under the name of their variable, and one more.
+    known = set(variables) | {
+        name for name in saved if name.rpartition("/")[0] in variables
+    }
+    top_scopes = {name.partition("/")[0] for name in variables}
+    unexpected = [
+        f"{name} {shape}"
+        for name, shape in saved.items()
+        if name not in known and name.partition("/")[0] in top_scopes
+    ]
+    missing = [
+        f"{name} {v.shape!r}" for name, v in variables.items() if name not in saved
+    ]
+    reshaped = [
+        f"{name}: {saved[name]} saved, {v.shape!r} now"
+        for name, v in variables.items()
+        if name in saved and tuple(saved[name]) != v.shape.sizes
+    ]
+    return {
+        "only in the checkpoint": unexpected,
+        "only in the model": missing,
+        "of another shape": reshaped,
+    }
+
+
+def _abridged(lines: Sequence[str]) -> str:
+    """Returns indented lines; of a long list the first ones and a count of the rest."""
+    shown = list(lines[:_MAX_LINES])
+    if len(lines) > _MAX_LINES:
+        shown.append(f"and {len(lines) - _MAX_LINES} more")
+    return "".join(f"    {line}\n" for line in shown)

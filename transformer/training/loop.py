@@ -1,12 +1,11 @@
-"""The loop of training: a step for each batch; now and then progress, a measurement, a
-checkpoint.
+"""The training loop: one step a batch, with regular reports, evaluations and checkpoints.
 
     loop = Loop(trainer, data, steps=500, batch_size=16)
     with metrics.Metrics(folder, trainer.steps_done) as log:
       loop.run(folder, log)
 
-A batch is found by its number, so a run that goes on from a checkpoint sees what it
-would have seen, and a step that went wrong can be done again.
+Batches are addressed by the index of their first example. So a run that resumes from a
+checkpoint gets the batches of an uninterrupted run, and a failed step can be repeated.
 """
 
 from __future__ import annotations
@@ -19,34 +18,33 @@ from typing import Any
 
 import meshtf as mtf
 from transformer.data import Data
-from transformer.experts.moe_layer import told
+from transformer.experts.moe_layer import report_metrics
 from transformer.training.input_batches import batches
 from transformer.training.interrupts import interrupts_between_steps
 from transformer.training.reporting import metrics
-from transformer.training.reporting.monitor import Watch, profiled, spent
+from transformer.training.reporting.monitor import Monitor, op_seconds, profiler_trace
 from transformer.training.trainer import Trainer
 
 
 @dataclasses.dataclass
 class Loop:
-    """Steps until `steps` are done in all.
+    """Trains until `steps` steps are done in all.
 
     Args:
-      trainer: what takes them.
-      data: what is learned from.
-      steps: how many there are, counted over all runs in a folder.
+      trainer: the model and its optimizer.
+      data: the training data.
+      steps: total number of steps, over all runs in a folder.
       batch_size: examples in a step.
       report_every: steps between two lines of progress.
       save_every: steps between two checkpoints.
-      evaluate: returns named numbers of held-out examples; None: nothing is measured on
-        the way.
-      evaluate_every: steps between two measurements; 0: none.
-      keep: how many of the newest checkpoints stay.
-      keep_every: those of steps that are multiples of it stay as well; 0: no others.
+      evaluate: returns metrics on held-out examples, by name; None: no evaluation during
+        training.
+      evaluate_every: steps between two evaluations; 0: none.
+      keep: how many of the newest checkpoints are kept.
+      keep_every: checkpoints of steps that are multiples of it are kept too; 0: none.
       async_save: whether checkpoints are written in the background, while steps go on.
-      watch: times the loop, and tells other programs.
-      profile: the first and the last step that TensorFlow's profiler looks at; None:
-        none.
+      monitor: times the loop and writes status.json.
+      profile: the first and the last step that TensorFlow's profiler traces; None: none.
       say: prints a line.
     """
 
@@ -61,7 +59,7 @@ class Loop:
     keep: int = 2
     keep_every: int = 0
     async_save: bool = False
-    watch: Watch | None = None
+    monitor: Monitor | None = None
     profile: tuple[int, int] | None = None
     say: Callable[[str], None] = metrics.say_now
 
@@ -69,53 +67,53 @@ class Loop:
         self._profiler = contextlib.ExitStack()
 
     def run(self, folder: str, log: metrics.Metrics) -> None:
-        """Takes the steps that are left; the last one is reported and saved, too.
+        """Runs the remaining steps; the last one is always reported and saved.
 
         Raises:
-          KeyboardInterrupt: Ctrl-C was pressed; the step was finished, and saved.
+          KeyboardInterrupt: Ctrl-C was pressed; the step was finished and saved.
           Terminated: the same, after SIGTERM.
-          WriteError: the last checkpoint could not be written. Of others that is a
-            warning.
-          NumericsError: a loss or gradient is no finite number, and such steps are not
-            left out; nothing is saved after that step.
+          WriteError: the last checkpoint could not be written; for earlier ones this is
+            a warning.
+          NumericsError: a loss or gradient is not finite, and such steps are not
+            skipped; nothing is saved after that step.
         """
-        trainer, first = self.trainer, self.trainer.steps_done
+        trainer = self.trainer
+        start_step = trainer.steps_done
         saver = mtf.checkpoints.Saver(
             folder, self.keep, self.keep_every, self.async_save
         )
         if saver.empty:
-            trainer.save(saver)  # so that any step can be done again
-        left = max(self.steps - first, 0)
+            trainer.save(saver)  # so that any step can be repeated
+        remaining = max(self.steps - start_step, 0)
         progress = metrics.Progress(self.steps, self._tokens(), self.say)
-        waiting: list[
-            tuple[int, mtf.Tensor, mtf.Tensor]
-        ] = []  # steps whose numbers were not read
-        with saver, interrupts_between_steps() as asked:
-            for batch in self._batches(trainer.examples_done, left):
+        # Steps whose loss and norm the host has not read yet.
+        unread: list[tuple[int, mtf.Tensor, mtf.Tensor]] = []
+        with saver, interrupts_between_steps() as requested_stop:
+            for batch in self._batches(trainer.examples_done, remaining):
                 with self._profiling(folder, log):
-                    waiting.append((trainer.steps_done, *trainer.step(batch)))
+                    unread.append((trainer.steps_done, *trainer.step(batch)))
                 step = trainer.steps_done
                 trainer.examples_done += self.batch_size
-                stop = asked()
-                stops = step == self.steps or stop is not None
-                saves = step % self.save_every == 0 or stops
-                if step % self.report_every == 0 or step == first + 1 or saves:
-                    loss, norm = self._read(waiting, saver)
+                stop = requested_stop()
+                is_last = step == self.steps or stop is not None
+                saves = step % self.save_every == 0 or is_last
+                if step % self.report_every == 0 or step == start_step + 1 or saves:
+                    loss, norm = self._read(unread, saver)
                     self._report(step, loss, norm, progress, log)
                 if (
                     self.evaluate
                     and self.evaluate_every
                     and step % self.evaluate_every == 0
-                    and not stops
+                    and not is_last
                 ):
-                    self._measure(step, log)
-                if saves:  # last: what a checkpoint has behind it, it has told
+                    self._evaluate(step, log)
+                if saves:  # after the reports, which a resumed run does not repeat
                     trainer.save(saver)
                 if stop is not None:
                     saver.finish()
                     raise stop
             saver.finish()
-            if stop := asked():
+            if stop := requested_stop():
                 raise stop
 
     def _report(
@@ -127,73 +125,81 @@ class Loop:
         log: metrics.Metrics,
     ) -> None:
         rate = progress.report(step, loss)
-        numbers = {"loss": loss, "gradient_norm": norm} | (
-            {} if rate is None else {"tokens_per_second": rate}
-        )
-        shares = self.watch.report(step, **numbers) if self.watch else {}
-        log.write(step, **numbers, **shares, **told(self.trainer.reports))
+        values = {"loss": loss, "gradient_norm": norm}
+        if rate is not None:
+            values["tokens_per_second"] = rate
+        shares = self.monitor.report(step, **values) if self.monitor else {}
+        log.write(step, **values, **shares, **report_metrics(self.trainer.reports))
 
-    def _batches(self, examples: int, left: int) -> Iterable[Any]:
-        found = batches(self.trainer.model, self.data, self.batch_size, examples, left)
-        return self.watch.batches(found) if self.watch else found
+    def _batches(self, start_example: int, num_batches: int) -> Iterable[Any]:
+        dataset = batches(
+            self.trainer.model, self.data, self.batch_size, start_example, num_batches
+        )
+        return self.monitor.batches(dataset) if self.monitor else dataset
 
     @contextlib.contextmanager
     def _profiling(self, folder: str, log: metrics.Metrics) -> Iterator[None]:
-        """Profiles the step to come, if it is the first of those that are asked for, up
-        to the last.
+        """Starts the profiler before the first step of `profile`, and stops it after the
+        last one.
         """
         step = self.trainer.steps_done + 1
-        first, last = self.profile or (0, 0)
-        if step == first:
-            self._profiler.enter_context(profiled(folder))
+        start, last = self.profile or (0, 0)
+        if step == start:
+            self._profiler.enter_context(profiler_trace(folder))
         yield
-        if step == last and first:
+        if step == last and start:
             self._profiler.close()
-            seconds = {
-                f"profiled_{name}_seconds": x for name, x in spent(folder).items()
-            }
-            log.write(step, **seconds)
+            seconds = op_seconds(folder)
+            log.write(
+                step, **{f"profiled_{name}_seconds": x for name, x in seconds.items()}
+            )
             self.say(
-                f"profile of steps {first} to {last}: "
-                + ", ".join(f"{name} {x:.3f} s" for name, x in spent(folder).items())
+                f"profile of steps {start} to {last}: "
+                + ", ".join(f"{name} {x:.3f} s" for name, x in seconds.items())
                 + f"; tensorboard --logdir={folder}"
             )
 
-    def _measure(self, step: int, log: metrics.Metrics) -> None:
+    def _evaluate(self, step: int, log: metrics.Metrics) -> None:
         assert self.evaluate is not None
-        found = {f"held_out_{name}": x for name, x in self.evaluate().items()}
-        log.write(step, **found)
+        scores = {f"held_out_{name}": x for name, x in self.evaluate().items()}
+        log.write(step, **scores)
         self.say(
-            "          " + "  ".join(f"{name} {x:.4f}" for name, x in found.items())
+            "          " + "  ".join(f"{name} {x:.4f}" for name, x in scores.items())
         )
 
     def _read(
         self,
-        waiting: list[tuple[int, mtf.Tensor, mtf.Tensor]],
+        unread: list[tuple[int, mtf.Tensor, mtf.Tensor]],
         saver: mtf.checkpoints.Saver,
     ) -> tuple[float, float]:
-        """Returns the loss and norm of the last step; refuses numbers that are not
-        finite.
+        """Reads losses and gradient norms of all unread steps; returns those of the last.
+
+        Raises:
+          NumericsError: one is not finite, and such steps are not skipped.
         """
-        for step, loss, norm in waiting:
+        for step, loss, norm in unread:
             last = float(loss), float(norm)
             if (
                 not all(map(math.isfinite, last))
                 and not self.trainer.skip_nonfinite_steps
             ):
-                self._look_for_the_cause(step, *last, saver)
+                self._find_cause(step, *last, saver)
             elif not all(map(math.isfinite, last)):
                 self.say(
                     f"{self._where(step)}: loss {last[0]}, norm of the gradients "
                     f"{last[1]}: left out; so far {self.trainer.skipped} in this run."
                 )
-        waiting.clear()
+        unread.clear()
         return last
 
-    def _look_for_the_cause(
+    def _find_cause(
         self, step: int, loss: float, norm: float, saver: mtf.checkpoints.Saver
     ) -> None:
-        trainer, where = self.trainer, self._where(step)
+        """Repeats the steps since the last checkpoint to name the first tensor that is not
+        finite. Raises NumericsError.
+        """
+        trainer = self.trainer
+        where = self._where(step)
         saver.wait()
         trainer.restore(saver.directory)
         self.say(
@@ -201,12 +207,11 @@ class Loop:
             f"checkpoint of step {trainer.steps_done} again, to look for the first "
             "tensor that is not finite."
         )
-        first = trainer.steps_done
-        for batch in self.data.batches(self.batch_size, trainer.examples_done).take(
-            step - first + 1
-        ):
+        num_batches = step - trainer.steps_done + 1
+        dataset = self.data.batches(self.batch_size, trainer.examples_done)
+        for batch in dataset.take(num_batches):
             if trainer.steps_done == step:
-                trainer.find_bad_number(batch, step)
+                trainer.find_nonfinite(batch, step)
             else:
                 trainer.step(batch)
         raise mtf.NumericsError(
@@ -216,13 +221,13 @@ class Loop:
         )
 
     def _where(self, step: int) -> str:
-        examples = (
-            self.trainer.examples_done
-            - (self.trainer.steps_done - step) * self.batch_size
-        )
+        """Returns the step, counted from 1, and the index of its first example."""
+        later_steps = self.trainer.steps_done - step
+        examples = self.trainer.examples_done - later_steps * self.batch_size
         return f"step {step + 1} (examples {examples:,} and on)"
 
     def _tokens(self) -> int:
+        """Returns the tokens of a batch, or its examples where it has no tokens."""
         features: dict[str, Any] = self.data.features(self.batch_size)
         spec = features.get("targets", features.get("tokens"))
         return self.batch_size if spec is None else math.prod(spec.shape)

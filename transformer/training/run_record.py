@@ -1,13 +1,13 @@
-"""What shaped a run, saved with its checkpoints: its vocabulary, and what its numbers
-depend on.
+"""The record of a run, saved with its checkpoints: its vocabulary, and the settings that
+its results depend on.
 
     record = of_run(trainer, data, {"train.batch_size": 16})
     trainer.record = record                            # goes into each checkpoint
     check_vocabulary(trainer.restored, data.vocabulary, folder)
     differences(trainer.restored, record)              # ["AdamW.beta_2: 0.98 before, 0.9 now"]
 
-A mesh and a layout change no numbers, nor does it matter when something is told or
-saved. So these are left out, and a run may go on with others without a word.
+Results do not depend on mesh and layout, nor on when a run reports or saves. So these
+settings are left out, and a run may resume with other ones without a notice.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from transformer.data import Data, Vocabulary
 from transformer.training.trainer import Trainer
 
 VOCABULARY, SETTINGS = "vocabulary", "settings"
-# Of these, numbers do not depend, or they are taken from the objects themselves.
-_LEFT_OUT = (
+# Configurables that do not change results, or whose settings are read from the objects.
+_OMITTED = (
     "Architecture",
     "bert_architecture",
     "train",
@@ -38,16 +38,19 @@ _PLAIN = (bool, int, float, str, type(None))
 _NO_VOCABULARY = "none"  # of data without texts
 
 
-def of_run(trainer: Trainer, data: Data, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what is to be saved with a run: as JSON can hold it.
+def of_run(
+    trainer: Trainer, data: Data, extra_settings: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the record of a run, as values of JSON.
 
     Args:
-      trainer: with a model and an optimizer.
-      data: what is learned from.
-      more: further settings, by the names that people give them; with "data", if data
-        are not to be asked what they are, for which they read all.
+      trainer: holds the model and the optimizer.
+      data: the training data.
+      extra_settings: further settings by gin name. An entry "data" replaces `str(data)`,
+        which may have to read all of the data.
     """
-    model, optimizer = trainer.model, trainer.optimizer
+    model = trainer.model
+    optimizer = trainer.optimizer
     settings: dict[str, Any] = {
         "model": type(model).__name__,
         "optimizer": type(optimizer).__name__,
@@ -59,7 +62,9 @@ def of_run(trainer: Trainer, data: Data, more: Mapping[str, Any]) -> dict[str, A
         if isinstance(value, _PLAIN) and name != "name":
             settings[f"{type(optimizer).__name__}.{name}"] = value
     settings |= _of_gin()
-    settings |= more if "data" in more else {"data": str(data), **more}
+    if "data" not in extra_settings:
+        settings["data"] = str(data)
+    settings |= extra_settings
     return {
         VOCABULARY: data.vocabulary.fingerprint(),
         SETTINGS: {name: _shown(value) for name, value in settings.items()},
@@ -69,16 +74,15 @@ def of_run(trainer: Trainer, data: Data, more: Mapping[str, Any]) -> dict[str, A
 def check_vocabulary(
     restored: Mapping[str, Any], vocabulary: Vocabulary, where: str
 ) -> None:
-    """Refuses a vocabulary whose ids mean something else than those that a model
-    learned.
+    """Checks that a checkpoint was trained with the same vocabulary.
 
     Args:
-      restored: what a checkpoint has beside its variables.
-      vocabulary: what is to be used with it.
-      where: the checkpoint, or the folder of the run.
+      restored: the `extra` of the checkpoint.
+      vocabulary: the vocabulary to use with it.
+      where: names the checkpoint, or the folder of the run, in the message.
 
     Raises:
-      CheckpointError: they differ.
+      CheckpointError: the vocabularies differ.
     """
     before, now = restored.get(VOCABULARY), vocabulary.fingerprint()
     if before not in (None, _NO_VOCABULARY, now) and now != _NO_VOCABULARY:
@@ -92,11 +96,9 @@ def check_vocabulary(
 
 
 def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each setting that is not what it was when a checkpoint was
-    written.
-    """
+    """Returns a line for each setting that has changed since the checkpoint was written."""
     before, now = restored.get(SETTINGS), record[SETTINGS]
-    if before is None:  # of an earlier version, or of another program
+    if before is None:  # the checkpoint has no record
         return []
     absent = "unset"
     return [
@@ -107,23 +109,22 @@ def differences(restored: Mapping[str, Any], record: Mapping[str, Any]) -> list[
 
 
 def _of_gin() -> dict[str, Any]:
-    """Returns the settings that gin gave to what was made so far, and the defaults of
-    that.
-    """
-    found: dict[str, Any] = {}
+    """Returns the settings that gin has applied so far, defaults included."""
+    settings: dict[str, Any] = {}
     for (scope, selector), parameters in gin_config._OPERATIVE_CONFIG.items():
         short = selector if selector.startswith("gin.") else selector.rpartition(".")[2]
-        if not short.startswith("gin.") and (scope or short not in _LEFT_OUT):
-            found |= {
+        if not short.startswith("gin.") and (scope or short not in _OMITTED):
+            settings |= {
                 gin_settings.shown((scope, selector, name)): gin_settings.resolved(
                     value
                 )
                 for name, value in parameters.items()
             }
-    return found
+    return settings
 
 
 def _shapes(data: Data) -> str:
+    """Returns the shapes of one example, by feature."""
     return ", ".join(
         f"{name} {spec.shape[1:]}" for name, spec in sorted(data.features(1).items())
     )

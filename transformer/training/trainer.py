@@ -1,4 +1,4 @@
-"""A model and its optimizer: one compiled step of training, and where it is saved.
+"""A model and its optimizer: the compiled training step, saving and restoring.
 
 Example:
 
@@ -22,16 +22,17 @@ from transformer.models.base import Batch, Model
 
 
 class Trainer:
-    """A model and its optimizer, one step of training, and where they are saved.
+    """A model and its optimizer, with one training step, saving and restoring.
 
     Args:
-      model: what learns.
-      optimizer: called with the variables; returns their optimizer.
+      model: the model to train.
+      optimizer: called with the trainable variables; returns their optimizer.
       seed: of dropout.
-      clip_norm: the greatest norm of all gradients together; None: any.
+      clip_norm: gradients are scaled so that their global norm is at most this; None:
+        no clipping.
       jit: whether XLA compiles the local work.
-      microbatches: how many parts of a batch are learned from one after another, to
-        need less memory.
+      microbatches: into how many microbatches a batch is split, whose gradients are
+        accumulated one after another to save memory.
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
         not finite. A step is two programs then, since the host reads the norm of the
         gradients between them.
@@ -47,19 +48,21 @@ class Trainer:
         microbatches: int = 1,
         skip_nonfinite_steps: bool = False,
     ) -> None:
-        self._learned = model.trainable_variables
-        self.model, self.optimizer, self.steps_done = model, optimizer(self._learned), 0
-        self.seed, self.microbatches = seed, microbatches
-        self.examples_done = 0  # where the data go on: kept by whoever gives batches
-        self.reports: dict[
-            str, Report
-        ] = {}  # what mixtures of experts told in the last step
-        self.record: dict[
-            str, Any
-        ] = {}  # what shapes the run, saved with it: see `records`
-        self.restored: dict[
-            str, Any
-        ] = {}  # what was saved with the checkpoint that was read
+        self._variables = model.trainable_variables
+        self.model = model
+        self.optimizer = optimizer(self._variables)
+        self.seed = seed
+        self.microbatches = microbatches
+        self.skip_nonfinite_steps = skip_nonfinite_steps
+        self.steps_done = 0
+        self.examples_done = 0  # position in the data; advanced by the caller of `step`
+        self.skipped = 0  # steps without an update, as their gradients were not finite
+        # Reports of the mixture-of-experts layers in the last step, by layer.
+        self.reports: dict[str, Report] = {}
+        # Vocabulary and settings of the run, saved with checkpoints: see `run_record`.
+        self.record: dict[str, Any] = {}
+        # The `extra` of the checkpoint that was restored.
+        self.restored: dict[str, Any] = {}
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
         def training_step(
@@ -67,7 +70,7 @@ class Trainer:
         ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
             loss, grads, reports = self._gradients(batch, step)
             grads, norm = mtf.optimizers.clip_by_global_norm(grads, clip_norm)
-            self.optimizer.apply(grads, self._learned, step)
+            self.optimizer.apply(grads, self._variables, step)
             return loss, norm, reports
 
         @mtf.function(mesh=model.mesh, jit=jit, batch=model.features, step="")
@@ -80,19 +83,20 @@ class Trainer:
 
         @mtf.function(mesh=model.mesh, jit=jit, step="")
         def update(grads: Any, step: mtf.Tensor) -> None:
-            self.optimizer.apply(grads, self._learned, step)
+            self.optimizer.apply(grads, self._variables, step)
 
-        self._step, self._apart, self.skipped = training_step, (gradients, update), 0
-        self.skip_nonfinite_steps = skip_nonfinite_steps
+        self._step = training_step
+        self._gradients_then_update = (gradients, update)
 
     def _gradients(self, batch: Batch, step: mtf.Tensor) -> tuple[mtf.Tensor, Any, Any]:
+        """Returns the loss, gradients of the trainable variables, and reports by layer."""
         with mtf.seed(self.seed, step):
             if self.microbatches == 1:
                 loss, reports = self.model.loss_and_reports(batch, training=True)
-                return loss, mtf.gradients([loss], self._learned), reports
+                return loss, mtf.gradients([loss], self._variables), reports
             loss, grads = mtf.optimizers.accumulate_gradients(
-                lambda part: self.model.loss(part, training=True),
-                self._learned,
+                lambda microbatch: self.model.loss(microbatch, training=True),
+                self._variables,
                 dict(batch),
                 "batch",
                 self.microbatches,
@@ -100,36 +104,36 @@ class Trainer:
             return loss, grads, {}
 
     def step(self, batch: Mapping[str, Any]) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Learns from arrays by name; returns the loss and the norm of the gradients
-        before.
+        """Trains on one batch of arrays by name; returns the loss and the global norm of
+        the gradients before clipping.
         """
-        number = np.int32(self.steps_done)
+        step = np.int32(self.steps_done)
         self.steps_done += 1
         if not self.skip_nonfinite_steps:
-            loss, norm, self.reports = self._step(dict(batch), number)
+            loss, norm, self.reports = self._step(dict(batch), step)
             return loss, norm
-        gradients, update = self._apart
-        loss, norm, self.reports, grads = gradients(dict(batch), number)
+        gradients, update = self._gradients_then_update
+        loss, norm, self.reports, grads = gradients(dict(batch), step)
         if np.isfinite(float(norm)):
-            update(grads, number)
+            update(grads, step)
         else:
             self.skipped += 1
         return loss, norm
 
-    def find_bad_number(self, batch: Mapping[str, Any], step: int) -> None:
-        """Does the forward and backward pass of a step op by op; changes nothing.
+    def find_nonfinite(self, batch: Mapping[str, Any], step: int) -> None:
+        """Runs the forward and backward pass of a step op by op; changes no variable.
 
         Raises:
-          NumericsError: of the first tensor that holds a number that is not finite, and
-            its line.
+          NumericsError: names the first tensor that is not finite, and its source line.
         """
-        mesh, names = self.model.mesh, self.model.features
-        held = {
+        mesh = self.model.mesh
+        names = self.model.features
+        tensors = {
             name: mtf.import_tensor(mesh, np.asarray(x), names[name])
             for name, x in batch.items()
         }
         with mtf.check_numerics():
-            self._gradients(held, mtf.import_tensor(mesh, np.int32(step), ""))
+            self._gradients(tensors, mtf.import_tensor(mesh, np.int32(step), ""))
 
     def explain(self, batch: Mapping[str, Any]) -> mtf.Forecast:
         """Returns what a step on such arrays, or `tf.TensorSpec`s, does and costs;
@@ -143,11 +147,11 @@ class Trainer:
 
     @property
     def variables(self) -> dict[str, mtf.Variable]:
-        """All that a checkpoint holds, by name."""
+        """The variables of model and optimizer, which a checkpoint holds, by name."""
         return {v.name: v for v in (*self.model.variables, *self.optimizer.variables)}
 
     def save(self, saver: mtf.checkpoints.Saver) -> None:
-        """Saves all there is to go on with, or begins to."""
+        """Saves variables and the position in the data; may return before they are written."""
         saver.save(
             self.steps_done,
             self.variables,
@@ -160,25 +164,25 @@ class Trainer:
         )
 
     def restore(self, folder: str | Path) -> bool:
-        """Goes on from the latest checkpoint of a folder that is whole; returns whether
-        there is one.
+        """Restores the latest undamaged checkpoint of a folder; returns whether there is
+        one.
 
         Raises:
-          CheckpointError: it is one of another model or optimizer, or all of them are
+          CheckpointError: it is of another model or optimizer, or all checkpoints are
             damaged.
         """
-        found = mtf.checkpoints.restore_latest(str(folder), self.variables)
-        if found is not None:
-            self.restored = found.extra
-            self.steps_done, self.examples_done = (
-                found.step,
-                found.extra.get("examples_done", 0),
+        checkpoint = mtf.checkpoints.restore_latest(str(folder), self.variables)
+        if checkpoint is None:
+            return False
+        self.restored = checkpoint.extra
+        self.steps_done = checkpoint.step
+        self.examples_done = checkpoint.extra.get("examples_done", 0)
+        saved_seed = checkpoint.extra.get("seed", self.seed)
+        if saved_seed != self.seed:
+            warnings.warn(
+                f"{checkpoint.path} was saved with seed {saved_seed}, and this "
+                f"run has seed {self.seed}: dropout is another from here on.",
+                mtf.checkpoints.CheckpointWarning,
+                stacklevel=2,
             )
-            if found.extra.get("seed", self.seed) != self.seed:
-                warnings.warn(
-                    f"{found.path} was saved with seed {found.extra['seed']}, and this "
-                    f"run has seed {self.seed}: dropout is another from here on.",
-                    mtf.checkpoints.CheckpointWarning,
-                    stacklevel=2,
-                )
-        return found is not None
+        return True

@@ -1,13 +1,13 @@
-"""A run of training, as gin's settings of `train` make it, and a folder to go on from.
+"""A training run as gin's settings of `train` describe it; resumes from its folder.
 
     mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model")
     run = Run(ByteText(python_library), mesh, steps=500)
-    print(run.explain())           # what a step will cost
+    print(run.explain())           # the cost of a step
     run.export().save("step")      # a step as a StableHLO module
     run.train("runs/lm")
 
-`python -m transformer.train` trains it, `python -m meshtf explain` says what its steps
-will cost, and `python -m meshtf export` writes one as a module.
+`python -m transformer.train` runs it, `python -m meshtf explain` prints the cost of a step,
+and `python -m meshtf export` writes a step as a StableHLO module.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from transformer.training import run_record
 from transformer.training.evaluation import Evaluation
 from transformer.training.loop import Loop
 from transformer.training.reporting import metrics, run_report
-from transformer.training.reporting.monitor import Watch
+from transformer.training.reporting.monitor import Monitor
 from transformer.training.trainer import Trainer
 
 __all__ = ["Run", "gin_configurables", "train"]
-# What runs leave in their folders.
+# Files that a run writes to its folder.
 FILES = (
     "run.lock",
     "step_*",
@@ -50,48 +50,49 @@ FILES = (
 
 
 def train(model_dir: str, **settings: Any) -> None:
-    """Trains the `Run` of these settings, and of gin's, in a folder."""
+    """Trains in a folder, with these settings and those of gin; see `Run`."""
     Run(**settings).train(model_dir)
 
 
 @gin.configurable("train")
 class Run:
-    """A run of training, until `steps` steps are done in all.
+    """A training run, until `steps` steps are done in all.
 
     Args:
-      data: what to learn from, and what is held out; nothing is read before it is
-        needed.
-      mesh: the positions, and the layout on them.
+      data: training and held-out examples; nothing is read before it is needed.
+      mesh: the mesh, with its layout.
       model: called with the mesh.
-      optimizer: called with the model's variables.
-      steps: how many steps there are, counted over all runs in a folder.
+      optimizer: called with the model's trainable variables.
+      steps: total number of steps, over all runs in a folder.
       batch_size: examples in a step.
-      microbatches: how many parts of a batch are learned from one after another.
-      seed: of dropout; that of first values is the mesh's, that of the order of
+      microbatches: into how many microbatches a batch is split, whose gradients are
+        accumulated.
+      seed: of dropout; the seed of initial values is the mesh's, that of the order of
         examples the data's.
-      clip_norm: the greatest norm of all gradients together; None: any.
+      clip_norm: gradients are scaled so that their global norm is at most this; None:
+        no clipping.
       jit: whether XLA compiles the local work.
       report_every: steps between two lines of progress.
       save_every: steps between two checkpoints.
-      evaluate_every: steps between two measurements on held-out examples; 0: before and
-        after alone.
-      keep: how many of the newest checkpoints stay.
-      keep_every: those of steps that are multiples of it stay as well; 0: no others.
+      evaluate_every: steps between two evaluations on held-out examples; 0: only before
+        and after training.
+      keep: how many of the newest checkpoints are kept.
+      keep_every: checkpoints of steps that are multiples of it are kept too; 0: none.
       async_save: whether checkpoints are written in the background, while steps go on.
-      deterministic: whether TensorFlow takes only ops whose results do not vary from
-        run to run, from here on and in all of the process. Then a run that was killed
-        and started again has the losses of one that was not, bit for bit.
-      profile: the first and the last step that TensorFlow's profiler looks at, such as
+      deterministic: whether TensorFlow uses only deterministic ops, from here on in the
+        whole process. A run that was killed and resumed then has the losses of an
+        uninterrupted one, bit for bit.
+      profile: the first and the last step that TensorFlow's profiler traces, such as
         (10, 12).
       skip_nonfinite_steps: whether to skip the update of a step whose gradients are
         not finite. By default such a step stops the run.
-      peak_flops: what all devices together could do in a second; then the share of it
-        is told.
+      peak_flops: peak FLOPs per second of all devices together, to report model FLOPs
+        utilisation.
 
     Raises:
-      DataError: the vocabulary is larger than the model knows, or a model takes other
-        arrays.
-      ParseError: a number is out of its range.
+      DataError: the vocabulary is larger than the model's, or the model takes other
+        features.
+      ParseError: a setting is out of its range.
     """
 
     def __init__(
@@ -139,25 +140,21 @@ class Run:
             tf.config.experimental.enable_op_determinism()
         self.model = model(mesh)
         check_fit(data, self.model)
-        self._trainer = functools.partial(
-            Trainer,
-            self.model,
-            optimizer,
-            seed,
-            clip_norm,
-            jit,
-            microbatches,
-            skip_nonfinite_steps,
+        trainer_settings = (seed, clip_norm, jit, microbatches, skip_nonfinite_steps)
+        self._make_trainer = functools.partial(
+            Trainer, self.model, optimizer, *trainer_settings
         )
-        self.data, self.batch_size, self.steps = data, batch_size, steps
-        self._shaping = {
+        self.data = data
+        self.batch_size = batch_size
+        self.steps = steps
+        self._recorded_settings = {
             "train.batch_size": batch_size,
             "train.microbatches": microbatches,
             "train.seed": seed,
             "train.clip_norm": clip_norm,
             "train.skip_nonfinite_steps": skip_nonfinite_steps,
         }
-        self.settings: dict[str, Any] = {
+        self._loop_settings: dict[str, Any] = {
             "report_every": report_every,
             "save_every": save_every,
             "evaluate_every": evaluate_every,
@@ -170,15 +167,15 @@ class Run:
 
     @functools.cached_property
     def trainer(self) -> Trainer:
-        """The model with its optimizer, which is made when it is first asked for."""
-        return self._trainer()
+        """The model with its optimizer, made at first use."""
+        return self._make_trainer()
 
     def features(self) -> dict[str, tf.TensorSpec]:
-        """Returns names, shapes and types of a batch."""
+        """Returns the shapes and dtypes of a batch, by feature."""
         return self.data.features(self.batch_size)
 
     def explain(self) -> mtf.Forecast:
-        """Returns what a step does and costs, before any runs."""
+        """Returns the forecast of a step, before any runs."""
         return self.trainer.explain(self.features())
 
     def export(self) -> mtf.Export:
@@ -186,16 +183,15 @@ class Run:
         return self.trainer.export(self.features())
 
     def train(self, model_dir: str) -> None:
-        """Goes on from what is in a folder; tells how good the model is before and
-        after.
+        """Trains, from the newest checkpoint of a folder on; evaluates before and after.
 
         Raises:
           CheckpointError: another process trains in this folder, or workers do not see
             it.
           CheckpointError: the run in the folder has another vocabulary.
           DataError: the folder cannot be written, or is full of something else.
-          MeshtfError: a step cannot be planned. In both cases nothing was read or
-            written.
+          MeshtfError: a step cannot be planned. In this case, and after a DataError,
+            nothing was read or written.
         """
         check_folder(model_dir, "model_dir", FILES)
         forecast = self.explain()
@@ -207,9 +203,9 @@ class Run:
             self._train(model_dir, forecast)
 
     def _restore(self, model_dir: str, forecast: mtf.Forecast) -> None:
-        """Restores the newest checkpoint, if there is one, and introduces the run."""
+        """Restores the newest checkpoint, if there is one, and prints a summary of the run."""
         trainer = self.trainer
-        trainer.record = run_record.of_run(trainer, self.data, self._shaping)
+        trainer.record = run_record.of_run(trainer, self.data, self._recorded_settings)
         trainer.restore(model_dir)
         run_record.check_vocabulary(
             trainer.restored, self.data.vocabulary, f"the run in {model_dir}"
@@ -228,13 +224,13 @@ class Run:
         began, trainer = time.monotonic(), self.trainer
         evaluation = Evaluation(trainer.model, self.data, self.batch_size)
         self._restore(model_dir, forecast)
-        first = trainer.steps_done
-        finished = trainer.restored and first >= self.steps
-        if not finished:  # else what the folder says is what the run was trained with
+        start_step = trainer.steps_done
+        finished = trainer.restored and start_step >= self.steps
+        if not finished:  # a finished run keeps the settings that it was trained with
             run_report.write_config(model_dir)
         before = evaluation()
         print(run_report.beginning(before), flush=True)
-        watch = Watch(
+        monitor = Monitor(
             model_dir,
             self.steps,
             forecast.flops() * trainer.model.mesh.size,
@@ -246,11 +242,11 @@ class Run:
             self.steps,
             self.batch_size,
             evaluate=evaluation,
-            watch=watch,
-            **self.settings,
+            monitor=monitor,
+            **self._loop_settings,
         )
-        with metrics.Metrics(model_dir, first) as log, watch:
-            log.write(first, **run_report.held_out(before))
+        with metrics.Metrics(model_dir, start_step) as log, monitor:
+            log.write(start_step, **run_report.held_out(before))
             loop.run(model_dir, log)
             after = evaluation()
             log.write(trainer.steps_done, **run_report.held_out(after))
@@ -264,15 +260,19 @@ class Run:
             self.data,
             evaluation,
             model_dir,
-            (first, before),
+            (start_step, before),
             (trainer.steps_done, after),
             time.monotonic() - began,
         )
 
 
-def _check(least: dict[str, tuple[int, int]], profile: tuple[int, int] | None) -> None:
-    """Refuses numbers below the least that they may be. Raises ParseError."""
-    for name, (value, low) in least.items():
+def _check(
+    settings: dict[str, tuple[int, int]], profile: tuple[int, int] | None
+) -> None:
+    """Raises ParseError where a setting, (value, minimum), is no integer or below its
+    minimum, or where `profile` is no range of steps.
+    """
+    for name, (value, low) in settings.items():
         if (
             not isinstance(value, numbers.Integral)
             or isinstance(value, bool)
@@ -289,12 +289,13 @@ def _check(least: dict[str, tuple[int, int]], profile: tuple[int, int] | None) -
 
 
 def check_fit(data: Data, model: Model) -> None:
-    """Refuses data that a model cannot take. Raises DataError."""
-    have, wanted = model.architecture.vocab, data.vocabulary.size
-    if wanted > have:
+    """Raises DataError where a model lacks ids or features of the data."""
+    model_size = model.architecture.vocab
+    vocabulary_size = data.vocabulary.size
+    if vocabulary_size > model_size:
         raise DataError(
-            f"the vocabulary has {wanted:,} ids, and the model knows {have:,}.\n"
-            f"  Bind Architecture.vocab = {wanted}, or take another vocabulary."
+            f"the vocabulary has {vocabulary_size:,} ids, and the model knows {model_size:,}.\n"
+            f"  Bind Architecture.vocab = {vocabulary_size}, or take another vocabulary."
         )
     missing = set(data.features(1)) - set(model.features)
     if missing:

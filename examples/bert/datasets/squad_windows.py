@@ -96,12 +96,12 @@ def windows(
         )
     spans = cut(len(ids), room, shape.stride)
     own = own_windows(spans, len(ids))
-    front = np.concatenate([[vocabulary.begin], asked, [vocabulary.end]]).astype(
+    front = np.concatenate([[vocabulary.bos_id], asked, [vocabulary.eos_id]]).astype(
         np.int32
     )
     made = []
     for k, (begin, end) in enumerate(spans):
-        tokens = np.concatenate([front, ids[begin:end], [vocabulary.end]]).astype(
+        tokens = np.concatenate([front, ids[begin:end], [vocabulary.eos_id]]).astype(
             np.int32
         )
         types = (np.arange(len(tokens)) >= len(front)).astype(np.int32)

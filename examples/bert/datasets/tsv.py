@@ -16,7 +16,7 @@ from pathlib import Path
 from transformer import data
 from transformer.data.sources import Example, Examples
 from transformer.data.sources.files import InFiles
-from transformer.data.sources.formats import BadPiece, Tsv
+from transformer.data.sources.formats import BadRecord, Tsv
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +56,10 @@ class Labelled(Tsv):
     label: str = ""
     classes: tuple[str, ...] = ()
 
-    def parse(self, piece: bytes) -> Example:
-        example = super().parse(piece)
+    def parse(self, record: bytes) -> Example:
+        example = super().parse(record)
         if self.classes and example[self.label] not in self.classes:
-            raise BadPiece(
+            raise BadRecord(
                 f"has label {example[self.label]!r}; there are "
                 f"{', '.join(self.classes)}"
             )

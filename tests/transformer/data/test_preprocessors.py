@@ -49,7 +49,7 @@ def test_spans_and_the_rest_make_the_text(length, seed):
         {"targets": TOKENS[:length], "other": 1}, (seed,), vocabulary=BYTES
     )
     assert np.array_equal(uncorrupted(made), TOKENS[:length]) and made["other"] == 1
-    assert made["inputs"][-1] == made["targets"][-1] == BYTES.end
+    assert made["inputs"][-1] == made["targets"][-1] == BYTES.eos_id
     sentinels = made["targets"][made["targets"] >= BYTES.size - 100]
     assert sentinels.tolist() == [BYTES.sentinel(k) for k in range(len(sentinels))]
 
@@ -246,7 +246,7 @@ def test_a_pair_has_room_for_both(words, second, length, tokens, types):
         {"x": "a b c d", "y": "e f", "label": 1},
         (),
         vocabulary=words,
-        begin=words.begin,
+        bos_id=words.bos_id,
         first="x",
         second=second,
         length=length,

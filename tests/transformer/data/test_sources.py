@@ -164,7 +164,7 @@ def _spans(content):
 def test_a_damaged_record_is_named_or_ends_its_file(tmp_path, how):
     damaged(records(tmp_path), how)
     with pytest.raises(
-        data.DataError, match=r"a.tfrecord:6: record 6 is cut short or damaged"
+        data.DataError, match=r"a.tfrecord:6: record 6 is truncated or damaged"
     ):
         data.tfrecords(f"{tmp_path}/*.tfrecord").train()
     with pytest.warns(UserWarning, match="1 bad records were left out"):
@@ -178,7 +178,7 @@ def test_damage_after_many_records_is_found_too(tmp_path):
     path = records(tmp_path, rows=2500)
     with open(path, "ab") as file:
         file.write(b"12345")
-    with pytest.raises(data.DataError, match="record 2501 is cut short"):
+    with pytest.raises(data.DataError, match="record 2501 is truncated"):
         data.tfrecords(str(path)).train()
 
 

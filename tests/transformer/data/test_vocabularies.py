@@ -67,7 +67,7 @@ def test_bytes_go_there_and_back(text):
         *ids.tolist(),
         263,
         2,
-        vocabulary.end,
+        vocabulary.eos_id,
         70,
         0,
     ]  # a sentinel, unknown, and what is
@@ -196,7 +196,7 @@ def test_too_few_pieces_are_refused():
 def test_sentence_pieces_go_there_and_back(sentence_pieces):
     ids = sentence_pieces.encode("the letter ai")
     assert sentence_pieces.decode(np.append(ids, [53, 1, 5])) == "the letter ai"
-    assert (sentence_pieces.size, sentence_pieces.end, sentence_pieces.unknown) == (
+    assert (sentence_pieces.size, sentence_pieces.eos_id, sentence_pieces.unknown) == (
         54,
         1,
         2,

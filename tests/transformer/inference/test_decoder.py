@@ -70,7 +70,7 @@ def greedy(model, ids, number, inputs=None):
 
 def test_the_likeliest_ids_follow_prompts_of_any_length():
     model = language_model()
-    decoder = Decoder(model, number=5, prompt_length=4, batch_size=4)
+    decoder = Decoder(model, max_new_tokens=5, prompt_length=4, batch_size=4)
     for prompt, written in zip(PROMPTS, decoder(PROMPTS)):
         ids, score = greedy(model, prompt, 5)
         assert written.ids == ids
@@ -79,7 +79,7 @@ def test_the_likeliest_ids_follow_prompts_of_any_length():
 
 def test_an_encoder_reads_prompts_of_any_length():
     model = encoder_decoder()
-    decoder = Decoder(model, number=4, prompt_length=5, batch_size=3)
+    decoder = Decoder(model, max_new_tokens=4, prompt_length=5, batch_size=3)
     for prompt, written in zip(PROMPTS, decoder(PROMPTS)):
         ids, score = greedy(model, [0], 4, prompt)
         assert written.ids == ids
@@ -93,10 +93,14 @@ def test_one_trace_serves_all_prompts_numbers_and_seeds(monkeypatch):
         LanguageModel, "step", lambda *args: traced.append(1) or real(*args)
     )
     decoder = Decoder(
-        language_model(), number=4, prompt_length=4, batch_size=2, temperature=1.0
+        language_model(),
+        max_new_tokens=4,
+        prompt_length=4,
+        batch_size=2,
+        temperature=1.0,
     )
     assert [len(w.ids) for w in decoder(PROMPTS)] == [4] * 4
-    assert [len(w.ids) for w in decoder(PROMPTS[:1], number=2, seed=3)] == [2]
+    assert [len(w.ids) for w in decoder(PROMPTS[:1], max_new_tokens=2, seed=3)] == [2]
     assert len(traced) == 1
 
 
@@ -110,7 +114,9 @@ def test_one_trace_serves_all_prompts_of_a_size(monkeypatch):
             traced.append(x.shape["length"]) or real(model, x, *args)
         ),
     )
-    decoder = Decoder(language_model(), number=2, prompt_length=40, batch_size=1)
+    decoder = Decoder(
+        language_model(), max_new_tokens=2, prompt_length=40, batch_size=1
+    )
     for length in (3, 1, 16, 17, 20, 32, 40, 33, 40, 5):
         decoder([[1] * length])
     assert traced == [16, 32, 40]
@@ -146,9 +152,9 @@ KINDS = {
 @pytest.mark.parametrize(
     "settings",
     [
-        {"temperature": 1.5, "end": [2, 5]},
-        {"beams": 3, "end": 4},
-        {"end": 6, "begin": 7},
+        {"temperature": 1.5, "eos_id": [2, 5]},
+        {"beams": 3, "eos_id": 4},
+        {"eos_id": 6, "bos_id": 7},
     ],
     ids=str,
 )
@@ -156,9 +162,9 @@ KINDS = {
 def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh):
     def written():
         model = language_model(*mesh, **KINDS[kind])
-        return Decoder(model, number=5, prompt_length=4, batch_size=4, **settings)(
-            PROMPTS, seed=2
-        )
+        return Decoder(
+            model, max_new_tokens=5, prompt_length=4, batch_size=4, **settings
+        )(PROMPTS, seed=2)
 
     found = written()
     monkeypatch.setattr(LanguageModel, "prefill", by_steps)
@@ -171,9 +177,9 @@ def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh)
 
 def test_prompts_that_are_a_prefix_see_both_ways():
     model = language_model(positions="relative", blocks=2)
-    (written,) = Decoder(model, number=5, prompt_length=4, batch_size=1, prefix=True)(
-        [PROMPTS[1]]
-    )
+    (written,) = Decoder(
+        model, max_new_tokens=5, prompt_length=4, batch_size=1, prefix=True
+    )([PROMPTS[1]])
     found = [*PROMPTS[1]]
     for _ in range(5):
         tokens = mtf.import_tensor(
@@ -192,15 +198,15 @@ def test_prompts_that_are_a_prefix_see_both_ways():
     [
         {"temperature": 1.5},
         {"temperature": 1.0, "top_k": 3, "top_p": 0.8},
-        {"beams": 3, "end": 4},
+        {"beams": 3, "eos_id": 4},
     ],
     ids=str,
 )
 def test_a_layout_changes_no_id(make, settings):
     found = [
-        Decoder(make(*mesh), number=5, prompt_length=4, batch_size=4, **settings)(
-            PROMPTS, seed=2
-        )
+        Decoder(
+            make(*mesh), max_new_tokens=5, prompt_length=4, batch_size=4, **settings
+        )(PROMPTS, seed=2)
         for mesh in MESHES
     ]
     assert len({w.score for w in found[0]}) > 1
@@ -215,12 +221,12 @@ def test_enough_beams_find_the_best_of_all_texts():
     model, end, number = language_model(vocab=4), 2, 3
     decoder = Decoder(
         model,
-        number=number,
+        max_new_tokens=number,
         prompt_length=3,
         batch_size=2,
         beams=40,
         alpha=1.0,
-        end=end,
+        eos_id=end,
     )
     prompts = [[3], [0, 1, 3]]
     for prompt, written in zip(prompts, decoder(prompts)):
@@ -239,7 +245,11 @@ def test_enough_beams_find_the_best_of_all_texts():
 
 def test_seeds_and_places_draw_other_ids():
     decoder = Decoder(
-        language_model(), number=8, prompt_length=1, batch_size=2, temperature=2.0
+        language_model(),
+        max_new_tokens=8,
+        prompt_length=1,
+        batch_size=2,
+        temperature=2.0,
     )
     first, again, other = (
         [tuple(w.ids) for w in decoder([[3]] * 4, seed=seed)] for seed in (1, 1, 2)
@@ -257,25 +267,30 @@ def test_ids_that_end_a_text_are_left_out(beams):
     if beams:
         ends = list(range(8))  # all end at once
     (written,) = Decoder(
-        model, number=6, prompt_length=1, batch_size=1, end=ends, beams=beams
+        model, max_new_tokens=6, prompt_length=1, batch_size=1, eos_id=ends, beams=beams
     )([[3]])
     assert written.ids == ([] if beams else ids[: ids.index(ids[3])])
 
 
 def test_nothing_is_written_beyond_the_vocabulary():
     model = language_model()
-    free = Decoder(model, number=20, prompt_length=1, batch_size=1, temperature=5.0)(
-        [[3]]
-    )
+    free = Decoder(
+        model, max_new_tokens=20, prompt_length=1, batch_size=1, temperature=5.0
+    )([[3]])
     some = Decoder(
-        model, number=20, prompt_length=1, batch_size=1, temperature=5.0, vocab=4
+        model,
+        max_new_tokens=20,
+        prompt_length=1,
+        batch_size=1,
+        temperature=5.0,
+        vocab=4,
     )([[3]])
     assert max(free[0].ids) >= 4 > max(some[0].ids)
 
 
 def test_a_beginning_comes_before_every_prompt():
     model = language_model()
-    decoder = Decoder(model, number=3, prompt_length=2, batch_size=2, begin=7)
+    decoder = Decoder(model, max_new_tokens=3, prompt_length=2, batch_size=2, bos_id=7)
     assert [w.ids for w in decoder([[], [2, 3]])] == [
         greedy(model, ids, 3)[0] for ids in ([7], [7, 2, 3])
     ]
@@ -284,13 +299,18 @@ def test_a_beginning_comes_before_every_prompt():
 def test_what_is_too_long_is_refused_or_cut():
     model = language_model()
     with pytest.raises(
-        PromptError, match="prompt 2 has 4 ids, and there is room for 3(.|\n)*cut=Tr"
+        PromptError,
+        match="prompt 2 has 4 ids, and there is room for 3(.|\n)*truncate=Tr",
     ):
-        Decoder(model, number=2, prompt_length=3)(PROMPTS)
-    (written,) = Decoder(model, number=2, prompt_length=3, cut=True)([PROMPTS[1]])
+        Decoder(model, max_new_tokens=2, prompt_length=3)(PROMPTS)
+    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, truncate=True)(
+        [PROMPTS[1]]
+    )
     assert written.ids == greedy(model, PROMPTS[1][1:], 2)[0]
     model = encoder_decoder()
-    (written,) = Decoder(model, number=2, prompt_length=3, cut=True)([PROMPTS[1]])
+    (written,) = Decoder(model, max_new_tokens=2, prompt_length=3, truncate=True)(
+        [PROMPTS[1]]
+    )
     assert written.ids == greedy(model, [0], 2, PROMPTS[1][:3])[0]
 
 
@@ -308,21 +328,27 @@ def test_prompts_that_no_model_reads_are_refused(prompt, complaint):
 
 
 def test_settings_out_of_range_are_refused():
-    with pytest.raises(mtf.PlanError, match="number=0"):
-        Decoder(language_model(), number=0)
+    with pytest.raises(mtf.PlanError, match="max_new_tokens=0"):
+        Decoder(language_model(), max_new_tokens=0)
     with pytest.raises(
         mtf.PlanError, match="9 ids cannot be written by a decoder made for 1 to 5"
     ):
-        Decoder(language_model(), number=5)([[1]], number=9)
+        Decoder(language_model(), max_new_tokens=5)([[1]], max_new_tokens=9)
     with pytest.raises(mtf.PlanError, match="top_p is above 0"):
         Decoder(language_model(), temperature=1.0, top_p=2.0)([[1]])
     with pytest.raises(mtf.ShapeError, match="the 8 learned"):
-        Decoder(language_model(positions="learned", max_length=8), number=8)([[1]])
+        Decoder(language_model(positions="learned", max_length=8), max_new_tokens=8)(
+            [[1]]
+        )
 
 
 def test_samples_go_on_beyond_the_length_of_a_window():
     model = language_model(vocab=256, positions="learned", max_length=16)
-    assert len(sample(model, 8, "def ", number=40, temperature=0.0).encode()) > 4
+    assert (
+        len(sample(model, 8, "def ", max_new_tokens=40, temperature=0.0).encode()) > 4
+    )
     model = language_model(vocab=256)
-    short, long = (sample(model, 6, "def ", number=n, temperature=0.0) for n in (4, 12))
+    short, long = (
+        sample(model, 6, "def ", max_new_tokens=n, temperature=0.0) for n in (4, 12)
+    )
     assert long.startswith(short.rstrip("\ufffd"))

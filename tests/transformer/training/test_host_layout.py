@@ -73,5 +73,5 @@ def test_several_axes_where_they_fit_together():
         def bytes_moved(self, axis):
             return {"model": 3.0, "rows": 2.0, "data": 1.0}[axis]
 
-    assert host_layout.chattiest(Forecast(), mesh, 2) == ("model", "rows")
-    assert host_layout.chattiest(Forecast(), mesh, 4) == ("model",)
+    assert host_layout.axes_within_host(Forecast(), mesh, 2) == ("model", "rows")
+    assert host_layout.axes_within_host(Forecast(), mesh, 4) == ("model",)

@@ -23,7 +23,7 @@ SMALL = Architecture(d_model=16, d_ff=32, heads=2, d_kv=8, blocks=1)
 @pytest.fixture(autouse=True)
 def clean_gin():
     gin.clear_config()
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     yield
     gin.clear_config()
 

@@ -42,9 +42,9 @@ def test_a_run_without_the_axis_of_the_batch_is_used_in_all_ways(
     assert code == 0 and "in all; checkpoint" in out, err
     configured(tmp_path / "run")
     trained = Trained.of(str(tmp_path / "run"))
-    (texts,) = write(trained, ["def ", "x"], number=3)
+    (texts,) = write(trained, ["def ", "x"], max_new_tokens=3)
     assert [text.prompt for text in texts] == ["def ", "x"]
-    assert Evaluation(trained.model, trained.data, 3, number=5)()["loss"] > 0
+    assert Evaluation(trained.model, trained.data, 3, num_examples=5)()["loss"] > 0
     (score,) = Scorer(trained.model, trained.data.vocabulary, 16)(["def f(x)"])
     assert score.tokens == 7 and score.log_prob < 0
     export(trained).save(str(tmp_path / "served"))
@@ -74,5 +74,5 @@ def test_a_pipeline_without_the_axis_of_the_batch_writes(axes):
         mesh, Architecture(**SIZES), microbatches=2, length=8
     )
     plain = LanguageModel(mtf.Mesh(""), Architecture(**SIZES))
-    kinds = {"length": 4, "prompt": "\1\2\3", "number": 3, "temperature": 0.0}
+    kinds = {"length": 4, "prompt": "\1\2\3", "max_new_tokens": 3, "temperature": 0.0}
     assert sample(model, **kinds) == sample(plain, **kinds)

@@ -48,7 +48,7 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def clean_gin():
     gin.clear_config()
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     yield
     gin.clear_config()
 
@@ -94,7 +94,7 @@ def last(folder, step=12):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     folder = tmp_path_factory.mktemp("undisturbed")
     train(folder)
     return folder
@@ -224,7 +224,7 @@ def command(folder, steps, *more):
         "train.save_every=5",
         "train.deterministic=True",
         "train.async_save=True",
-        "sample.number=1",
+        "sample.max_new_tokens=1",
         *more,
     ]
     return [

@@ -27,7 +27,7 @@ TEXTS = ["the old tower stands in paris", "the new river is wide and long"] * 8
 @pytest.fixture(autouse=True)
 def clean_gin():
     gin.clear_config()
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     yield
     gin.clear_config()
 
@@ -121,7 +121,7 @@ def test_other_settings_are_told_and_the_run_goes_on(tmp_path, capsys):
             "ByteText.seed = 5",
             "Mesh.axes = 'data:2'",
             "train.save_every = 7",
-            "sample.number = 2",
+            "sample.max_new_tokens = 2",
         ],
     )
     assert code == 0, err

@@ -3,7 +3,7 @@ has them.
 
 Scores are not divided by the root of the size of a head. One table of relative
 positions serves all blocks of an encoder or decoder; the files have it in the first. T5
-1.0 ties logits to the embedding, and scales them; 1.1 has a kernel of its own, and
+1.0 ties logits to the embedding, and scales them; 1.1 has a separate kernel, and
 gated activations.
 """
 
@@ -28,19 +28,17 @@ _STACK = """
   final_layer_norm.weight                                        norm/scale            d_model
 """
 _ATTENTION = """
-  layer.HALF.layer_norm.weight   OURS_norm/scale      d_model
-  layer.HALF.THEIRS.q.weight     OURS/query/kernel    (heads d_kv) d_model
-  layer.HALF.THEIRS.k.weight     OURS/key/kernel      (heads d_kv) d_model
-  layer.HALF.THEIRS.v.weight     OURS/value/kernel    (heads d_kv) d_model
-  layer.HALF.THEIRS.o.weight     OURS/output/kernel   d_model (heads d_kv)
+  layer.SUBLAYER.layer_norm.weight   OURS_norm/scale      d_model
+  layer.SUBLAYER.THEIRS.q.weight     OURS/query/kernel    (heads d_kv) d_model
+  layer.SUBLAYER.THEIRS.k.weight     OURS/key/kernel      (heads d_kv) d_model
+  layer.SUBLAYER.THEIRS.v.weight     OURS/value/kernel    (heads d_kv) d_model
+  layer.SUBLAYER.THEIRS.o.weight     OURS/output/kernel   d_model (heads d_kv)
 """
 _FEED_FORWARD = """
-  layer.HALF.layer_norm.weight          feed_forward_norm/scale   d_model
-  layer.HALF.DenseReluDense.wo.weight   feed_forward/wo/kernel    d_model d_ff
+  layer.SUBLAYER.layer_norm.weight          feed_forward_norm/scale   d_model
+  layer.SUBLAYER.DenseReluDense.wo.weight   feed_forward/wo/kernel    d_model d_ff
 """
-_INTO = (
-    "layer.HALF.DenseReluDense.{0}.weight   feed_forward/{0}/kernel   d_ff d_model\n"
-)
+_INTO = "layer.SUBLAYER.DenseReluDense.{0}.weight   feed_forward/{0}/kernel   d_ff d_model\n"
 # What `feed_forward_proj` says, and our activation; a "gated-gelu" is the approximation
 # by tanh.
 _PROJECTIONS = {
@@ -119,24 +117,24 @@ def _write(model: EncoderDecoder) -> dict[str, Any]:
 def _rules(model: EncoderDecoder) -> list[Rule]:
     logits = "" if model.architecture.tied else "\n" + _LOGITS
     rules = table(_SHARED + logits, "", "encoder_decoder/")
-    for part in ("encoder", "decoder"):
-        stack = getattr(model, part)
+    for stack_name in ("encoder", "decoder"):
+        stack = getattr(model, stack_name)
         into = ("wi_0", "wi_1") if stack.architecture.activation in _GATED else ("wi",)
-        halves = [
+        sublayers = [
             _ATTENTION.replace("THEIRS", "SelfAttention").replace("OURS", "attention")
         ]
-        if part == "decoder":
-            halves.append(
+        if stack_name == "decoder":
+            sublayers.append(
                 _ATTENTION.replace("THEIRS", "EncDecAttention").replace(
                     "OURS", "memory_attention"
                 )
             )
-        halves.append(_FEED_FORWARD + "".join(_INTO.format(name) for name in into))
+        sublayers.append(_FEED_FORWARD + "".join(_INTO.format(name) for name in into))
         block = "\n".join(
-            text.strip().replace("HALF", str(i)) for i, text in enumerate(halves)
+            text.strip().replace("SUBLAYER", str(i)) for i, text in enumerate(sublayers)
         )
-        rules += table(_STACK, f"{part}.", f"encoder_decoder/{part}/")
-        rules += block_rules(stack, block, f"{part}.block.{{layer}}.")
+        rules += table(_STACK, f"{stack_name}.", f"encoder_decoder/{stack_name}/")
+        rules += block_rules(stack, block, f"{stack_name}.block.{{layer}}.")
     return rules
 
 

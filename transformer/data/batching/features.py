@@ -1,5 +1,4 @@
-"""From an example to what a model takes: arrays of static lengths, filled up with
-zeros.
+"""Converts examples to the arrays that a model takes: static lengths, padded with zeros.
 
     LanguageModelFeatures(length)          targets -> tokens, targets, weights
     PrefixFeatures(length)                 inputs, targets -> tokens, targets, weights, prefix
@@ -8,12 +7,12 @@ zeros.
                                            masked_weights, next_sentence_labels
     ClassifierFeatures(length)             tokens, token_types, labels
 
-`tokens` of a decoder are its targets one place later, after a 0; `weights` are 1.0
-where a target counts. Rows that hold several examples (`packed`) have `segments`, 1 and
-on, 0 where they are filled up, and `positions` besides.
+`tokens` of a decoder are its targets shifted right by one, after a 0; `weights` are 1.0
+where a target counts. Rows of several examples (`packed`) also have `segments`, from 1, 0 for
+padding, and `positions`.
 
->>> made = LanguageModelFeatures(5)({"targets": np.array([7, 8, 9])})
->>> {name: values.tolist() for name, values in made.items()}
+>>> arrays = LanguageModelFeatures(5)({"targets": np.array([7, 8, 9])})
+>>> {name: values.tolist() for name, values in arrays.items()}
 {'tokens': [0, 7, 8, 0, 0], 'targets': [7, 8, 9, 0, 0], 'weights': [1.0, 1.0, 1.0, 0.0,
 0.0]}
 """
@@ -33,7 +32,7 @@ Arrays = dict[str, np.ndarray]
 
 
 class Features(Protocol):
-    """Makes arrays of static shapes of an example."""
+    """Converts an example to arrays of static shapes."""
 
     def shapes(self) -> dict[str, list[int]]:
         """Returns the shapes of the arrays by name."""
@@ -52,7 +51,7 @@ _TYPES = {
 
 
 def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
-    """Returns the shapes and types of a batch by name."""
+    """Returns the shapes and dtypes of a batch by name."""
     return {
         name: tf.TensorSpec([batch_size, *shape], _TYPES.get(name, tf.int32), name)
         for name, shape in features.shapes().items()
@@ -61,18 +60,15 @@ def specs(features: Features, batch_size: int) -> dict[str, tf.TensorSpec]:
 
 @dataclasses.dataclass(frozen=True)
 class LanguageModelFeatures(Features):
-    """All `targets` are told, each from those before it."""
+    """Predicts each of `targets` from those before it."""
 
     length: int
     packed: bool = False
 
     def shapes(self) -> dict[str, list[int]]:
-        names = [
-            "tokens",
-            "targets",
-            "weights",
-            *(["segments", "positions"] if self.packed else []),
-        ]
+        names = ["tokens", "targets", "weights"]
+        if self.packed:
+            names += ["segments", "positions"]
         return dict.fromkeys(names, [self.length])
 
     def __call__(self, example: Example) -> Arrays:
@@ -81,9 +77,9 @@ class LanguageModelFeatures(Features):
 
 @dataclasses.dataclass(frozen=True)
 class PrefixFeatures(Features):
-    """One text, `inputs` and then `targets`; only the targets are told.
+    """One text, `inputs` and then `targets`; only the targets are predicted.
 
-    `prefix` is true for tokens that all others may see: the 0 at the beginning and the
+    `prefix` is true for tokens that all others may attend to: the 0 at the start and the
     inputs.
     """
 
@@ -93,81 +89,78 @@ class PrefixFeatures(Features):
         return dict.fromkeys(["tokens", "targets", "weights", "prefix"], [self.length])
 
     def __call__(self, example: Example) -> Arrays:
-        given, told = _get(example, "inputs"), _get(example, "targets")
-        both = _decoder(
-            {"targets": np.concatenate([given, told])}, self.length, packed=False
-        )
-        place = np.arange(self.length)
+        inputs = _get(example, "inputs")
+        text = np.concatenate([inputs, _get(example, "targets")])
+        arrays = _decoder({"targets": text}, self.length, packed=False)
+        position = np.arange(self.length)
+        is_target = (position >= len(inputs)).astype(np.float32)
         return {
-            **both,
-            "weights": both["weights"] * (place >= len(given)).astype(np.float32),
-            "prefix": place <= len(given),
+            **arrays,
+            "weights": arrays["weights"] * is_target,
+            "prefix": position <= len(inputs),
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class EncoderDecoderFeatures(Features):
-    """`targets` are told from `inputs` and the targets before."""
+    """Predicts `targets` from `inputs` and the targets before."""
 
     inputs: int
     targets: int
     packed: bool = False
 
     def shapes(self) -> dict[str, list[int]]:
-        given = [
-            "inputs",
-            *(["input_segments", "input_positions"] if self.packed else []),
-        ]
-        told = LanguageModelFeatures(self.targets, self.packed).shapes()
-        return {**dict.fromkeys(given, [self.inputs]), **told}
+        encoder_names = ["inputs"]
+        if self.packed:
+            encoder_names += ["input_segments", "input_positions"]
+        decoder_shapes = LanguageModelFeatures(self.targets, self.packed).shapes()
+        return {**dict.fromkeys(encoder_names, [self.inputs]), **decoder_shapes}
 
     def __call__(self, example: Example) -> Arrays:
-        made = {"inputs": _filled(example, "inputs", self.inputs)}
+        arrays = {"inputs": _padded(example, "inputs", self.inputs)}
         if self.packed:
             for kind in ("segments", "positions"):
-                made[f"input_{kind}"] = _filled(example, f"inputs_{kind}", self.inputs)
-        return {**made, **_decoder(example, self.targets, self.packed)}
+                arrays[f"input_{kind}"] = _padded(
+                    example, f"inputs_{kind}", self.inputs
+                )
+        return {**arrays, **_decoder(example, self.targets, self.packed)}
 
 
 @dataclasses.dataclass(frozen=True)
 class BertFeatures(Features):
-    """Tokens that were hidden are told, and whether the second part goes on from the
-    first.
-    """
+    """Predicts masked tokens, and whether the second text follows the first."""
 
     length: int
     predictions: int
 
     def shapes(self) -> dict[str, list[int]]:
-        hidden = dict.fromkeys(
+        masked = dict.fromkeys(
             ["masked_positions", "masked_ids", "masked_weights"], [self.predictions]
         )
         return {
             "tokens": [self.length],
             "token_types": [self.length],
-            **hidden,
+            **masked,
             "next_sentence_labels": [],
         }
 
     def __call__(self, example: Example) -> Arrays:
-        made = {
-            name: _filled(example, name, shape[0])
+        arrays = {
+            name: _padded(example, name, shape[0])
             for name, shape in self.shapes().items()
             if shape and name != "masked_weights"
         }
-        number = len(example["masked_ids"])
-        made["masked_weights"] = (np.arange(self.predictions) < number).astype(
-            np.float32
-        )
+        is_masked = np.arange(self.predictions) < len(example["masked_ids"])
+        arrays["masked_weights"] = is_masked.astype(np.float32)
         return {
-            **made,
-            "next_sentence_labels": _number(example, "next_sentence_labels"),
+            **arrays,
+            "next_sentence_labels": _scalar(example, "next_sentence_labels"),
         }
 
 
 @dataclasses.dataclass(frozen=True)
 class ClassifierFeatures(Features):
-    """The class of a text, or of two, is told."""
+    """Predicts the class of one text or of a pair."""
 
     length: int
 
@@ -175,25 +168,23 @@ class ClassifierFeatures(Features):
         return {"tokens": [self.length], "token_types": [self.length], "labels": []}
 
     def __call__(self, example: Example) -> Arrays:
-        made = {
-            name: _filled(example, name, self.length)
+        arrays = {
+            name: _padded(example, name, self.length)
             for name in ("tokens", "token_types")
         }
-        return {**made, "labels": _number(example, "labels")}
+        return {**arrays, "labels": _scalar(example, "labels")}
 
 
 def _decoder(example: Example, length: int, packed: bool) -> Arrays:
-    """Returns tokens, targets, weights, and segments and positions where they are asked
-    for.
-    """
-    targets = _filled(example, "targets", length)
+    """Returns tokens, targets and weights; if `packed`, also segments and positions."""
+    targets = _padded(example, "targets", length)
     tokens = np.concatenate([np.zeros(1, np.int32), targets[:-1]])
     weights = (np.arange(length) < len(example["targets"])).astype(np.float32)
     tokens = tokens * (weights > 0)
     if not packed:
         return {"tokens": tokens, "targets": targets, "weights": weights}
     segments, positions = (
-        _filled(example, f"targets_{kind}", length)
+        _padded(example, f"targets_{kind}", length)
         for kind in ("segments", "positions")
     )
     return {
@@ -213,22 +204,22 @@ def _get(example: Example, name: str) -> np.ndarray:
     return np.asarray(example[name])
 
 
-def _filled(example: Example, name: str, length: int) -> np.ndarray:
+def _padded(example: Example, name: str, length: int) -> np.ndarray:
+    """Returns a field of integers, padded with zeros: int32 [length]. Raises DataError."""
     values = _get(example, name)
     if values.ndim != 1 or values.dtype.kind not in "iu":
         raise DataError(
-            f"{name!r} of an example must be whole numbers in a row, not "
-            f"{values!r:.60}."
+            f"{name!r} of an example must be a list of integers, not {values!r:.60}."
         )
     if len(values) > length:
         raise DataError(
             f"{name!r} of an example has {len(values)} entries; {length} fit.\n"
-            "  Make room for more, or cut it: preprocessors.trim."
+            "  Make room for more, or truncate it: preprocessors.trim."
         )
-    filled = np.zeros(length, np.int32)
-    filled[: len(values)] = values
-    return filled
+    padded = np.zeros(length, np.int32)
+    padded[: len(values)] = values
+    return padded
 
 
-def _number(example: Example, name: str) -> np.ndarray:
+def _scalar(example: Example, name: str) -> np.ndarray:
     return _get(example, name).astype(np.int32).reshape(())

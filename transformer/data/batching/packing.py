@@ -1,12 +1,11 @@
-"""Rows: what is made of documents once, before training, so that each row is an
-example.
+"""Makes rows from documents, once before training; each row is one training example.
 
-    Chunks(vocabulary, length=568)          the texts, one after another, cut to one length
-    Packed(vocabulary, {"targets": 512})    whole texts, several in a row, with segments
-    SentencePairs(vocabulary, length=128)   two parts of a text, or of two texts (BERT)
+    Chunks(vocabulary, length=568)          all texts concatenated, split into one length
+    Packed(vocabulary, {"targets": 512})    complete texts, several in a row, with segments
+    SentencePairs(vocabulary, length=128)   two sections of one text or of two texts (BERT)
 
-A maker of rows is a pure function of (documents, seed). Rows are written by
-`transformer.tokenize`, or held in memory.
+A row maker is a pure function of (documents, seed). Rows are written by
+`transformer.tokenize`, or kept in memory.
 
 >>> texts = [{"targets": np.array([5, 6])}, {"targets": np.array([7, 8, 9])}]
 >>> row, = pack(texts, {"targets": 6})
@@ -29,12 +28,12 @@ from transformer.data.preprocessors.texts import tokenize
 from transformer.data.sources.base import Example, Examples
 from transformer.data.vocabularies import Vocabulary
 
-_OPEN_ROWS = 32  # rows that wait for a text that fits
+_OPEN_ROWS = 32  # rows that are not full yet
 
 
 class Rows(Protocol):
-    """Makes rows of documents. Its `repr` tells its settings, and is written beside the
-    rows.
+    """Makes rows from documents. Its `repr` contains its settings, and is written with
+    the rows.
     """
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
@@ -43,14 +42,14 @@ class Rows(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """The tokens of all texts, an end after each, cut into `targets` of one length; the
-    last row is what is left.
+    """The tokens of all texts, each followed by `eos_id`, split into `targets` of one
+    length; the last row may be shorter.
 
     Args:
-      vocabulary: makes the tokens.
-      length: the tokens of a row.
-      field: where a document has its text.
-      least: a last row with fewer tokens is left out.
+      vocabulary: tokenizes the texts.
+      length: tokens of a row.
+      field: the field of a document that has its text.
+      least: a last row with fewer tokens is dropped.
     """
 
     vocabulary: Vocabulary
@@ -59,29 +58,28 @@ class Chunks:
     least: int = 2
 
     def __call__(self, documents: Examples, seed: Seed) -> Iterator[Example]:
-        kept = np.zeros(0, np.int32)
+        pending = np.zeros(0, np.int32)
         for document in documents:
             tokens = tokenize(
                 document, seed, vocabulary=self.vocabulary, fields={self.field: "t"}
             )["t"]
-            kept = np.concatenate([kept, tokens])
-            whole = len(kept) // self.length * self.length
-            yield from (
-                {"targets": row} for row in kept[:whole].reshape(-1, self.length)
-            )
-            kept = kept[whole:]
-        if len(kept) >= self.least:
-            yield {"targets": kept}
+            pending = np.concatenate([pending, tokens])
+            size = len(pending) // self.length * self.length
+            for row in pending[:size].reshape(-1, self.length):
+                yield {"targets": row}
+            pending = pending[size:]
+        if len(pending) >= self.least:
+            yield {"targets": pending}
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """Texts, several in a row, as `pack` has it; a longer one is cut into several.
+    """Several texts in a row, by `pack`; texts longer than a row are split.
 
     Args:
-      vocabulary: makes the tokens.
-      length: the tokens of a row.
-      field: where a document has its text.
+      vocabulary: tokenizes the texts.
+      length: tokens of a row.
+      field: the field of a document that has its text.
     """
 
     vocabulary: Vocabulary
@@ -96,8 +94,8 @@ class Packed:
             tokens = tokenize(
                 document, seed, vocabulary=self.vocabulary, fields={self.field: "t"}
             )["t"]
-            for begin in range(0, len(tokens), self.length):
-                yield {"targets": tokens[begin : begin + self.length]}
+            for start in range(0, len(tokens), self.length):
+                yield {"targets": tokens[start : start + self.length]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,9 +104,9 @@ class PackedPairs:
     positions.
 
     Args:
-      vocabulary: makes the tokens.
-      inputs: the inputs of a row; a longer text loses its end.
-      targets: the targets of a row.
+      vocabulary: tokenizes the texts.
+      inputs: tokens of the inputs of a row; longer texts are truncated.
+      targets: tokens of the targets of a row; longer texts are truncated.
       fields: the fields of a document that become inputs and targets.
     """
 
@@ -128,47 +126,57 @@ class PackedPairs:
     ) -> Example:
         names = dict(zip(self.fields, lengths))
         tokens = tokenize(document, seed, vocabulary=self.vocabulary, fields=names)
-        return {name: tokens[name][:most] for name, most in lengths.items()}
+        return {name: tokens[name][:length] for name, length in lengths.items()}
 
 
 def pack(examples: Iterable[Example], lengths: Mapping[str, int]) -> Iterator[Example]:
-    """Yields rows of several examples each: tokens one after another, and for each name
-    `<name>_segments`, the number of the example within the row from 1, and
+    """Yields rows of several examples each: their tokens concatenated, and for each name
+    `<name>_segments`, the index of the example within the row from 1, and
     `<name>_positions`, from 0 within the example.
 
-    An example goes into the first of a few open rows that has room for all of its
-    fields; rows leave in the order in which they were opened. Nothing is random.
+    First fit: an example goes into the first of up to 32 open rows that has room for
+    all of its fields. Rows are yielded in the order in which they were opened.
 
     Raises:
       DataError: an example is longer than a row.
     """
-    rows: list[
-        tuple[list[Example], dict[str, int]]
-    ] = []  # with the room that each has left
+    open_rows: list[_OpenRow] = []
     for example in examples:
         sizes = {name: len(example[name]) for name in lengths}
-        for name, most in lengths.items():
-            if sizes[name] > most:
+        for name, length in lengths.items():
+            if sizes[name] > length:
                 raise DataError(
-                    f"{name} of {sizes[name]} tokens do not fit into a row of {most}."
+                    f"{name} of {sizes[name]} tokens do not fit into a row of {length}."
                 )
-        fitting = (
-            row
-            for row in rows
-            if all(size <= row[1][name] for name, size in sizes.items())
-        )
-        found = next(fitting, None)
-        if found is None:
-            rows.append(found := ([], dict(lengths)))
-        found[0].append(example)
+        row = next((row for row in open_rows if row.fits(sizes)), None)
+        if row is None:
+            row = _OpenRow([], dict(lengths))
+            open_rows.append(row)
+        row.add(example, sizes)
+        if len(open_rows) > _OPEN_ROWS:
+            yield _row(open_rows.pop(0).examples, lengths)
+    for row in open_rows:
+        yield _row(row.examples, lengths)
+
+
+@dataclasses.dataclass
+class _OpenRow:
+    """A row to which examples may still be added, and its room by field."""
+
+    examples: list[Example]
+    room: dict[str, int]
+
+    def fits(self, sizes: Mapping[str, int]) -> bool:
+        return all(size <= self.room[name] for name, size in sizes.items())
+
+    def add(self, example: Example, sizes: Mapping[str, int]) -> None:
+        self.examples.append(example)
         for name, size in sizes.items():
-            found[1][name] -= size
-        if len(rows) > _OPEN_ROWS:
-            yield _row(rows.pop(0)[0], lengths)
-    yield from (_row(row, lengths) for row, _ in rows)
+            self.room[name] -= size
 
 
 def _row(examples: list[Example], lengths: Mapping[str, int]) -> Example:
+    """Returns a row: tokens, segments and positions of examples, for each field."""
     row: Example = {}
     for name in lengths:
         sizes = [len(example[name]) for example in examples]

@@ -1,11 +1,11 @@
-"""A `tf.data.Dataset` of what a Python function makes of a number, made some steps
-ahead.
+"""A `tf.data.Dataset` of the arrays that a Python function returns for each step,
+prefetched.
 
-    dataset = steps_ahead(make, steps=10, wanted={"x": tf.TensorSpec([4], tf.int32)})
+    dataset = steps_ahead(make, steps=10, specs={"x": tf.TensorSpec([4], tf.int32)})
 
-`make(step)` is a pure function. It runs in threads of Python, so that the next steps
-are made while the device works, and tf.data only fetches: a thread of tf.data that
-waits for Python when a program ends, as under `prefetch`, would keep it from ending.
+`make(step)` is a pure function. It runs in Python threads, so that the next steps are
+prepared while the device works, and tf.data only fetches the results. A prefetch thread of
+tf.data that waits for Python at exit would keep the program from ending.
 """
 
 from __future__ import annotations
@@ -20,59 +20,62 @@ import tensorflow as tf
 import meshtf as mtf
 
 ENDLESS = np.iinfo(np.int64).max
-_AHEAD, _THREADS = 4, 2
+_NUM_AHEAD = 4  # steps prepared in advance
+_NUM_THREADS = 2
 
 Arrays = dict[str, np.ndarray]
 
 
 def steps_ahead(
-    make: Callable[[int], Arrays], steps: int, wanted: dict[str, tf.TensorSpec]
+    make: Callable[[int], Arrays], steps: int, specs: dict[str, tf.TensorSpec]
 ) -> tf.data.Dataset:
     """Returns a dataset of make(0), make(1), ...
 
     Args:
       make: returns the arrays of a step.
-      steps: how many there are.
-      wanted: names, shapes and types of the arrays.
+      steps: the number of steps.
+      specs: shapes and dtypes of the arrays, by name.
     """
-    ahead = _Ahead(make, steps)
+    prefetcher = _Prefetcher(make, steps)
 
     def flat(step: np.ndarray) -> list[np.ndarray]:
-        made = ahead(int(step))
-        return [made[name] for name in wanted]
+        arrays = prefetcher(int(step))
+        return [arrays[name] for name in specs]
 
-    def at(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        made = tf.numpy_function(
-            flat, [step], [spec.dtype for spec in wanted.values()], stateful=False
-        )
+    def fetch(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        dtypes = [spec.dtype for spec in specs.values()]
+        tensors = tf.numpy_function(flat, [step], dtypes, stateful=False)
         return {
             name: tf.ensure_shape(values, spec.shape)
-            for values, (name, spec) in zip(made, wanted.items())
+            for values, (name, spec) in zip(tensors, specs.items())
         }
 
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    return mtf.untuned(tf.data.Dataset.range(steps).map(at).with_options(options))
+    return mtf.untuned(tf.data.Dataset.range(steps).map(fetch).with_options(options))
 
 
-class _Ahead:
-    """Calls a pure function of a number, and begins with the numbers after it.
+class _Prefetcher:
+    """Calls a pure function of a step, and starts the calls of the next steps.
 
-    Two iterators may take from it: who comes second has what is gone made once more.
+    Several iterators may share it: steps that an earlier one has consumed are computed
+    again.
     """
 
     def __init__(self, make: Callable[[int], Arrays], steps: int) -> None:
-        self._make, self._steps, self._lock = make, steps, threading.Lock()
-        self._begun: dict[int, concurrent.futures.Future[Arrays]] = {}
-        self._threads = concurrent.futures.ThreadPoolExecutor(_THREADS, "batches")
+        self._make = make
+        self._steps = steps
+        self._lock = threading.Lock()
+        self._pending: dict[int, concurrent.futures.Future[Arrays]] = {}
+        self._threads = concurrent.futures.ThreadPoolExecutor(_NUM_THREADS, "batches")
 
     def __call__(self, step: int) -> Arrays:
         with self._lock:
-            near = range(step, min(step + 1 + _AHEAD, self._steps))
-            for far in [number for number in self._begun if number not in near]:
-                self._begun.pop(far).cancel()
-            for number in near:
-                if number not in self._begun:
-                    self._begun[number] = self._threads.submit(self._make, number)
-            found = self._begun.pop(step)
-        return found.result()
+            window = range(step, min(step + 1 + _NUM_AHEAD, self._steps))
+            for other in [k for k in self._pending if k not in window]:
+                self._pending.pop(other).cancel()
+            for k in window:
+                if k not in self._pending:
+                    self._pending[k] = self._threads.submit(self._make, k)
+            future = self._pending.pop(step)
+        return future.result()

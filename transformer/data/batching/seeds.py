@@ -1,5 +1,4 @@
-"""Seeds: whole numbers one after another, such as (seed, epoch, index), that name a
-random stream.
+"""Seeds: tuples of integers, such as (seed, epoch, index), that name a random stream.
 
 >>> generator((7, 0, 12)).random() == generator((7, 0, 12)).random()
 True
@@ -13,5 +12,5 @@ Seed = tuple[int, ...]
 
 
 def generator(seed: Seed) -> np.random.Generator:
-    """Returns the generator of a seed: equal seeds, equal numbers."""
-    return np.random.default_rng([number % 2**64 for number in seed])
+    """Returns the random number generator of a seed; deterministic in the seed."""
+    return np.random.default_rng([word % 2**64 for word in seed])

@@ -1,9 +1,9 @@
-"""Orders that are functions of a number, so that nothing is held and any place can be
-gone to.
+"""Shuffled orders as functions of an index, with random access and without a buffer.
 
 `permuted` is a keyed permutation: a Feistel network on the next even number of bits,
-walked until it falls below the size (Black and Rogaway 2002). `dealt` tells which task
-of a mixture gives the n-th example, and which of its own that is.
+repeated until its result is below the size (cycle walking, Black and Rogaway 2002).
+`dealt` returns the task of a mixture that gives the n-th example, and the index of that
+example within the task.
 
 >>> np.sort(permuted(np.arange(7), 7, key=(0, 1))).tolist()
 [0, 1, 2, 3, 4, 5, 6]
@@ -18,42 +18,43 @@ from collections.abc import Sequence
 import numpy as np
 
 _ROUNDS = 8
-_LEAST_BITS = 3  # of a half: fewer have too few permutations
+_MIN_HALF_BITS = 3  # fewer bits have too few permutations
 _ODD = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # of splitmix64
 
 
-def permuted(numbers: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
-    """Returns where a permutation of 0 .. size - 1 sends some numbers: int64, shaped as
-    they.
+def permuted(indices: np.ndarray, size: int, key: Sequence[int]) -> np.ndarray:
+    """Returns a permutation of 0 .. size - 1 at indices: int64, in their shape.
 
     Args:
-      numbers: each from 0 to size - 1.
-      size: how many there are.
-      key: any whole numbers; others, another permutation.
+      indices: each from 0 to size - 1.
+      size: the number of indices.
+      key: integers that choose the permutation.
     """
-    half = np.uint64(max(_LEAST_BITS, ((size - 1).bit_length() + 1) // 2))
+    half_bits = np.uint64(max(_MIN_HALF_BITS, ((size - 1).bit_length() + 1) // 2))
     keys = _keys(key)
-    found = _feistel(np.asarray(numbers).astype(np.uint64).reshape(-1), half, keys)
-    while (outside := np.flatnonzero(found >= size)).size:
-        found[outside] = _feistel(found[outside], half, keys)
-    return found.astype(np.int64).reshape(np.shape(numbers))
+    words = np.asarray(indices).astype(np.uint64).reshape(-1)
+    permuted_words = _feistel(words, half_bits, keys)
+    while (too_large := np.flatnonzero(permuted_words >= size)).size:
+        permuted_words[too_large] = _feistel(permuted_words[too_large], half_bits, keys)
+    return permuted_words.astype(np.int64).reshape(np.shape(indices))
 
 
-def dealt(number: int, shares: Sequence[int]) -> tuple[int, int]:
-    """Returns who gives example `number` of a mixture, and how many it has given
-    before.
+def dealt(index: int, shares: Sequence[int]) -> tuple[int, int]:
+    """Returns the task of example `index` of a mixture, and its index within the task.
 
-    Of any first n examples each gives its share, to less than one for each who is asked
-    before it: the first takes every (all / share)-th, the second its part of the
-    others, and so on.
+    Among the first n examples the count of task k differs from its share by less than
+    k + 1: the first task takes every (sum / share)-th example, the second task its share
+    of the remaining ones, and so on.
     """
-    left = sum(shares)
+    remaining = sum(shares)
     for k, share in enumerate(shares):
-        before, after = number * share // left, (number + 1) * share // left
+        before = index * share // remaining
+        after = (index + 1) * share // remaining
         if after > before:
             return k, before
-        number, left = number - before, left - share
-    raise AssertionError("the last one takes all that is left")
+        index -= before
+        remaining -= share
+    raise AssertionError("the last task takes all remaining examples")
 
 
 def _keys(key: Sequence[int]) -> list[np.ndarray]:
@@ -64,18 +65,20 @@ def _keys(key: Sequence[int]) -> list[np.ndarray]:
     return [_mix(state + np.uint64(_ODD[0] * (r + 1) % 2**64)) for r in range(_ROUNDS)]
 
 
-def _feistel(words: np.ndarray, half: np.uint64, keys: list[np.ndarray]) -> np.ndarray:
-    low = (np.uint64(1) << half) - np.uint64(1)
-    left, right = words >> half, words & low
+def _feistel(
+    words: np.ndarray, half_bits: np.uint64, keys: list[np.ndarray]
+) -> np.ndarray:
+    """Returns a keyed permutation of words of 2 * half_bits bits."""
+    mask = (np.uint64(1) << half_bits) - np.uint64(1)
+    left = words >> half_bits
+    right = words & mask
     for key in keys:
-        left, right = right, left ^ (_mix(right + key) & low)
-    return left << half | right
+        left, right = right, left ^ (_mix(right + key) & mask)
+    return left << half_bits | right
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
-    """Returns 64 bits of which each depends on all of those of a word (the end of
-    splitmix64).
-    """
+    """Returns a 64-bit hash of each word (the finalizer of splitmix64)."""
     for by, odd in ((30, _ODD[1]), (27, _ODD[2])):
         words = (words ^ words >> np.uint64(by)) * np.uint64(odd)
     return words ^ words >> np.uint64(31)

@@ -1,21 +1,21 @@
-"""Tasks that are there from the beginning, and functions that make more of each kind.
+"""Built-in tasks, and functions that make tasks of each kind.
 
     language_model_stdlib      prefix_language_model_stdlib
     span_corruption_stdlib     bert_stdlib
 
-They learn from the source of Python's standard library, so that nothing is downloaded.
-Each is a call of a function here, and gin sets what it is called with:
+They train on the source of Python's standard library, so nothing is downloaded. Each is a
+call of a function of this file, whose arguments gin can bind:
 
     TaskData.task = "span_corruption_stdlib"
     span_corruption.inputs = 256
     span_corruption.vocabulary = @SentencePieceVocabulary()
 
-    TaskData.task = @span_corruption()                 # the same of other text
+    TaskData.task = @span_corruption()                 # the same task on other text
     span_corruption.name = "books"
     span_corruption.source = @data.text_lines()
 
 `bert_stdlib` needs word pieces: `python -m transformer.train_vocabulary --output=vocab.txt`
-makes some, and `WordPieceVocabulary.path = "vocab.txt"` names them.
+trains one, and `WordPieceVocabulary.path = "vocab.txt"` names it.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ def language_model(
     length: int = 512,
     packed: bool = True,
 ) -> Task:
-    """Returns a task for a decoder: every token is told from those before it.
+    """Returns a task for a decoder: every token is predicted from those before it.
 
     Args:
-      name: of the task.
+      name: the name of the task.
       source: documents with a field "text".
-      vocabulary: bytes, if none is given.
-      length: the tokens of a row.
-      packed: whether rows hold whole texts, with segments; else all texts are one, cut
-        into rows.
+      vocabulary: None: bytes.
+      length: tokens of a row.
+      packed: whether rows hold complete texts, with segments; otherwise all texts are
+        concatenated and split into rows.
     """
     vocabulary = vocabulary or ByteVocabulary()
     rows = Packed(vocabulary, length) if packed else Chunks(vocabulary, length)
@@ -80,9 +80,11 @@ def prefix_language_model(
     vocabulary: Vocabulary | None = None,
     length: int = 512,
 ) -> Task:
-    """Returns a task for a decoder that sees the beginning of a row as a whole, and
-    tells the rest. Where it begins to tell is drawn anew in each epoch. Arguments as
-    for `language_model`."""
+    """Returns a task for a decoder with full attention on a prefix of each row, which
+    predicts the rest. The length of the prefix is random in each epoch.
+
+    Arguments are those of `language_model`.
+    """
     vocabulary = vocabulary or ByteVocabulary()
     return Task(
         name,
@@ -103,14 +105,14 @@ def span_corruption(
     noise_density: float = 0.15,
     mean_span: float = 3.0,
 ) -> Task:
-    """Returns T5's task: spans are cut out of the inputs, and are the targets.
+    """Returns T5's task: spans are removed from the inputs, and are the targets.
 
     Args:
-      name: of the task.
+      name: the name of the task.
       source: documents with a field "text".
-      vocabulary: bytes and 100 sentinels, if none is given.
-      inputs: the length of inputs, which are full; that of targets follows from it.
-      noise_density: the part of all tokens that is cut out.
+      vocabulary: None: bytes and 100 sentinels.
+      inputs: the length of inputs, without padding; that of targets follows from it.
+      noise_density: the fraction of tokens that is corrupted.
       mean_span: the mean number of tokens in a span.
     """
     vocabulary = vocabulary or ByteVocabulary()
@@ -141,18 +143,17 @@ def bert_pretraining(
     rate: float = 0.15,
     whole_words: bool = False,
 ) -> Task:
-    """Returns BERT's task: hidden tokens, and whether one part of a text follows on
-    another.
+    """Returns BERT's task: masked tokens, and whether the second text follows the first.
 
     Args:
-      name: of the task.
-      source: documents with a field "text"; their lines are what BERT calls sentences.
+      name: the name of the task.
+      source: documents with a field "text"; their lines are the sentences of BERT.
       vocabulary: word pieces; by default those that gin's `WordPieceVocabulary.path`
         names.
-      length: the tokens of a row.
-      predictions: the greatest number of tokens that are to be told.
-      rate: the part of tokens that is to be told.
-      whole_words: hide all pieces of a word or none.
+      length: tokens of a row.
+      predictions: the maximum number of masked tokens in a row.
+      rate: the fraction of tokens that is masked.
+      whole_words: mask all tokens of a word or none.
     """
     vocabulary = vocabulary or WordPieceVocabulary()
     mask = functools.partial(
@@ -182,19 +183,19 @@ def sequence_to_sequence(
     targets: int = 128,
     packed: bool = False,
 ) -> Task:
-    """Returns a task of pairs of texts, as in translation; what is too long loses its
-    end.
+    """Returns a task of pairs of texts, as in translation; long texts are truncated.
 
     Args:
-      name: of the task.
+      name: the name of the task.
       source: examples with two texts.
-      vocabulary: bytes, if none is given.
-      fields: what is given and what is told.
-      inputs: the tokens of what is given.
-      targets: the tokens of what is told.
+      vocabulary: None: bytes.
+      fields: the fields of the inputs and of the targets.
+      inputs: tokens of the inputs.
+      targets: tokens of the targets.
       packed: whether a row holds several pairs.
     """
-    vocabulary, (given, told) = vocabulary or ByteVocabulary(), fields
+    vocabulary = vocabulary or ByteVocabulary()
+    inputs_field, targets_field = fields
     features = EncoderDecoderFeatures(inputs, targets, packed)
     if packed:
         return Task(
@@ -202,22 +203,24 @@ def sequence_to_sequence(
             source,
             vocabulary,
             features,
-            PackedPairs(vocabulary, inputs, targets, (given, told)),
+            PackedPairs(vocabulary, inputs, targets, fields),
         )
     steps = [
         functools.partial(
-            tokenize, vocabulary=vocabulary, fields={given: "inputs", told: "targets"}
+            tokenize,
+            vocabulary=vocabulary,
+            fields={inputs_field: "inputs", targets_field: "targets"},
         ),
         functools.partial(trim, lengths={"inputs": inputs, "targets": targets}),
     ]
     return Task(name, source, vocabulary, features, preprocessors=steps)
 
 
-def _of_the_library(name: str, make: Callable[..., Task]) -> None:
+def _register_on_library(name: str, make: Callable[..., Task]) -> None:
     register(lambda: make(name=name, source=documents()), name)
 
 
-_of_the_library("language_model_stdlib", language_model)
-_of_the_library("prefix_language_model_stdlib", prefix_language_model)
-_of_the_library("span_corruption_stdlib", span_corruption)
-_of_the_library("bert_stdlib", bert_pretraining)
+_register_on_library("language_model_stdlib", language_model)
+_register_on_library("prefix_language_model_stdlib", prefix_language_model)
+_register_on_library("span_corruption_stdlib", span_corruption)
+_register_on_library("bert_stdlib", bert_pretraining)

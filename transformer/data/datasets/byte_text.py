@@ -1,10 +1,10 @@
-"""The bytes of text files as `Data`: windows at random places, and fixed ones that are
-held out.
+"""The bytes of text files as `Data`: random windows for training, fixed ones for
+evaluation.
 
     data = ByteText(python_library, length=128)
     data.batches(16, first=1600)        # {"tokens", "targets"}: int32 [16, 128] each
 
-Row r of step s begins at hash(seed, s, r) in the text (`transformer.data.batching.batches`).
+Example r of step s starts at hash(seed, s, r) in the text (`transformer.data.batching.batches`).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from transformer.data.vocabularies import RawBytes
 
 @gin.configurable
 class ByteText:
-    """Windows of the bytes of a corpus; what is told is the next byte.
+    """Windows of the bytes of a corpus; the target of each byte is the next byte.
 
     Args:
       corpus: called when text is first needed; in gin without brackets,
         `@data.python_library`.
-      length: the bytes of a window.
-      seed: of where windows begin.
+      length: bytes of a window.
+      seed: of the starts of windows.
     """
 
     anywhere = True
@@ -41,20 +41,18 @@ class ByteText:
         length: int = 128,
         seed: int = 0,
     ) -> None:
-        self._read, self.length, self.seed, self.vocabulary = (
-            corpus,
-            length,
-            seed,
-            RawBytes(),
-        )
+        self._read_corpus = corpus
+        self.length = length
+        self.seed = seed
+        self.vocabulary = RawBytes()
 
     @functools.cached_property
     def corpus(self) -> Corpus:
-        """The text, read when it is first asked for."""
-        return self._read()
+        """The text, read at first use."""
+        return self._read_corpus()
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns names, shapes and types of a batch; reads no text."""
+        """Returns the shapes and dtypes of a batch, by feature; reads no text."""
         return {
             name: tf.TensorSpec([batch_size, self.length], tf.int32, name)
             for name in ("tokens", "targets")
@@ -66,28 +64,30 @@ class ByteText:
         """Returns an endless dataset of batches, after the first `first` examples; see
         `Data`.
 
-        Windows belong to batches: `first` is rounded up to whole ones.
+        `first` is rounded up to a multiple of `batch_size`, as windows depend on the step.
         """
-        here = worker_slice(batch_size, worker)
-        every = batches(
+        local = worker_slice(batch_size, worker)
+        global_batches = batches(
             self.corpus.train,
             batch_size,
             self.length,
             self.seed,
             -(-first // batch_size),
         )
-        mine = every.map(
-            lambda *pair: _named(*(x[here.start : here.stop] for x in pair))
+        local_batches = global_batches.map(
+            lambda tokens, targets: _named(
+                tokens[local.start : local.stop], targets[local.start : local.stop]
+            )
         )
-        return mine.prefetch(
-            1
-        )  # so that the loop does not wait for what the map does, either
+        return local_batches.prefetch(1)  # so that the loop does not wait for the map
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Returns fixed windows that cover the held-out text, with `counts`; see
         `Data`.
         """
-        fixed = windows(self.corpus.held_out, self.length, number)
+        fixed = windows(self.corpus.held_out, self.length, num_examples)
         return evaluation_batches(fixed, batch_size).map(
             lambda tokens, targets, counts: {
                 **_named(tokens, targets),

@@ -1,9 +1,8 @@
-"""A corpus: the bytes of many text files, each file wholly in training or wholly held
-out.
+"""A corpus: the bytes of text files, split by file into training and held-out text.
 
-The side a file is on depends on a hash of its relative name and on nothing else, so
-adding a file moves no other. Every file ends with one zero byte, `END`, which tells a
-model where texts end.
+The split of a file depends only on a hash of its relative name, so adding a file does not
+change the split of others. Each file is followed by one zero byte, `END`, which marks the
+end of a text.
 
 >>> [held_out_by_name(name, share=0.5) for name in ("ast.py", "bisect.py", "email/utils.py")]
 [True, False, True]
@@ -44,11 +43,9 @@ class CorpusError(DataError):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Corpus:
-    """Bytes to learn from and bytes held out: uint8 [train bytes], uint8 [held-out
-    bytes].
-    """
+    """Training and held-out bytes: uint8 [train bytes], uint8 [held-out bytes]."""
 
-    place: str
+    origin: str
     train: np.ndarray
     held_out: np.ndarray
     train_files: tuple[str, ...]
@@ -56,7 +53,7 @@ class Corpus:
 
     def __str__(self) -> str:
         return (
-            f"{self.place}: {self.train.size:,} bytes of {len(self.train_files)} files "
+            f"{self.origin}: {self.train.size:,} bytes of {len(self.train_files)} files "
             f"to learn from, {self.held_out.size:,} bytes of "
             f"{len(self.held_out_files)} files held out"
         )
@@ -68,26 +65,25 @@ def python_library(share: float = 0.05, folder: str | None = None) -> Corpus:
     tests.
 
     Args:
-      share: the part of the files that is held out.
-      folder: where the library lies, if not where Python says.
+      share: the fraction of the files that is held out.
+      folder: the folder of the library; None: that of the running Python.
 
     Raises:
       CorpusError: there is no source, as on systems that ship compiled files only.
     """
     root = Path(folder or sysconfig.get_paths()["stdlib"])
-    return _read(_sources(root), root, share, place=str(root))
+    return _read(_sources(root), root, share, origin=str(root))
 
 
 @gin.configurable(module="data")
 def text_files(pattern: str, share: float = 0.05) -> Corpus:
     """Returns the files that match a glob such as "books/**/*.txt".
 
-    Few files may all fall on one side; then the end of the whole text is held out
-    instead.
+    If all files fall into one split, the end of the concatenated text is held out instead.
 
     Args:
       pattern: a glob; `**` matches any number of folders.
-      share: the part that is held out.
+      share: the fraction of the files that is held out.
 
     Raises:
       CorpusError: nothing matches, or it is empty or unreadable.
@@ -98,7 +94,7 @@ def text_files(pattern: str, share: float = 0.05) -> Corpus:
         for name in glob.glob(pattern, recursive=True)
         if Path(name).is_file()
     ]
-    return _read(files, root, share, place=pattern)
+    return _read(files, root, share, origin=pattern)
 
 
 def held_out_by_name(name: str, share: float) -> bool:
@@ -107,12 +103,12 @@ def held_out_by_name(name: str, share: float) -> bool:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    for folder, inner, names in os.walk(root):
-        inner[:] = [name for name in inner if name not in _SKIPPED]
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
         yield from (Path(folder, name) for name in names if name.endswith(".py"))
 
 
-def _read(files: Iterable[Path], root: Path, share: float, place: str) -> Corpus:
+def _read(files: Iterable[Path], root: Path, share: float, origin: str) -> Corpus:
     if not 0.0 < share < 1.0:
         raise CorpusError(
             f"the share that is held out must lie between 0 and 1, not be {share}."
@@ -121,22 +117,23 @@ def _read(files: Iterable[Path], root: Path, share: float, place: str) -> Corpus
     texts = {name: texts[name] for name in sorted(texts) if texts[name]}
     if not texts:
         raise CorpusError(
-            f"there is no text to learn from.\n  looked in    {place}\n"
+            f"there is no text to learn from.\n  looked in    {origin}\n"
             '  Give other files, in gin: data.text_files.pattern = "books/**/*.txt".'
         )
     held_out = {name for name in texts if held_out_by_name(name, share)}
     train = [name for name in texts if name not in held_out]
     if train and held_out:
         return Corpus(
-            place,
+            origin,
             _join(texts, train),
             _join(texts, sorted(held_out)),
             tuple(train),
             tuple(sorted(held_out)),
         )
-    whole = _join(texts, texts)
-    cut = round(whole.size * (1.0 - share))
-    return Corpus(place, whole[:cut], whole[cut:], tuple(texts), tuple(texts))
+    text = _join(texts, texts)
+    train_size = round(text.size * (1.0 - share))
+    all_files = tuple(texts)
+    return Corpus(origin, text[:train_size], text[train_size:], all_files, all_files)
 
 
 def _bytes(path: Path) -> bytes:
@@ -151,5 +148,5 @@ def _bytes(path: Path) -> bytes:
 
 
 def _join(texts: dict[str, bytes], names: Iterable[str]) -> np.ndarray:
-    mark = bytes([END])
-    return np.frombuffer(b"".join(texts[name] + mark for name in names), np.uint8)
+    end = bytes([END])
+    return np.frombuffer(b"".join(texts[name] + end for name in names), np.uint8)

@@ -1,12 +1,11 @@
-"""Data of which only the shapes are known: enough to explain and to export a step of
-training.
+"""Data with shapes and without examples: enough to explain or export a training step.
 
     train.data = @ShapesOnly()
     ShapesOnly.features = @LanguageModelFeatures()
     LanguageModelFeatures.length = 1024
 
-So a configuration of a large model needs neither its texts nor its vocabulary to be
-planned. To train it, bind `train.data` to data with texts.
+So a large model can be planned without its texts and its vocabulary. To train it, bind
+`train.data` to data with texts.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import gin
 import numpy as np
 import tensorflow as tf
 
-from transformer.data.batching import features as made
+from transformer.data.batching import features as feature_kinds
 from transformer.data.errors import DataError
 from transformer.data.protocol import Worker
 from transformer.data.vocabularies.base import Vocabulary
 
 for _kind in (
-    made.LanguageModelFeatures,
-    made.PrefixFeatures,
-    made.EncoderDecoderFeatures,
-    made.BertFeatures,
-    made.ClassifierFeatures,
+    feature_kinds.LanguageModelFeatures,
+    feature_kinds.PrefixFeatures,
+    feature_kinds.EncoderDecoderFeatures,
+    feature_kinds.BertFeatures,
+    feature_kinds.ClassifierFeatures,
 ):
     gin.external_configurable(_kind)
 
@@ -35,13 +34,15 @@ for _kind in (
 class _NoVocabulary(Vocabulary):
     """A vocabulary without ids, which fits any model."""
 
-    size, end, unknown = 0, 0, None
+    size = 0
+    eos_id = 0
+    unknown = None
 
     def encode(self, text: str) -> np.ndarray:
-        _refuse()
+        _raise_no_texts()
 
     def decode(self, ids: np.ndarray) -> str:
-        _refuse()
+        _raise_no_texts()
 
     def fingerprint(self) -> str:
         return "none"
@@ -52,34 +53,36 @@ class ShapesOnly:
     """Data without texts.
 
     Args:
-      features: what a model takes, such as
+      features: the features of the model, such as
         `EncoderDecoderFeatures(inputs=512, targets=114)`.
     """
 
-    def __init__(self, features: made.Features) -> None:
-        self._features, self.vocabulary = features, _NoVocabulary()
+    def __init__(self, features: feature_kinds.Features) -> None:
+        self._features = features
+        self.vocabulary = _NoVocabulary()
 
     def features(self, batch_size: int) -> dict[str, tf.TensorSpec]:
-        """Returns names, shapes and types of a batch."""
-        return made.specs(self._features, batch_size)
+        """Returns the shapes and dtypes of a batch, by feature."""
+        return feature_kinds.specs(self._features, batch_size)
 
     def batches(
         self, batch_size: int, first: int = 0, worker: Worker = (0, 1)
     ) -> tf.data.Dataset:
         """Raises DataError: there are none."""
-        _refuse()
+        _raise_no_texts()
 
-    def held_out(self, batch_size: int, number: int | None = None) -> tf.data.Dataset:
+    def held_out(
+        self, batch_size: int, num_examples: int | None = None
+    ) -> tf.data.Dataset:
         """Raises DataError: there are none."""
-        _refuse()
+        _raise_no_texts()
 
     def __str__(self) -> str:
         return f"no texts, but the shapes of {self._features}"
 
 
-def _refuse() -> NoReturn:
+def _raise_no_texts() -> NoReturn:
     raise DataError(
         "this configuration has no texts: it is there to be explained.\n  To train, "
-        "bind "
-        "train.data to data with texts, such as @TaskData()."
+        "bind train.data to data with texts, such as @TaskData()."
     )

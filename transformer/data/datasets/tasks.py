@@ -27,20 +27,20 @@ from transformer.data.sources.base import Example, Source
 from transformer.data.vocabularies import Vocabulary
 
 Preprocessor = Callable[[Example, Seed], Example]
-_PRECISION = 2**32  # shares are rounded to this part of all
+_PRECISION = 2**32  # shares are rounded to multiples of 1 / _PRECISION
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """What is learnt from which text.
+    """A source, and how its examples become arrays for a model.
 
     Args:
-      name: what it is asked for by.
+      name: the name by which it is registered.
       source: documents, or examples.
-      vocabulary: what tokens stand for.
-      features: makes the arrays of a batch.
-      rows: makes rows of documents, once; None: an example of the source is a row.
-      preprocessors: pure functions of (example, seed), one after another, at every use
+      vocabulary: the vocabulary of the tokens.
+      features: converts an example to arrays.
+      rows: makes rows from documents, once; None: an example of the source is a row.
+      preprocessors: pure functions of (example, seed), applied in this order at each use
         of a row.
     """
 
@@ -52,7 +52,7 @@ class Task:
     preprocessors: Sequence[Preprocessor] = ()
 
     def arrays(self, row: Example, seed: Seed) -> Arrays:
-        """Returns what a row is in a batch: the same for the same seed."""
+        """Returns the arrays of a row; deterministic in the seed."""
         try:
             for step, preprocessor in enumerate(self.preprocessors):
                 row = preprocessor(row, (*seed, step))
@@ -64,11 +64,11 @@ class Task:
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Mixture:
-    """Tasks that take turns: of any number of examples in a row each gives its share.
+    """Interleaved tasks: of any consecutive examples each task gives its share.
 
     Args:
-      name: what it is asked for by.
-      shares: names of tasks and how much of all examples they give; sums need not be 1.
+      name: the name by which it is registered.
+      shares: share of each task in the examples, by name; they need not sum to 1.
     """
 
     name: str
@@ -81,8 +81,8 @@ class Mixture:
                 f"{dict(self.shares)}."
             )
 
-    def whole_shares(self) -> list[int]:
-        """Returns the shares as whole numbers."""
+    def integer_shares(self) -> list[int]:
+        """Returns the shares as integers."""
         total = sum(self.shares.values())
         return [
             max(round(share / total * _PRECISION), 1) for share in self.shares.values()
@@ -93,15 +93,16 @@ _known: dict[str, Callable[[], Task | Mixture]] = {}
 
 
 def register(
-    made: Task | Mixture | Callable[[], Task], name: str | None = None
+    task: Task | Mixture | Callable[[], Task], name: str | None = None
 ) -> None:
-    """Makes a task or mixture known by its name, or a function, called when it is asked
-    for, by `name`. Raises DataError: the name is taken."""
-    if isinstance(made, Task | Mixture):
-        _add(made.name, lambda: made)
+    """Registers a task or mixture by its name; or a function by `name`, called at first
+    use. Raises DataError: the name is taken.
+    """
+    if isinstance(task, Task | Mixture):
+        _add(task.name, lambda: task)
     else:
         assert name is not None, "a function has no name to be asked for by"
-        _add(name, made)
+        _add(name, task)
 
 
 def task_names() -> list[str]:
@@ -110,8 +111,9 @@ def task_names() -> list[str]:
 
 
 def find(name: str) -> Task | Mixture:
-    """Returns the task or mixture of a name. Raises DataError: there is none; it lists
-    those like it."""
+    """Returns the task or mixture of a name. Raises DataError: there is none; the message
+    lists similar names.
+    """
     if name not in _known:
         like = difflib.get_close_matches(name, _known, 3, 0.4)
         raise DataError(
@@ -122,28 +124,29 @@ def find(name: str) -> Task | Mixture:
     return _known[name]()
 
 
-def tasks_of(what: Task | Mixture) -> list[Task]:
+def tasks_of(task: Task | Mixture) -> list[Task]:
     """Returns the task itself, or the tasks of a mixture. Raises DataError: their
     features differ, or one is a mixture."""
-    if isinstance(what, Task):
-        return [what]
-    found = [find(name) for name in what.shares]
-    tasks = [task for task in found if isinstance(task, Task)]
-    if len(tasks) < len(found):
+    if isinstance(task, Task):
+        return [task]
+    mixture = task
+    members = [find(name) for name in mixture.shares]
+    tasks = [member for member in members if isinstance(member, Task)]
+    if len(tasks) < len(members):
         raise DataError(
-            f"mixture {what.name!r} holds another mixture; it may hold tasks only."
+            f"mixture {mixture.name!r} holds another mixture; it may hold tasks only."
         )
     first = tasks[0]
     for task in tasks[1:]:
         if task.features.shapes() != first.features.shapes():
             raise DataError(
-                f"mixture {what.name!r}: the features of its tasks differ.\n"
+                f"mixture {mixture.name!r}: the features of its tasks differ.\n"
                 f"  {first.name}: {first.features}\n  {task.name}: {task.features}\n"
                 "  Give them the same kinds and lengths."
             )
         if task.vocabulary.fingerprint() != first.vocabulary.fingerprint():
             raise DataError(
-                f"mixture {what.name!r}: the vocabularies of its tasks differ.\n"
+                f"mixture {mixture.name!r}: the vocabularies of its tasks differ.\n"
                 f"  {first.name}: {first.vocabulary}\n  {task.name}: {task.vocabulary}"
             )
     return tasks

@@ -1,11 +1,11 @@
-"""Rows on disk: what `transformer.tokenize` writes, and how it is found again.
+"""Tokenized rows on disk: writes them for `transformer.tokenize`, and reads them.
 
-    folder/TASK/manifest.json                      what was made, of what, and how
+    folder/TASK/manifest.json                      settings, vocabulary, counts
     folder/TASK/train-00000-of-00002.tfrecord      the rows, tf.train.Example of int64 lists
     folder/TASK/held_out-00000-of-00001.tfrecord
 
-A folder is there whole or not at all. Rows are those that the task would make in
-memory, in the same order; so batches are the same, too.
+A folder is written atomically. Rows are those that the task would make in memory, in the
+same order; so batches are the same, too.
 """
 
 from __future__ import annotations
@@ -23,17 +23,15 @@ from transformer.data.sources import Example, Examples, TFRecords, write_records
 from transformer.data.sources.files import InFiles
 
 MANIFEST = "manifest.json"
-SIDES = ("train", "held_out")
+SPLITS = ("train", "held_out")
 
 
-def make_rows(task: Task, side: str, seed: int) -> Iterable[Example]:
-    """Returns the rows of a side of a task, "train" or "held_out"."""
-    documents: Examples = getattr(task.source, side)()
-    return (
-        documents
-        if task.rows is None
-        else task.rows(documents, (seed, SIDES.index(side)))
-    )
+def make_rows(task: Task, split: str, seed: int) -> Iterable[Example]:
+    """Returns the rows of a split of a task, "train" or "held_out"."""
+    documents: Examples = getattr(task.source, split)()
+    if task.rows is None:
+        return documents
+    return task.rows(documents, (seed, SPLITS.index(split)))
 
 
 def write_rows(
@@ -42,7 +40,7 @@ def write_rows(
     """Writes the rows of a task into `folder/TASK`; returns the manifest.
 
     Raises:
-      DataError: the task makes no rows, or there is such a folder already.
+      DataError: the task makes no rows, or the folder exists already.
     """
     if task.rows is None:
         raise DataError(
@@ -50,9 +48,11 @@ def write_rows(
             "are no rows to be made before."
         )
     with whole_folder(Path(folder, task.name)) as partial:
-        sides = {
-            side: _write_side(partial, side, make_rows(task, side, seed), rows_in_file)
-            for side in SIDES
+        splits = {
+            split: _write_split(
+                partial, split, make_rows(task, split, seed), rows_in_file
+            )
+            for split in SPLITS
         }
         manifest = {
             "task": task.name,
@@ -61,7 +61,7 @@ def write_rows(
             "vocabulary": repr(task.vocabulary),
             "vocabulary_size": task.vocabulary.size,
             "fingerprint": task.vocabulary.fingerprint(),
-            **sides,
+            **splits,
         }
         Path(partial, MANIFEST).write_text(
             json.dumps(manifest, indent=1) + "\n", encoding="utf-8"
@@ -69,16 +69,16 @@ def write_rows(
     return manifest
 
 
-def stored_rows(task: Task, folder: str | Path, side: str) -> Examples:
-    """Returns the rows of a side that `write_rows` wrote.
+def stored_rows(task: Task, folder: str | Path, split: str) -> Examples:
+    """Returns the rows of a split that `write_rows` wrote.
 
     Raises:
-      DataError: there are none, or they were made with another vocabulary or other
+      DataError: there are no rows, or they were made with another vocabulary or other
         settings.
     """
-    place = Path(folder, task.name)
+    task_folder = Path(folder, task.name)
     try:
-        manifest = json.loads(Path(place, MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads(Path(task_folder, MANIFEST).read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError) as error:
         raise DataError(
             f"there are no rows of task {task.name!r} in {folder}: {error}.\n  To make "
@@ -90,38 +90,40 @@ def stored_rows(task: Task, folder: str | Path, side: str) -> Examples:
     ):
         if manifest.get(name) != now:
             raise DataError(
-                f"the rows in {place} were made with other settings.\n"
+                f"the rows in {task_folder} were made with other settings.\n"
                 f"  then         {manifest.get(name)}\n  now          {now}\n"
                 "  Make them anew elsewhere, or take the settings of then."
             )
-    files = sorted(place.glob(f"{side}-*.tfrecord"))
-    if len(files) != manifest[side]["files"]:
+    files = sorted(task_folder.glob(f"{split}-*.tfrecord"))
+    if len(files) != manifest[split]["files"]:
         raise DataError(
-            f"{place} should hold {manifest[side]['files']} files of {side}, and holds "
+            f"{task_folder} should hold {manifest[split]['files']} files of {split}, and holds "
             f"{len(files)}."
         )
-    rows = InFiles(files, TFRecords(), skip=False, pattern=f"{place}/{side}-*.tfrecord")
-    if len(rows) != manifest[side]["rows"]:
+    rows = InFiles(
+        files, TFRecords(), skip=False, pattern=f"{task_folder}/{split}-*.tfrecord"
+    )
+    if len(rows) != manifest[split]["rows"]:
         raise DataError(
-            f"{place} should hold {manifest[side]['rows']} rows of {side}, and holds "
+            f"{task_folder} should hold {manifest[split]['rows']} rows of {split}, and holds "
             f"{len(rows)}."
         )
     return rows
 
 
-def _write_side(
-    folder: Path, side: str, rows: Iterable[Example], rows_in_file: int
+def _write_split(
+    folder: Path, split: str, rows: Iterable[Example], rows_in_file: int
 ) -> dict[str, int]:
     counts = {"rows": 0, "tokens": 0, "files": 0}
-    for some in _cut(_counted(rows, counts), rows_in_file):
-        write_records(folder / f"{counts['files']}.partial", some)
+    for file_rows in _chunks(_counted(rows, counts), rows_in_file):
+        write_records(folder / f"{counts['files']}.partial", file_rows)
         counts["files"] += 1
     for k in range(counts["files"]):
-        name = f"{side}-{k:05d}-of-{counts['files']:05d}.tfrecord"
+        name = f"{split}-{k:05d}-of-{counts['files']:05d}.tfrecord"
         Path(folder, f"{k}.partial").rename(folder / name)
     if not counts["rows"]:
         raise DataError(
-            f"there is no row for {side}: the texts are too short or too few."
+            f"there is no row for {split}: the texts are too short or too few."
         )
     return counts
 
@@ -136,16 +138,16 @@ def _counted(rows: Iterable[Example], counts: dict[str, int]) -> Iterator[Exampl
         yield row
 
 
-def _cut(rows: Iterator[Example], size: int) -> Iterator[Iterator[Example]]:
-    """Yields iterators of `size` rows each; each must be used up before the next is
-    asked for.
+def _chunks(rows: Iterator[Example], size: int) -> Iterator[Iterator[Example]]:
+    """Yields iterators of `size` rows each; each must be consumed before the next one is
+    requested.
     """
-    for first in rows:
-        yield itertools.chain([first], itertools.islice(rows, size - 1))
+    for row in rows:
+        yield itertools.chain([row], itertools.islice(rows, size - 1))
 
 
 def _settings(task: Task) -> str:
-    """Returns how rows are made; a vocabulary is told by what it holds, not by where it
-    lies.
+    """Returns the settings of the row maker, with the fingerprint of its vocabulary instead
+    of the path.
     """
     return repr(task.rows).replace(repr(task.vocabulary), task.vocabulary.fingerprint())

@@ -1,14 +1,13 @@
-"""Steps from a row to what a model is given: pure functions of (example, seed).
+"""Preprocessors of examples, applied at training time: pure functions of (example, seed).
 
-    tokenize        texts become tokens                 trim       long ones lose their end
-    corrupt_spans   T5's inputs and targets             split_prefix    given and told
+    tokenize        texts to token ids                  trim       truncates token ids
+    corrupt_spans   T5's inputs and targets             split_prefix    inputs, targets
     mask_tokens     BERT's masked language model        pair       [CLS] a [SEP] b [SEP]
-    label           the name of a class becomes its number
+    label           the name of a class to its index
 
-The seed is (seed, epoch, index): the same row looks another way in each epoch, and the
-same way whenever it is asked for. Settings are bound with functools.partial.
-`SentencePairs` is none of them: it makes rows of documents, as those of
-`transformer.data.batching.packing` do.
+The seed is (seed, epoch, index): a row is preprocessed differently in each epoch, and
+reproducibly. Settings are bound with functools.partial. `SentencePairs` is not a
+preprocessor: it makes rows from documents, like `transformer.data.batching.packing`.
 """
 
 from transformer.data.preprocessors.masking import mask_tokens

@@ -1,8 +1,7 @@
-"""Masked language models: tokens to tell are chosen, and most of them hidden (Devlin et
-al. 2018).
+"""Masking of tokens for masked language models (Devlin et al. 2018).
 
-Of the chosen tokens 80 % become [MASK], 10 % some other token, and 10 % stay as they
-are.
+Of the selected tokens 80 % are replaced by [MASK], 10 % by a random token, and 10 % are
+unchanged.
 """
 
 from __future__ import annotations
@@ -23,55 +22,63 @@ def mask_tokens(
     rate: float = 0.15,
     whole_words: bool = False,
 ) -> Example:
-    """Returns the example with some of its `tokens` hidden, and `masked_positions` and
-    `masked_ids`, where they are, in rising order, and what they were.
+    """Returns the example with masked `tokens`, and with `masked_positions`, in rising
+    order, and `masked_ids`, the original tokens there.
 
     Args:
-      example: has `tokens`; [CLS], [SEP] and padding are never chosen.
-      seed: of what is chosen and what becomes of it.
-      vocabulary: has [MASK], and knows which pieces begin words.
-      predictions: the greatest number of tokens that are chosen.
-      rate: the part of the tokens that is chosen.
-      whole_words: choose all pieces of a word or none.
+      example: has `tokens`; [CLS], [SEP] and padding are never selected.
+      seed: of the selection and of the replacements.
+      vocabulary: has [MASK], and knows which tokens start a word.
+      predictions: the maximum number of selected tokens.
+      rate: the fraction of tokens to select.
+      whole_words: select all tokens of a word or none.
     """
-    tokens, draw = np.asarray(example["tokens"]), generator(seed)
-    places = np.flatnonzero(~np.isin(tokens, (PAD, vocabulary.begin, vocabulary.end)))
-    number = min(predictions, max(round(len(places) * rate), 1), len(places))
+    tokens = np.asarray(example["tokens"])
+    rng = generator(seed)
+    special = (PAD, vocabulary.bos_id, vocabulary.eos_id)
+    positions = np.flatnonzero(~np.isin(tokens, special))
+    count = max(round(len(positions) * rate), 1)
+    count = min(count, predictions, len(positions))
     if whole_words:
-        chosen = _words(places, vocabulary.begins_word(tokens[places]), number, draw)
+        starts_word = vocabulary.begins_word(tokens[positions])
+        selected = _select_words(positions, starts_word, count, rng)
     else:
-        chosen = np.sort(draw.choice(places, number, replace=False))
-    hidden = tokens.copy()
-    fate, others = draw.random(len(chosen)), _ordinary(vocabulary, len(chosen), draw)
-    hidden[chosen] = np.where(
-        fate < 0.8, vocabulary.mask, np.where(fate < 0.9, others, tokens[chosen])
-    )
+        selected = np.sort(rng.choice(positions, count, replace=False))
+    u = rng.random(len(selected))
+    random_tokens = rng.choice(vocabulary.ordinary, len(selected))
+    replacement = np.where(u < 0.9, random_tokens, tokens[selected])
+    masked = tokens.copy()
+    masked[selected] = np.where(u < 0.8, vocabulary.mask, replacement)
     return {
         **example,
-        "tokens": hidden,
-        "masked_positions": chosen,
-        "masked_ids": tokens[chosen],
+        "tokens": masked,
+        "masked_positions": selected,
+        "masked_ids": tokens[selected],
     }
 
 
-def _words(
-    places: np.ndarray, begins: np.ndarray, number: int, draw: np.random.Generator
+def _select_words(
+    positions: np.ndarray,
+    starts_word: np.ndarray,
+    max_count: int,
+    rng: np.random.Generator,
 ) -> np.ndarray:
-    """Returns the places of whole words, in random order as long as they fit into
-    `number`.
+    """Returns the positions of random words, of at most `max_count` tokens in all.
+
+    Args:
+      positions: the positions to select from, int64 [tokens], in rising order.
+      starts_word: whether the token at each of them starts a word, bool [tokens].
+      max_count: the maximum number of selected tokens.
+      rng: the random number generator.
     """
-    word_starts = np.flatnonzero(begins | (np.diff(places, prepend=-2) > 1))
-    words = np.split(places, word_starts[1:]) if len(places) else []
-    chosen: list[np.ndarray] = []
-    for k in draw.permutation(len(words)):
-        if len(words[k]) <= number:
-            chosen.append(words[k])
-            number -= len(words[k])
-    return np.sort(np.concatenate(chosen)) if chosen else places[:0]
-
-
-def _ordinary(
-    vocabulary: WordPieceVocabulary, number: int, draw: np.random.Generator
-) -> np.ndarray:
-    """Returns random tokens, none of them special."""
-    return draw.choice(vocabulary.ordinary, number)
+    is_start = starts_word | (np.diff(positions, prepend=-2) > 1)
+    if not len(positions):
+        return positions
+    words = np.split(positions, np.flatnonzero(is_start)[1:])
+    selected: list[np.ndarray] = []
+    remaining = max_count
+    for k in rng.permutation(len(words)):
+        if len(words[k]) <= remaining:
+            selected.append(words[k])
+            remaining -= len(words[k])
+    return np.sort(np.concatenate(selected)) if selected else positions[:0]

@@ -1,5 +1,5 @@
-"""Pairs for next-sentence prediction: half of them go on, half do not (Devlin et al.
-2018).
+"""Text pairs for next-sentence prediction: in half of them the second text follows the
+first (Devlin et al. 2018).
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from transformer.data.vocabularies import WordPieceVocabulary
 
 @dataclasses.dataclass(frozen=True)
 class SentencePairs:
-    """Makes rows of two parts each: `tokens`, `token_types`, `next_sentence_labels`.
+    """Makes rows of two texts: `tokens`, `token_types`, `next_sentence_labels`.
 
-    A row is [CLS] first [SEP] second [SEP]. Lines are gathered to about `length` tokens
-    and parted in two at random. In half of the rows, label 1, the second part is
-    exchanged for lines of another document, and the lines that it would have had begin
-    the next row. In a tenth of the rows a shorter length is aimed at.
+    A row is [CLS] first [SEP] second [SEP]. Consecutive lines of about `length` tokens
+    are split into two texts at random. In half of the rows, with label 1, the second
+    text is replaced by lines of another document, and its lines start the next row. A
+    tenth of the rows has a shorter target length.
 
     Args:
-      vocabulary: makes the tokens.
-      length: the greatest number of tokens in a row.
-      field: where a document has its text; its lines are what BERT calls sentences.
-      short: the part of rows that are made shorter.
+      vocabulary: tokenizes the texts.
+      length: the maximum number of tokens in a row.
+      field: the field of a document that has its text; its lines are the sentences of
+        BERT.
+      short: the fraction of rows with a shorter target length.
     """
 
     vocabulary: WordPieceVocabulary
@@ -46,68 +47,74 @@ class SentencePairs:
             yield from self._pairs(documents, k, generator((*seed, k)))
 
     def _pairs(
-        self, documents: Examples, k: int, draw: np.random.Generator
+        self, documents: Examples, k: int, rng: np.random.Generator
     ) -> Iterator[Example]:
-        lines, at = self._lines(documents[k]), 0
-        while at < len(lines):
-            aim = self.length - 3
-            if draw.random() < self.short:
-                aim = int(draw.integers(2, aim + 1))
-            taken = self._enough(lines, at, aim)
-            parted = int(draw.integers(1, taken)) if taken > 1 else 1
-            first, second = lines[at : at + parted], lines[at + parted : at + taken]
-            at += taken
-            other = not second or draw.random() < 0.5
-            if other:
-                at -= len(second)
-                second = self._others(
-                    documents, k, max(aim - sum(map(len, first)), 1), draw
-                )
+        """Yields the rows of document k."""
+        lines = self._lines(documents[k])
+        start = 0
+        while start < len(lines):
+            target_length = self.length - 3  # without [CLS], [SEP] and [SEP]
+            if rng.random() < self.short:
+                target_length = int(rng.integers(2, target_length + 1))
+            count = self._count_lines(lines, start, target_length)
+            split = int(rng.integers(1, count)) if count > 1 else 1
+            first = lines[start : start + split]
+            second = lines[start + split : start + count]
+            start += count
+            is_random = not second or rng.random() < 0.5
+            if is_random:
+                start -= len(second)
+                remaining = max(target_length - sum(map(len, first)), 1)
+                second = self._random_lines(documents, k, remaining, rng)
             if second:
-                yield self._row(first, second, other)
+                yield self._row(first, second, is_random)
 
     def _lines(self, document: Example) -> list[np.ndarray]:
-        found = (
-            self.vocabulary.encode(line) for line in document[self.field].splitlines()
-        )
-        return [tokens for tokens in found if len(tokens)]
+        """Returns the tokens of each line of a document that has any."""
+        lines = document[self.field].splitlines()
+        tokens_by_line = [self.vocabulary.encode(line) for line in lines]
+        return [tokens for tokens in tokens_by_line if len(tokens)]
 
     @staticmethod
-    def _enough(lines: list[np.ndarray], at: int, aim: int) -> int:
-        """Returns how many lines from one on have `aim` tokens, or are all
-        there are.
+    def _count_lines(lines: list[np.ndarray], start: int, num_tokens: int) -> int:
+        """Returns how many lines from `start` on have at least `num_tokens` tokens, or
+        the number of all that follow.
         """
-        taken, tokens = 0, 0
-        while at + taken < len(lines) and tokens < aim:
-            tokens += len(lines[at + taken])
-            taken += 1
-        return taken
+        count = 0
+        tokens = 0
+        while start + count < len(lines) and tokens < num_tokens:
+            tokens += len(lines[start + count])
+            count += 1
+        return count
 
-    def _others(
-        self, documents: Examples, k: int, aim: int, draw: np.random.Generator
+    def _random_lines(
+        self, documents: Examples, k: int, num_tokens: int, rng: np.random.Generator
     ) -> list[np.ndarray]:
-        """Returns lines of another document; none, if the one that was drawn
-        is empty.
+        """Returns lines of a random document that is not k, of at least `num_tokens`
+        tokens if it has them; none, if that document is empty.
         """
-        other = int(draw.integers(len(documents) - 1))
-        lines = documents[other + (other >= k)][self.field].splitlines()
-        first, found = int(draw.integers(max(len(lines), 1))), list[np.ndarray]()
-        for line in lines[first:]:
-            if sum(map(len, found)) >= aim:
+        other = int(rng.integers(len(documents) - 1))
+        if other >= k:
+            other += 1
+        lines = documents[other][self.field].splitlines()
+        start = int(rng.integers(max(len(lines), 1)))
+        selected: list[np.ndarray] = []
+        for line in lines[start:]:
+            if sum(map(len, selected)) >= num_tokens:
                 break
             if len(tokens := self.vocabulary.encode(line)):
-                found.append(tokens)
-        return found
+                selected.append(tokens)
+        return selected
 
     def _row(
-        self, first: list[np.ndarray], second: list[np.ndarray], other: bool
+        self, first: list[np.ndarray], second: list[np.ndarray], is_random: bool
     ) -> Example:
         texts = [np.concatenate(first), np.concatenate(second)]
         tokens, types = join(
-            texts, self.vocabulary.begin, self.vocabulary.end, self.length
+            texts, self.vocabulary.bos_id, self.vocabulary.eos_id, self.length
         )
         return {
             "tokens": tokens,
             "token_types": types,
-            "next_sentence_labels": np.int32(other),
+            "next_sentence_labels": np.int32(is_random),
         }

@@ -1,14 +1,14 @@
-"""Span corruption: spans are cut out of a text, and are what is to be told (Raffel et
-al. 2019).
+"""Span corruption: spans of a text are replaced by sentinels in the inputs, and are the
+targets (Raffel et al. 2019).
 
     inputs    Thank you <X> me to your party <Y> week.
     targets   <X> for inviting <Y> last
 
-How much is cut out and into how many spans is settled by the length of the text alone,
-so texts of one length give inputs of one length, and targets of one length:
-`span_lengths` says which.
+The number of corrupted tokens and the number of spans depend only on the length of the
+text. So texts of one length give inputs of one length, and targets of one length:
+`span_lengths` returns them.
 
->>> span_lengths(512)            # that many tokens make 512 inputs, and that many targets
+>>> span_lengths(512)            # (tokens of a text with 512 inputs, its targets)
 (568, 114)
 """
 
@@ -31,16 +31,16 @@ def corrupt_spans(
     mean_span: float = 3.0,
     field: str = "targets",
 ) -> Example:
-    """Returns `inputs`, in which a sentinel stands for each span that is cut out, and
-    `targets`, in which each span stands after its sentinel; an end is put after both.
+    """Returns `inputs`, in which a sentinel replaces each corrupted span, and `targets`, in
+    which each span follows its sentinel; `eos_id` is appended to both.
 
     Args:
       example: has the tokens, in `field`.
-      seed: of where the spans are.
-      vocabulary: has the sentinels and the end.
-      noise_density: the part of all tokens that is cut out.
+      seed: of the positions of the spans.
+      vocabulary: has the sentinels and `eos_id`.
+      noise_density: the fraction of tokens that is corrupted.
       mean_span: the mean number of tokens in a span.
-      field: where the tokens are.
+      field: the field that has the tokens.
     """
     tokens = np.asarray(example[field])
     noise = noise_mask(len(tokens), seed, noise_density, mean_span)
@@ -57,73 +57,69 @@ def corrupt_spans(
 def span_lengths(
     inputs: int, noise_density: float = 0.15, mean_span: float = 3.0
 ) -> tuple[int, int]:
-    """Returns the most tokens that make no more than so many inputs, and how many
-    targets they make, ends included.
+    """Returns the maximum length of a text that gives at most `inputs` inputs, and the
+    length of its targets, both including `eos_id`.
 
     Raises:
       DataError: not even two tokens fit.
     """
 
-    def made(length: int) -> tuple[int, int]:
+    def lengths(length: int) -> tuple[int, int]:
         noise, spans = _counts(length, noise_density, mean_span)
         return length - noise + spans + 1, noise + spans + 1
 
-    if inputs < made(2)[0]:
+    if inputs < lengths(2)[0]:
         raise DataError(
-            f"{inputs} inputs are too few: two tokens, one of them cut out, make "
-            f"{made(2)[0]}."
+            f"{inputs} inputs are too few: two tokens, one of them in a span, make "
+            f"{lengths(2)[0]}."
         )
     length = 2
-    while made(length + 1)[0] <= inputs:
+    while lengths(length + 1)[0] <= inputs:
         length += 1
-    return length, made(length)[1]
+    return length, lengths(length)[1]
 
 
 def noise_mask(
     length: int, seed: Seed, noise_density: float = 0.15, mean_span: float = 3.0
 ) -> np.ndarray:
-    """Returns which tokens are cut out: bool [length]; the first one never is."""
+    """Returns which tokens are corrupted: bool [length]; the first one never is."""
     if length < 2:
         return np.zeros(length, bool)
-    draw = generator(seed)
+    rng = generator(seed)
     noise, spans = _counts(length, noise_density, mean_span)
-    kept_sizes, noise_sizes = (
-        _parts(length - noise, spans, draw),
-        _parts(noise, spans, draw),
-    )
-    sizes = np.stack([kept_sizes, noise_sizes], axis=1).reshape(-1)
+    text_sizes = _random_sizes(length - noise, spans, rng)
+    noise_sizes = _random_sizes(noise, spans, rng)
+    # Text and noise alternate: text, span, text, span, ...
+    sizes = np.stack([text_sizes, noise_sizes], axis=1).reshape(-1)
     return np.repeat(np.arange(2 * spans) % 2 == 1, sizes)
 
 
 def _counts(length: int, noise_density: float, mean_span: float) -> tuple[int, int]:
-    """Returns how many tokens are cut out, and in how many spans."""
+    """Returns the number of corrupted tokens and the number of spans. Raises DataError."""
     if not 0.0 < noise_density < 1.0 or mean_span < 1.0:
         raise DataError(
-            "the part cut out must lie between 0 and 1, and the mean span be at least "
+            "the noise density must lie between 0 and 1, and the mean span be at least "
             f"1; they are {noise_density} and {mean_span}."
         )
     noise = min(max(round(length * noise_density), 1), length - 1)
-    return noise, max(min(round(noise / mean_span), length - noise), 1)
+    spans = max(min(round(noise / mean_span), length - noise), 1)
+    return noise, spans
 
 
-def _parts(total: int, parts: int, draw: np.random.Generator) -> np.ndarray:
-    """Returns sizes of at least 1 that sum to `total`; every such division is as
-    likely.
-    """
-    cuts = np.sort(draw.choice(total - 1, parts - 1, replace=False)) + 1
-    return np.diff(cuts, prepend=0, append=total)
+def _random_sizes(total: int, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Returns `count` sizes of at least 1 that sum to `total`, uniformly distributed."""
+    boundaries = np.sort(rng.choice(total - 1, count - 1, replace=False)) + 1
+    return np.diff(boundaries, prepend=0, append=total)
 
 
 def _with_sentinels(
-    tokens: np.ndarray, gone: np.ndarray, vocabulary: Vocabulary
+    tokens: np.ndarray, is_replaced: np.ndarray, vocabulary: Vocabulary
 ) -> np.ndarray:
-    """Returns the tokens with one sentinel in the place of each span that is gone, and
-    an end.
-    """
-    first = gone & ~np.concatenate([[False], gone[:-1]])
-    number = int(first.sum())
-    if number:
-        vocabulary.sentinel(number - 1)  # refuses if there are too few
-    marks = vocabulary.size - np.cumsum(first)
-    kept = np.where(first, marks, tokens)[~gone | first]
-    return np.append(kept, vocabulary.end).astype(np.int32)
+    """Returns the tokens with each replaced span as one sentinel, and `eos_id`."""
+    is_start = is_replaced & ~np.concatenate([[False], is_replaced[:-1]])
+    num_spans = int(is_start.sum())
+    if num_spans:
+        vocabulary.sentinel(num_spans - 1)  # raises if there are too few sentinels
+    sentinels = vocabulary.size - np.cumsum(is_start)
+    ids = np.where(is_start, sentinels, tokens)[~is_replaced | is_start]
+    return np.append(ids, vocabulary.eos_id).astype(np.int32)

@@ -1,5 +1,4 @@
-"""Small steps: text to tokens, a text split into what is given and what is told, text
-to numbers.
+"""Basic preprocessors: tokenize, split into inputs and targets, truncate, label, pair.
 
 >>> split_prefix({"targets": np.arange(5)}, seed=(1,))
 {'targets': array([2, 3, 4]), 'inputs': array([0, 1])}
@@ -24,32 +23,36 @@ def tokenize(
     *,
     vocabulary: Vocabulary,
     fields: Mapping[str, str],
-    end: bool = True,
+    append_eos: bool = True,
 ) -> Example:
     """Returns the example with texts as tokens, int32 [tokens].
 
     Args:
       example: has the texts.
-      seed: is not used.
-      vocabulary: makes the tokens.
-      fields: where a text is, and where its tokens go: {"question": "inputs", "answer":
+      seed: not used.
+      vocabulary: tokenizes the texts.
+      fields: from fields of texts to fields of tokens: {"question": "inputs", "answer":
         "targets"}.
-      end: whether an end comes after the tokens.
+      append_eos: whether to append the end-of-text id to the tokens.
     """
-    made = {}
+    tokens = {}
     for field, name in fields.items():
         if not isinstance(text := _get(example, field), str):
             raise DataError(
                 f"the field {field!r} of an example is no text: {text!r:.60}."
             )
         ids = vocabulary.encode(text)
-        made[name] = np.append(ids, np.int32(vocabulary.end)) if end else ids
-    return {**{k: v for k, v in example.items() if k not in fields}, **made}
+        if append_eos:
+            ids = np.append(ids, np.int32(vocabulary.eos_id))
+        tokens[name] = ids
+    rest = {k: v for k, v in example.items() if k not in fields}
+    return {**rest, **tokens}
 
 
 def split_prefix(example: Example, seed: Seed, *, field: str = "targets") -> Example:
-    """Returns the tokens of a field as `inputs`, what is given, and `targets`, what is
-    to be told; every place between two tokens is as likely to be where they part."""
+    """Returns the tokens of a field split into `inputs` and `targets`, at a position drawn
+    uniformly between two tokens. Raises DataError: fewer than two tokens.
+    """
     tokens = _get(example, field)
     if len(tokens) < 2:
         raise DataError(f"a text of {len(tokens)} tokens cannot be split into two.")
@@ -58,18 +61,18 @@ def split_prefix(example: Example, seed: Seed, *, field: str = "targets") -> Exa
 
 
 def trim(example: Example, seed: Seed, *, lengths: Mapping[str, int]) -> Example:
-    """Returns the example with no more than so many tokens of each of these fields."""
-    return {
-        **example,
-        **{name: _get(example, name)[:most] for name, most in lengths.items()},
-    }
+    """Returns the example with fields truncated to at most `lengths[name]` tokens."""
+    truncated = {name: _get(example, name)[:size] for name, size in lengths.items()}
+    return {**example, **truncated}
 
 
 def label(
     example: Example, seed: Seed, *, classes: Sequence[str], field: str = "label"
 ) -> Example:
-    """Returns the example with the number of its class, `labels`, in the place of its
-    name.
+    """Returns the example with the index of its class, `labels`, instead of its name.
+
+    Raises:
+      DataError: the name is none of the classes.
     """
     name = _get(example, field)
     if name not in classes:
@@ -85,33 +88,33 @@ def pair(
     seed: Seed,
     *,
     vocabulary: Vocabulary,
-    begin: int,
+    bos_id: int,
     first: str,
     second: str | None,
     length: int,
 ) -> Example:
     """Returns `tokens`, [CLS] first [SEP] second [SEP], and `token_types`, 0 up to the
-    first [SEP] and 1 behind it; the longer text loses its last tokens until both fit.
+    first [SEP] and 1 after it. The longer text is truncated until both fit.
 
     Args:
       example: has the texts.
-      seed: is not used.
-      vocabulary: makes tokens; its end is [SEP].
-      begin: the id of [CLS].
+      seed: not used.
+      vocabulary: tokenizes the texts; its `eos_id` is [SEP].
+      bos_id: the id of [CLS].
       first: the field of the first text.
       second: the field of the second one, if there is one.
-      length: the greatest number of tokens.
+      length: the maximum number of tokens.
     """
     texts = [
         vocabulary.encode(_get(example, field)) for field in (first, second) if field
     ]
-    tokens, types = join(texts, begin, vocabulary.end, length)
+    tokens, types = join(texts, bos_id, vocabulary.eos_id, length)
     rest = {k: v for k, v in example.items() if k not in (first, second)}
     return {**rest, "tokens": tokens, "token_types": types}
 
 
 def join(
-    texts: Sequence[np.ndarray], begin: int, end: int, length: int
+    texts: Sequence[np.ndarray], bos_id: int, eos_id: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens and token types, int32 [tokens], of one text or two;
     see `pair`.
@@ -119,12 +122,11 @@ def join(
     sizes = [len(text) for text in texts]
     while sum(sizes) > length - 1 - len(texts):
         sizes[int(np.argmax(sizes))] -= 1
-    parts = [np.append(text[:size], end) for text, size in zip(texts, sizes)]
-    parts[0] = np.concatenate([[begin], parts[0]])
-    types = [np.full(len(part), k) for k, part in enumerate(parts)]
-    return np.concatenate(parts).astype(np.int32), np.concatenate(types).astype(
-        np.int32
-    )
+    sections = [np.append(text[:size], eos_id) for text, size in zip(texts, sizes)]
+    sections[0] = np.concatenate([[bos_id], sections[0]])
+    tokens = np.concatenate(sections)
+    types = np.repeat(np.arange(len(sections)), [len(ids) for ids in sections])
+    return tokens.astype(np.int32), types.astype(np.int32)
 
 
 def _get(example: Example, field: str) -> Any:

@@ -1,34 +1,33 @@
-"""What a source is: examples to learn from and examples held out, each reached by its
-number.
-"""
+"""The interface of sources: training and held-out examples with random access."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol, overload
 
-Example = dict[str, Any]  # text, numbers, or NumPy arrays, by name
+Example = dict[str, Any]  # text, numbers or NumPy arrays, by field
 Examples = Sequence[Example]
 
 
 class Source(Protocol):
-    """Examples by number. Making a source reads nothing; asking for a side does."""
+    """Training and held-out examples. Constructing a source reads nothing."""
 
     def train(self) -> Examples:
-        """Returns the examples to learn from."""
+        """Returns the training examples."""
 
     def held_out(self) -> Examples:
-        """Returns the examples that are held out."""
+        """Returns the held-out examples."""
 
 
 class Chosen(Sequence[Example]):
-    """Some of other examples: those of the numbers in `which`, a range."""
+    """A subset of examples: those at the indices of a range."""
 
-    def __init__(self, examples: Examples, which: range) -> None:
-        self._examples, self._which = examples, which
+    def __init__(self, examples: Examples, indices: range) -> None:
+        self._examples = examples
+        self._indices = indices
 
     def __len__(self) -> int:
-        return len(self._which)
+        return len(self._indices)
 
     @overload
     def __getitem__(self, at: int) -> Example: ...
@@ -38,5 +37,5 @@ class Chosen(Sequence[Example]):
 
     def __getitem__(self, at: int | slice) -> Example | Examples:
         if isinstance(at, slice):
-            return Chosen(self._examples, self._which[at])
-        return self._examples[self._which[at]]
+            return Chosen(self._examples, self._indices[at])
+        return self._examples[self._indices[at]]

@@ -1,11 +1,10 @@
-"""Sources in files: text lines, JSON lines, tab-separated values, TFRecords; whole
-documents.
+"""Sources in files: text lines, JSON lines, tab-separated values, TFRecords, documents.
 
     source = tsv("data/*.tsv", columns=("question", "answer"), on_bad="skip")
     source.train()[17]                       # {"question": ..., "answer": ...}
 
-A glob names the files. What is held out has a glob of its own, or is the last share of
-all.
+A glob names the files. Held-out examples have a second glob, or are the last share of all
+examples.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from transformer.data.datasets.corpus import END, Corpus, python_library
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Chosen, Example, Examples, Source
 from transformer.data.sources.formats import (
-    BadPiece,
+    BadRecord,
     Format,
     JsonLines,
     TextLines,
@@ -49,10 +48,9 @@ def text_lines(
     Args:
       pattern: a glob of the files; `**` matches any number of folders.
       held_out: a glob of the files that are held out.
-      share: without such a glob, the part of all examples, at their end, that is held
+      share: without such a glob, the fraction of all examples, at their end, that is held
         out.
-      on_bad: "refuse", or "skip", which leaves out what cannot be read, and says how
-        much that is.
+      on_bad: "refuse", or "skip", which skips bad records and warns of their number.
     """
     return Files(TextLines(), pattern, held_out, share, on_bad)
 
@@ -96,7 +94,7 @@ def tfrecords(
     on_bad: str = "refuse",
 ) -> Source:
     """Returns a source of records that are `tf.train.Example`; arguments as for
-    `text_lines`. With "skip", a file counts up to the first record that is damaged."""
+    `text_lines`. With "skip", a file is read up to its first damaged record."""
     return Files(TFRecords(), pattern, held_out, share, on_bad)
 
 
@@ -117,11 +115,11 @@ class Documents:
         self._corpus = functools.cache(corpus)
 
     def train(self) -> Examples:
-        """Returns the files to learn from."""
+        """Returns the training files."""
         return _texts(self._corpus().train)
 
     def held_out(self) -> Examples:
-        """Returns the files that are held out."""
+        """Returns the held-out files."""
         return _texts(self._corpus().held_out)
 
 
@@ -150,59 +148,52 @@ class Files:
             )
 
     def train(self) -> Examples:
-        """Returns the examples to learn from."""
-        return (
-            self._all(self.pattern)
-            if self.held_out_pattern
-            else self._part(held_out=False)
-        )
+        """Returns the training examples."""
+        if self.held_out_pattern:
+            return self._all(self.pattern)
+        return self._split(held_out=False)
 
     def held_out(self) -> Examples:
-        """Returns the examples that are held out."""
+        """Returns the held-out examples."""
         if self.held_out_pattern:
             return self._all(self.held_out_pattern)
-        return self._part(held_out=True)
+        return self._split(held_out=True)
 
-    def _part(self, held_out: bool) -> Examples:
-        every = self._all(self.pattern)
-        cut = len(every) - round(len(every) * self.share)
-        return Chosen(every, range(cut, len(every)) if held_out else range(cut))
+    def _split(self, held_out: bool) -> Examples:
+        """Returns the training or the held-out examples of one glob."""
+        examples = self._all(self.pattern)
+        train_size = len(examples) - round(len(examples) * self.share)
+        if held_out:
+            return Chosen(examples, range(train_size, len(examples)))
+        return Chosen(examples, range(train_size))
 
     def _all(self, pattern: str) -> InFiles:
-        return InFiles(
-            sorted(
-                Path(name)
-                for name in glob.glob(pattern, recursive=True)
-                if not name.endswith(".idx") and Path(name).is_file()
-            ),
-            self.form,
-            self.on_bad == "skip",
-            pattern,
-        )
+        paths = [Path(name) for name in glob.glob(pattern, recursive=True)]
+        paths = [path for path in paths if path.suffix != ".idx" and path.is_file()]
+        return InFiles(sorted(paths), self.form, self.on_bad == "skip", pattern)
 
 
 class InFiles(Sequence[Example]):
-    """The examples of some files, in the order of their names, read when they are asked
-    for.
-    """
+    """The examples of files, in the order of the file names; each is read at access."""
 
     def __init__(
         self, paths: Sequence[Path], form: Format, skip: bool, pattern: str
     ) -> None:
         if not paths:
             raise DataError(f"no file matches {pattern!r}.")
-        self._paths, self._form = paths, form
-        found = [index(path, form, skip) for path in paths]
-        self._rows = [rows for rows, _ in found]
+        self._paths = paths
+        self._form = form
+        indices = [index(path, form, skip) for path in paths]
+        self._rows = [rows for rows, _ in indices]
         self._ends = np.cumsum([len(rows) for rows in self._rows])
-        left_out = [
-            f"{path}: {number:,}" for path, (_, number) in zip(paths, found) if number
+        skipped = [
+            f"{path}: {count:,}" for path, (_, count) in zip(paths, indices) if count
         ]
-        if left_out:
-            number = sum(number for _, number in found)
+        if skipped:
+            total = sum(count for _, count in indices)
             warnings.warn(
-                f"{number:,} bad {form.unit}s were left out ({'; '.join(left_out[:5])}"
-                f"{'; ...' if len(left_out) > 5 else ''}); {len(self):,} are good.",
+                f"{total:,} bad {form.unit}s were left out ({'; '.join(skipped[:5])}"
+                f"{'; ...' if len(skipped) > 5 else ''}); {len(self):,} are good.",
                 stacklevel=2,
             )
         if not len(self):
@@ -222,8 +213,8 @@ class InFiles(Sequence[Example]):
             return Chosen(self, range(len(self))[at])
         at = range(len(self))[at]
         file = int(np.searchsorted(self._ends, at, side="right"))
-        begin, length, number = self._rows[file][at - self._ends[file]].tolist()
+        start, length, number = self._rows[file][at - self._ends[file]].tolist()
         try:
-            return self._form.parse(read(self._paths[file], begin, length))
-        except BadPiece as error:
+            return self._form.parse(read(self._paths[file], start, length))
+        except BadRecord as error:
             raise bad(self._paths[file], self._form.unit, number, error) from error

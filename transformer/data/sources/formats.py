@@ -1,6 +1,6 @@
-"""How files hold examples: lines of text, JSON lines, tab-separated values, TFRecords.
+"""File formats of examples: text lines, JSON lines, tab-separated values, TFRecords.
 
-A format says where in a file the pieces are, and turns a piece into an example:
+A format finds the records of a file, and parses a record into an example:
 
 >>> Tsv(columns=("question", "answer")).parse(b"1 + 1\\t2")
 {'question': '1 + 1', 'answer': '2'}
@@ -24,41 +24,40 @@ import meshtf as mtf
 from transformer.data.errors import DataError
 from transformer.data.sources.base import Example
 
-Piece = tuple[int, int, int]  # where it begins, how long it is, its number in the file
+RecordSpan = tuple[
+    int, int, int
+]  # start and length in bytes, number in the file from 1
 
 
-class BadPiece(ValueError):
-    """A piece that is no example, or a place from which on a file cannot be read."""
+class BadRecord(ValueError):
+    """A record that is no example, or from which on a file cannot be read."""
 
 
 class Format(Protocol):
-    """What is told of the files of a source. Its `repr` names it: other words, another
-    index.
-    """
+    """The format of the files of a source. Its `repr` is part of the key of the index."""
 
-    unit: str  # what a piece is, as "line"
+    unit: str  # the name of a record in messages, such as "line"
 
-    def pieces(self, path: Path) -> Iterator[Piece]:
-        """Yields the pieces of a file. Raises BadPiece: it cannot be read from there
-        on.
-        """
+    def spans(self, path: Path) -> Iterator[RecordSpan]:
+        """Yields the records of a file. Raises BadRecord: the rest cannot be read."""
 
-    def parse(self, piece: bytes) -> Example:
-        """Returns the example that a piece is. Raises BadPiece: it is none."""
+    def parse(self, record: bytes) -> Example:
+        """Returns the example in a record. Raises BadRecord: there is none."""
 
-    checked: bool  # whether all pieces are parsed when the index is made
+    checked: bool  # whether all records are parsed when the index is made
 
 
 class _Lines:
-    unit, checked = "line", True
+    unit = "line"
+    checked = True
 
-    def pieces(self, path: Path) -> Iterator[Piece]:
-        place = 0
+    def spans(self, path: Path) -> Iterator[RecordSpan]:
+        start = 0
         with open(path, "rb") as file:
             for number, line in enumerate(file, 1):
                 if (length := len(line.rstrip(b"\r\n"))) and line.strip():
-                    yield place, length, number
-                place += len(line)
+                    yield start, length, number
+                start += len(line)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,8 +66,8 @@ class TextLines(_Lines):
 
     field: str = "text"
 
-    def parse(self, piece: bytes) -> Example:
-        return {self.field: _text(piece)}
+    def parse(self, record: bytes) -> Example:
+        return {self.field: _text(record)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,17 +76,17 @@ class JsonLines(_Lines):
 
     fields: tuple[str, ...] = ()
 
-    def parse(self, piece: bytes) -> Example:
+    def parse(self, record: bytes) -> Example:
         try:
-            example = json.loads(_text(piece))
+            example = json.loads(_text(record))
         except json.JSONDecodeError as error:
-            raise BadPiece(
+            raise BadRecord(
                 f"is no JSON: {error.msg}, at column {error.colno}"
             ) from error
         if not isinstance(example, dict):
-            raise BadPiece(f"is JSON, but no object: {type(example).__name__}")
+            raise BadRecord(f"is JSON, but no object: {type(example).__name__}")
         if missing := [field for field in self.fields if field not in example]:
-            raise BadPiece(
+            raise BadRecord(
                 f"has no field {missing[0]!r}, but "
                 f"{', '.join(map(repr, example)) or 'none'}"
             )
@@ -101,17 +100,15 @@ class Tsv(_Lines):
     columns: tuple[str, ...]
     header: bool = False  # whether the first line only names the columns
 
-    def pieces(self, path: Path) -> Iterator[Piece]:
-        return (
-            piece
-            for piece in super().pieces(path)
-            if not (self.header and piece[2] == 1)
-        )
+    def spans(self, path: Path) -> Iterator[RecordSpan]:
+        for start, length, number in super().spans(path):
+            if not self.header or number > 1:
+                yield start, length, number
 
-    def parse(self, piece: bytes) -> Example:
-        values = _text(piece).split("\t")
+    def parse(self, record: bytes) -> Example:
+        values = _text(record).split("\t")
         if len(values) != len(self.columns):
-            raise BadPiece(
+            raise BadRecord(
                 f"has {len(values)} fields; {len(self.columns)} are expected: "
                 f"{', '.join(self.columns)}"
             )
@@ -120,34 +117,35 @@ class Tsv(_Lines):
 
 @dataclasses.dataclass(frozen=True)
 class TFRecords(Format):
-    """Each record is a tf.train.Example: bytes become text, or stay; numbers become
-    arrays.
+    """Each record is a tf.train.Example: bytes become text, or stay bytes; integers and
+    floats become arrays.
     """
 
     text: bool = True  # whether bytes are UTF-8
-    unit, checked = "record", False  # their checksums are
+    unit = "record"
+    checked = False  # TensorFlow checks the checksums of records
 
-    def pieces(self, path: Path) -> Iterator[Piece]:
+    def spans(self, path: Path) -> Iterator[RecordSpan]:
         with open(path, "rb") as file:
             if file.read(2) == b"\x1f\x8b":
-                raise BadPiece(
+                raise BadRecord(
                     "is not there: the file is compressed, so that no record can be "
                     "gone to; unpack it"
                 )
-        place = 0
+        start = 0
         for number, length in enumerate(_record_lengths(path), 1):
-            yield place + 12, length, number  # its length, 8 bytes, and a checksum, 4
-            place += length + 16
-        if (
-            place != path.stat().st_size
-        ):  # TensorFlow takes less than a header for the end
-            raise BadPiece("is cut short or damaged")
+            # A record has a header of 12 bytes, the data, and a checksum of 4 bytes.
+            yield start + 12, length, number
+            start += length + 16
+        # TensorFlow takes an incomplete header for the end of the file.
+        if start != path.stat().st_size:
+            raise BadRecord("is truncated or damaged")
 
-    def parse(self, piece: bytes) -> Example:
+    def parse(self, record: bytes) -> Example:
         try:
-            features = tf.train.Example.FromString(piece).features.feature
+            features = tf.train.Example.FromString(record).features.feature
         except Exception as error:  # protobuf's error has no public name of its own
-            raise BadPiece("is no tf.train.Example") from error
+            raise BadRecord("is no tf.train.Example") from error
         return {name: self._value(feature) for name, feature in features.items()}
 
     def _value(
@@ -164,25 +162,29 @@ class TFRecords(Format):
 
 
 def _record_lengths(path: Path) -> Iterator[int]:
-    """Yields the lengths of all records; TensorFlow checks their checksums."""
+    """Yields the lengths of all records; TensorFlow checks their checksums.
+
+    Raises:
+      BadRecord: a record is damaged.
+    """
     lengths = mtf.untuned(tf.data.TFRecordDataset(str(path)).map(tf.strings.length))
-    known = 0
+    num_read = 0
     with contextlib.suppress(tf.errors.DataLossError):
-        for some in lengths.batch(1024).as_numpy_iterator():
-            known += len(some)
-            yield from some.tolist()
+        for chunk in lengths.batch(1024).as_numpy_iterator():
+            num_read += len(chunk)
+            yield from chunk.tolist()
         return
-    try:  # one by one, up to the one that is damaged
-        yield from map(int, lengths.skip(known).as_numpy_iterator())
+    try:  # the last chunk one by one, up to the damaged record
+        yield from map(int, lengths.skip(num_read).as_numpy_iterator())
     except tf.errors.DataLossError as error:
-        raise BadPiece("is cut short or damaged") from error
+        raise BadRecord("is truncated or damaged") from error
 
 
 def write_records(path: Path, examples: Iterable[Example]) -> int:
-    """Writes whole numbers and arrays of them as a TFRecord; returns how many records
-    there are.
+    """Writes examples of integers and arrays of integers as a TFRecord file; returns the
+    number of records.
     """
-    number = 0
+    count = 0
     with tf.io.TFRecordWriter(str(path)) as writer:
         for example in examples:
             features = {
@@ -196,21 +198,21 @@ def write_records(path: Path, examples: Iterable[Example]) -> int:
                     features=tf.train.Features(feature=features)
                 ).SerializeToString(deterministic=True)
             )
-            number += 1
-    return number
+            count += 1
+    return count
 
 
-def _text(piece: bytes) -> str:
+def _text(record: bytes) -> str:
     try:
-        return piece.decode("utf-8")
+        return record.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadPiece(
-            f"is not UTF-8: byte {error.start + 1} of it is 0x{piece[error.start]:02x}"
+        raise BadRecord(
+            f"is not UTF-8: byte {error.start + 1} of it is 0x{record[error.start]:02x}"
         ) from error
 
 
-def bad(path: Path, unit: str, number: int, error: BadPiece) -> DataError:
-    """Returns the error that names file, line and cause, and the way out."""
+def bad(path: Path, unit: str, number: int, error: BadRecord) -> DataError:
+    """Returns the error of a record: file, number, cause, and the way out."""
     return DataError(
         f"{path}:{number}: {unit} {number} {error}.\n"
         '  Mend the file, or leave such pieces out: on_bad = "skip".'

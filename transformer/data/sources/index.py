@@ -1,10 +1,10 @@
-"""Where the examples of a file lie, so that each can be gone to: made once, kept beside
-the file.
+"""The index of a file: where its examples are, for random access. Made once, and saved next
+to the file.
 
-The index of `a.tsv` is `a.tsv.idx`, an int64 array in NumPy's format: a row that says
-of what file and format it is, one with the number of pieces that were left out, then
-for each example where it begins, how long it is, and the number of its line or record.
-It is mapped, not read. Where nothing can be written, it is made anew and held.
+The index of `a.tsv` is `a.tsv.idx`, an int64 array `[2 + examples, 3]` in NumPy's format. Row
+0 identifies file and format, row 1 has the number of skipped records, and each further row
+has start, length in bytes, and number of the line or record of an example. The file is
+memory-mapped. If it cannot be written, the index is kept in memory.
 """
 
 from __future__ import annotations
@@ -19,94 +19,96 @@ from typing import BinaryIO
 import numpy as np
 
 from transformer.data.atomic_files import whole_file
-from transformer.data.sources.formats import BadPiece, Format, bad
+from transformer.data.sources.formats import BadRecord, Format, bad
 
 _VERSION = 1
 
 
 def index(path: Path, form: Format, skip: bool) -> tuple[np.ndarray, int]:
-    """Returns [examples, 3] int64, and how many pieces were left out because they are
-    bad.
+    """Returns the index, int64 [examples, 3], and the number of bad records skipped.
 
     Raises:
-      DataError: a piece is bad, and `skip` is false; it names file, line and cause.
+      DataError: a record is bad, and `skip` is false; it names file, line and cause.
     """
-    beside, name = path.with_name(path.name + ".idx"), _name(path, form)
-    rows = _load(beside, name)
+    index_path = path.with_name(path.name + ".idx")
+    key = _key(path, form)
+    rows = _load(index_path, key)
     if rows is None or rows[1, 0] and not skip:
-        rows = _make(path, form, skip, name)
+        rows = _make(path, form, skip, key)
         with (
             contextlib.suppress(OSError),
-            whole_file(beside) as partial,
+            whole_file(index_path) as partial,
             open(partial, "wb") as file,
         ):
             np.save(file, rows)
     return rows[2:], int(rows[1, 0])
 
 
-def _name(path: Path, form: Format) -> np.ndarray:
-    """Returns three numbers that are others for other formats, and if the file was
-    changed.
+def _key(path: Path, form: Format) -> np.ndarray:
+    """Returns the key of an index, int64 [3]: a hash of the format, and size and
+    modification time of the file.
     """
-    found = path.stat()
+    status = path.stat()
     digest = hashlib.blake2b(f"{_VERSION} {form!r}".encode(), digest_size=8).digest()
     return np.array(
         [
             int.from_bytes(digest, "little", signed=True),
-            found.st_size,
-            found.st_mtime_ns,
+            status.st_size,
+            status.st_mtime_ns,
         ],
         np.int64,
     )
 
 
-def _load(beside: Path, name: np.ndarray) -> np.ndarray | None:
+def _load(index_path: Path, key: np.ndarray) -> np.ndarray | None:
+    """Returns a saved index; None if there is none with this key."""
     with contextlib.suppress(OSError, ValueError):
-        rows = np.load(beside, mmap_mode="r")
-        if (
-            rows.ndim == 2
-            and rows.shape[1] == 3
-            and len(rows) >= 2
-            and (rows[0] == name).all()
-        ):
+        rows = np.load(index_path, mmap_mode="r")
+        is_index = rows.ndim == 2 and rows.shape[1] == 3 and len(rows) >= 2
+        if is_index and (rows[0] == key).all():
             return rows
     return None
 
 
-def _make(path: Path, form: Format, skip: bool, name: np.ndarray) -> np.ndarray:
-    """Returns the index, from the file itself."""
-    rows, skipped, number = array.array("q", [*name.tolist(), 0, 0, 0]), 0, 0
+def _make(path: Path, form: Format, skip: bool, key: np.ndarray) -> np.ndarray:
+    """Returns the index of a file, by reading the file. Raises DataError."""
+    rows = array.array("q", [*key.tolist(), 0, 0, 0])
+    skipped = 0
+    number = 0
     with open(path, "rb") as file:
         try:
-            for begin, length, number in form.pieces(path):
-                if error := _fault(form, file, begin, length):
+            for start, length, number in form.spans(path):
+                if error := _parse_error(form, file, start, length):
                     if not skip:
                         raise bad(path, form.unit, number, error) from error
                     skipped += 1
                 else:
-                    rows.extend((begin, length, number))
-        except BadPiece as error:  # and so all that is behind it
+                    rows.extend((start, length, number))
+        except BadRecord as error:  # the rest of the file cannot be read
             if not skip:
                 raise bad(path, form.unit, number + 1, error) from error
             skipped += 1
-    rows[3] = skipped
+    rows[3] = skipped  # the first entry of row 1
     return np.frombuffer(rows, np.int64).reshape(-1, 3)
 
 
-def _fault(form: Format, file: BinaryIO, begin: int, length: int) -> BadPiece | None:
+def _parse_error(
+    form: Format, file: BinaryIO, start: int, length: int
+) -> BadRecord | None:
+    """Returns the error of a record, if its format is checked and it cannot be parsed."""
     if form.checked:
-        file.seek(begin)
+        file.seek(start)
         try:
             form.parse(file.read(length))
-        except BadPiece as error:
+        except BadRecord as error:
             return error
     return None
 
 
-def read(path: Path, begin: int, length: int) -> bytes:
-    """Returns a part of a file."""
+def read(path: Path, start: int, length: int) -> bytes:
+    """Returns `length` bytes of a file, from `start` on."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        return os.pread(handle, length, begin)
+        return os.pread(handle, length, start)
     finally:
         os.close(handle)

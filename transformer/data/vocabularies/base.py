@@ -1,8 +1,7 @@
-"""What a vocabulary is: text to ids and back, some ids with a meaning, sentinels at the
-end.
+"""The interface of vocabularies: text to ids and back, special ids, sentinels at the end.
 
-The id 0 is padding in all of them. Sentinels mark what was cut out of a text (Raffel et
-al. 2019); the first is the last id of all, the second the one before, and so on.
+The id 0 is padding in all of them. Sentinels mark spans removed from a text (Raffel et al.
+2019); the first is the last id of all, the second the one before, and so on.
 """
 
 from __future__ import annotations
@@ -19,50 +18,50 @@ PAD = 0
 
 
 class VocabularyError(DataError):
-    """A vocabulary that cannot be read, or that lacks what is asked of it."""
+    """A vocabulary that cannot be read, or that lacks an id."""
 
 
 class Vocabulary(abc.ABC):
     """Text to ids and back.
 
     Attributes:
-      size: how many ids there are, sentinels included.
-      end: the id after the last token of a text.
-      unknown: the id of what has none, or None.
-      sentinels: how many of the last ids are sentinels.
+      size: the number of ids, sentinels included.
+      eos_id: the id after the last token of a text.
+      unknown: the id of text that has no other id, or None.
+      sentinels: the number of sentinels, which are the last ids.
     """
 
     size: int
-    end: int
+    eos_id: int
     unknown: int | None
     sentinels: int = 0
 
     @abc.abstractmethod
     def encode(self, text: str) -> np.ndarray:
-        """Returns the ids of a text, int32 [tokens], without an end."""
+        """Returns the ids of a text, int32 [tokens], without `eos_id`."""
 
     @abc.abstractmethod
     def decode(self, ids: np.ndarray) -> str:
-        """Returns the text of some ids up to the first end, without padding."""
+        """Returns the text of ids up to the first `eos_id`, without padding."""
 
     @abc.abstractmethod
     def fingerprint(self) -> str:
-        """Returns some letters that differ where any id means something else."""
+        """Returns a text that is equal only for vocabularies with the same ids."""
 
-    def sentinel(self, number: int) -> int:
+    def sentinel(self, index: int) -> int:
         """Returns the id of a sentinel, counted from 0. Raises VocabularyError: it has
         too few.
         """
-        if not 0 <= number < self.sentinels:
+        if not 0 <= index < self.sentinels:
             raise VocabularyError(
-                f"{self} has {self.sentinels} sentinels; number {number}, counted "
+                f"{self} has {self.sentinels} sentinels; number {index}, counted "
                 "from 0, is asked for.\n  Give it more: extra_ids=100."
             )
-        return self.size - 1 - number
+        return self.size - 1 - index
 
     def _until_end(self, ids: np.ndarray) -> np.ndarray:
         ids = np.asarray(ids).reshape(-1)
-        ends = np.flatnonzero(ids == self.end)
+        ends = np.flatnonzero(ids == self.eos_id)
         return ids[: ends[0]] if ends.size else ids
 
 

@@ -26,7 +26,8 @@ class ByteVocabulary(Vocabulary):
       extra_ids: how many sentinels there are.
     """
 
-    end, unknown = 1, 2
+    eos_id = 1
+    unknown = 2
 
     def __init__(self, extra_ids: int = 100) -> None:
         if extra_ids < 0:
@@ -50,7 +51,9 @@ class ByteVocabulary(Vocabulary):
 class RawBytes(Vocabulary):
     """The 256 bytes and no more: 0 ends a text, and pads."""
 
-    size, end, unknown = 256, 0, None
+    size = 256
+    eos_id = 0
+    unknown = None
 
     def encode(self, text: str) -> np.ndarray:
         return _bytes(text)

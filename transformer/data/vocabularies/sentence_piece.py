@@ -41,14 +41,17 @@ class SentencePieceVocabulary(Vocabulary):
                 "transformer.train_vocabulary --kind=sentencepiece --size=8000 "
                 f"--output={path}"
             ) from error
-        pad, end = self._pieces.pad_id(), self._pieces.eos_id()
-        if pad != PAD or end < 0:
+        pad_id = self._pieces.pad_id()
+        eos_id = self._pieces.eos_id()
+        if pad_id != PAD or eos_id < 0:
             raise VocabularyError(
                 f"{path}: padding must be id {PAD} and there must be an end, but their "
-                f"ids are {pad} and {end} (-1: none).\n  Train it with --pad_id=0 "
+                f"ids are {pad_id} and {eos_id} (-1: none).\n  Train it with --pad_id=0 "
                 "--eos_id=1 --unk_id=2 --bos_id=-1."
             )
-        self.path, self.sentinels, self.end = path, extra_ids, end
+        self.path = path
+        self.sentinels = extra_ids
+        self.eos_id = eos_id
         self.unknown = self._pieces.unk_id()
         self.size = self._pieces.get_piece_size() + extra_ids
         self._hash = hashlib.sha256(model).hexdigest()[:16]

@@ -1,13 +1,12 @@
-"""Word pieces as BERT cuts them, read from and trained into a vocab.txt (Devlin et al.
-2018).
+"""BERT's word pieces: read from a vocab.txt, and trained (Devlin et al. 2018).
 
     vocabulary = WordPieceVocabulary("vocab.txt")
     vocabulary.encode("unaffable").tolist()              # the ids of un ##aff ##able
-    ids, places = vocabulary.encode_with_places(text)    # where each piece lies in the text
+    ids, places = vocabulary.encode_with_places(text)    # character offsets of each piece
 
-Text is cleaned, Chinese characters stand alone, accents go where letters are made
-small, punctuation is split off, and each word is cut greedily into the longest pieces
-that the vocabulary has. The work is that of the package `tokenizers`.
+Text is cleaned, and lower-cased without accents if asked for. Chinese characters and
+punctuation are separate words. Each word is split greedily into the longest pieces of the
+vocabulary. The package `tokenizers` does the work.
 """
 
 from __future__ import annotations
@@ -36,44 +35,47 @@ class WordPieceVocabulary(Vocabulary):
       lower_case: whether letters are made small and lose their accents.
 
     Attributes:
-      begin, end, mask: the ids of [CLS], [SEP] and [MASK].
+      bos_id, eos_id, mask: the ids of [CLS], [SEP] and [MASK].
       ordinary: the ids that are not special, int32.
     """
 
     def __init__(self, path: str = gin.REQUIRED, lower_case: bool = True) -> None:
-        self.path, self.lower_case, self.pieces = path, lower_case, _read(path)
+        self.path = path
+        self.lower_case = lower_case
+        self.pieces = _read(path)
         self.size = len(self.pieces)
         ids = {piece: id_ for id_, piece in enumerate(self.pieces)}
-        self.unknown, self.begin, self.end, self.mask = (
+        self.unknown, self.bos_id, self.eos_id, self.mask = (
             ids[name] for name in SPECIALS[1:]
         )
         self._tokenizer = _tokenizer(lower_case, vocab=ids)
         special = [ids[name] for name in SPECIALS]
         self.ordinary = np.setdiff1d(np.arange(self.size, dtype=np.int32), special)
-        self._goes_on = np.array([piece.startswith("##") for piece in self.pieces])
+        self._continues_word = np.array(
+            [piece.startswith("##") for piece in self.pieces]
+        )
 
     def encode(self, text: str) -> np.ndarray:
         return np.array(self._encoding(text).ids, np.int32)
 
     def encode_with_places(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Returns ids, int32 [tokens], and their places: int32 [tokens, 2], the
-        characters of `text` from the first to before the second."""
-        found = self._encoding(text)
-        return np.array(found.ids, np.int32), np.array(found.offsets, np.int32).reshape(
-            -1, 2
-        )
+        """Returns ids, int32 [tokens], and the start and end offsets of their characters in
+        `text`: int32 [tokens, 2].
+        """
+        encoding = self._encoding(text)
+        ids = np.array(encoding.ids, np.int32)
+        offsets = np.array(encoding.offsets, np.int32).reshape(-1, 2)
+        return ids, offsets
 
     def decode(self, ids: np.ndarray) -> str:
         words = " ".join(
-            self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.begin)
+            self.pieces[i] for i in self._until_end(ids) if i not in (PAD, self.bos_id)
         )
         return words.replace(" ##", "")
 
     def begins_word(self, ids: np.ndarray) -> np.ndarray:
-        """Returns whether tokens are the first of their words: bool, shaped as
-        the ids.
-        """
-        return ~self._goes_on[ids]
+        """Returns whether tokens start a word: bool, in the shape of `ids`."""
+        return ~self._continues_word[ids]
 
     def fingerprint(self) -> str:
         text = "\n".join([str(self.lower_case), *self.pieces])
@@ -92,11 +94,10 @@ def train_word_pieces(
     """Returns the pieces of a vocabulary, the same ones for the same texts.
 
     Args:
-      texts: what to learn from; gone through twice, so no iterator.
-      size: the greatest number of pieces.
+      texts: the training texts; iterated over twice, so not an iterator.
+      size: the maximum number of pieces.
       lower_case: as for `WordPieceVocabulary`.
-      letters: the greatest number of characters that are pieces, the most frequent
-        ones.
+      letters: the maximum number of single characters, the most frequent ones.
     """
     library = _library()
     tokenizer = _tokenizer(lower_case)
@@ -106,8 +107,8 @@ def train_word_pieces(
             f"{size} pieces are too few: {least} are needed for the {len(known)} "
             "characters of the texts alone."
         )
-    # The trainer numbers pieces such as ##a in the order of a hash table, and settles
-    # ties by number; told of them as specials, it has them in an order of ours.
+    # The trainer would number pieces such as ##a in the order of a hash table, and break
+    # ties by that number. As special tokens they get a deterministic order.
     trainer = library.trainers.WordPieceTrainer(
         vocab_size=size,
         special_tokens=[*SPECIALS, *(f"##{c}" for c in inside)],

@@ -1,1 +1,1 @@
-"""What a run of training says: metrics, baselines, reports, alarms."""
+"""Reports of a training run: metrics, baselines, summaries, monitoring."""

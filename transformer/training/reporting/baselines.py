@@ -1,9 +1,8 @@
-"""What two old models make of the bytes that a language model is scored on, in bits per
-byte.
+"""Two baselines for a byte language model, in bits per byte: a bigram model and gzip.
 
 All are scored on the same bytes: the held-out files one after another
-(`Corpus.held_out`), without the first byte, and cut to a whole number of windows of
-`length` bytes. Those are the targets of `transformer.data.windows(held_out, length)`,
+(`Corpus.held_out`), without the first byte, truncated to a multiple of `length` bytes.
+Those are the targets of `transformer.data.windows(held_out, length)`,
 each of them once.
 
     model    the mean of -log2 p(byte | the bytes before it in its window)
@@ -53,7 +52,7 @@ def bigram_bits(train: np.ndarray, text: np.ndarray, smoothing: float = 0.01) ->
     """Returns the mean of -log2 p(byte | byte before) over all bytes of a text but the
     first.
 
-    p is the share of a pair among the training pairs that begin alike, after adding
+    p is the share of a pair among the training pairs with the same first byte, after adding
     `smoothing` to the count of every pair. (On Python source 0.01 is better than 1 by
     0.002 bits.)
     """

@@ -1,14 +1,14 @@
-"""What a run tells: a JSON lines file, TensorBoard events, and a line of progress.
+"""Metrics of a run: a JSON lines file, TensorBoard events, and progress lines.
 
-    with Metrics(folder, first_step=1000) as metrics:      # drops later lines
+    with Metrics(folder, start_step=1000) as metrics:      # drops later lines
       progress = Progress(last_step=2000, tokens_per_step=2048)
       ...
       rate = progress.report(step, loss)                   # step 1200/2000  loss 2.1034 ...
       metrics.write(step, loss=loss, tokens_per_second=rate)
     print(curve(folder))
 
-Every line of `metrics.jsonl` is a whole JSON object and is on disk before the next step
-begins:
+Every line of `metrics.jsonl` is a complete JSON object, written before the next step
+starts:
 
     {"step": 1200, "loss": 2.1034, "tokens_per_second": 10412.0}
 """
@@ -30,46 +30,45 @@ from typing import Any
 import tensorflow as tf
 
 FILE = "metrics.jsonl"
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def say_now(line: str) -> None:
-    """Prints a line at once, also into a pipe; a full disk below it is no reason to
-    stop.
+    """Prints a line and flushes it. A full disk under standard output is ignored, so that
+    training goes on.
     """
     try:
         print(line, flush=True)
     except OSError as error:
-        if error.errno not in _FULL:
+        if error.errno not in _DISK_FULL:
             raise
 
 
 class Metrics:
-    """Writes named numbers of steps to `folder`: to metrics.jsonl, and as TensorBoard
-    events.
+    """Writes metrics of steps to `folder`: to metrics.jsonl, and as TensorBoard events.
 
-    A line of step s tells of the s-th step, counted from 1; so after restoring a
-    checkpoint taken after 1000 steps, `first_step=1000` keeps the lines up to 1000 and
-    drops later ones. (Events that TensorBoard has got stay; it draws both runs.)
+    A line of step s describes the s-th step, counted from 1. So after restoring a
+    checkpoint of step 1000, `start_step=1000` keeps the lines up to 1000 and drops
+    later ones. (Events that were written stay; TensorBoard draws both runs.)
     """
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
-        first_step: int = 0,
+        start_step: int = 0,
         say: Callable[[str], None] = say_now,
     ):
-        self._path, self._say = Path(folder, FILE), say
+        self._path = Path(folder, FILE)
+        self._say = say
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        _keep(self._path, first_step)
+        _drop_later_lines(self._path, start_step)
         self._file = open(self._path, "ab", buffering=0)
-        self._late = b""  # what a full disk did not take
-        self._told = _numbers_of(self._path, first_step)
+        self._unwritten = b""  # lines that did not fit on a full disk
+        self._written = _names_written(self._path, start_step)
         self._events: Any = None
-        if importlib.util.find_spec(
-            "tensorboard"
-        ):  # without it `tf.summary.scalar` raises
+        # Without TensorBoard `tf.summary.scalar` raises.
+        if importlib.util.find_spec("tensorboard"):
             self._events = tf.summary.create_file_writer(str(folder))
         else:
             say(
@@ -78,26 +77,25 @@ class Metrics:
                 "tensorboard"
             )
 
-    def write(self, step: int, **numbers: float) -> None:
-        """Writes the numbers of a step; what is no finite number becomes null in the
-        file.
+    def write(self, step: int, **values: float) -> None:
+        """Writes metrics of a step; values that are not finite become null in the file.
 
-        A number that was written for this step before, as by a run that this one goes
-        on with, is left out. What a full disk does not take is written later.
+        A metric that was already written for this step, for example before the run was
+        resumed, is skipped. Lines that do not fit on a full disk are written later.
         """
-        numbers = {
+        values = {
             name: x
-            for name, x in numbers.items()
-            if (int(step), name) not in self._told
+            for name, x in values.items()
+            if (int(step), name) not in self._written
         }
-        if not numbers:
+        if not values:
             return
-        self._told = {(s, name) for s, name in self._told if s == step} | {
-            (step, n) for n in numbers
+        self._written = {(s, name) for s, name in self._written if s == step} | {
+            (step, name) for name in values
         }
         line = {
             "step": int(step),
-            **{name: _finite(number) for name, number in numbers.items()},
+            **{name: _finite(value) for name, value in values.items()},
         }
         self._append((json.dumps(line, allow_nan=False) + "\n").encode())
         if self._events is not None:
@@ -105,17 +103,19 @@ class Metrics:
                 self._events.as_default(int(step)),
                 contextlib.suppress(tf.errors.OpError),
             ):
-                for name, number in numbers.items():
-                    tf.summary.scalar(name, float(number))
+                for name, value in values.items():
+                    tf.summary.scalar(name, float(value))
                 self._events.flush()
 
     def _append(self, text: bytes) -> None:
-        full, self._late = bool(self._late), self._late + text
+        """Appends to the file; warns once when the disk becomes full."""
+        was_full = bool(self._unwritten)
+        self._unwritten += text
         try:
-            while self._late:
-                self._late = self._late[self._file.write(self._late) :]
+            while self._unwritten:
+                self._unwritten = self._unwritten[self._file.write(self._unwritten) :]
         except OSError as error:
-            if not full:
+            if not was_full:
                 self._say(
                     f"{self._path} cannot be written: {error.strerror}. The work goes "
                     "on, and what is missing there is written once that is possible."
@@ -142,8 +142,8 @@ class Metrics:
 class Progress:
     """Prints lines such as `step 1200/2000  loss 2.1034  10,412 tokens/s  1 min 17 s left`.
 
-    The rate is that of the steps since the line before. The first line tells no rate:
-    its steps hold the tracing of the program.
+    The rate is over the steps since the line before. The first line has no rate, since
+    its steps include the tracing of the program.
     """
 
     def __init__(
@@ -153,27 +153,32 @@ class Progress:
         say: Callable[[str], None] = say_now,
         clock: Callable[[], float] = time.monotonic,
     ):
-        self._last, self._tokens = last_step, tokens_per_step
-        self._say, self._clock = say, clock
-        self._before: tuple[int, float] | None = None
+        self._last_step = last_step
+        self._tokens = tokens_per_step
+        self._say = say
+        self._clock = clock
+        self._last_report: tuple[int, float] | None = None
 
     def report(self, step: int, loss: float) -> float | None:
         """Prints a line; returns tokens per second, or None if this is the
         first line.
         """
-        line = f"step {step:>{len(str(self._last))}}/{self._last}  loss {loss:.4f}"
-        now, rate = self._clock(), None
-        if self._before is not None and step > self._before[0]:
-            seconds = max(now - self._before[1], 1e-9) / (step - self._before[0])
+        line = f"step {step:>{len(str(self._last_step))}}/{self._last_step}  loss {loss:.4f}"
+        now = self._clock()
+        rate = None
+        if self._last_report is not None and step > self._last_report[0]:
+            seconds = max(now - self._last_report[1], 1e-9) / (
+                step - self._last_report[0]
+            )
             rate = self._tokens / seconds
-            line += f"  {rate:,.0f} tokens/s  {duration((self._last - step) * seconds)} left"
-        self._before = (step, now)
+            line += f"  {rate:,.0f} tokens/s  {duration((self._last_step - step) * seconds)} left"
+        self._last_report = (step, now)
         self._say(line)
         return rate
 
 
 def duration(seconds: float) -> str:
-    """Returns seconds as people say them.
+    """Returns a duration as text.
 
     >>> duration(0.4), duration(77), duration(3700), duration(200000)
     ('0 s', '1 min 17 s', '1 h 1 min', '55 h 33 min')
@@ -186,64 +191,67 @@ def duration(seconds: float) -> str:
 
 
 def read(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """Returns the lines of metrics.jsonl; a last line that was cut off by a crash is
-    left out.
+    """Returns the lines of metrics.jsonl; a last line that a crash left
+    incomplete is skipped.
     """
     return [line for _, line in _lines(Path(folder, FILE))]
 
 
 def curve(folder: str | os.PathLike[str], name: str = "loss", width: int = 60) -> str:
-    """Returns a line of bars that shows how a number went, or "" if it was never
+    """Returns a line of bars that shows the course of a metric, or "" if it was never
     written.
     """
-    numbers = [line[name] for line in read(folder) if line.get(name) is not None]
-    if not numbers:
+    values = [line[name] for line in read(folder) if line.get(name) is not None]
+    if not values:
         return ""
-    return f"{name} {numbers[0]:.4f} {bars(numbers, width)} {numbers[-1]:.4f}"
+    return f"{name} {values[0]:.4f} {bars(values, width)} {values[-1]:.4f}"
 
 
-def bars(numbers: Sequence[float], width: int = 60) -> str:
-    """Returns numbers as bars, averaged so that at most `width` are left.
+def bars(values: Sequence[float], width: int = 60) -> str:
+    """Returns values as a line of at most `width` bars, each the mean of a window.
 
     >>> bars([4, 3, 2, 2, 1, 1, 1, 1], width=4)
     '█▄▁▁'
     """
-    width = min(width, len(numbers))
-    ends = [len(numbers) * k // width for k in range(width + 1)]
-    means = [sum(numbers[a:b]) / (b - a) for a, b in zip(ends, ends[1:])]
-    low, high = min(means), max(means)
+    width = min(width, len(values))
+    ends = [len(values) * k // width for k in range(width + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in zip(ends, ends[1:])]
+    low = min(means)
+    high = max(means)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(BARS[round((mean - low) * scale)] for mean in means)
 
 
-def _keep(path: Path, last_step: int) -> None:
+def _drop_later_lines(path: Path, last_step: int) -> None:
     """Drops the lines after `last_step`, so that a resumed run writes no step twice."""
     if not path.exists():
         return
-    kept = "".join(
+    remaining = "".join(
         text + "\n" for text, line in _lines(path) if line["step"] <= last_step
     )
-    beside = path.with_suffix(".new")
-    beside.write_text(kept, encoding="utf-8")
-    os.replace(beside, path)  # a crash leaves the old file or the new one, never half
+    temporary = path.with_suffix(".new")
+    temporary.write_text(remaining, encoding="utf-8")
+    os.replace(temporary, path)  # atomic: a crash leaves the old file or the new one
 
 
-def _numbers_of(path: Path, step: int) -> set[tuple[int, str]]:
-    """Returns (step, name) of all numbers that a file has of a step."""
+def _names_written(path: Path, step: int) -> set[tuple[int, str]]:
+    """Returns (step, name) of all metrics of a step in a file."""
     lines = _lines(path) if path.exists() else []
     return {(step, name) for _, line in lines if line["step"] == step for name in line}
 
 
 def _lines(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the complete lines of a file, as text and as JSON objects."""
     lines = []
     for text in path.read_text(encoding="utf-8").split("\n"):
         try:
             lines.append((text, json.loads(text)))
-        except json.JSONDecodeError:  # empty, or cut off
+        except json.JSONDecodeError:  # empty or incomplete
             continue
     return lines
 
 
-def _finite(number: float) -> float | None:
-    number = float(number)
-    return number if math.isfinite(number) else None
+def _finite(value: float) -> float | None:
+    """Returns a value as JSON can hold it: None where it is not finite."""
+    value = float(value)
+    return value if math.isfinite(value) else None

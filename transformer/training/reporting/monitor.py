@@ -1,12 +1,12 @@
-"""How a run goes: where its time is spent, and how near it is to the peak of its
-devices.
+"""Progress of a run for other programs: step time, input time and model FLOPs utilisation.
 
-    with Watch("runs/lm", steps=500, flops=3e9, peak_flops=2e10) as watch:
-      for batch in watch.batches(dataset):        # counts the time that the loop waits for data
+    with Monitor("runs/lm", steps=500, flops=3e9, peak_flops=2e10) as monitor:
+      for batch in monitor.batches(dataset):      # measures the time spent waiting for data
         ...
-        watch.report(step, loss=2.1, tokens_per_second=10412.0)      # -> runs/lm/status.json
+        monitor.report(step, loss=2.1, tokens_per_second=10412.0)      # -> runs/lm/status.json
 
-The status file is a JSON object, always whole; other programs may read it at any time:
+The status file is a JSON object, replaced atomically: other programs may read it at any
+time.
 
     {"state": "training", "step": 1200, "steps": 2000, "loss": 2.1, "seconds_left":
     77.0, ...}
@@ -33,7 +33,7 @@ import meshtf as mtf
 
 FILE = "status.json"
 _OP = re.compile(r"[^:]+:(_?[A-Z]\w*)")  # "node:Op", as the executor calls what it runs
-_MOVES = (
+_COMMUNICATION = (
     "Send",
     "Recv",
     "Collective",
@@ -45,15 +45,15 @@ _MOVES = (
 )
 
 
-class Watch:
-    """Times a loop, and writes status.json.
+class Monitor:
+    """Times a training loop, and writes status.json.
 
     Args:
-      folder: of the run.
-      steps: how many there are in all.
-      flops: of a step, on all positions together.
-      peak_flops: what all devices together could do in a second; None: it is not known.
-      clock: gives seconds.
+      folder: the folder of the run.
+      steps: total number of steps.
+      flops: FLOPs of a step, summed over all mesh positions.
+      peak_flops: peak FLOPs per second of all devices together; None: unknown.
+      clock: returns the time in seconds.
     """
 
     def __init__(
@@ -64,48 +64,52 @@ class Watch:
         peak_flops: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._steps, self._clock = Path(folder, FILE), steps, clock
-        self._flops, self._peak = flops, peak_flops
-        self._waited = 0.0
-        self._before: tuple[int | None, float] = (None, clock())
-        self._told: dict[str, Any] = {}
+        self._path = Path(folder, FILE)
+        self._steps = steps
+        self._clock = clock
+        self._flops = flops
+        self._peak_flops = peak_flops
+        self._input_seconds = 0.0  # since the last report
+        self._last_report: tuple[int | None, float] = (None, clock())
+        self._values: dict[str, Any] = {}
 
     def batches(self, dataset: Iterable[Any]) -> Iterator[Any]:
-        """Yields batches; the time until each is there counts as waiting for input."""
-        given = iter(dataset)
+        """Yields batches; the time to get each one counts as time spent on input."""
+        iterator = iter(dataset)
         while True:
-            began = self._clock()
-            batch = next(given, None)
-            self._waited += self._clock() - began
+            start = self._clock()
+            batch = next(iterator, None)
+            self._input_seconds += self._clock() - start
             if batch is None:
                 return
             yield batch
 
-    def report(self, step: int, **numbers: float) -> dict[str, float]:
-        """Writes status.json; returns shares of the steps since the report before, once
-        there was one.
+    def report(self, step: int, **values: float) -> dict[str, float]:
+        """Writes status.json; returns shares over the steps since the last report.
 
-        They are `input_share`, of the time that was spent waiting for data, and
-        `peak_share`, of the peak flops that the model's flops are (model flops
-        utilisation).
+        `input_share` is the fraction of the time spent waiting for data; `peak_share` is
+        the model FLOPs utilisation: model FLOPs over peak FLOPs. The first report of a
+        run returns neither.
         """
         now = self._clock()
         shares: dict[str, float] = {}
-        before, then = self._before
-        if before is not None and step > before and now > then:
-            seconds = (now - then) / (step - before)
-            shares["input_share"] = min(self._waited / (now - then), 1.0)
-            if self._peak:
-                shares["peak_share"] = self._flops / seconds / self._peak
-            numbers |= {
+        last_step, last_time = self._last_report
+        if last_step is not None and step > last_step and now > last_time:
+            elapsed = now - last_time
+            seconds = elapsed / (step - last_step)
+            shares["input_share"] = min(self._input_seconds / elapsed, 1.0)
+            if self._peak_flops:
+                shares["peak_share"] = self._flops / seconds / self._peak_flops
+            values |= {
                 "seconds_a_step": seconds,
                 "seconds_left": (self._steps - step) * seconds,
             }
-        self._before, self._waited = (step, now), 0.0
-        self._write("training", {"step": step, **numbers, **shares})
+        self._last_report = (step, now)
+        self._input_seconds = 0.0
+        self._write("training", {"step": step, **values, **shares})
         return shares
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Monitor:
         self._write("starting", {})
         return self
 
@@ -122,41 +126,38 @@ class Watch:
             self._write("interrupted", {})
         else:
             lost = mtf.lost_workers() if isinstance(error, tf.errors.OpError) else []
-            self._write(
-                "failed",
-                {
-                    "error": f"lost: {'; '.join(lost)}"
-                    if lost
-                    else f"{type(error).__name__}: {error}"
-                },
-            )
+            message = f"{type(error).__name__}: {error}"
+            if lost:
+                message = f"lost: {'; '.join(lost)}"
+            self._write("failed", {"error": message})
 
-    def _write(self, state: str, numbers: Mapping[str, Any]) -> None:
-        self._told |= numbers
-        told = {
+    def _write(self, state: str, values: Mapping[str, Any]) -> None:
+        """Replaces the status file; `values` update those of earlier calls."""
+        self._values |= values
+        finite = {
             name: None if isinstance(x, float) and not math.isfinite(x) else x
-            for name, x in self._told.items()
+            for name, x in self._values.items()
         }  # JSON has no NaN
-        whole = {
+        status = {
             "state": state,
             "steps": self._steps,
-            **told,
+            **finite,
             "time": time.time(),
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        beside = self._path.with_suffix(".new")
-        with contextlib.suppress(OSError):  # a full disk: the file before stays
-            beside.write_text(
-                json.dumps(whole, allow_nan=False) + "\n", encoding="utf-8"
+        temporary = self._path.with_suffix(".new")
+        with contextlib.suppress(OSError):  # a full disk: the old file remains
+            temporary.write_text(
+                json.dumps(status, allow_nan=False) + "\n", encoding="utf-8"
             )
-            os.replace(beside, self._path)
+            os.replace(temporary, self._path)
 
 
 @contextlib.contextmanager
-def profiled(folder: str | os.PathLike[str]) -> Iterator[None]:
-    """Writes what TensorFlow's profiler sees, for TensorBoard, to
+def profiler_trace(folder: str | os.PathLike[str]) -> Iterator[None]:
+    """Runs TensorFlow's profiler in the context; TensorBoard reads its trace from
     `folder`/plugins/profile.
     """
     options = tf.profiler.experimental.ProfilerOptions(
@@ -169,14 +170,14 @@ def profiled(folder: str | os.PathLike[str]) -> Iterator[None]:
         tf.profiler.experimental.stop()
 
 
-def spent(folder: str | os.PathLike[str]) -> dict[str, float]:
-    """Returns the seconds of ops in the last profile of a folder: of `compute`, and of
-    `moves`.
+def op_seconds(folder: str | os.PathLike[str]) -> dict[str, float]:
+    """Returns the seconds spent in ops in the last profile of a folder: `compute` for
+    local ops, and `moves` for communication.
 
-    Ops of several threads run side by side, so they add up to more than the clock says.
-    TensorFlow tells no time for what waits to receive.
+    Ops of several threads run at the same time, so the sum exceeds the elapsed time.
+    TensorFlow does not record the time that an op waits to receive.
     """
-    found = {"compute": 0.0, "moves": 0.0}
+    seconds = {"compute": 0.0, "moves": 0.0}
     latest = max(
         Path(folder).rglob("*.xplane.pb"), key=lambda path: path.stat().st_mtime
     )
@@ -188,6 +189,7 @@ def spent(folder: str | os.PathLike[str]) -> dict[str, float]:
             for event in line.events:
                 op = _OP.fullmatch(kinds[event.metadata_id])
                 if op:
-                    move = any(kind in op[1] for kind in _MOVES)
-                    found["moves" if move else "compute"] += event.duration_ps / 1e12
-    return found
+                    is_communication = any(kind in op[1] for kind in _COMMUNICATION)
+                    kind = "moves" if is_communication else "compute"
+                    seconds[kind] += event.duration_ps / 1e12
+    return seconds

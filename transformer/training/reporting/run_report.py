@@ -1,4 +1,4 @@
-"""What a training run says at its beginning and its end.
+"""The lines that a training run prints at its start and its end.
 
 Example:
 
@@ -35,21 +35,22 @@ def introduce(
     forecast: mtf.Forecast,
     changed: Sequence[str] = (),
 ) -> None:
-    """Prints what is about to learn from what, and where, and what a step will cost.
+    """Prints data, model, mesh and folder of a run, and the cost of a step.
 
     Args:
-      model: what learns.
-      data: what from.
+      model: the model to train.
+      data: the training data.
       model_dir: the folder of the run.
       step: how many steps are done.
-      steps: how many there are to be.
-      forecast: of a step.
-      changed: a line for each setting that is not what it was when the run was saved.
+      steps: total number of steps.
+      forecast: the forecast of a step.
+      changed: a line for each setting that has changed since the run was saved.
     """
-    mesh, size = model.mesh, sum(math.prod(v.shape.sizes) for v in model.variables)
+    mesh = model.mesh
+    num_parameters = sum(math.prod(v.shape.sizes) for v in model.variables)
     print(
         f"data     {data}\n"
-        f"model    {size:,} parameters in {len(model.variables)} variables; "
+        f"model    {num_parameters:,} parameters in {len(model.variables)} variables; "
         f"{model.architecture}\n"
         f"mesh     {mesh!r}, layout {mesh.layout!r}\n"
         f"step     {cost(forecast)}\n"
@@ -64,29 +65,29 @@ def introduce(
 
 
 def finished(step: int, steps: int, changed: bool, setting: str = "model_dir") -> str:
-    """Returns what is said of a run that has no steps left to do.
+    """Returns the message for a run whose steps are all done.
 
     Args:
-      step: how many are done.
-      steps: how many were asked for.
-      changed: whether settings are not what they were.
-      setting: which one names the folder.
+      step: how many steps are done.
+      steps: how many steps the settings ask for.
+      changed: whether settings have changed since the run was saved.
+      setting: the name of the setting of the folder.
     """
-    more = f" are done, and there were {step}" if step > steps else " are done"
-    nothing = (
+    done = f" are done, and there were {step}" if step > steps else " are done"
+    consequence = (
         "What was changed has no effect: nothing is learned any more."
         if changed
         else "There is nothing left to do but to look at the result."
     )
     return (
-        f"All {steps} steps{more}. {nothing}\n"
+        f"All {steps} steps{done}. {consequence}\n"
         f"To go on, ask for more steps; to begin again, take another {setting}."
     )
 
 
 def cost(forecast: mtf.Forecast) -> str:
-    """Returns one line: what a step costs a position of the mesh, or why it
-    is refused.
+    """Returns the cost of a step for one mesh position, or the error of its plan, as one
+    line.
     """
     if forecast.error is not None:
         return forecast.error.partition("\n")[0]
@@ -98,8 +99,8 @@ def cost(forecast: mtf.Forecast) -> str:
 
 
 def write_config(model_dir: str) -> None:
-    """Writes config.gin, what was asked for, and operative_config.gin, all that was
-    used.
+    """Writes config.gin, the bindings of the configuration, and operative_config.gin, all
+    settings in use.
     """
     for name, text in (
         ("config.gin", gin.config_str()),
@@ -110,14 +111,14 @@ def write_config(model_dir: str) -> None:
 
 
 def beginning(before: Scores) -> str:
-    """Returns a line that tells how good the model is before the first step."""
-    told = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in before.items())
+    """Returns a line with the scores before the first step."""
+    text = "  ".join(f"{name.replace('_', ' ')} {x:.3f}" for name, x in before.items())
     blind = " (8 is a blind guess)" if "bits_per_byte" in before else ""
-    return f"held out, before: {told}{blind}. Losses are in nats: 0.693 is one bit."
+    return f"held out, before: {text}{blind}. Losses are in nats: 0.693 is one bit."
 
 
 def held_out(scores: Scores) -> dict[str, float]:
-    """Returns scores by the names that they have in metrics.jsonl."""
+    """Returns scores by their names in metrics.jsonl."""
     return {f"held_out_{name}": x for name, x in scores.items()}
 
 
@@ -129,16 +130,15 @@ def summarize(
     after: tuple[int, Scores],
     seconds: float,
 ) -> None:
-    """Prints how good the model is, for bytes of text beside what bigrams and gzip make
-    of them.
+    """Prints the scores of the model; for byte text also those of bigrams and gzip.
 
     Args:
-      data: whose held-out examples all are scored on.
-      evaluation: how the model was scored.
-      model_dir: where metrics and checkpoints are.
-      before: step and scores when the run began.
-      after: the same at its end.
-      seconds: what the whole run took.
+      data: the data whose held-out examples were scored.
+      evaluation: the evaluation of the model.
+      model_dir: the folder of metrics and checkpoints.
+      before: step and scores at the start of the run.
+      after: step and scores at its end.
+      seconds: the duration of the run.
     """
     names = list(after[1])
     rows = [
@@ -146,23 +146,25 @@ def summarize(
         ("after", after[1], f"at step {after[0]}"),
     ]
     if isinstance(data, ByteText):
-        old = baselines.compare(data.corpus.train, data.corpus.held_out, data.length)
+        reference = baselines.compare(
+            data.corpus.train, data.corpus.held_out, data.length
+        )
         rows += [
-            ("byte bigram", {"bits_per_byte": old.bigram}, ""),
-            ("gzip", {"bits_per_byte": old.gzip}, ""),
+            ("byte bigram", {"bits_per_byte": reference.bigram}, ""),
+            ("gzip", {"bits_per_byte": reference.gzip}, ""),
         ]
     print(metrics.curve(model_dir))
-    if evaluation.number is not None:
+    if evaluation.num_examples is not None:
         print(
-            f"(The model's scores are those of at most {evaluation.number:,} held-out "
+            f"(The model's scores are those of at most {evaluation.num_examples:,} held-out "
             "examples, evenly spaced.)"
         )
     print("held out     " + "".join(f"{name.replace('_', ' '):>15}" for name in names))
     for row, scores, note in rows:
-        cells = "".join(
+        columns = "".join(
             f"{scores[name]:>15.3f}" if name in scores else " " * 15 for name in names
         )
-        print(f"  {row:<11}{cells}   {note}".rstrip())
+        print(f"  {row:<11}{columns}   {note}".rstrip())
     print(
         f"{metrics.duration(seconds)} in all; checkpoint, metrics.jsonl and "
         f"operative_config.gin are in {model_dir}",

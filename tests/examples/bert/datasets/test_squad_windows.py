@@ -50,11 +50,11 @@ def test_rows_hold_the_question_and_a_part_of_the_context(vocabulary):
     assert len(made) > 2
     for window, (begin, end) in zip(made, cut(len(ids), 16 - 4 - 3, 5), strict=True):
         expected = [
-            vocabulary.begin,
+            vocabulary.bos_id,
             *asked,
-            vocabulary.end,
+            vocabulary.eos_id,
             *ids[begin:end],
-            vocabulary.end,
+            vocabulary.eos_id,
         ]
         assert window.tokens.tolist() == expected and len(expected) <= 16
         assert window.token_types.tolist() == [0] * 6 + [1] * (len(expected) - 6)

@@ -83,8 +83,8 @@ def left_out(monkeypatch):
         ({"gin_param": ["Mesh.axes = 3"]}, "Mesh.axes is 3, where a string"),
         ({"gin_param": ["train.model = @Bert"]}, "train.model has no effect here"),
         (
-            {"gin_param": ["Evaluation.number = 3"]},
-            "Evaluation.number has no effect here",
+            {"gin_param": ["Evaluation.num_examples = 3"]},
+            "Evaluation.num_examples has no effect here",
         ),
         ({"gin_param": ["LAMB.beta_1 = 0.3"]}, "LAMB.beta_1 has no effect here"),
         (

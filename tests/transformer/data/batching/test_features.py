@@ -131,8 +131,8 @@ def test_classifier():
     [
         ({"targets": np.arange(5)}, "'targets' of an example has 5 entries; 4 fit"),
         ({"inputs": np.arange(5)}, "has no 'targets', but 'inputs'"),
-        ({"targets": "text"}, "must be whole numbers"),
-        ({"targets": np.ones(2)}, "must be whole"),
+        ({"targets": "text"}, "must be a list of integers"),
+        ({"targets": np.ones(2)}, "must be a list"),
     ],
 )
 def test_what_does_not_fit_is_told(example, message):

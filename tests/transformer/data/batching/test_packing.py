@@ -36,7 +36,7 @@ def test_chunks_are_the_text():
     documents = texts([0, 3, 10, 1, 25])
     rows = list(Chunks(BYTES, 7)(documents, (0,)))
     whole = np.concatenate(
-        [[*BYTES.encode(doc["text"]), BYTES.end] for doc in documents]
+        [[*BYTES.encode(doc["text"]), BYTES.eos_id] for doc in documents]
     )
     assert [len(row["targets"]) for row in rows] == [7] * 6 + [2]
     assert np.array_equal(np.concatenate([row["targets"] for row in rows]), whole)

@@ -93,7 +93,7 @@ def test_bert_hides_and_pairs(words, settings):
     task = bert_pretraining("bert", Texts(), length=48, predictions=6)
     made = first(task)
     at = made["masked_positions"]
-    assert (made["tokens"][:, 0] == task.vocabulary.begin).all()
+    assert (made["tokens"][:, 0] == task.vocabulary.bos_id).all()
     assert (
         set(made["next_sentence_labels"]) <= {0, 1} and made["masked_weights"].sum() > 8
     )

@@ -15,7 +15,7 @@ from transformer.models.architecture import Architecture
 from transformer.models.language_model import LanguageModel
 from transformer.training import training_run
 from transformer.training.reporting import metrics
-from transformer.training.reporting.monitor import Watch
+from transformer.training.reporting.monitor import Monitor
 
 
 class Clock:
@@ -40,12 +40,12 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
             clock.now += 1.0  # each batch is a second late
             yield batch
 
-    with Watch(tmp_path, steps=10, flops=6e9, peak_flops=4e9, clock=clock) as watch:
+    with Monitor(tmp_path, steps=10, flops=6e9, peak_flops=4e9, clock=clock) as monitor:
         assert status(tmp_path)["state"] == "starting"
         found = []
-        for step, _ in enumerate(watch.batches(slow()), 1):
+        for step, _ in enumerate(monitor.batches(slow()), 1):
             clock.now += 3.0  # and a step takes three
-            found.append(watch.report(step, loss=1.5))
+            found.append(monitor.report(step, loss=1.5))
         assert found[0] == {}
         assert found[1:] == [{"input_share": 0.25, "peak_share": 6e9 / 4.0 / 4e9}] * 3
         told = status(tmp_path)
@@ -64,7 +64,7 @@ def test_shares_are_those_of_the_time_since_the_report_before(tmp_path):
     [(KeyboardInterrupt(), "interrupted"), (ValueError("bad luck"), "failed")],
 )
 def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
-    with pytest.raises(type(error)), Watch(tmp_path, steps=1):
+    with pytest.raises(type(error)), Monitor(tmp_path, steps=1):
         raise error
     assert status(tmp_path)["state"] == state
     assert status(tmp_path).get("error") == (
@@ -73,8 +73,8 @@ def test_an_end_that_was_not_planned_is_told(tmp_path, error, state):
 
 
 def test_what_is_no_finite_number_is_null(tmp_path):
-    with Watch(tmp_path, steps=2) as watch:
-        watch.report(1, loss=float("nan"), gradient_norm=float("inf"))
+    with Monitor(tmp_path, steps=2) as monitor:
+        monitor.report(1, loss=float("nan"), gradient_norm=float("inf"))
         assert "NaN" not in (tmp_path / "status.json").read_text()
         assert (
             status(tmp_path)["loss"] is None
@@ -86,7 +86,7 @@ def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
     monkeypatch.setattr(
         mtf, "lost_workers", lambda: ["worker 1 at h:4000: it does not answer"]
     )
-    with pytest.raises(tf.errors.UnavailableError), Watch(tmp_path, steps=1):
+    with pytest.raises(tf.errors.UnavailableError), Monitor(tmp_path, steps=1):
         raise tf.errors.UnavailableError(None, None, "recvmsg: reset\nand much more")
     assert status(tmp_path)["error"] == "lost: worker 1 at h:4000: it does not answer"
 
@@ -94,7 +94,7 @@ def test_of_a_lost_worker_it_is_told_which(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_run_is_watched_and_profiled(tmp_path, capsys):
     gin.clear_config()
-    gin.bind_parameter("sample.number", 3)
+    gin.bind_parameter("sample.max_new_tokens", 3)
     letters = np.frombuffer(b"def f(x):\n  return x + 1\n" * 60, np.uint8)
     data = ByteText(
         lambda: Corpus("letters", letters[:-400], letters[-400:], ("a",), ("b",)), 16
