@@ -20,7 +20,7 @@ from transformer.models.architecture import Architecture
 LENGTH, MEMORY = "length", "memory_length"
 
 
-class Places(NamedTuple):
+class TokenInfo(NamedTuple):
     """What is known of tokens besides what they are."""
 
     positions: mtf.Tensor  # integers [length] or [batch length]
@@ -36,7 +36,7 @@ class Places(NamedTuple):
         positions: mtf.Tensor | None = None,
         segments: mtf.Tensor | None = None,
         prefix: mtf.Tensor | None = None,
-    ) -> Places:
+    ) -> TokenInfo:
         """Returns the places of tokens [batch length]; one text a row, where nothing
         else is said.
         """
@@ -46,13 +46,13 @@ class Places(NamedTuple):
             positions, segments, None if prefix is None else mtf.cast(prefix, "bool")
         )
 
-    def as_memory(self) -> Places:
+    def as_memory(self) -> TokenInfo:
         """Returns these places as what is looked at."""
 
         def renamed(x: mtf.Tensor | None) -> mtf.Tensor | None:
             return None if x is None else mtf.rename(x, LENGTH, MEMORY)
 
-        return Places(
+        return TokenInfo(
             mtf.rename(self.positions, LENGTH, MEMORY),
             renamed(self.segments),
             renamed(self.prefix),
@@ -65,7 +65,7 @@ class Places(NamedTuple):
 
 
 def visible(
-    looking: Places, memory: Places, causal: bool, window: int | None = None
+    looking: TokenInfo, memory: TokenInfo, causal: bool, window: int | None = None
 ) -> mtf.Tensor | None:
     """Returns [..., length memory_length], bool: who sees whom; None: all see all.
 
@@ -112,10 +112,10 @@ class AttentionMask:
     def __init__(
         self,
         architecture: Architecture,
-        looking: Places,
+        looking: TokenInfo,
         causal: bool,
         relative: mtf.layers.RelativeBias | None = None,
-        memory: Places | None = None,
+        memory: TokenInfo | None = None,
         window: int | None = None,
     ) -> None:
         self.architecture, self.looking, self.causal = architecture, looking, causal
@@ -138,7 +138,7 @@ class AttentionMask:
         """What is added to all scores, [..., length memory_length]; None: nothing."""
         return self.bias_of(self.looking)
 
-    def bias_of(self, looking: Places) -> mtf.Tensor | None:
+    def bias_of(self, looking: TokenInfo) -> mtf.Tensor | None:
         """Returns what is added to the scores of some of those that look."""
         seen = visible(looking, self.memory, self.causal, self.window)
         bias = None if seen is None else mtf.layers.mask_bias(seen)
@@ -151,7 +151,7 @@ class AttentionMask:
             else mtf.outer(far, bias, mtf.add)
         )
 
-    def distance(self, looking: Places) -> mtf.Tensor | None:
+    def distance(self, looking: TokenInfo) -> mtf.Tensor | None:
         """Returns the part of the bias that tells how far apart tokens are."""
         if self.relative is not None:
             return self.relative(looking.positions, self.memory.positions)

@@ -21,7 +21,7 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, Places
+from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch, Model, sums, with_reports
 from transformer.models.embeddings import Embeddings, of_tokens
 from transformer.models.stack import Stack
@@ -101,7 +101,7 @@ class BertEncoder(mtf.Module):
             are 0.
           training: whether to drop.
         """
-        places = Places.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
+        places = TokenInfo.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
         x = self.dropout(
             self.embeddings(tokens, places.positions, token_types), training
         )

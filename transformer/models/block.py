@@ -130,14 +130,17 @@ class Block(mtf.Module):
         near = isinstance(self.attention, mtf.layers.LocalAttention)
         own = self.attention.empty_cache(x, *([] if near else [rows]))
         return Caches(
-            own, None if memory is None else self.memory_attention.remember(memory)
+            own,
+            None
+            if memory is None
+            else self.memory_attention.project_keys_values(memory),
         )
 
     def step(
         self,
         x: mtf.Tensor,
         caches: Caches,
-        moment: mtf.layers.DecodeStep,
+        decode_step: mtf.layers.DecodeStep,
         memory_bias: mtf.Tensor | None,
     ) -> tuple[mtf.Tensor, Caches]:
         """Returns the stream [batch d_model] of one more position, and what is kept
@@ -153,7 +156,7 @@ class Block(mtf.Module):
             x,
             caches,
             memory_bias,
-            lambda h: self.attention.step_at(h, caches.own, moment),
+            lambda h: self.attention.step_at(h, caches.own, decode_step),
         )
 
     def prefill(
@@ -178,10 +181,10 @@ class Block(mtf.Module):
         """
 
         def own(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
-            read = self.attention.remember(h, sight.angles)
+            read = self.attention.project_keys_values(h, sight.angles)
             return (
                 attend(self.attention, h, sight, False, read),
-                self.attention.filled(caches.own, read, last, column),
+                self.attention.fill_cache(caches.own, read, last, column),
             )
 
         return self._writing(x, caches, memory_bias, own)
@@ -210,7 +213,9 @@ class Block(mtf.Module):
                 self.memory_norm,
                 self.memory_dropout,
                 False,
-                lambda h: self.memory_attention.look(h, caches.memory, memory_bias),
+                lambda h: self.memory_attention.attend_cached(
+                    h, caches.memory, memory_bias
+                ),
             )
         return self._think(x, False, None, alone=True)[0], Caches(
             kept[0], caches.memory

@@ -18,10 +18,10 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, Places
+from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch, Model, row_weights, sums, with_reports
 from transformer.models.embeddings import Embeddings, of_tokens
-from transformer.models.stack import Held, Stack
+from transformer.models.stack import KeyValueCache, Stack
 
 _ROWS, _INPUTS = "batch; length", "batch; inputs_length"
 
@@ -30,7 +30,7 @@ class Encoded(NamedTuple):
     """What a decoder looks at."""
 
     x: mtf.Tensor  # [batch length d_model]
-    places: Places
+    places: TokenInfo
 
 
 @gin.configurable
@@ -129,7 +129,7 @@ class EncoderDecoder(Model):
         )
         if segments is None:
             segments = mtf.cast(inputs != 0, "int32")
-        places = Places.of(inputs, positions, segments)
+        places = TokenInfo.of(inputs, positions, segments)
         x = self.input_dropout(self.embeddings(inputs, places.positions), training)
         x, reports = self.encoder(x, places, training)
         return (
@@ -142,7 +142,7 @@ class EncoderDecoder(Model):
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns logits [batch length vocab], and what mixtures of experts report."""
         encoded, reports = self.encode(batch, training)
-        places = Places.of(
+        places = TokenInfo.of(
             batch["tokens"], batch.get("positions"), batch.get("segments")
         )
         x = self.dropout(self.embeddings(batch["tokens"], places.positions), training)
@@ -193,7 +193,7 @@ class EncoderDecoder(Model):
         positions: int,
         encoded: Encoded,
         window: int | None = None,
-    ) -> Held:
+    ) -> KeyValueCache:
         """Returns what `step` keeps before the first position of rows of these
         dimensions.
 
@@ -210,8 +210,8 @@ class EncoderDecoder(Model):
         )
 
     def step(
-        self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held
-    ) -> tuple[mtf.Tensor, Held]:
+        self, position: mtf.Tensor, tokens: mtf.Tensor, held: KeyValueCache
+    ) -> tuple[mtf.Tensor, KeyValueCache]:
         """Returns logits [batch vocab] of what follows tokens [batch], and what is
         kept.
 

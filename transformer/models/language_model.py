@@ -15,10 +15,10 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, Places
+from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch, Model, row_weights, sums, with_reports
 from transformer.models.embeddings import Embeddings, of_tokens
-from transformer.models.stack import Held, Stack
+from transformer.models.stack import KeyValueCache, Stack
 
 _ROWS = "batch; length"
 
@@ -89,11 +89,11 @@ class LanguageModel(Model):
           positions: of tokens in their texts, from 0 on.
           prefix: bool: tokens that those before them see as well.
         """
-        places = Places.of(tokens, positions, segments, prefix)
+        places = TokenInfo.of(tokens, positions, segments, prefix)
         return self.logits_and_reports(tokens, places, training)[0]
 
     def logits_and_reports(
-        self, tokens: mtf.Tensor, places: Places, training: bool = False
+        self, tokens: mtf.Tensor, places: TokenInfo, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns logits, and what mixtures of experts report, by the names of their
         blocks.
@@ -141,7 +141,7 @@ class LanguageModel(Model):
 
     def start(
         self, batch: mtf.Shape, positions: int, window: int | None = None
-    ) -> Held:
+    ) -> KeyValueCache:
         """Returns what `step` keeps before the first position of rows of these
         dimensions.
 
@@ -161,8 +161,12 @@ class LanguageModel(Model):
         )
 
     def prefill(
-        self, tokens: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False
-    ) -> Held:
+        self,
+        tokens: mtf.Tensor,
+        held: KeyValueCache,
+        lengths: mtf.Tensor,
+        prefix: bool = False,
+    ) -> KeyValueCache:
         """Returns what is kept after the first tokens, which are read all at once.
 
         It is what as many steps would keep, if there is no prefix. Steps go on at
@@ -180,8 +184,8 @@ class LanguageModel(Model):
         return self.decoder.prefill(x, held, lengths, prefix)
 
     def step(
-        self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held
-    ) -> tuple[mtf.Tensor, Held]:
+        self, position: mtf.Tensor, tokens: mtf.Tensor, held: KeyValueCache
+    ) -> tuple[mtf.Tensor, KeyValueCache]:
         """Returns logits [batch vocab] of what follows tokens [batch], and what is
         kept.
 
@@ -195,8 +199,8 @@ class LanguageModel(Model):
         return self.predict(x), held
 
 
-def _places(batch: Batch) -> Places:
-    return Places.of(
+def _places(batch: Batch) -> TokenInfo:
+    return TokenInfo.of(
         batch["tokens"],
         batch.get("positions"),
         batch.get("segments"),

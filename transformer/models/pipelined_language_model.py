@@ -20,7 +20,7 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, Places
+from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch
 from transformer.models.language_model import LanguageModel
 
@@ -121,8 +121,8 @@ class PipelinedLanguageModel(LanguageModel):
         of experts.
         """
 
-        def places(x: mtf.Tensor) -> Places:
-            return Places(mtf.range(self.mesh, x.shape.dim(LENGTH)))
+        def places(x: mtf.Tensor) -> TokenInfo:
+            return TokenInfo(mtf.range(self.mesh, x.shape.dim(LENGTH)))
 
         def embed(tokens: mtf.Tensor) -> Parts:
             return (

@@ -18,14 +18,14 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, MEMORY, AttentionMask, Places
+from transformer.models.attention_mask import LENGTH, MEMORY, AttentionMask, TokenInfo
 from transformer.models.block import Block, Caches, Memory
 
 Turn: TypeAlias = Callable[[Block, mtf.Tensor, Caches], tuple[mtf.Tensor, Caches]]
 _LAYERS = "layers"
 
 
-class Held(NamedTuple):
+class KeyValueCache(NamedTuple):
     """What a stack keeps from one position to the next."""
 
     blocks: Any  # Caches of each block; if scanned, stacked in one
@@ -93,10 +93,10 @@ class Stack(mtf.Module):
     def __call__(
         self,
         x: mtf.Tensor,
-        places: Places,
+        places: TokenInfo,
         training: bool = False,
         memory: mtf.Tensor | None = None,
-        memory_places: Places | None = None,
+        memory_places: TokenInfo | None = None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the stream [batch length d_model], and what mixtures of experts
         report.
@@ -114,11 +114,13 @@ class Stack(mtf.Module):
         x, reports = self.through(x, sight, training, around)
         return self.finish(x), reports
 
-    def sight(self, places: Places) -> AttentionMask:
+    def sight(self, places: TokenInfo) -> AttentionMask:
         """Returns who sees whom among tokens."""
         return AttentionMask(self.architecture, places, self.causal, self.relative)
 
-    def memory_sight(self, places: Places, memory: Places | None) -> AttentionMask:
+    def memory_sight(
+        self, places: TokenInfo, memory: TokenInfo | None
+    ) -> AttentionMask:
         """Returns who sees what of a memory."""
         assert memory is not None, "a memory has places"
         return AttentionMask(self.architecture, places, causal=False, memory=memory)
@@ -157,8 +159,8 @@ class Stack(mtf.Module):
         positions: int,
         window: int | None = None,
         memory: mtf.Tensor | None = None,
-        memory_places: Places | None = None,
-    ) -> Held:
+        memory_places: TokenInfo | None = None,
+    ) -> KeyValueCache:
         """Returns what is kept before the first step, for steps of the shape and type
         of x.
 
@@ -170,12 +172,12 @@ class Stack(mtf.Module):
           memory: what blocks look at besides, [batch length d_model].
           memory_places: of its tokens.
         """
-        every = Places(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
+        every = TokenInfo(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
         angles = AttentionMask(self.architecture, every, self.causal).angles
         rows = min(window or positions, positions)
         bias = None
         if memory is not None:
-            at = Places(mtf.zeros(self.mesh, "", "int32"))
+            at = TokenInfo(mtf.zeros(self.mesh, "", "int32"))
             bias = self.memory_sight(at, memory_places).bias
         if self.architecture.scanned:
             _, blocks = self.blocks.each(
@@ -184,11 +186,15 @@ class Stack(mtf.Module):
         else:
             blocks = [block.caches(x, rows, memory) for block in self.blocks]
         numbers = mtf.range(self.mesh, mtf.Dimension(MEMORY, rows))
-        return Held(blocks, numbers, angles, bias)
+        return KeyValueCache(blocks, numbers, angles, bias)
 
     def prefill(
-        self, x: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False
-    ) -> Held:
+        self,
+        x: mtf.Tensor,
+        held: KeyValueCache,
+        lengths: mtf.Tensor,
+        prefix: bool = False,
+    ) -> KeyValueCache:
         """Returns what is kept after the first positions, all of which go through
         blocks at once.
 
@@ -207,7 +213,7 @@ class Stack(mtf.Module):
         x = self._in_blocks(x)
         dim, rows = x.shape.dim(LENGTH), held.rows.shape.size
         positions = mtf.range(self.mesh, dim)
-        places = Places(
+        places = TokenInfo(
             positions,
             prefix=mtf.outer(positions, lengths, mtf.less) if prefix else None,
         )
@@ -232,7 +238,7 @@ class Stack(mtf.Module):
             blocks=self._walk(turn, x, held.blocks)[1], behind=column + 1 - lengths
         )
 
-    def own(self, position: mtf.Tensor, held: Held) -> mtf.Tensor:
+    def own(self, position: mtf.Tensor, held: KeyValueCache) -> mtf.Tensor:
         """Returns rows' own positions at a step: int32, a scalar or [batch].
 
         Rows that have their last one may go on while others are written: they stay
@@ -263,10 +269,10 @@ class Stack(mtf.Module):
     def step(
         self,
         x: mtf.Tensor,
-        held: Held,
+        held: KeyValueCache,
         position: mtf.Tensor,
         own: mtf.Tensor | None = None,
-    ) -> tuple[mtf.Tensor, Held]:
+    ) -> tuple[mtf.Tensor, KeyValueCache]:
         """Returns the stream [batch d_model] of one more position, and what is kept
         then.
 
@@ -282,14 +288,14 @@ class Stack(mtf.Module):
             if self.architecture.scanned
             else (self.blocks[0], held.blocks[0])
         )
-        moment = first.attention.moment(
+        decode_step = first.attention.decode_step(
             caches.own, own, held.angles, self._distance(held.rows, position), position
         )
 
         def turn(
             block: Block, h: mtf.Tensor, caches: Caches
         ) -> tuple[mtf.Tensor, Caches]:
-            return block.step(h, caches, moment, held.memory_bias)
+            return block.step(h, caches, decode_step, held.memory_bias)
 
         x, blocks = self._walk(turn, x, held.blocks)
         return self.finish(x), held._replace(blocks=blocks)
@@ -309,9 +315,9 @@ class Stack(mtf.Module):
         [memory_length ...].
         """
         age = (position - rows) % rows.shape.size
-        memory = Places(mtf.rename(position - age, MEMORY, LENGTH))
+        memory = TokenInfo(mtf.rename(position - age, MEMORY, LENGTH))
         sight = AttentionMask(
-            self.architecture, Places(position), self.causal, self.relative, memory
+            self.architecture, TokenInfo(position), self.causal, self.relative, memory
         )
         return sight.distance(sight.looking)
 

@@ -159,7 +159,7 @@ class BlockwiseAttention(MultiHeadAttention):
         Args:
           x: the positions that look.
           memory: what they look at, [batch length model_dim] of any length, or what
-            `remember` made of it; default: x itself.
+            `project_keys_values` made of it; default: x itself.
           bias_of: makes the bias of the scores of some positions, from their part of
             `rows`.
           rows: tensors with the dimension of positions, in any nesting.
@@ -168,8 +168,8 @@ class BlockwiseAttention(MultiHeadAttention):
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.turned(self.by_head(self.query, x), angles)
-        cache = self.remembered(x, memory, angles)
+        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
+        cache = self.memory_keys_values(x, memory, angles)
         y = blockwise_attention(
             q,
             *cache,

@@ -49,7 +49,7 @@ class Cache(NamedTuple):
 class DecodeStep(NamedTuple):
     """What a step knows of its position."""
 
-    row: Tensor  # of the cache, that is written: int32, a scalar or [batch]
+    slot: Tensor  # of the cache, that is written: int32, a scalar or [batch]
     bias: Tensor  # of the scores of all rows: [... memory_length]
     angles: Angles | None  # of the position alone
 
@@ -131,21 +131,23 @@ class Heads(Module):
         shape = shape + [(self.memory_dim, positions)] + self.key_dim
         return Cache(*(zeros(x.mesh, shape, x.dtype) for _ in range(2)))
 
-    def remember(self, memory: Tensor, angles: Angles | None = None) -> Cache:
+    def project_keys_values(
+        self, memory: Tensor, angles: Angles | None = None
+    ) -> Cache:
         """Returns keys and values of memory [batch length model_dim], such as an
         encoder's output.
         """
         check_tensors(memory=memory)
-        k = self.turned(self.by_head(self.key, memory), angles)
-        v = self.by_head(self.value, memory)
+        k = self.apply_rotary(self.project_to_heads(self.key, memory), angles)
+        v = self.project_to_heads(self.value, memory)
         return Cache(*(rename(y, self.length_dims, [self.memory_dim]) for y in (k, v)))
 
-    def filled(self, cache: Cache, read: Cache, last: Tensor, column: int) -> Cache:
+    def fill_cache(self, cache: Cache, read: Cache, last: Tensor, column: int) -> Cache:
         """Returns a cache as steps up to a position would leave it.
 
         Args:
           cache: from `empty_cache`.
-          read: from `remember`, keys and values of positions from 0 on, perhaps beyond
+          read: from `project_keys_values`, keys and values of positions from 0 on, perhaps beyond
             the last one.
           last: the number of the last position: int32, a scalar or [batch].
           column: of the step of this position.
@@ -187,9 +189,9 @@ class Heads(Module):
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
-        return self.step_at(x, cache, self.moment(cache, position, angles, bias))
+        return self.step_at(x, cache, self.decode_step(cache, position, angles, bias))
 
-    def moment(
+    def decode_step(
         self,
         cache: Cache,
         position: Tensor,
@@ -218,7 +220,7 @@ class Heads(Module):
         # Of what a row holds, in positions.
         age = outer(column, range_(position.mesh, rows), subtract) % rows.size
         past = mask_bias(
-            self.remembers(age, position), (cache.keys if bias is None else bias).dtype
+            self.is_visible(age, position), (cache.keys if bias is None else bias).dtype
         )
         return DecodeStep(
             column % rows.size,
@@ -229,27 +231,27 @@ class Heads(Module):
         )
 
     def step_at(
-        self, x: Tensor, cache: Cache, moment: DecodeStep
+        self, x: Tensor, cache: Cache, decode_step: DecodeStep
     ) -> tuple[Tensor, Cache]:
-        """Returns what `step` does, from what one layer's `moment` made for all of
+        """Returns what `step` does, from what one layer's `decode_step` made for all of
         them.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
-        check_record(DecodeStep, moment=moment)
-        q, k, v = self.project(x, moment.angles)
+        check_record(DecodeStep, decode_step=decode_step)
+        q, k, v = self.project(x, decode_step.angles)
         cache = Cache(
             *(
-                dynamic_update(old, self.memory_dim, moment.row, new)
+                dynamic_update(old, self.memory_dim, decode_step.slot, new)
                 for old, new in zip(cache, (k, v))
             )
         )
         y = dot_product_attention(
-            q, *cache, self.memory_dim, self.key_dim, moment.bias, scale=self.scale
+            q, *cache, self.memory_dim, self.key_dim, decode_step.bias, scale=self.scale
         )
         return self.output(y, x.shape.names), cache
 
-    def remembers(self, age: Tensor, position: Tensor) -> Tensor:
+    def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
         """Returns whether what was written `age` steps before this position is seen by
         it.
         """
@@ -264,11 +266,12 @@ class Heads(Module):
         """
         check_tensors(x=x)
         q, k, v = (
-            self.by_head(dense, x) for dense in (self.query, self.key, self.value)
+            self.project_to_heads(dense, x)
+            for dense in (self.query, self.key, self.value)
         )
-        return self.turned(q, angles), self.turned(k, angles), v
+        return self.apply_rotary(q, angles), self.apply_rotary(k, angles), v
 
-    def by_head(self, dense: Dense, x: Tensor) -> Tensor:
+    def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
         """Returns [batch heads length key]: products of one head's positions need no
         transpose then.
         """
@@ -279,7 +282,7 @@ class Heads(Module):
         heads = dense.new_dims.without(*self.key_dim.names).names
         return dense(x, (*rest, *heads, *length, *self.key_dim.names))
 
-    def turned(self, x: Tensor, angles: Angles | None) -> Tensor:
+    def apply_rotary(self, x: Tensor, angles: Angles | None) -> Tensor:
         """Returns queries or keys turned by rotary positions, if there are any."""
         check_tensors(x=x)
         return x if angles is None else rotate(x, self.key_dim.names[0], angles)

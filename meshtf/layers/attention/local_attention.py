@@ -309,7 +309,11 @@ class LocalAttention(Heads):
         else:
             check_record(Cache, cache=cache)
             k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
-            projected = self.turned(self.by_head(self.query, x), angles), k, v
+            projected = (
+                self.apply_rotary(self.project_to_heads(self.query, x), angles),
+                k,
+                v,
+            )
         y = local_attention(
             *projected,
             self.blocks,
@@ -340,7 +344,7 @@ class LocalAttention(Heads):
         size = 2 * self.blocks.size if not self.radius else self.radius.size + 1
         return super().empty_cache(x, size if positions is None else positions)
 
-    def remembers(self, age: Tensor, position: Tensor) -> Tensor:
+    def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
         """Returns whether what was written `age` steps before this position is seen by
         it.
         """
@@ -350,4 +354,4 @@ class LocalAttention(Heads):
         else:
             first = (position // self.blocks.size - 1) * self.blocks.size
             near = outer(position, age, subtract) >= first
-        return outer(near, super().remembers(age, position), logical_and)
+        return outer(near, super().is_visible(age, position), logical_and)

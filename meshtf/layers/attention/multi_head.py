@@ -96,7 +96,7 @@ class MultiHeadAttention(Heads):
         Args:
           x: the positions that look; one alone may lack the name of positions.
           memory: what they look at, [batch length model_dim] of any length, or what
-            `remember` made of it; default: x itself.
+            `project_keys_values` made of it; default: x itself.
           bias: added to the scores, which are [batch heads length memory_length].
           angles: rotary positions, by which queries and keys are turned.
           training: whether attention weights are dropped.
@@ -104,20 +104,20 @@ class MultiHeadAttention(Heads):
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.turned(self.by_head(self.query, x), angles)
-        cache = self.remembered(x, memory, angles)
-        return self._look(x, q, cache, bias, training, extra_logit)
+        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
+        cache = self.memory_keys_values(x, memory, angles)
+        return self._attend(x, q, cache, bias, training, extra_logit)
 
-    def remembered(
+    def memory_keys_values(
         self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None
     ) -> Cache:
         """Returns keys and values of what `__call__` is given."""
         check_tensors(x=x)
         if isinstance(memory, Cache):
             return memory
-        return self.remember(x if memory is None else memory, angles)
+        return self.project_keys_values(x if memory is None else memory, angles)
 
-    def look(
+    def attend_cached(
         self,
         x: Tensor,
         cache: Cache,
@@ -132,11 +132,11 @@ class MultiHeadAttention(Heads):
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
-        return self._look(
-            x, self.by_head(self.query, x), cache, bias, False, extra_logit
+        return self._attend(
+            x, self.project_to_heads(self.query, x), cache, bias, False, extra_logit
         )
 
-    def _look(
+    def _attend(
         self,
         x: Tensor,
         q: Tensor,
