@@ -283,7 +283,7 @@ class Decoder:
                 f"{self.number}.\n  Make it for more: number={number}."
             )
         if not self.encodes:
-            self.model.embeddings.refuse_length(
+            self.model.embeddings.check_length(
                 self._even(self._longest + self.number, *_POSITIONS)
             )
         fitting = [
