@@ -1,10 +1,10 @@
-"""What trained models write, and what they think of what others wrote.
+"""Inference: generation and scoring of texts by trained models.
 
 Contents:
 
-    decoder            ids after prompts, by one program for prompts of any lengths
+    decoder            generated ids after prompts
     text_generation    the same for texts
-    sample             one text, as a training run shows it
+    sample             one generated text, as a training run shows it
     scoring            the log-probability of given texts
-    answer_metrics     how near what was written is to what was wanted
+    answer_metrics     exact match and F1 of generated answers
 """

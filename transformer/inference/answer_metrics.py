@@ -1,6 +1,6 @@
-"""How near what was written is to what was wanted: exact matches, and F1 of words.
+"""Metrics of generated answers: exact match, and F1 of words.
 
-    exact("the Tower", ["A tower."])        # 1.0: small letters, no articles, no punctuation
+    exact("the Tower", ["A tower."])        # 1.0: lower case, no articles, no punctuation
     f1("a big tower", ["the tower"])        # 0.667
     compare(trained, number=64, batch_size=8)    # {"exact_match": 0.12, "f1": 0.43}
 
@@ -28,7 +28,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normal(text: str) -> str:
-    """Returns a text in small letters, without punctuation and articles, with single
+    """Returns a text in lower case, without punctuation and articles, with single
     spaces.
 
     >>> normal("The  Eiffel-Tower, a tower.")
@@ -38,39 +38,35 @@ def normal(text: str) -> str:
 
 
 def exact(text: str, answers: Sequence[str]) -> float:
-    """Returns 1.0 if a text is one of the answers, but for what `normal` leaves out;
-    else 0.0.
-    """
-    return float(any(normal(text) == normal(answer) for answer in _told(answers)))
+    """Returns 1.0 if a text equals one of the answers after `normal`, else 0.0."""
+    answers = _nonempty(answers)
+    return float(any(normal(text) == normal(answer) for answer in answers))
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
     """Returns the highest F1 of a text's words and those of an answer."""
-    return max(
-        _f1(normal(text).split(), normal(answer).split()) for answer in _told(answers)
-    )
+    words = normal(text).split()
+    return max(_f1(words, normal(answer).split()) for answer in _nonempty(answers))
 
 
 def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, float]:
-    """Returns how near what an encoder-decoder writes to held-out inputs is to their
-    targets.
-
-    It takes the likeliest token each time.
+    """Returns the mean exact match and F1 of an encoder-decoder's outputs for held-out
+    inputs, by greedy decoding.
 
     Args:
-      trained: the model, and the data whose examples are taken.
-      number: how many, evenly spaced; None: all.
-      batch_size: examples at a time.
+      trained: the model, and the data whose held-out examples are used.
+      number: how many examples, evenly spaced; None: all.
+      batch_size: how many examples are processed at a time.
 
     Raises:
-      DataError: the model reads no inputs, or rows hold several texts.
+      DataError: the model has no inputs, or examples are packed.
     """
     features = trained.data.features(batch_size)
     if not isinstance(trained.model, EncoderDecoder) or "segments" in features:
         raise DataError(
             f"{type(trained.model).__name__} on such data writes no answers to "
             "inputs.\n"
-            "  Take an encoder-decoder, on rows of one text each."
+            "  Take an encoder-decoder, on examples of one text each."
         )
     decoder = decoder_of(
         trained,
@@ -79,34 +75,44 @@ def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, 
         batch_size=batch_size,
     )
     scores: list[tuple[float, float]] = []
-    for rows in trained.data.held_out(batch_size, number):
-        inputs, wanted = zip(*_texts(rows, trained.data.vocabulary))
-        for written, answer in zip(decoder([*inputs]), wanted):
-            text = trained.data.vocabulary.decode(np.array(written.ids, np.int32))
-            scores.append((exact(text, [answer]), f1(text, [answer])))
-    return dict(zip(("exact_match", "f1"), (float(x) for x in np.mean(scores, axis=0))))
+    vocabulary = trained.data.vocabulary
+    for batch in trained.data.held_out(batch_size, number):
+        inputs, targets = zip(*_texts(batch, vocabulary))
+        for written, target in zip(decoder([*inputs]), targets):
+            text = vocabulary.decode(np.array(written.ids, np.int32))
+            scores.append((exact(text, [target]), f1(text, [target])))
+    exact_match, mean_f1 = np.mean(scores, axis=0)
+    return {"exact_match": float(exact_match), "f1": float(mean_f1)}
 
 
 def _texts(
-    rows: dict[str, Any], vocabulary: Vocabulary
+    batch: dict[str, Any], vocabulary: Vocabulary
 ) -> Iterator[tuple[list[int], str]]:
     """Yields the ids of each input, without padding, and the text of its target."""
-    arrays = {name: np.asarray(rows[name]) for name in ("inputs", "targets", "counts")}
-    for ids, target, there in zip(*arrays.values()):
-        if there:
-            yield ids[: np.flatnonzero(ids)[-1] + 1].tolist(), vocabulary.decode(target)
+    inputs = np.asarray(batch["inputs"])
+    targets = np.asarray(batch["targets"])
+    counts = np.asarray(batch["counts"])
+    for ids, target, count in zip(inputs, targets, counts):
+        if count:  # 0: the example pads the last batch
+            length = np.flatnonzero(ids)[-1] + 1
+            yield ids[:length].tolist(), vocabulary.decode(target)
 
 
-def _told(answers: Sequence[str]) -> Sequence[str]:
-    """Returns the answers of which something is left; if there are none, an
-    empty one.
+def _nonempty(answers: Sequence[str]) -> Sequence[str]:
+    """Returns the answers that `normal` does not make empty; if there are none, one empty
+    answer.
     """
     return [answer for answer in answers if normal(answer)] or [""]
 
 
-def _f1(words: list[str], others: list[str]) -> float:
-    if not words or not others:
-        return float(words == others)
-    same = sum((collections.Counter(words) & collections.Counter(others)).values())
-    precision, recall = same / len(words), same / len(others)
-    return 2 * precision * recall / (precision + recall) if same else 0.0
+def _f1(words: list[str], answer_words: list[str]) -> float:
+    """Returns the harmonic mean of precision and recall of words."""
+    if not words or not answer_words:
+        return float(words == answer_words)
+    common = collections.Counter(words) & collections.Counter(answer_words)
+    num_common = sum(common.values())
+    if not num_common:
+        return 0.0
+    precision = num_common / len(words)
+    recall = num_common / len(answer_words)
+    return 2 * precision * recall / (precision + recall)

@@ -1,5 +1,5 @@
-"""Texts that models write: prompts of any lengths in, ids out, by one program for all
-of them.
+"""Generation: prompts of any lengths in, token ids out, by one program for each padded
+length.
 
     decoder = Decoder(model, number=200, prompt_length=64, batch_size=8, top_p=0.95)
     for written in decoder([[7, 4], [9, 1, 3]], seed=1):
@@ -7,10 +7,10 @@ of them.
 
     decoder = Decoder(model, number=64, prompt_length=512, beams=4, end=1)     # EncoderDecoder too
 
-A language model goes on with its prompts; an encoder-decoder reads them as its inputs.
-Either reads them all at once. Keys and values of what was read are kept, so each id
-costs one position. Prompts are filled up to a power of two, or to `prompt_length`:
-there is one program for each such size. Every layout writes the same ids.
+A language model continues its prompts; an encoder-decoder takes them as its inputs. Both
+process all positions of the prompts at once. Their keys and values are cached, so each
+new id costs one position. Prompts are padded to a power of two, or to `prompt_length`;
+each padded length has its own program. Every layout generates the same ids.
 """
 
 from __future__ import annotations
@@ -28,51 +28,54 @@ from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
-_POSITIONS = "length", "memory_length"
-_SMALLEST = 16  # what prompts are filled up to at least
+_POSITIONS = ("length", "memory_length")
+_MIN_PADDED_LENGTH = 16  # of prompts
 
 
 class PromptError(DataError):
-    """A prompt that a model cannot read."""
+    """A prompt that is not valid for a model."""
 
 
 class Written(NamedTuple):
-    """What was written after a prompt."""
+    """The generated continuation of a prompt.
 
-    ids: list[int]  # up to an end, and without it
-    score: (
-        float  # their log-probability with the end; of beams, over the length penalty
-    )
+    Attributes:
+      ids: up to the end id, which is left out.
+      score: the log-probability of the ids and the end id; of beam search, divided by
+        the length penalty.
+    """
+
+    ids: list[int]
+    score: float
 
 
 @gin.configurable
 class Decoder:
-    """Writes on, id by id.
+    """Generates token ids one at a time, by sampling or beam search.
 
     Args:
-      model: what writes.
-      number: the most ids that are written after a prompt.
-      prompt_length: the most ids of a prompt.
-      batch_size: prompts that are read at a time.
+      model: a language model or an encoder-decoder.
+      number: the maximum count of ids that are generated after a prompt.
+      prompt_length: the maximum count of ids of a prompt.
+      batch_size: how many prompts are processed at a time.
       end: the id that ends a text, or several.
-      begin: the id before the first one that is known: before a language model's
-        prompts (None: nothing), or what a decoder is given first (None: 0).
-      temperature: 0 takes the likeliest; below 1 likely ids become likelier.
-      top_k: draw from so many of the likeliest ids.
-      top_p: draw from the fewest ids that have this probability together.
-      beams: how many beginnings a beam search follows; 0: there is none, and ids are
-        drawn.
-      alpha: of the length penalty of a beam search; above 0 longer texts are preferred.
-      window: how many of the last ids a position sees; None: all.
-      cut: whether prompts that are too long lose their beginning (an encoder's: their
-        end) rather than be refused.
-      vocab: ids from here on are never written; None: all of the model's may be.
-      prefix: whether ids of a prompt see those after them, as language models learn it
-        from prefixes.
+      begin: the id at the start of each text: before a language model's prompts (None:
+        no id), or the first input of an encoder-decoder's decoder (None: 0).
+      temperature: logits are divided by it; 0 takes the likeliest id.
+      top_k: samples from this many of the likeliest ids.
+      top_p: samples from the smallest set of ids whose probabilities sum to this
+        (nucleus sampling).
+      beams: the count of beams of beam search; 0: ids are sampled.
+      alpha: of the length penalty of beam search; above 0 longer texts are preferred.
+      window: how many of the last ids a position attends to; None: all.
+      cut: whether prompts that are too long are truncated at their start (an encoder's:
+        at their end); else they are refused.
+      vocab: ids from this one on are never generated; None: all ids of the model may be.
+      prefix: whether ids of a prompt attend to later ones, as prefix language models do.
 
     Raises:
       PlanError: a setting out of its range.
-      ShapeError: there are more positions than learned ones.
+      ShapeError: there are more positions than learned positions.
     """
 
     def __init__(
@@ -98,179 +101,194 @@ class Decoder:
                 f"number={number}, prompt_length={prompt_length} and batch_size={batch_size} "
                 "must be at least 1."
             )
-        self.model, self.mesh, self.number, self.cut = model, model.mesh, number, cut
-        self.encodes, self.beams, self.alpha, self.window = (
-            isinstance(model, EncoderDecoder),
-            beams,
-            alpha,
-            window,
-        )
+        self.model = model
+        self.mesh = model.mesh
+        self.number = number
+        self.cut = cut
+        self.encodes = isinstance(model, EncoderDecoder)
+        self.beams = beams
+        self.alpha = alpha
+        self.window = window
         self.prefix = prefix
         self.begin = 0 if self.encodes and begin is None else begin
         self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
         self._settings: dict[str, Any] = {"end": end, "vocab_size": self.vocab}
-        self._drawing: dict[str, Any] = {
+        self._sampling: dict[str, Any] = {
             "temperature": temperature,
             "top_k": top_k,
             "top_p": top_p,
         }
         self.prompt_length = prompt_length
-        given = int(
-            self.begin is not None and not self.encodes
-        )  # ids before those of a prompt
-        self._longest, self.length = (
-            given + prompt_length,
-            self._even(1 + number, *_POSITIONS),
-        )
-        self.batch_size = self._even(batch_size, "batch")
+        has_begin_id = self.begin is not None and not self.encodes
+        self._max_input_length = prompt_length + int(has_begin_id)
+        self.length = self._shardable_size(1 + number, *_POSITIONS)
+        self.batch_size = self._shardable_size(batch_size, "batch")
         self._run = mtf.function(
-            self._after,
+            self._generate,
             mesh=self.mesh,
             texts="batch; length",
             inputs="batch; inputs_length",
             lengths="batch",
             until="",
             seed="",
-            turn="",
+            batch_index="",
         )
 
-    def _even(self, size: int, *names: str) -> int:
-        """Returns the next size that the mesh can shard along these dimensions.
+    def _shardable_size(self, size: int, *names: str) -> int:
+        """Returns the smallest size from `size` on that the mesh can shard evenly, for
+        dimensions of all these names.
 
         An axis that a rule names and the mesh lacks counts as size 1, as everywhere.
         """
-        axes = self.mesh.axes
-        sizes = [
-            axes.get(axis, 1) for name in names for axis in self.mesh.layout.axes(name)
+        axis_sizes = [
+            self.mesh.axes.get(axis, 1)
+            for name in names
+            for axis in self.mesh.layout.axes(name)
         ]
-        parts = math.lcm(*sizes)
-        return -(-size // parts) * parts
+        num_shards = math.lcm(*axis_sizes)
+        return -(-size // num_shards) * num_shards
 
     def write(
         self, texts: mtf.Tensor, inputs: mtf.Tensor | None = None
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns ids, int32 [batch length], and scores, float32 [batch]: a program, in
-        named ops.
+        """Returns ids, int32 [batch, length], and scores, float32 [batch]. It consists of
+        named ops, for use in an `mtf.function`.
 
         Args:
-          texts: int32 [batch length]: what is given, and negative from there on, where
-            ids are to be written.
-          inputs: of an encoder, [batch inputs_length].
+          texts: int32 [batch, length]: the prompts, and negative where ids are to be
+            generated.
+          inputs: of an encoder, int32 [batch, inputs_length].
         """
         if self.encodes:
             assert inputs is not None, "an encoder has inputs"
-            return self._after(texts, inputs)
-        place = mtf.range(self.mesh, texts.shape.dim("length"))
+            return self._generate(texts, inputs)
+        # `_generate` continues from the last id of each prompt, at index 0: so a prompt of
+        # n ids is shifted by n - 1 on the way in, and back on the way out.
+        index = mtf.range(self.mesh, texts.shape.dim("length"))
         lengths = mtf.reduce_sum(mtf.cast(texts >= 0, "int32"), "length")
-        wanted = texts.shape["length"] - lengths
-        last = mtf.gather(texts, lengths - 1, "length")
-        ids, scores = self._after(
-            mtf.where(
-                place == 0,
-                last,
-                mtf.where(mtf.outer(place, wanted, mtf.less_equal), -1, 0),
-            ),
+        num_new_ids = texts.shape["length"] - lengths
+        last_ids = mtf.gather(texts, lengths - 1, "length")
+        is_new = mtf.outer(index, num_new_ids, mtf.less_equal)
+        continuations = mtf.where(index == 0, last_ids, mtf.where(is_new, -1, 0))
+        ids, scores = self._generate(
+            continuations,
             mtf.rename(mtf.maximum(texts, 0), "length", "inputs_length"),
             lengths,
-            mtf.reduce_max(wanted) + 1,
+            mtf.reduce_max(num_new_ids) + 1,
             positions=texts.shape["length"],
         )
-        ids = mtf.take_along(
-            ids, mtf.maximum(mtf.outer(place, lengths, mtf.subtract) + 1, 0), "length"
-        )
+        source_index = mtf.maximum(mtf.outer(index, lengths, mtf.subtract) + 1, 0)
+        ids = mtf.take_along(ids, source_index, "length")
         return mtf.where(texts < 0, ids, texts), scores
 
-    def _after(
+    def _generate(
         self,
         texts: mtf.Tensor,
         inputs: mtf.Tensor,
         lengths: mtf.Tensor | None = None,
         until: mtf.Tensor | None = None,
         seed: Any = 0,
-        turn: Any = 0,
+        batch_index: Any = 0,
         positions: int | None = None,
     ) -> tuple[mtf.Tensor, mtf.Tensor]:
-        """Returns ids, int32 [batch length], and scores, float32 [batch].
+        """Returns ids, int32 [batch, length], and scores, float32 [batch].
 
         Args:
-          texts: int32 [batch length]: the last id that is given, then negative ones.
-          inputs: of an encoder, or prompts to go on with: int32 [batch inputs_length].
+          texts: int32 [batch, length]: the last id of each prompt, then negative values
+            where ids are generated.
+          inputs: of an encoder, or prompts to continue: int32 [batch, inputs_length].
           lengths: of prompts, int32 [batch].
-          until: positions of texts from here on are not looked for.
-          seed: another seed, other draws.
-          turn: likewise; the number of the batch.
-          positions: of a prompt and what follows, if some of the texts have too many.
+          until: generation stops at this index of `length`.
+          seed: of the random numbers.
+          batch_index: of the random numbers, too: batches of one seed differ.
+          positions: the count of positions of prompts and continuations together; None:
+            as many as the prompts and texts have.
         """
-        step, held = self._started(texts.shape, inputs, lengths, positions)
+        step, cache = self._start(texts.shape, inputs, lengths, positions)
         settings = {**self._settings, "until": until}
         if self.beams:
             ids, scores = mtf.decoding.beam_search(
                 step,
                 texts,
                 mtf.Dimension(_BEAM, self.beams),
-                held,
+                cache,
                 alpha=self.alpha,
                 **settings,
             )
+            # Beams are sorted by score, the best first.
             best = mtf.zeros(self.mesh, "", "int32")
             return mtf.gather(ids, best, _BEAM), mtf.gather(scores, best, _BEAM)
-        with mtf.seed(seed, turn):
+        with mtf.seed(seed, batch_index):
             ids, log_probs = mtf.decoding.sample(
-                step, texts, held, **settings, **self._drawing
+                step, texts, cache, **settings, **self._sampling
             )
         return ids, mtf.reduce_sum(mtf.where(texts < 0, log_probs, 0.0), "length")
 
-    def _started(
+    def _start(
         self,
         texts: mtf.Shape,
         inputs: mtf.Tensor,
         lengths: mtf.Tensor | None,
         positions: int | None,
     ) -> tuple[mtf.decoding.Step, Any]:
-        """Returns the step after what was read, and what it begins with."""
-        rows, more = texts.without("length"), texts["length"]
-        rows = rows + [(_BEAM, self.beams)] if self.beams else rows
+        """Returns the function of a decoding step, and the cache before the first one.
+
+        Arguments are those of `_generate`; of the texts it takes the shape.
+        """
+        batch = texts.without("length")
+        if self.beams:
+            batch = batch + [(_BEAM, self.beams)]
+        length = texts["length"]
         if isinstance(self.model, EncoderDecoder):
             encoded, _ = self.model.encode({"inputs": inputs})
-            return self.model.step, self.model.start(rows, more, encoded, self.window)
+            cache = self.model.start(batch, length, encoded, self.window)
+            return self.model.step, cache
         assert lengths is not None, "prompts have lengths"
-        model, tokens = self.model, mtf.rename(inputs, "inputs_length", "length")
-        most = positions or min(
-            self._even(tokens.shape["length"] + more - 1, *_POSITIONS),
-            self._even(self._longest + self.number, *_POSITIONS),
-        )
-        held = model.prefill(
-            tokens, model.start(rows, most, self.window), lengths, self.prefix
-        )
-        last = tokens.shape["length"] - 1
+        model = self.model
+        tokens = mtf.rename(inputs, "inputs_length", "length")
+        last_position = tokens.shape["length"] - 1
+        if positions is None:
+            positions = min(
+                self._shardable_size(last_position + length, *_POSITIONS),
+                self._max_positions,
+            )
+        empty_cache = model.start(batch, positions, self.window)
+        cache = model.prefill(tokens, empty_cache, lengths, self.prefix)
 
         def step(
-            position: mtf.Tensor, ids: mtf.Tensor, held: Any
+            position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
-            return model.step(position + last, ids, held)
+            return model.step(position + last_position, ids, cache)
 
-        return step, held
+        return step, cache
+
+    @property
+    def _max_positions(self) -> int:
+        """The count of positions of the longest prompt and its continuation."""
+        length = self._max_input_length + self.number
+        return self._shardable_size(length, *_POSITIONS)
 
     def __call__(
         self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
     ) -> list[Written]:
-        """Returns what was written after each prompt.
+        """Returns the continuation of each prompt.
 
-        Draws follow the seed and the place of a prompt among the others.
+        Samples depend on the seed and on the index of a prompt.
 
         Args:
           prompts: the ids of each.
-          number: the most ids after each, if fewer than the decoder's.
-          seed: another seed, other draws.
+          number: the maximum count of ids after each, if fewer than the decoder's.
+          seed: another seed gives other samples.
 
         Raises:
           PromptError: a prompt is empty, too long, or has ids that the model does not
             have.
-          PlanError: more ids are asked for than the decoder was made for.
+          PlanError: `number` exceeds that of the decoder.
         """
-        return [
-            written for some in self.each(prompts, number, seed) for written in some
-        ]
+        results = []
+        for batch in self.each(prompts, number, seed):
+            results.extend(batch)
+        return results
 
     def each(
         self, prompts: Iterable[Sequence[int]], number: int | None = None, seed: int = 0
@@ -283,88 +301,95 @@ class Decoder:
                 f"{self.number}.\n  Make it for more: number={number}."
             )
         if not self.encodes:
-            self.model.embeddings.check_length(
-                self._even(self._longest + self.number, *_POSITIONS)
-            )
-        fitting = [
-            self._fitting(i, [int(x) for x in prompt])
-            for i, prompt in enumerate(prompts)
+            self.model.embeddings.check_length(self._max_positions)
+        valid_prompts = [
+            self._validate(index, [int(x) for x in prompt])
+            for index, prompt in enumerate(prompts)
         ]
-        for first in range(0, len(fitting), self.batch_size):
-            yield self._written(
-                fitting[first : first + self.batch_size],
-                number,
-                seed,
-                first // self.batch_size,
-            )
+        for start in range(0, len(valid_prompts), self.batch_size):
+            batch = valid_prompts[start : start + self.batch_size]
+            yield self._generate_batch(batch, number, seed, start // self.batch_size)
 
-    def _written(
-        self, prompts: Sequence[list[int]], number: int, seed: int, turn: int
+    def _generate_batch(
+        self, prompts: Sequence[list[int]], number: int, seed: int, batch_index: int
     ) -> list[Written]:
-        """Returns what is written after no more prompts than a batch has."""
-        filled = [*prompts, *[prompts[-1]] * (self.batch_size - len(prompts))]
-        before = [] if self.begin is None else [self.begin]
-        read = filled if self.encodes else [before + prompt for prompt in filled]
-        lengths = np.array([len(ids) for ids in read], np.int32)
-        inputs = np.zeros((self.batch_size, self._size(max(map(len, read)))), np.int32)
-        for row, ids in zip(inputs, read):
-            row[: len(ids)] = ids
+        """Returns the continuations of at most `batch_size` prompts."""
+        padding = [prompts[-1]] * (self.batch_size - len(prompts))
+        begin_ids = [] if self.begin is None else [self.begin]
+        inputs = [*prompts, *padding]
+        if not self.encodes:
+            inputs = [begin_ids + prompt for prompt in inputs]
+        lengths = np.array([len(ids) for ids in inputs], np.int32)
+        padded_inputs = self._pad_inputs(inputs)
         texts = np.full((self.batch_size, self.length), -1, np.int32)
-        texts[:, 0] = before if self.encodes else [ids[-1] for ids in read]
-        found, scores = self._run(
+        texts[:, 0] = begin_ids if self.encodes else [ids[-1] for ids in inputs]
+        ids, scores = self._run(
             texts,
-            inputs,
+            padded_inputs,
             None if self.encodes else lengths,
             np.int32(1 + number),
             np.int32(seed),
-            np.int32(turn),
+            np.int32(batch_index),
         )
         return [
-            Written(self._until_end(row[1 : 1 + number].tolist()), float(score))
-            for row, score, _ in zip(found.numpy(), scores.numpy(), prompts)
+            Written(self._before_end(text[1 : 1 + number].tolist()), float(score))
+            for text, score, _ in zip(ids.numpy(), scores.numpy(), prompts)
         ]
 
-    def _size(self, longest: int) -> int:
-        """Returns what prompts of up to so many ids are filled up to."""
-        a, size = (
-            self.model.architecture,
-            max(_SMALLEST, 1 << (longest - 1).bit_length()),
-        )
+    def _pad_inputs(self, inputs: Sequence[list[int]]) -> np.ndarray:
+        """Returns inputs as int32 [batch, inputs_length], padded with 0."""
+        length = self._padded_length(max(map(len, inputs)))
+        padded = np.zeros((self.batch_size, length), np.int32)
+        for row, ids in zip(padded, inputs):
+            row[: len(ids)] = ids
+        return padded
+
+    def _padded_length(self, length: int) -> int:
+        """Returns the size to which inputs of up to `length` ids are padded."""
+        a = self.model.architecture
+        padded = max(_MIN_PADDED_LENGTH, 1 << (length - 1).bit_length())
         if a.attention != "full":
-            size = (
-                min(size, a.block_length)
-                if longest <= a.block_length
-                else (-(-size // a.block_length) * a.block_length)
-            )
-        return self._even(min(size, self._longest), "inputs_length", *_POSITIONS)
+            if length <= a.block_length:
+                padded = min(padded, a.block_length)
+            else:
+                padded = -(-padded // a.block_length) * a.block_length
+        padded = min(padded, self._max_input_length)
+        return self._shardable_size(padded, "inputs_length", *_POSITIONS)
 
-    def _until_end(self, ids: list[int]) -> list[int]:
+    def _before_end(self, ids: list[int]) -> list[int]:
+        """Returns the ids before the first end id."""
         end = self._settings["end"]
-        ends = () if end is None else end if isinstance(end, Sequence) else (end,)
-        return ids[: next((i for i, x in enumerate(ids) if x in ends), len(ids))]
+        if end is None:
+            return ids
+        end_ids = end if isinstance(end, Sequence) else (end,)
+        for index, token_id in enumerate(ids):
+            if token_id in end_ids:
+                return ids[:index]
+        return ids
 
-    def _fitting(self, number: int, ids: list[int]) -> list[int]:
-        """Returns a prompt as it is read. Raises PromptError."""
+    def _validate(self, index: int, ids: list[int]) -> list[int]:
+        """Returns a prompt, truncated if it is too long and `cut`.
+
+        Raises:
+          PromptError: as `__call__`.
+        """
         if not ids and (self.begin is None or self.encodes):
             raise PromptError(
-                f"prompt {number + 1} is empty, and there is nothing to begin with.\n"
+                f"prompt {index + 1} is empty, and there is nothing to begin with.\n"
                 "  Give it at least one id."
             )
-        wrong = next(
-            (x for x in ids if not 0 <= x < self.model.architecture.vocab), None
-        )
-        if wrong is not None:
+        vocab = self.model.architecture.vocab
+        unknown = next((x for x in ids if not 0 <= x < vocab), None)
+        if unknown is not None:
             raise PromptError(
-                f"prompt {number + 1} has the id {wrong}; the model's are 0 to "
-                f"{self.model.architecture.vocab - 1}.\n  Was it made by the "
-                "vocabulary "
-                "that the model was trained with?"
+                f"prompt {index + 1} has the id {unknown}; the model's are 0 to "
+                f"{vocab - 1}.\n  Was it made by the vocabulary that the model was "
+                "trained with?"
             )
         if len(ids) > self.prompt_length and not self.cut:
             raise PromptError(
-                f"prompt {number + 1} has {len(ids)} ids, and there is room for "
-                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or let "
-                "it "
-                "be cut: cut=True."
+                f"prompt {index + 1} has {len(ids)} ids, and there is room for "
+                f"{self.prompt_length}.\n  Make room: prompt_length={len(ids)}; or "
+                "truncate it: cut=True."
             )
         return ids[: self.prompt_length] if self.encodes else ids[-self.prompt_length :]

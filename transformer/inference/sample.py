@@ -1,4 +1,4 @@
-"""One text that a model writes, as a training run shows it."""
+"""One generated text, as a training run shows it."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ def sample(
     vocabulary: Vocabulary | None = None,
     begin: int | None = None,
 ) -> str:
-    """Returns `prompt` and what a language model goes on with; or what an
-    encoder-decoder answers.
+    """Returns `prompt` and its continuation by a language model; or the output of an
+    encoder-decoder.
 
     Args:
-      model: what writes.
-      length: how many of the last ids it sees.
-      prompt: what the text begins with.
-      number: the most ids that are written; no more than there are learned positions.
-      temperature: below 1 likely ids become likelier; 0 always takes the likeliest.
-      seed: another seed, another text.
-      vocabulary: what ids stand for; bytes, if none is given.
-      begin: the id before every text; see `Decoder`.
+      model: a language model or an encoder-decoder.
+      length: how many of the last ids a position attends to.
+      prompt: the start of the text, or the input of an encoder.
+      number: the maximum count of ids that are generated; learned positions limit it
+        further.
+      temperature: logits are divided by it; 0 always takes the likeliest id.
+      seed: another seed gives another text.
+      vocabulary: maps text to ids and back; default: bytes.
+      begin: the id at the start of every text; see `Decoder`.
     """
     vocabulary = vocabulary or RawBytes()
     ids = vocabulary.encode(prompt).tolist()
@@ -51,6 +52,5 @@ def sample(
         vocab=vocabulary.size,
     )
     (written,) = decoder([ids], seed=seed)
-    return vocabulary.decode(
-        np.array([*([] if decoder.encodes else ids), *written.ids], np.int32)
-    )
+    text_ids = written.ids if decoder.encodes else [*ids, *written.ids]
+    return vocabulary.decode(np.array(text_ids, np.int32))

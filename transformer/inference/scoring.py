@@ -1,10 +1,10 @@
-"""What a model thinks of given texts: the log-probability of each.
+"""Scoring: the log-probability of given texts under a model.
 
     for log_prob, tokens in Scorer(model, vocabulary, length=128)(["def f(x):", "def f(x)):"]):
       print(-log_prob / tokens)
 
-A language model is asked for each token after those before it; the first is given. An
-encoder-decoder is asked for targets, given inputs: pairs (input, target).
+A language model predicts each token from those before it, except for the first. An
+encoder-decoder predicts targets from inputs: texts are pairs (input, target).
 """
 
 from __future__ import annotations
@@ -24,21 +24,26 @@ Text = str | tuple[str, str]
 
 
 class Score(NamedTuple):
-    """What a model thinks of a text."""
+    """The log-probability of a text.
 
-    log_prob: float  # in nats: the sum over tokens
-    tokens: int  # that were asked for
+    Attributes:
+      log_prob: in nats: the sum over predicted tokens.
+      tokens: the count of predicted tokens.
+    """
+
+    log_prob: float
+    tokens: int
 
 
 class Scorer:
-    """Scores texts, some at a time, by one program.
+    """Scores texts in batches, by one program.
 
     Args:
       model: a language model or an encoder-decoder.
       vocabulary: text to ids.
-      length: the most tokens of a text, and of an input.
-      batch_size: texts at a time.
-      ended: whether the end of a text is asked for, too.
+      length: the maximum count of tokens of a text, and of an input.
+      batch_size: how many texts are scored at a time.
+      ended: whether the end of a text is predicted, too.
     """
 
     def __init__(
@@ -49,86 +54,84 @@ class Scorer:
         batch_size: int = 8,
         ended: bool = False,
     ) -> None:
-        self.vocabulary, self.length, self.batch_size, self.ended = (
-            vocabulary,
-            length,
-            batch_size,
-            ended,
-        )
-        self.pairs, ask = (
-            isinstance(model, EncoderDecoder),
-            cast(Callable[..., mtf.Tensor], model),
-        )
+        self.vocabulary = vocabulary
+        self.length = length
+        self.batch_size = batch_size
+        self.ended = ended
+        self.pairs = isinstance(model, EncoderDecoder)
+        predict_logits = cast(Callable[..., mtf.Tensor], model)
 
         @mtf.function(mesh=model.mesh, batch=model.features)
         def log_probs(batch: Batch) -> mtf.Tensor:
-            given = [batch["inputs"]] if self.pairs else []
-            logits = ask(*given, batch["tokens"])
-            nats = (
-                mtf.cross_entropy(logits, batch["targets"], "vocab") * batch["weights"]
-            )
-            return -mtf.reduce_sum(nats, LENGTH)
+            if self.pairs:
+                logits = predict_logits(batch["inputs"], batch["tokens"])
+            else:
+                logits = predict_logits(batch["tokens"])
+            nats = mtf.cross_entropy(logits, batch["targets"], "vocab")
+            return -mtf.reduce_sum(nats * batch["weights"], LENGTH)
 
         self._log_probs = log_probs
 
     def __call__(self, texts: Sequence[Text]) -> Iterator[Score]:
-        """Gives a score for each text, in their order.
+        """Yields the score of each text, in their order.
 
         Raises:
-          DataError: a text is too long, or has nothing to be asked for.
+          DataError: a text is too long, or has no token to predict.
         """
-        for first in range(0, len(texts), self.batch_size):
-            rows = [
-                self._row(number, text)
-                for number, text in enumerate(
-                    texts[first : first + self.batch_size], first + 1
-                )
+        for start in range(0, len(texts), self.batch_size):
+            batch = texts[start : start + self.batch_size]
+            examples = [
+                self._example(start + offset, text) for offset, text in enumerate(batch)
             ]
-            found = self._log_probs(_stacked(rows, self.batch_size)).numpy()
-            for row, log_prob in zip(rows, found):
-                yield Score(float(log_prob), int(row["weights"].sum()))
+            log_probs = self._log_probs(_stack(examples, self.batch_size)).numpy()
+            for example, log_prob in zip(examples, log_probs):
+                yield Score(float(log_prob), int(example["weights"].sum()))
 
-    def _row(self, number: int, text: Text) -> dict[str, np.ndarray]:
-        given, asked = text if isinstance(text, tuple) else ("", text)
-        ids = self.vocabulary.encode(asked)
+    def _example(self, index: int, text: Text) -> dict[str, np.ndarray]:
+        """Returns the features of a text, each [length]."""
+        input_text, target_text = text if isinstance(text, tuple) else ("", text)
+        targets = self.vocabulary.encode(target_text)
         if self.ended or self.pairs:
-            ids = np.append(ids, self.vocabulary.end)
-        row = {}
+            targets = np.append(targets, self.vocabulary.end)
+        example = {}
         if self.pairs:
-            row["inputs"] = self._filled(
-                number, np.append(self.vocabulary.encode(given), self.vocabulary.end)
-            )
-            before = np.append(0, ids[:-1])
+            inputs = np.append(self.vocabulary.encode(input_text), self.vocabulary.end)
+            example["inputs"] = self._pad(index, inputs)
+            tokens = np.append(0, targets[:-1])
         else:
-            before, ids = ids[:-1], ids[1:]
-        if not len(ids):
+            tokens = targets[:-1]
+            targets = targets[1:]
+        if not len(targets):
             raise DataError(
-                f"text {number} is too short: a language model is told its first "
-                "token, and asked for those after it."
+                f"text {index + 1} is too short: a language model predicts the tokens "
+                "after the first, and it has none."
             )
-        return row | {
-            "tokens": self._filled(number, before),
-            "targets": self._filled(number, ids),
-            "weights": self._filled(number, np.ones(len(ids), np.float32)),
-        }
+        example["tokens"] = self._pad(index, tokens)
+        example["targets"] = self._pad(index, targets)
+        example["weights"] = self._pad(index, np.ones(len(targets), np.float32))
+        return example
 
-    def _filled(self, number: int, ids: np.ndarray) -> np.ndarray:
-        if len(ids) > self.length:
+    def _pad(self, index: int, values: np.ndarray) -> np.ndarray:
+        """Returns a feature padded with 0 to [length], as float32 or int32. Raises
+        DataError if it is longer.
+        """
+        if len(values) > self.length:
             raise DataError(
-                f"text {number} has {len(ids):,} tokens, and there is room for "
-                f"{self.length:,}.\n  Give it more: --length={len(ids)}."
+                f"text {index + 1} has {len(values):,} tokens, and there is room for "
+                f"{self.length:,}.\n  Give it more: --length={len(values)}."
             )
-        kind = np.float32 if ids.dtype == np.float32 else np.int32
-        return np.pad(ids, (0, self.length - len(ids))).astype(kind)
+        dtype = np.float32 if values.dtype == np.float32 else np.int32
+        return np.pad(values, (0, self.length - len(values))).astype(dtype)
 
 
-def _stacked(
-    rows: Sequence[dict[str, np.ndarray]], batch_size: int
+def _stack(
+    examples: Sequence[dict[str, np.ndarray]], batch_size: int
 ) -> dict[str, np.ndarray]:
-    """Returns rows one above another, filled up with rows of zeros."""
+    """Returns a batch [batch_size, length] of each feature, padded with examples of
+    zeros.
+    """
+    padding = ((0, batch_size - len(examples)), (0, 0))
     return {
-        name: np.pad(
-            np.stack([row[name] for row in rows]), ((0, batch_size - len(rows)), (0, 0))
-        )
-        for name in rows[0]
+        name: np.pad(np.stack([example[name] for example in examples]), padding)
+        for name in examples[0]
     }

@@ -1,4 +1,4 @@
-"""Texts in, texts out: a trained model's vocabulary around its `Decoder`.
+"""Generation of texts: `Decoder` with the vocabulary of a trained model.
 
 Example:
 
@@ -23,11 +23,17 @@ from transformer.training.load_trained import Trained
 
 
 class Text(NamedTuple):
-    """What was written after a prompt."""
+    """The generated continuation of a prompt.
+
+    Attributes:
+      prompt: the prompt.
+      text: without the prompt; up to the end id, or to the first stop text.
+      score: see `Written`.
+    """
 
     prompt: str
-    text: str  # without the prompt; up to an end, or to what it is to stop before
-    score: float  # see `Written`
+    text: str
+    score: float
 
 
 def write(
@@ -38,29 +44,30 @@ def write(
     seed: int = 0,
     **settings: Any,
 ) -> Iterator[list[Text]]:
-    """Yields what a model writes after each prompt, batch by batch.
+    """Yields the generated continuation of each prompt, batch by batch.
 
-    A language model sees no more ids at a time than it did in training, if gin has no
-    `Decoder.window`.
+    A language model attends to no more ids at a time than it did in training, unless gin
+    has `Decoder.window`.
 
     Args:
       trained: the model.
-      prompts: what texts begin with, or what an encoder reads.
-      stop: texts that end a text.
-      cut: prompts lose what is beyond so many ids; None: none is cut.
-      seed: another seed, other draws.
+      prompts: the starts of texts, or the inputs of an encoder.
+      stop: generation ends before the first of these texts.
+      cut: prompts are truncated to this count of ids; None: none is truncated.
+      seed: another seed gives other samples.
       **settings: of `Decoder`.
 
     Raises:
       PromptError: a prompt is empty, or too long for the positions of the model.
-      DataError: the model writes no texts.
+      DataError: the model generates no texts.
     """
-    vocabulary, encodes = (
-        trained.data.vocabulary,
-        isinstance(trained.model, EncoderDecoder),
-    )
-    given = [_ids(vocabulary, i, prompt, encodes) for i, prompt in enumerate(prompts)]
-    longest = max(map(len, given), default=1)
+    vocabulary = trained.data.vocabulary
+    encodes = isinstance(trained.model, EncoderDecoder)
+    prompt_ids = [
+        _encode_prompt(vocabulary, index, prompt, encodes)
+        for index, prompt in enumerate(prompts)
+    ]
+    longest = max(map(len, prompt_ids), default=1)
     decoder = decoder_of(
         trained,
         stop,
@@ -68,41 +75,43 @@ def write(
         cut=cut is not None,
         **settings,
     )
-    done = 0
-    for some in decoder.each(given, seed=seed):
-        yield [
-            Text(
-                prompt,
-                _before(_after(vocabulary, [] if encodes else ids, written.ids), stop),
-                written.score,
-            )
-            for prompt, ids, written in zip(prompts[done:], given[done:], some)
-        ]
-        done += len(some)
+    start = 0
+    for batch in decoder.each(prompt_ids, seed=seed):
+        texts = []
+        for index, written in enumerate(batch, start):
+            context = [] if encodes else prompt_ids[index]
+            continuation = _decode_after(vocabulary, context, written.ids)
+            text = _before_stop(continuation, stop)
+            texts.append(Text(prompts[index], text, written.score))
+        yield texts
+        start += len(batch)
 
 
 def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> Decoder:
-    """Returns a decoder for what a model learned: its ends, its beginnings, and how far
-    it sees.
+    """Returns a decoder with the end ids, the start id and the window that a model was
+    trained with.
 
     Arguments and errors are those of `write`.
     """
-    model, data, vocabulary = trained.model, trained.data, trained.data.vocabulary
+    model = trained.model
+    data = trained.data
+    vocabulary = data.vocabulary
     if not isinstance(model, LanguageModel | EncoderDecoder):
         raise DataError(
-            f"{type(model).__name__} does not write id by id from what came before.\n"
+            f"{type(model).__name__} does not predict the next id from those before.\n"
             "  Take a language model or an encoder-decoder."
         )
     if "window" not in gin.get_bindings(Decoder):
         settings["window"] = data.features(1)["tokens"].shape[1]
-    single = [
-        ids[0]
-        for ids in (vocabulary.encode(text).tolist() for text in stop)
-        if len(ids) == 1
-    ]
+    # Stop texts of one id end generation at once; `write` truncates at the others.
+    end_ids = [vocabulary.end]
+    for text in stop:
+        ids = vocabulary.encode(text).tolist()
+        if len(ids) == 1:
+            end_ids.append(ids[0])
     return Decoder(
         model,
-        end=[vocabulary.end, *single],
+        end=end_ids,
         vocab=vocabulary.size,
         begin=None if isinstance(data, ByteText) else 0,
         prefix="prefix" in data.features(1),
@@ -110,29 +119,31 @@ def decoder_of(trained: Trained, stop: Sequence[str] = (), **settings: Any) -> D
     )
 
 
-def _ids(vocabulary: Vocabulary, number: int, prompt: str, encodes: bool) -> list[int]:
-    """Returns the ids of a prompt. Raises PromptError."""
+def _encode_prompt(
+    vocabulary: Vocabulary, index: int, prompt: str, encodes: bool
+) -> list[int]:
+    """Returns the ids of a prompt, of an encoder with the end id. Raises PromptError if
+    it is empty.
+    """
     ids: list[int] = vocabulary.encode(prompt).tolist()
     if not ids:
         raise PromptError(
-            f"prompt {number + 1} is empty.\n  Give it at least one letter, or leave "
-            "the "
-            "line out."
+            f"prompt {index + 1} is empty.\n  Give it at least one letter, or leave "
+            "the line out."
         )
     return [*ids, vocabulary.end] if encodes else ids
 
 
-def _after(vocabulary: Vocabulary, ids: list[int], more: list[int]) -> str:
-    """Returns the text that more ids add, which may depend on those before."""
-    before, both = (
-        vocabulary.decode(np.array(x, np.int32)) for x in (ids, [*ids, *more])
-    )
-    return (
-        both[len(before) :]
-        if both.startswith(before)
-        else vocabulary.decode(np.array(more))
-    )
+def _decode_after(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
+    """Returns the text of ids, which may depend on the ids before them."""
+    context_text = vocabulary.decode(np.array(context, np.int32))
+    text = vocabulary.decode(np.array([*context, *ids], np.int32))
+    if text.startswith(context_text):
+        return text[len(context_text) :]
+    return vocabulary.decode(np.array(ids))
 
 
-def _before(text: str, stop: Sequence[str]) -> str:
-    return text[: min((i for x in stop if (i := text.find(x)) >= 0), default=len(text))]
+def _before_stop(text: str, stop: Sequence[str]) -> str:
+    """Returns the text before the first of the stop texts."""
+    ends = [text.find(stop_text) for stop_text in stop if stop_text in text]
+    return text[: min(ends, default=len(text))]
