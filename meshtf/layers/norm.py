@@ -136,9 +136,12 @@ class GroupNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `over` and the channels of each group."""
         x = as_tensor("x", x)
-        y = cast(split_dim(x, self.dim.name, self.group_dims), wide(x.dtype))
+        groups = split_dim(x, self.dim.name, self.group_dims)
+        y = cast(groups, wide(x.dtype))
         dims = (*names_of(self.over, x.shape), "in_group")
         y = y - reduce_mean(y, dims)
-        y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
-        y = cast(merge(y, self.group_dims.names, self.dim.name), x.dtype)
+        variance = reduce_mean(square(y), dims)
+        y = y * rsqrt(variance + self.epsilon)
+        y = merge(y, self.group_dims.names, self.dim.name)
+        y = cast(y, x.dtype)
         return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)

@@ -3,6 +3,7 @@
 Contents:
 
     decoder            generated ids after prompts
+    results            what a decoder returns and raises
     text_generation    the same for texts
     sample             one generated text, as a training run shows it
     scoring            the log-probability of given texts

@@ -34,19 +34,28 @@ def normal(text: str) -> str:
     >>> normal("The  Eiffel-Tower, a tower.")
     'eiffeltower tower'
     """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
+    text = text.lower()
+    text = text.translate(_NO_PUNCTUATION)
+    text = _ARTICLES.sub(" ", text)
+    return " ".join(text.split())
 
 
 def exact(text: str, answers: Sequence[str]) -> float:
     """Returns 1.0 if a text equals one of the answers after `normal`, else 0.0."""
+    text = normal(text)
     answers = _nonempty(answers)
-    return float(any(normal(text) == normal(answer) for answer in answers))
+    is_equal = any(text == normal(answer) for answer in answers)
+    return float(is_equal)
 
 
 def f1(text: str, answers: Sequence[str]) -> float:
     """Returns the highest F1 of a text's words and those of an answer."""
     words = normal(text).split()
-    return max(_f1(words, normal(answer).split()) for answer in _nonempty(answers))
+    scores = []
+    for answer in _nonempty(answers):
+        answer_words = normal(answer).split()
+        scores.append(_f1(words, answer_words))
+    return max(scores)
 
 
 def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, float]:
@@ -78,8 +87,10 @@ def compare(trained: Trained, number: int | None, batch_size: int) -> dict[str, 
     vocabulary = trained.data.vocabulary
     for batch in trained.data.held_out(batch_size, number):
         inputs, targets = zip(*_texts(batch, vocabulary))
-        for written, target in zip(decoder([*inputs]), targets):
-            text = vocabulary.decode(np.array(written.ids, np.int32))
+        outputs = decoder(inputs)
+        for output, target in zip(outputs, targets):
+            ids = np.array(output.ids, np.int32)
+            text = vocabulary.decode(ids)
             scores.append((exact(text, [target]), f1(text, [target])))
     exact_match, mean_f1 = np.mean(scores, axis=0)
     return {"exact_match": float(exact_match), "f1": float(mean_f1)}
@@ -93,16 +104,20 @@ def _texts(
     targets = np.asarray(batch["targets"])
     counts = np.asarray(batch["counts"])
     for ids, target, count in zip(inputs, targets, counts):
-        if count:  # 0: the example pads the last batch
-            length = np.flatnonzero(ids)[-1] + 1
-            yield ids[:length].tolist(), vocabulary.decode(target)
+        if not count:  # the example pads the last batch
+            continue
+        last = np.flatnonzero(ids)[-1]
+        input_ids = ids[: last + 1].tolist()
+        text = vocabulary.decode(target)
+        yield input_ids, text
 
 
 def _nonempty(answers: Sequence[str]) -> Sequence[str]:
     """Returns the answers that `normal` does not make empty; if there are none, one empty
     answer.
     """
-    return [answer for answer in answers if normal(answer)] or [""]
+    nonempty = [answer for answer in answers if normal(answer)]
+    return nonempty or [""]
 
 
 def _f1(words: list[str], answer_words: list[str]) -> float:

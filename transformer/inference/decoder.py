@@ -17,36 +17,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import gin
 import numpy as np
 
 import meshtf as mtf
-from transformer.data import DataError
+from transformer.inference.results import PromptError, Written
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 
 _BEAM = "beam"
 _POSITIONS = ("length", "memory_length")
 _MIN_PADDED_LENGTH = 16  # of prompts
-
-
-class PromptError(DataError):
-    """A prompt that is not valid for a model."""
-
-
-class Written(NamedTuple):
-    """The generated continuation of a prompt.
-
-    Attributes:
-      ids: up to the end id, which is left out.
-      score: the log-probability of the ids and the end id; of beam search, divided by
-        the length penalty.
-    """
-
-    ids: list[int]
-    score: float
 
 
 @gin.configurable
@@ -111,7 +94,8 @@ class Decoder:
         self.window = window
         self.prefix = prefix
         self.begin = 0 if self.encodes and begin is None else begin
-        self.vocab = min(vocab or model.architecture.vocab, model.architecture.vocab)
+        model_vocab = model.architecture.vocab
+        self.vocab = min(vocab or model_vocab, model_vocab)
         self._settings: dict[str, Any] = {"end": end, "vocab_size": self.vocab}
         self._sampling: dict[str, Any] = {
             "temperature": temperature,
@@ -146,7 +130,8 @@ class Decoder:
             for axis in self.mesh.layout.axes(name)
         ]
         num_shards = math.lcm(*axis_sizes)
-        return -(-size // num_shards) * num_shards
+        shard_size = -(-size // num_shards)
+        return shard_size * num_shards
 
     def write(
         self, texts: mtf.Tensor, inputs: mtf.Tensor | None = None
@@ -169,16 +154,18 @@ class Decoder:
         num_new_ids = texts.shape["length"] - lengths
         last_ids = mtf.gather(texts, lengths - 1, "length")
         is_new = mtf.outer(index, num_new_ids, mtf.less_equal)
-        continuations = mtf.where(index == 0, last_ids, mtf.where(is_new, -1, 0))
+        new_ids = mtf.where(is_new, -1, 0)
+        continuations = mtf.where(index == 0, last_ids, new_ids)
+        prompts = mtf.maximum(texts, 0)
         ids, scores = self._generate(
             continuations,
-            mtf.rename(mtf.maximum(texts, 0), "length", "inputs_length"),
+            mtf.rename(prompts, "length", "inputs_length"),
             lengths,
             mtf.reduce_max(num_new_ids) + 1,
             positions=texts.shape["length"],
         )
-        source_index = mtf.maximum(mtf.outer(index, lengths, mtf.subtract) + 1, 0)
-        ids = mtf.take_along(ids, source_index, "length")
+        source_index = mtf.outer(index, lengths, mtf.subtract) + 1
+        ids = mtf.take_along(ids, mtf.maximum(source_index, 0), "length")
         return mtf.where(texts < 0, ids, texts), scores
 
     def _generate(
@@ -258,7 +245,8 @@ class Decoder:
         def step(
             position: mtf.Tensor, ids: mtf.Tensor, cache: Any
         ) -> tuple[mtf.Tensor, Any]:
-            return model.step(position + last_position, ids, cache)
+            position = position + last_position
+            return model.step(position, ids, cache)
 
         return step, cache
 
@@ -302,43 +290,51 @@ class Decoder:
             )
         if not self.encodes:
             self.model.embeddings.check_length(self._max_positions)
-        valid_prompts = [
-            self._validate(index, [int(x) for x in prompt])
-            for index, prompt in enumerate(prompts)
-        ]
-        for start in range(0, len(valid_prompts), self.batch_size):
-            batch = valid_prompts[start : start + self.batch_size]
-            yield self._generate_batch(batch, number, seed, start // self.batch_size)
+        valid_prompts = []
+        for index, prompt in enumerate(prompts):
+            ids = [int(x) for x in prompt]
+            valid_prompts.append(self._validate(index, ids))
+        size = self.batch_size
+        for start in range(0, len(valid_prompts), size):
+            batch = valid_prompts[start : start + size]
+            batch_index = start // size
+            yield self._generate_batch(batch, number, seed, batch_index)
 
     def _generate_batch(
         self, prompts: Sequence[list[int]], number: int, seed: int, batch_index: int
     ) -> list[Written]:
         """Returns the continuations of at most `batch_size` prompts."""
         padding = [prompts[-1]] * (self.batch_size - len(prompts))
-        begin_ids = [] if self.begin is None else [self.begin]
         inputs = [*prompts, *padding]
-        if not self.encodes:
-            inputs = [begin_ids + prompt for prompt in inputs]
-        lengths = np.array([len(ids) for ids in inputs], np.int32)
-        padded_inputs = self._pad_inputs(inputs)
+        begin_ids = [] if self.begin is None else [self.begin]
+        lengths = None
         texts = np.full((self.batch_size, self.length), -1, np.int32)
-        texts[:, 0] = begin_ids if self.encodes else [ids[-1] for ids in inputs]
+        if self.encodes:
+            texts[:, 0] = begin_ids
+        else:
+            inputs = [begin_ids + prompt for prompt in inputs]
+            lengths = np.array([len(ids) for ids in inputs], np.int32)
+            texts[:, 0] = [ids[-1] for ids in inputs]
+        padded_inputs = self._pad_inputs(inputs)
         ids, scores = self._run(
             texts,
             padded_inputs,
-            None if self.encodes else lengths,
+            lengths,
             np.int32(1 + number),
             np.int32(seed),
             np.int32(batch_index),
         )
-        return [
-            Written(self._before_end(text[1 : 1 + number].tolist()), float(score))
-            for text, score, _ in zip(ids.numpy(), scores.numpy(), prompts)
-        ]
+        results = []
+        for text, score, _ in zip(ids.numpy(), scores.numpy(), prompts):
+            new_ids = text[1 : 1 + number].tolist()
+            new_ids = self._before_end(new_ids)
+            results.append(Written(new_ids, float(score)))
+        return results
 
     def _pad_inputs(self, inputs: Sequence[list[int]]) -> np.ndarray:
         """Returns inputs as int32 [batch, inputs_length], padded with 0."""
-        length = self._padded_length(max(map(len, inputs)))
+        longest = max(len(ids) for ids in inputs)
+        length = self._padded_length(longest)
         padded = np.zeros((self.batch_size, length), np.int32)
         for row, ids in zip(padded, inputs):
             row[: len(ids)] = ids
@@ -347,12 +343,14 @@ class Decoder:
     def _padded_length(self, length: int) -> int:
         """Returns the size to which inputs of up to `length` ids are padded."""
         a = self.model.architecture
-        padded = max(_MIN_PADDED_LENGTH, 1 << (length - 1).bit_length())
+        power_of_two = 1 << (length - 1).bit_length()
+        padded = max(_MIN_PADDED_LENGTH, power_of_two)
         if a.attention != "full":
             if length <= a.block_length:
                 padded = min(padded, a.block_length)
             else:
-                padded = -(-padded // a.block_length) * a.block_length
+                num_blocks = -(-padded // a.block_length)
+                padded = num_blocks * a.block_length
         padded = min(padded, self._max_input_length)
         return self._shardable_size(padded, "inputs_length", *_POSITIONS)
 

@@ -81,11 +81,13 @@ class Scorer:
         for start in range(0, len(texts), self.batch_size):
             batch = texts[start : start + self.batch_size]
             examples = [
-                self._example(start + offset, text) for offset, text in enumerate(batch)
+                self._example(index, text) for index, text in enumerate(batch, start)
             ]
-            log_probs = self._log_probs(_stack(examples, self.batch_size)).numpy()
+            features = _stack(examples, self.batch_size)
+            log_probs = self._log_probs(features).numpy()
             for example, log_prob in zip(examples, log_probs):
-                yield Score(float(log_prob), int(example["weights"].sum()))
+                num_tokens = int(example["weights"].sum())
+                yield Score(float(log_prob), num_tokens)
 
     def _example(self, index: int, text: Text) -> dict[str, np.ndarray]:
         """Returns the features of a text, each [length]."""
@@ -108,20 +110,23 @@ class Scorer:
             )
         example["tokens"] = self._pad(index, tokens)
         example["targets"] = self._pad(index, targets)
-        example["weights"] = self._pad(index, np.ones(len(targets), np.float32))
+        weights = np.ones(len(targets), np.float32)
+        example["weights"] = self._pad(index, weights)
         return example
 
     def _pad(self, index: int, values: np.ndarray) -> np.ndarray:
         """Returns a feature padded with 0 to [length], as float32 or int32. Raises
         DataError if it is longer.
         """
-        if len(values) > self.length:
+        count = len(values)
+        if count > self.length:
             raise DataError(
-                f"text {index + 1} has {len(values):,} tokens, and there is room for "
-                f"{self.length:,}.\n  Give it more: --length={len(values)}."
+                f"text {index + 1} has {count:,} tokens, and there is room for "
+                f"{self.length:,}.\n  Give it more: --length={count}."
             )
         dtype = np.float32 if values.dtype == np.float32 else np.int32
-        return np.pad(values, (0, self.length - len(values))).astype(dtype)
+        padding = (0, self.length - count)
+        return np.pad(values, padding).astype(dtype)
 
 
 def _stack(
@@ -131,7 +136,8 @@ def _stack(
     zeros.
     """
     padding = ((0, batch_size - len(examples)), (0, 0))
-    return {
-        name: np.pad(np.stack([example[name] for example in examples]), padding)
-        for name in examples[0]
-    }
+    batch = {}
+    for name in examples[0]:
+        feature = np.stack([example[name] for example in examples])
+        batch[name] = np.pad(feature, padding)
+    return batch

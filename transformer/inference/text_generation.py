@@ -16,7 +16,8 @@ import gin
 import numpy as np
 
 from transformer.data import ByteText, DataError, Vocabulary
-from transformer.inference.decoder import Decoder, PromptError
+from transformer.inference.decoder import Decoder
+from transformer.inference.results import PromptError
 from transformer.models.encoder_decoder import EncoderDecoder
 from transformer.models.language_model import LanguageModel
 from transformer.training.load_trained import Trained
@@ -136,8 +137,10 @@ def _encode_prompt(
 
 def _decode_after(vocabulary: Vocabulary, context: list[int], ids: list[int]) -> str:
     """Returns the text of ids, which may depend on the ids before them."""
-    context_text = vocabulary.decode(np.array(context, np.int32))
-    text = vocabulary.decode(np.array([*context, *ids], np.int32))
+    context_ids = np.array(context, np.int32)
+    all_ids = np.array([*context, *ids], np.int32)
+    context_text = vocabulary.decode(context_ids)
+    text = vocabulary.decode(all_ids)
     if text.startswith(context_text):
         return text[len(context_text) :]
     return vocabulary.decode(np.array(ids))
@@ -145,5 +148,9 @@ def _decode_after(vocabulary: Vocabulary, context: list[int], ids: list[int]) ->
 
 def _before_stop(text: str, stop: Sequence[str]) -> str:
     """Returns the text before the first of the stop texts."""
-    ends = [text.find(stop_text) for stop_text in stop if stop_text in text]
-    return text[: min(ends, default=len(text))]
+    end = len(text)
+    for stop_text in stop:
+        index = text.find(stop_text)
+        if index >= 0:
+            end = min(end, index)
+    return text[:end]

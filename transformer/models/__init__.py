@@ -7,4 +7,5 @@ Contents:
     language_model, encoder_decoder, bert, pipelined_language_model
     embeddings, stack, block                          their building blocks
     attention_mask       which tokens attend to which
+    key_value_cache      the state of decoding
 """

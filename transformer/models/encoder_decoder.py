@@ -20,7 +20,8 @@ from transformer.models.architecture import Architecture
 from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch, Model, sums, target_weights, with_reports
 from transformer.models.embeddings import Embeddings, mask_padded_vocab
-from transformer.models.stack import KeyValueCache, Stack
+from transformer.models.key_value_cache import KeyValueCache
+from transformer.models.stack import Stack
 
 _TOKENS = "batch; length"
 _INPUTS = "batch; inputs_length"

@@ -18,7 +18,7 @@ p is stored in slot p % num_slots.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
@@ -30,31 +30,12 @@ from transformer.models.attention_mask import (
     TokenInfo,
 )
 from transformer.models.block import Block, BlockCache, Memory
+from transformer.models.key_value_cache import KeyValueCache
 
 BlockStep: TypeAlias = Callable[
     [Block, mtf.Tensor, BlockCache], tuple[mtf.Tensor, BlockCache]
 ]
 _LAYERS = "layers"
-
-
-class KeyValueCache(NamedTuple):
-    """What a stack stores between decoding steps.
-
-    Attributes:
-      blocks: the `BlockCache` of each block; of scanned blocks one, with `layers` in
-        front of each tensor.
-      slots: the indices of the slots of a cache: int32 [memory_length].
-      angles: rotary angles of all positions, [length, d_kv].
-      memory_bias: the bias of the scores of cross-attention.
-      padding: by how much the position of each example is less than that of the step,
-        since its prompt was padded: int32, a scalar or [batch]; None: not at all.
-    """
-
-    blocks: Any
-    slots: mtf.Tensor
-    angles: mtf.layers.Angles | None = None
-    memory_bias: mtf.Tensor | None = None
-    padding: mtf.Tensor | None = None
 
 
 class Stack(mtf.Module):

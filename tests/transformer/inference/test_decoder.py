@@ -1,5 +1,5 @@
-"""Decoders: ragged prompts, drawn and searched, against full forward passes, under
-every layout.
+"""Decoders: prompts of different lengths, sampling and beam search, against full forward
+passes, under every layout.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import meshtf as mtf
-from transformer.inference.decoder import Decoder, PromptError
+from transformer.inference.decoder import Decoder
+from transformer.inference.results import PromptError
 from transformer.inference.sample import sample
 from transformer.models.architecture import Architecture
 from transformer.models.encoder_decoder import EncoderDecoder
@@ -45,7 +46,7 @@ def encoder_decoder(axes="", layout=""):
 
 
 def log_probs(model, ids, inputs=None):
-    """Returns log-probabilities of what follows ids, by a full forward pass."""
+    """Returns log-probabilities of the next id, by a full forward pass."""
     tokens = mtf.import_tensor(model.mesh, np.array([ids], "int32"), "batch;length")
     if inputs is None:
         logits = model(tokens)
@@ -58,14 +59,15 @@ def log_probs(model, ids, inputs=None):
     return last - np.log(np.exp(last).sum())
 
 
-def greedy(model, ids, number, inputs=None):
-    """Returns the likeliest ids one after the other, and their log-probability."""
-    found, score = list(ids), 0.0
-    for _ in range(number):
-        after = log_probs(model, found, inputs)
-        found.append(int(after.argmax()))
-        score += after.max()
-    return found[len(ids) :], score
+def greedy(model, ids, count, inputs=None):
+    """Returns ids of which each is the likeliest, and their log-probability."""
+    text = list(ids)
+    score = 0.0
+    for _ in range(count):
+        next_log_probs = log_probs(model, text, inputs)
+        text.append(int(next_log_probs.argmax()))
+        score += next_log_probs.max()
+    return text[len(ids) :], score
 
 
 def test_the_likeliest_ids_follow_prompts_of_any_length():
@@ -157,36 +159,37 @@ KINDS = {
     ids=str,
 )
 @pytest.mark.parametrize("kind", KINDS)
-def test_prompts_are_read_at_once_as_by_steps(monkeypatch, kind, settings, mesh):
+def test_prefill_of_prompts_is_as_by_steps(monkeypatch, kind, settings, mesh):
     def written():
         model = language_model(*mesh, **KINDS[kind])
         return Decoder(model, number=5, prompt_length=4, batch_size=4, **settings)(
             PROMPTS, seed=2
         )
 
-    found = written()
+    actual = written()
     monkeypatch.setattr(LanguageModel, "prefill", by_steps)
-    wanted = written()
-    assert [w.ids for w in found] == [w.ids for w in wanted]
+    expected = written()
+    assert [w.ids for w in actual] == [w.ids for w in expected]
     np.testing.assert_allclose(
-        [w.score for w in found], [w.score for w in wanted], rtol=1e-4
+        [w.score for w in actual], [w.score for w in expected], rtol=1e-4
     )
 
 
-def test_prompts_that_are_a_prefix_see_both_ways():
+def test_prompts_that_are_a_prefix_attend_both_ways():
     model = language_model(positions="relative", blocks=2)
     (written,) = Decoder(model, number=5, prompt_length=4, batch_size=1, prefix=True)(
         [PROMPTS[1]]
     )
-    found = [*PROMPTS[1]]
+    text = [*PROMPTS[1]]
     for _ in range(5):
         tokens = mtf.import_tensor(
-            model.mesh, np.array([found], "int32"), "batch;length"
+            model.mesh, np.array([text], "int32"), "batch;length"
         )
         prefix = mtf.range(model.mesh, tokens.shape.dim("length")) < len(PROMPTS[1])
         prefix = mtf.broadcast(prefix, tokens.shape)
-        found.append(int(model(tokens, prefix=prefix).numpy()[0, -1].argmax()))
-    assert written.ids == found[len(PROMPTS[1]) :]
+        logits = model(tokens, prefix=prefix).numpy()
+        text.append(int(logits[0, -1].argmax()))
+    assert written.ids == text[len(PROMPTS[1]) :]
 
 
 @pytest.mark.sampled(3, each="make settings")
@@ -201,17 +204,18 @@ def test_prompts_that_are_a_prefix_see_both_ways():
     ids=str,
 )
 def test_a_layout_changes_no_id(make, settings):
-    found = [
+    results = [
         Decoder(make(*mesh), number=5, prompt_length=4, batch_size=4, **settings)(
             PROMPTS, seed=2
         )
         for mesh in MESHES
     ]
-    assert len({w.score for w in found[0]}) > 1
-    for other in found[1:]:
-        assert [w.ids for w in other] == [w.ids for w in found[0]]
+    expected = results[0]
+    assert len({w.score for w in expected}) > 1
+    for result in results[1:]:
+        assert [w.ids for w in result] == [w.ids for w in expected]
         np.testing.assert_allclose(
-            [w.score for w in other], [w.score for w in found[0]], rtol=1e-4
+            [w.score for w in result], [w.score for w in expected], rtol=1e-4
         )
 
 
@@ -241,16 +245,18 @@ def test_enough_beams_find_the_best_of_all_texts():
         assert written.score == pytest.approx(best[0], rel=1e-4)
 
 
-def test_seeds_and_places_draw_other_ids():
+def test_samples_depend_on_seed_and_index():
     decoder = Decoder(
         language_model(), number=8, prompt_length=1, batch_size=2, temperature=2.0
     )
-    first, again, other = (
-        [tuple(w.ids) for w in decoder([[3]] * 4, seed=seed)] for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert len({*first}) > 2
-    assert first != other
+
+    def sampled(seed):
+        return [tuple(w.ids) for w in decoder([[3]] * 4, seed=seed)]
+
+    ids = sampled(seed=1)
+    assert sampled(seed=1) == ids
+    assert len({*ids}) > 2
+    assert sampled(seed=2) != ids
 
 
 @pytest.mark.parametrize("beams", [0, 2])
@@ -268,16 +274,16 @@ def test_ids_that_end_a_text_are_left_out(beams):
 
 def test_nothing_is_written_beyond_the_vocabulary():
     model = language_model()
-    free = Decoder(model, number=20, prompt_length=1, batch_size=1, temperature=5.0)(
-        [[3]]
-    )
-    some = Decoder(
+    unlimited = Decoder(
+        model, number=20, prompt_length=1, batch_size=1, temperature=5.0
+    )([[3]])
+    limited = Decoder(
         model, number=20, prompt_length=1, batch_size=1, temperature=5.0, vocab=4
     )([[3]])
-    assert max(free[0].ids) >= 4 > max(some[0].ids)
+    assert max(unlimited[0].ids) >= 4 > max(limited[0].ids)
 
 
-def test_a_beginning_comes_before_every_prompt():
+def test_a_begin_id_comes_before_every_prompt():
     model = language_model()
     decoder = Decoder(model, number=3, prompt_length=2, batch_size=2, begin=7)
     assert [w.ids for w in decoder([[], [2, 3]])] == [
@@ -285,7 +291,7 @@ def test_a_beginning_comes_before_every_prompt():
     ]
 
 
-def test_what_is_too_long_is_refused_or_cut():
+def test_long_prompts_are_refused_or_truncated():
     model = language_model()
     with pytest.raises(
         PromptError, match="prompt 2 has 4 ids, and there is room for 3(.|\n)*cut=Tr"
@@ -306,7 +312,7 @@ def test_what_is_too_long_is_refused_or_cut():
         ([3, 8], "has the id 8; the model's are 0 to 7"),
     ],
 )
-def test_prompts_that_no_model_reads_are_refused(prompt, complaint):
+def test_invalid_prompts_are_refused(prompt, complaint):
     with pytest.raises(PromptError, match=complaint):
         Decoder(language_model())([prompt])
 

@@ -1,5 +1,5 @@
-"""Token by token with caches: the logits of a full forward pass, for every kind of
-part.
+"""Decoding with caches returns the logits of a full forward pass, for every kind of norm,
+positions and attention.
 """
 
 from __future__ import annotations
@@ -61,26 +61,27 @@ def mesh_of(layout):
     return mtf.Mesh("x:2;y:2", layout) if layout else mtf.Mesh("")
 
 
-def walk(model, tokens, start):
-    """Returns logits [batch length vocab], one position after the other."""
+def step_by_step(model, tokens, cache):
+    """Returns logits [batch, length, vocab], by one decoding step for each position."""
 
-    def turn(held, row):
-        logits, held = model.step(*row, held)
-        return held, logits
+    def step(cache, inputs):
+        position, ids = inputs
+        logits, cache = model.step(position, ids, cache)
+        return cache, logits
 
-    length = tokens.shape.dim("length")
-    _, logits = mtf.scan(turn, start, (mtf.range(model.mesh, length), tokens), "length")
+    positions = mtf.range(model.mesh, tokens.shape.dim("length"))
+    _, logits = mtf.scan(step, cache, (positions, tokens), "length")
     return mtf.transpose(logits, ["batch", "length", "vocab"])
 
 
 def both(kind, layout, tokens, **changes):
-    """Returns a language model's logits, all at once and one after the other."""
+    """Returns a language model's logits, of a forward pass and of decoding steps."""
     model = LanguageModel(mesh_of(layout), architecture(kind, **changes))
 
     @mtf.function(mesh=model.mesh, tokens="batch;length")
     def run(tokens):
         batch, length = tokens.shape.without("length"), tokens.shape["length"]
-        return model(tokens), walk(model, tokens, model.start(batch, length))
+        return model(tokens), step_by_step(model, tokens, model.start(batch, length))
 
     return [x.numpy() for x in run(tokens)]
 
@@ -99,27 +100,27 @@ def test_steps_give_the_logits_of_a_forward_pass(rng, kind, layout):
     np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
 
 
-def after(model, tokens, read, **settings):
-    """Returns logits [batch length vocab] of what follows after `read` ids of each row,
-    in one go.
+def after_prefill(model, tokens, lengths, **settings):
+    """Returns logits [batch, length, vocab] of steps after a prefill of the first `lengths`
+    ids of each example.
     """
 
-    @mtf.function(mesh=model.mesh, tokens="batch;length", read="batch")
-    def run(tokens, read):
+    @mtf.function(mesh=model.mesh, tokens="batch;length", lengths="batch")
+    def run(tokens, lengths):
         batch, length = tokens.shape.without("length"), tokens.shape.dim("length")
-        held = model.start(batch, length.size, settings.get("window"))
-        held = model.prefill(tokens, held, read, settings.get("prefix", False))
+        cache = model.start(batch, length.size, settings.get("window"))
+        cache = model.prefill(tokens, cache, lengths, settings.get("prefix", False))
 
-        def turn(held, turn):
-            place = mtf.minimum(read + turn, length.size - 1)
-            row = mtf.gather(tokens, place, "length")
-            logits, held = model.step(length.size + turn, row, held)
-            return held, logits
+        def step(cache, step_index):
+            index = mtf.minimum(lengths + step_index, length.size - 1)
+            ids = mtf.gather(tokens, index, "length")
+            logits, cache = model.step(length.size + step_index, ids, cache)
+            return cache, logits
 
-        _, logits = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")
+        _, logits = mtf.scan(step, cache, mtf.range(model.mesh, length), "length")
         return mtf.transpose(logits, ["batch", "length", "vocab"])
 
-    return run(tokens, np.array(read, "int32")).numpy()
+    return run(tokens, np.array(lengths, "int32")).numpy()
 
 
 @pytest.mark.sampled(14, each="kind layout")
@@ -130,76 +131,67 @@ def after(model, tokens, read, **settings):
         *((kind, BY_MEMORY) for kind in ("rotary", "relative", "local", "scanned")),
     ],
 )
-def test_what_is_read_at_once_is_kept_as_by_steps(rng, kind, layout):
-    model, tokens = (
-        LanguageModel(mesh_of(layout), architecture(kind)),
-        text(rng, LENGTH),
-    )
-    read = 3, 6
+def test_prefill_fills_the_cache_as_steps_do(rng, kind, layout):
+    model = LanguageModel(mesh_of(layout), architecture(kind))
+    tokens = text(rng, LENGTH)
+    lengths = (3, 6)
     full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(tokens).numpy()
-    for row, (found, start) in enumerate(zip(after(model, tokens, read), read)):
+    assert_continues(after_prefill(model, tokens, lengths), full, lengths)
+
+
+def assert_continues(logits, full, lengths):
+    """Compares logits of steps after a prefill to those of all positions."""
+    for example_logits, example_full, start in zip(logits, full, lengths):
+        count = len(example_full) - start
         np.testing.assert_allclose(
-            found[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
+            example_logits[:count], example_full[start:], rtol=1e-4, atol=1e-5
         )
 
 
 @pytest.mark.parametrize("kind", ["relative", "rotary", "scanned", "blockwise"])
-def test_a_window_is_the_same_when_all_is_read_at_once(rng, kind):
-    model, tokens, read = (
-        LanguageModel(mesh_of(""), architecture(kind)),
-        text(rng, LENGTH),
-        (1, 6),
-    )
+def test_a_window_is_the_same_after_a_prefill(rng, kind):
+    model = LanguageModel(mesh_of(""), architecture(kind))
+    tokens = text(rng, LENGTH)
+    lengths = (1, 6)
 
     @mtf.function(mesh=model.mesh, tokens="batch;length")
     def stepped(tokens):
-        return walk(
+        return step_by_step(
             model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3)
         )
 
-    wanted = stepped(tokens).numpy()
-    for row, (found, start) in enumerate(
-        zip(after(model, tokens, read, window=3), read)
-    ):
-        np.testing.assert_allclose(
-            found[: LENGTH - start], wanted[row, start:], rtol=1e-4, atol=1e-5
-        )
+    expected = stepped(tokens).numpy()
+    logits = after_prefill(model, tokens, lengths, window=3)
+    assert_continues(logits, expected, lengths)
 
 
 @pytest.mark.parametrize("kind", ["rotary", "relative", "scanned", "mixture"])
-def test_ids_of_a_prefix_see_those_after_them(rng, kind):
-    model, tokens, read = (
-        LanguageModel(mesh_of(""), architecture(kind)),
-        text(rng, LENGTH),
-        (2, 5),
-    )
-    prefix = np.arange(LENGTH) < np.array(read)[:, None]
+def test_ids_of_a_prefix_attend_to_later_ones(rng, kind):
+    model = LanguageModel(mesh_of(""), architecture(kind))
+    tokens = text(rng, LENGTH)
+    lengths = (2, 5)
+    prefix = np.arange(LENGTH) < np.array(lengths)[:, None]
     full = mtf.function(
         model, mesh=model.mesh, tokens="batch;length", prefix="batch;length"
     )(tokens, prefix=prefix).numpy()
-    for row, (found, start) in enumerate(
-        zip(after(model, tokens, read, prefix=True), read)
-    ):
-        np.testing.assert_allclose(
-            found[: LENGTH - start], full[row, start:], rtol=1e-4, atol=1e-5
-        )
-    causal = after(model, tokens, read)
-    assert np.abs(causal - after(model, tokens, read, prefix=True)).max() > 1e-3
+    with_prefix = after_prefill(model, tokens, lengths, prefix=True)
+    assert_continues(with_prefix, full, lengths)
+    causal = after_prefill(model, tokens, lengths)
+    assert np.abs(causal - with_prefix).max() > 1e-3
 
 
-def test_attention_in_blocks_reads_what_blocks_do_not_part(rng):
+def test_attention_in_blocks_pads_lengths_that_blocks_do_not_divide(rng):
     for kind in ("local", "blockwise"):
         model = LanguageModel(mesh_of(""), architecture(kind, block_length=3))
-        tokens, longer = text(rng, LENGTH), np.zeros((BATCH, 9), "int32")
-        longer[:, :LENGTH] = tokens
+        tokens = text(rng, LENGTH)
+        padded = np.zeros((BATCH, 9), "int32")
+        padded[:, :LENGTH] = tokens
+        lengths = (4, 7)
         full = mtf.function(model, mesh=model.mesh, tokens="batch;length")(
-            longer
+            padded
         ).numpy()
-        for row, found in enumerate(after(model, tokens, (4, 7))):
-            start = (4, 7)[row]
-            np.testing.assert_allclose(
-                found[: LENGTH - start], full[row, start:LENGTH], rtol=1e-4, atol=1e-5
-            )
+        logits = after_prefill(model, tokens, lengths)
+        assert_continues(logits, full[:, :LENGTH], lengths)
 
 
 def test_steps_in_bfloat16_are_near(rng):
@@ -220,54 +212,48 @@ def test_steps_in_bfloat16_are_near(rng):
         ("local", BY_HEADS),
     ],
 )
-def test_an_encoder_with_padding_is_looked_at_step_by_step(rng, kind, layout):
+def test_steps_attend_to_an_encoder_with_padding(rng, kind, layout):
     model = EncoderDecoder(mesh_of(layout), architecture(kind))
     inputs, tokens = text(rng, INPUTS), text(rng, LENGTH)
     inputs[0, 4:] = 0
 
     @mtf.function(mesh=model.mesh, batch=model.features)
     def run(batch):
-        rows, length = (
-            batch["tokens"].shape.without("length"),
-            batch["tokens"].shape["length"],
-        )
+        tokens = batch["tokens"]
+        examples = tokens.shape.without("length")
         encoded, _ = model.encode(batch)
-        start = model.start(rows, length, encoded)
-        return model(batch["inputs"], batch["tokens"]), walk(
-            model, batch["tokens"], start
-        )
+        cache = model.start(examples, tokens.shape["length"], encoded)
+        logits = model(batch["inputs"], tokens)
+        return logits, step_by_step(model, tokens, cache)
 
     full, stepped = (x.numpy() for x in run({"inputs": inputs, "tokens": tokens}))
     np.testing.assert_allclose(stepped, full, rtol=1e-4, atol=1e-5)
     inputs[0, 4:] = [5, 6]
-    assert (
-        abs(run({"inputs": inputs, "tokens": tokens})[1].numpy()[0] - full[0]).max()
-        > 1e-3
-    )
+    _, without_padding = run({"inputs": inputs, "tokens": tokens})
+    assert abs(without_padding.numpy()[0] - full[0]).max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["relative", "sloped", "rotary"])
-def test_a_window_sees_the_last_positions_alone(rng, kind):
+def test_a_window_attends_to_the_last_positions_only(rng, kind):
     tokens = text(rng, LENGTH)
     model = LanguageModel(mtf.Mesh(""), architecture(kind, blocks=1))
 
     @mtf.function(mesh=model.mesh, tokens="batch;length")
     def windowed(tokens):
-        return walk(
+        return step_by_step(
             model, tokens, model.start(tokens.shape.without("length"), LENGTH, window=3)
         )
 
-    seen = windowed(tokens).numpy()
-    for at in range(LENGTH):  # of one block, what is not seen has no part in anything
-        part = mtf.import_tensor(
-            model.mesh, tokens[:, max(at - 2, 0) : at + 1], "batch;length"
+    logits = windowed(tokens).numpy()
+    for position in range(LENGTH):  # one block: no other positions have any influence
+        window = mtf.import_tensor(
+            model.mesh, tokens[:, max(position - 2, 0) : position + 1], "batch;length"
         )
-        np.testing.assert_allclose(
-            seen[:, at], model(part).numpy()[:, -1], rtol=1e-4, atol=1e-5
-        )
+        expected = model(window).numpy()[:, -1]
+        np.testing.assert_allclose(logits[:, position], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_more_positions_than_learned_ones_are_refused():
+def test_more_positions_than_learned_positions_are_refused():
     model = LanguageModel(mtf.Mesh(""), architecture("learned"))
     with pytest.raises(mtf.ShapeError, match="9 tokens have more positions than the 8"):
         model.start(mtf.Shape("batch:2"), 9)
