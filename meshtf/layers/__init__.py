@@ -1,14 +1,14 @@
-"""Layers: modules with variables, written on named dimensions alone.
+"""Layers: modules with variables, written in terms of named dimensions.
 
     import meshtf as mtf
     wi = mtf.layers.Dense(mesh, "d_model:512", "d_ff:2048", name="wi")
     norm = mtf.layers.LayerNorm(mesh, "d_model:512", name="norm")
     h = mtf.relu(wi(norm(x)))
 
-A layer computes in the type of its input: of x in bfloat16 comes bfloat16, by variables
-that stay float32 and are cast where they are used, and their gradients are float32.
-Statistics of norms, softmax and losses are computed in float32 inside.
-`Embedding(..., dtype="bfloat16")` begins it.
+A layer computes in the type of its input: for x in bfloat16 its output is bfloat16.
+Variables stay float32 and are cast where they are used, and their gradients are float32.
+Statistics of norms, softmax and losses are computed in float32.
+`Embedding(..., dtype="bfloat16")` makes a model compute in bfloat16.
 """
 
 from meshtf.layers import initializers

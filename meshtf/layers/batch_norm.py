@@ -1,13 +1,13 @@
-"""Batch normalization: by the statistics of all examples in training, by moving
-averages later.
+"""Batch normalization: by the statistics of the batch in training, by their moving
+averages in inference.
 
     norm = BatchNorm(mesh, "channels:64")
     y = norm(x, training=True)     # mean 0 and variance 1 of each channel, scaled and shifted
 
-The statistics are those of the whole batch, however it is cut: sums of a few numbers
-for each channel are all that devices exchange. Where a batch comes in microbatches
-(pipelines, gradient accumulation), each is normalized by its own, and the moving
-averages take those of the whole batch.
+The statistics are those of the global batch, however it is sharded: devices exchange only
+sums for each channel. Where a batch is split into microbatches (pipelines, gradient
+accumulation), each is normalized by its statistics, and the moving averages take those of
+the global batch.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from meshtf.runtime.variable import Variable
 class BatchNorm(Module):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias (Ioffe and Szegedy, 2015).
 
-    Mean and variance are taken over all names but those of `dims`. Statistics are
-    float32 where x is of half floats. The moving variance is that of the batch, without
+    Mean and variance are taken over all dimensions but `dims`. Statistics are float32
+    where x is float16 or bfloat16. The moving variance is that of the batch, without
     Bessel's correction.
 
     Args:
       mesh: where the variables lie.
-      dims: what has statistics of its own, such as "channels:64".
-      momentum: the share of the moving averages that stays in each step of training.
+      dims: the dimensions with separate statistics for each entry, such as "channels:64".
+      momentum: the weight of the previous moving averages in each step of training.
       epsilon: what is added to the variance.
-      name: the last part of the path of its variables.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -53,7 +53,9 @@ class BatchNorm(Module):
     ) -> None:
         check_floats(momentum=momentum, epsilon=epsilon)
         super().__init__(name)
-        self.dims, self.momentum, self.epsilon = Shape(dims), momentum, epsilon
+        self.dims = Shape(dims)
+        self.momentum = momentum
+        self.epsilon = epsilon
         with self.scope():
             self.scale = Variable(mesh, dims, ones, name="scale")
             self.bias = Variable(mesh, dims, zeros, name="bias")
@@ -65,42 +67,47 @@ class BatchNorm(Module):
             )
 
     def __call__(self, x: Tensor, training: bool = False) -> Tensor:
-        """Returns x, normalized; in `training` by its own statistics, which move the
-        averages.
+        """Returns x, normalized; in `training` by its statistics, with which it updates
+        the moving averages.
 
         Raises:
-          ShapeError: x lacks one of `dims`, or has no other name.
+          ShapeError: x lacks one of `dims`, or has no other dimension.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
         require_dim(x.shape, *self.dims.names)
-        others = x.shape.without(*self.dims.names)
+        reduced_dims = x.shape.without(*self.dims.names)
         y = cast(x, accumulation_dtype(x.dtype))
         if not training:
             return self._scaled(y - self.moving_mean, self.moving_variance, x.dtype)
-        if not others.names:
+        if not reduced_dims.names:
             raise ShapeError(
                 f"{x.shape!r} has no dimension besides {self.dims!r} to take a mean "
                 "over."
             )
-        mean = reduce_mean(y, others)
+        mean = reduce_mean(y, reduced_dims)
         y = y - mean
-        variance = reduce_mean(square(y), others)
+        variance = reduce_mean(square(y), reduced_dims)
         y = self._scaled(y, variance, x.dtype)
-        # After `_scaled`, for which their sums are finished.
-        once_per_batch(self._move, mean, variance, square(mean))
+        # After `_scaled`, which reduces their partial sums.
+        once_per_batch(self._update_averages, mean, variance, square(mean))
         return y
 
     def _scaled(
         self, centred: Tensor, variance: Tensor | Variable, dtype: str
     ) -> Tensor:
+        """Returns scale * centred / sqrt(variance + epsilon) + bias, as `dtype`."""
         y = centred * (rsqrt(variance + self.epsilon) * self.scale) + self.bias
         return cast(y, dtype)
 
-    def _move(self, mean: Tensor, variance: Tensor, mean_square: Tensor) -> None:
-        """Moves the averages; the arguments are means over microbatches, whose means
-        vary, too.
+    def _update_averages(
+        self, mean: Tensor, variance: Tensor, mean_square: Tensor
+    ) -> None:
+        """Updates the moving averages.
+
+        Arguments are means over microbatches of their mean, variance and squared mean.
         """
+        # The variance of the means of microbatches is part of that of the batch.
         variance = variance + (mean_square - square(mean))
         for average, value in (
             (self.moving_mean, mean),

@@ -1,12 +1,13 @@
-"""Convolutions with kernels of their own.
+"""Convolution layers.
 
     conv = Conv(mesh, "h:3;w:3", "c_in:3", "channels:32", stride=2)
-    y = mtf.relu(conv(x))                     # [batch h w c_in] -> [batch h/2 w/2 channels]
+    y = mtf.relu(conv(x))                     # [batch, h, w, c_in] -> [batch, h/2, w/2, channels]
     conv = Conv(mesh, "h:3;w:3", groups="channels:32")        # depthwise
     conv = SeparableConv(mesh, "length:7", "d_model:512", "d_out:512")
 
-How many dimensions windows slide over is for `window` to say; the rows of a window over
-"h" are called "k_h". Images may be cut along any name, for instance "h:data; w:model".
+`window` names the dimensions that windows slide over, each with the size of a window; the
+dimension of the kernel over "h" is called "k_h". Images may be sharded along any
+dimension, for instance "h:data; w:model".
 """
 
 from __future__ import annotations
@@ -29,23 +30,22 @@ from meshtf.runtime.variable import Variable
 
 
 class Conv(Module):
-    """conv(x[..., reduced_dims], kernel[window, groups, reduced_dims, new_dims]) +
-    bias.
+    """conv(x[..., reduced_dims], kernel[window, groups, reduced_dims, new_dims]) + bias.
 
     Args:
       mesh: where the variables lie.
-      window: the rows of a window, by dimension: "h:3;w:3".
-      reduced_dims: the dimensions of the input that are summed away, such as "c_in:16".
-      new_dims: the dimensions that come in, such as "channels:32".
-      stride: rows from one window to the next; a number, or numbers by name.
-      padding: "same", "valid", "causal" or the rows before and after; for all names, or
-        by name.
-      dilation: rows of x from one row of the kernel to the next.
-      groups: dimensions of the input of which each row has a kernel of its own.
-      use_bias: whether a bias, at first zero, is added.
-      kernel_initializer: default: normal with variance 1 / size of a window of
-        `reduced_dims`.
-      name: the last part of the path of its variables.
+      window: the size of a window along each dimension: "h:3;w:3".
+      reduced_dims: the dimensions of the input that are summed over, such as "c_in:16".
+      new_dims: the dimensions of the output that replace them, such as "channels:32".
+      stride: the step from one window to the next; an integer, or integers by name.
+      padding: "same", "valid", "causal" or the padding before and after; for all names,
+        or by name.
+      dilation: the step along x from one entry of the kernel to the next.
+      groups: dimensions of the input with a separate kernel for each entry.
+      use_bias: whether a bias is added; its initial value is zero.
+      kernel_initializer: default: normal with variance 1 / (size of a window and
+        `reduced_dims`).
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -64,19 +64,21 @@ class Conv(Module):
     ) -> None:
         check_bools(use_bias=use_bias)
         super().__init__(name)
-        self.window, taps = _taps(window)
+        self.window, kernel_window = _kernel_window(window)
         _check_windows(self.window, stride, padding, dilation)
-        self.stride, self.padding, self.dilation = stride, padding, dilation
-        self.groups, self.reduced_dims = Shape(groups), Shape(reduced_dims)
-        summed = taps + Shape(reduced_dims)
-        first = (
-            self._initializer(summed)
-            if kernel_initializer is None
-            else kernel_initializer
-        )
+        self.stride = stride
+        self.padding = padding
+        self.dilation = dilation
+        self.groups = Shape(groups)
+        self.reduced_dims = Shape(reduced_dims)
+        if kernel_initializer is None:
+            kernel_initializer = self._initializer(kernel_window + self.reduced_dims)
         with self.scope():
             self.kernel = Variable(
-                mesh, taps + self.groups + reduced_dims + new_dims, first, name="kernel"
+                mesh,
+                kernel_window + self.groups + reduced_dims + new_dims,
+                kernel_initializer,
+                name="kernel",
             )
             self.bias = (
                 Variable(mesh, self.groups + new_dims, zeros, name="bias")
@@ -85,14 +87,13 @@ class Conv(Module):
             )
 
     def _initializer(self, summed: Shape) -> Initializer:
+        """Returns the default initializer of a kernel that sums over these dimensions."""
         return variance_scaling(
             ";".join(summed.names), expert_dims=";".join(self.groups.names)
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns [..., new_dims] for x[..., reduced_dims], new names where the old
-        ones stood.
-        """
+        """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)
         y = conv(
@@ -108,10 +109,10 @@ class Conv(Module):
 
 
 class ConvTranspose(Conv):
-    """A transposed convolution: `stride` times as many rows as x has.
+    """A transposed convolution: the output is `stride` times as large as x.
 
-    Arguments are those of `Conv`. By default the kernel's variance is larger by the
-    strides, since fewer rows of x reach a row of the result.
+    Arguments are those of `Conv`. By default the kernel's variance is multiplied by the
+    strides, since fewer elements of x contribute to an element of the output.
     """
 
     def _initializer(self, summed: Shape) -> Initializer:
@@ -123,8 +124,12 @@ class ConvTranspose(Conv):
         )
 
     def __call__(self, x: Tensor, rows: Mapping[str, int] | None = None) -> Tensor:
-        """Returns [..., new_dims] for x[..., reduced_dims]; so many `rows`, where
-        several would do.
+        """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`.
+
+        Args:
+          x: the input.
+          rows: the output size along each dimension of windows, where the stride makes
+            several sizes possible.
         """
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)
@@ -142,20 +147,20 @@ class ConvTranspose(Conv):
 
 
 class SeparableConv(Module):
-    """A depthwise convolution, then a product over channels (Chollet, 2017, arXiv
-    1610.02357).
+    """A depthwise convolution, then a pointwise (1x1) convolution over channels (Chollet,
+    2017, arXiv 1610.02357).
 
     Args:
       mesh: where the variables lie.
-      window: the rows of a window, by dimension: "h:3;w:3".
+      window: the size of a window along each dimension: "h:3;w:3".
       reduced_dims: the channels of the input, such as "c_in:16".
       new_dims: the channels of the output, such as "channels:32".
-      stride: rows from one window to the next.
-      padding: "same", "valid", "causal" or the rows before and after.
-      dilation: rows of x from one row of the kernel to the next.
-      multiplier: how many depthwise kernels each channel has.
-      use_bias: whether a bias, at first zero, is added.
-      name: the last part of the path of its variables.
+      stride: the step from one window to the next.
+      padding: "same", "valid", "causal" or the padding before and after.
+      dilation: the step along x from one entry of the kernel to the next.
+      multiplier: the count of depthwise kernels of each channel.
+      use_bias: whether a bias is added; its initial value is zero.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -174,35 +179,44 @@ class SeparableConv(Module):
         check_bools(use_bias=use_bias)
         check_ints(multiplier=multiplier)
         super().__init__(name)
-        self.window, taps = _taps(window)
+        self.window, kernel_window = _kernel_window(window)
         _check_windows(self.window, stride, padding, dilation)
-        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.stride = stride
+        self.padding = padding
+        self.dilation = dilation
         self.reduced_dims = Shape(reduced_dims)
         channels = self.reduced_dims + Dimension("multiplier", multiplier)
-        names = ";".join(channels.names)
+        channel_names = ";".join(channels.names)
+        window_names = ";".join(kernel_window.names)
         with self.scope():
             self.depthwise = Variable(
                 mesh,
-                taps + channels,
-                variance_scaling(";".join(taps.names), expert_dims=names),
+                kernel_window + channels,
+                variance_scaling(window_names, expert_dims=channel_names),
                 name="depthwise",
             )
             self.pointwise = Variable(
-                mesh, channels + new_dims, variance_scaling(names), name="pointwise"
+                mesh,
+                channels + new_dims,
+                variance_scaling(channel_names),
+                name="pointwise",
             )
             self.bias = (
                 Variable(mesh, new_dims, zeros, name="bias") if use_bias else None
             )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns [..., new_dims] for x[..., reduced_dims], new names where the old
-        ones stood.
-        """
+        """Returns x [..., reduced_dims] with `new_dims` in place of `reduced_dims`."""
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)
-        kernels = in_type_of(x, self.depthwise), in_type_of(x, self.pointwise)
         y = separable_conv(
-            x, *kernels, self.window, self.stride, self.padding, self.dilation
+            x,
+            in_type_of(x, self.depthwise),
+            in_type_of(x, self.pointwise),
+            self.window,
+            self.stride,
+            self.padding,
+            self.dilation,
         )
         return y if self.bias is None else y + in_type_of(x, self.bias)
 
@@ -213,20 +227,16 @@ def _check_windows(
     padding: PerDim[Padding],
     dilation: PerDim[int],
 ) -> None:
-    """Refuses what is no stride, padding or dilation. Raises ArgumentError,
-    ShapeError.
-    """
+    """Raises ArgumentError or ShapeError for an invalid stride, padding or dilation."""
     by_dim(stride, window, 1, "stride")
     by_dim(padding, window, "same", "padding")
     by_dim(dilation, window, 1, "dilation")
 
 
-def _taps(window: ShapeLike) -> tuple[dict[str, str], Shape]:
-    """Returns which name of the kernel has the rows of windows over a name, and these
-    names.
+def _kernel_window(window: ShapeLike) -> tuple[dict[str, str], Shape]:
+    """Returns the name of the kernel's dimension for each dimension of windows, and the
+    kernel's dimensions.
     """
     dims = Shape(window)
-    return (
-        {d.name: f"k_{d.name}" for d in dims},
-        Shape(Dimension(f"k_{d.name}", d.size) for d in dims),
-    )
+    kernel_names = {d.name: f"k_{d.name}" for d in dims}
+    return kernel_names, Shape(Dimension(kernel_names[d.name], d.size) for d in dims)

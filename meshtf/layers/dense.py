@@ -1,12 +1,12 @@
-"""A dense layer: some dimensions are summed away against a kernel, new ones come in.
+"""A dense layer: a matmul with a kernel that replaces dimensions by new ones.
 
 Example:
 
-    wi = Dense(mesh, "d_model:512", "d_ff:2048")             # kernel [d_model d_ff], bias [d_ff]
-    h = mtf.relu(wi(x))                                      # [batch d_model] -> [batch d_ff]
+    wi = Dense(mesh, "d_model:512", "d_ff:2048")             # kernel [d_model, d_ff], bias [d_ff]
+    h = mtf.relu(wi(x))                                      # [batch, d_model] -> [batch, d_ff]
 
-    wo = Dense(mesh, "heads:8;key:64", "d_model:512")        # several dimensions go at once
-    wi = Dense(mesh, "d_model:512", "d_ff:64", expert_dims="experts:16")    # a kernel for each
+    wo = Dense(mesh, "heads:8;key:64", "d_model:512")        # sums over two dimensions
+    wi = Dense(mesh, "d_model:512", "d_ff:64", expert_dims="experts:16")    # one kernel each
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Dense(Module):
 
     Args:
       mesh: where the variables lie.
-      reduced_dims: the dimensions of the input that are summed away, such as
+      reduced_dims: the dimensions of the input that are summed over, such as
         "d_model:512".
-      new_dims: the dimensions that come in, such as "heads:8;key:64".
-      use_bias: whether a bias, at first zero, is added.
+      new_dims: the dimensions of the output that replace them, such as "heads:8;key:64".
+      use_bias: whether a bias is added; its initial value is zero.
       kernel_initializer: default: normal with variance 1 / size of `reduced_dims`.
-      expert_dims: dimensions of which each row has a kernel and a bias of its own; an
-        input that lacks them goes through all of them.
-      name: the last part of the path of its variables.
+      expert_dims: dimensions with a separate kernel and bias for each entry; an input
+        that lacks them is multiplied by all of these kernels.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class Dense(Module):
     ) -> None:
         check_bools(use_bias=use_bias)
         super().__init__(name)
-        self.reduced_dims, self.new_dims = Shape(reduced_dims), Shape(new_dims)
+        self.reduced_dims = Shape(reduced_dims)
+        self.new_dims = Shape(new_dims)
         self.expert_dims = Shape(expert_dims)
-        first = kernel_initializer
-        if first is None:
-            first = variance_scaling(
+        if kernel_initializer is None:
+            kernel_initializer = variance_scaling(
                 ";".join(self.reduced_dims.names),
                 expert_dims=";".join(self.expert_dims.names),
             )
@@ -65,7 +65,7 @@ class Dense(Module):
             self.kernel = Variable(
                 mesh,
                 self.expert_dims + self.reduced_dims + self.new_dims,
-                first,
+                kernel_initializer,
                 name="kernel",
             )
             self.bias = (
@@ -75,15 +75,20 @@ class Dense(Module):
             )
 
     def __call__(self, x: Tensor, order: Sequence[str] | None = None) -> Tensor:
-        """Returns [..., new_dims] for x[..., reduced_dims]; the names in another
-        `order` if given.
+        """Returns [..., new_dims] for x [..., reduced_dims].
+
+        Args:
+          x: the input.
+          order: the names of the output in the order that it should have.
 
         Raises:
           ShapeError: x lacks one of `reduced_dims`, or has another size of it.
         """
         check_tensors(x=x)
         require_dim(x.shape, *self.reduced_dims.names)
-        kept = x.shape.without(*self.reduced_dims.names)
-        names = (kept + self.expert_dims.without(*kept.names) + self.new_dims).names
-        y = einsum([x, in_type_of(x, self.kernel)], names if order is None else order)
+        if order is None:
+            batch_dims = x.shape.without(*self.reduced_dims.names)
+            expert_dims = self.expert_dims.without(*batch_dims.names)
+            order = (batch_dims + expert_dims + self.new_dims).names
+        y = einsum([x, in_type_of(x, self.kernel)], order)
         return y if self.bias is None else y + in_type_of(x, self.bias)

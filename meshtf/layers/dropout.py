@@ -1,11 +1,11 @@
-"""Noise of training: dropout, dropout that fades, jitter and added noise.
+"""Noise in training: dropout, annealed dropout, jitter and added noise.
 
     drop = Dropout(0.1, broadcast="length")
     with mtf.seed(run_seed, step):
       y = drop(x, training=True)
 
-What is drawn depends on the seed, on the path of the layer, and on each element's place
-in the whole tensor, so every layout drops the same elements.
+Random numbers depend on the seed, on the path of the layer, and on the index of each
+element in the global tensor, so every layout drops the same elements.
 """
 
 from __future__ import annotations
@@ -23,44 +23,42 @@ from meshtf.ops.random.random import dropout, random_normal, random_uniform
 
 
 class Dropout(Module):
-    """Zeroes elements with probability `rate`, and divides the others by 1 - rate.
+    """Zeroes elements with probability `rate`, and divides the rest by 1 - rate.
 
     Args:
-      rate: the share of elements that become zero; 0 leaves all as they are.
-      broadcast: names along which one mask serves all rows, such as "length".
-      name: the last part of the path that its masks depend on.
+      rate: the fraction of elements that become zero; 0 returns x.
+      broadcast: names along which the mask is broadcast, such as "length".
+      name: the last component of the path that its masks depend on.
     """
 
     def __init__(self, rate: float, broadcast: str = "", name: str = "dropout") -> None:
         check_floats(rate=rate)
         super().__init__(name)
         names_of(broadcast, Shape(""), argument="broadcast")
-        self.rate, self.broadcast = rate, broadcast
+        self.rate = rate
+        self.broadcast = broadcast
 
     def __call__(self, x: Tensor, training: bool = False) -> Tensor:
         """Returns x with elements dropped, if `training`."""
         check_tensors(x=x)
         check_bools(training=training)
-        return (
-            dropout(x, self.rate, broadcast=self.broadcast)
-            if training and self.rate
-            else x
-        )
+        if not training or not self.rate:
+            return x
+        return dropout(x, self.rate, broadcast=self.broadcast)
 
 
 class AnnealedDropout(Module):
-    """Dropout whose rate falls in a line from `rate` at `start_step` to 0 at
-    `end_step`.
+    """Dropout whose rate falls linearly from `rate` at `start_step` to 0 at `end_step`.
 
     Args:
-      rate: the share of elements that become zero up to `start_step`.
-      start_step: when the rate begins to fall.
-      end_step: from when on nothing is dropped.
-      broadcast: names along which one mask serves all rows, such as "length".
-      name: the last part of the path that its masks depend on.
+      rate: the fraction of elements that become zero up to `start_step`.
+      start_step: the step from which the rate falls.
+      end_step: the step from which no element is dropped.
+      broadcast: names along which the mask is broadcast, such as "length".
+      name: the last component of the path that its masks depend on.
 
     Raises:
-      PlanError: a rate that is none, or steps that do not come one after the other.
+      PlanError: the rate is not in [0, 1), or `end_step` is not after `start_step`.
     """
 
     def __init__(
@@ -80,12 +78,18 @@ class AnnealedDropout(Module):
                 f"from a step to a later one, not from {start_step} to {end_step}."
             )
         names_of(broadcast, Shape(""), argument="broadcast")
-        self.rate, self.broadcast = rate, broadcast
-        self.start_step, self.end_step = start_step, end_step
+        self.rate = rate
+        self.broadcast = broadcast
+        self.start_step = start_step
+        self.end_step = end_step
 
     def __call__(self, x: Tensor, step: Tensor, training: bool = False) -> Tensor:
-        """Returns x with elements dropped, if `training`, at a step: a scalar int32
-        tensor.
+        """Returns x with elements dropped, if `training`.
+
+        Args:
+          x: floats.
+          step: the step of training: int32, a scalar.
+          training: whether elements are dropped.
         """
         check_tensors(x=x, step=step)
         check_bools(training=training)
@@ -93,43 +97,39 @@ class AnnealedDropout(Module):
             return x
         require_dim(x.shape, *names_of(self.broadcast, x.shape))
         dtype = accumulation_dtype(x.dtype)
-        left = (self.end_step - cast(step, dtype)) / float(
-            self.end_step - self.start_step
-        )
-        rate = minimum(maximum(left, 0.0), 1.0) * self.rate
+        num_steps = float(self.end_step - self.start_step)
+        remaining_fraction = (self.end_step - cast(step, dtype)) / num_steps
+        rate = minimum(maximum(remaining_fraction, 0.0), 1.0) * self.rate
         shape = x.shape.without(*names_of(self.broadcast, x.shape))
-        kept = random_uniform(x.mesh, shape, name="dropout") >= cast(rate, "float32")
-        return where(kept, x / cast(1.0 - rate, x.dtype), 0.0)
+        uniform = random_uniform(x.mesh, shape, name="dropout")
+        keep = uniform >= cast(rate, "float32")
+        return where(keep, x / cast(1.0 - rate, x.dtype), 0.0)
 
 
 def multiplicative_jitter(
     x: Tensor, epsilon: float = 1e-2, name: str = "jitter"
 ) -> Tensor:
-    """Returns x with each element times a number drawn evenly from 1 - epsilon to 1 +
-    epsilon.
+    """Returns x with each element multiplied by a random number, uniform in [1 - epsilon,
+    1 + epsilon].
 
     Args:
       x: floats, such as the inputs of a router (Fedus et al., 2021, arXiv 2101.03961).
-      epsilon: 0 gives x itself.
-      name: tells two random ops of one module apart.
+      epsilon: 0 returns x.
+      name: two random ops of one module need different names.
     """
     x = as_tensor("x", x)
     check_floats(epsilon=epsilon)
     if not epsilon:
         return x
-    return x * random_uniform(
-        x.mesh, x.shape, 1 - epsilon, 1 + epsilon, x.dtype, name=name
-    )
+    low = 1 - epsilon
+    high = 1 + epsilon
+    return x * random_uniform(x.mesh, x.shape, low, high, x.dtype, name=name)
 
 
 def add_noise(x: Tensor, stddev: float, name: str = "noise") -> Tensor:
-    """Returns x with normal noise of this standard deviation added; 0 gives
-    x itself.
-    """
+    """Returns x plus normal noise of a standard deviation; 0 returns x."""
     x = as_tensor("x", x)
     check_floats(stddev=stddev)
-    return (
-        x + random_normal(x.mesh, x.shape, 0.0, stddev, x.dtype, name=name)
-        if stddev
-        else x
-    )
+    if not stddev:
+        return x
+    return x + random_normal(x.mesh, x.shape, 0.0, stddev, x.dtype, name=name)

@@ -1,15 +1,15 @@
-"""Embeddings: a learned row for each number, and waves for each position.
+"""Embeddings: a learned vector for each id, and sinusoids for each position.
 
     embed = Embedding(mesh, "vocab:256", "d_model:512")
-    x = embed(tokens)                 # int32 [batch length] -> [batch length d_model]
-    logits = embed.attend(x)          # -> [batch length vocab], tied to the same table
+    x = embed(tokens)                 # int32 [batch, length] -> [batch, length, d_model]
+    logits = embed.attend(x)          # -> [batch, length, vocab], with the same table
 
-    places = mtf.range(mesh, "length:128")                  # learned positions, or given ones
-    x = x + Embedding(mesh, "position:128", "d_model:512", name="positions")(places)
-    x = x + sinusoids(places, "d_model:512")
+    positions = mtf.range(mesh, "length:128")
+    x = x + Embedding(mesh, "position:128", "d_model:512", name="positions")(positions)
+    x = x + sinusoids(positions, "d_model:512")             # or fixed instead of learned
 
-With `vocab` cut, each device looks up its own rows, and the sum of what all found is
-the result.
+With `vocab` sharded, each device looks up the ids of its shard, and the result is the sum
+over devices.
 """
 
 from __future__ import annotations
@@ -38,17 +38,16 @@ from meshtf.runtime.variable import Variable
 
 
 class Embedding(Module):
-    """Rows of a table by number.
+    """Looks up ids in a learned table.
 
     Args:
       mesh: where the table lies.
-      vocab_dim: the numbers there are, such as "vocab:256".
-      output_dim: what a row is made of, such as "d_model:512".
+      vocab_dim: the dimension of ids, such as "vocab:256".
+      output_dim: the dimension of a vector, such as "d_model:512".
       initializer: default: normal with variance 1.
-      expert_dims: dimensions of which each row has a table of its own, such as
-        "ensemble:4".
-      dtype: of the rows that it returns, such as "bfloat16"; default: the table's.
-      name: the last part of the path of its variable.
+      expert_dims: dimensions with a separate table for each entry, such as "ensemble:4".
+      dtype: of the output, such as "bfloat16"; default: the table's.
+      name: the last component of the path of its variable.
     """
 
     def __init__(
@@ -62,11 +61,9 @@ class Embedding(Module):
         name: str = "embedding",
     ) -> None:
         super().__init__(name)
-        self.vocab_dim, self.output_dim, self.dtype = (
-            Shape(vocab_dim),
-            Shape(output_dim),
-            dtype,
-        )
+        self.vocab_dim = Shape(vocab_dim)
+        self.output_dim = Shape(output_dim)
+        self.dtype = dtype
         if dtype is not None:
             dtype_name(dtype)
         with self.scope():
@@ -78,25 +75,24 @@ class Embedding(Module):
             )
 
     def __call__(self, ids: Tensor) -> Tensor:
-        """Returns [..., expert_dims, output_dim] for integers ids[...], which may have
+        """Returns [..., expert_dims, output_dim] for integers ids [...], which may have
         expert_dims.
         """
         check_tensors(ids=ids)
-        rows = gather(self.table, ids, self.vocab_dim.names[0])
-        # Rows are cast, not the table: what ids that come often send back is added up
-        # in float32.
-        return cast(rows, self.dtype or rows.dtype)
+        vectors = gather(self.table, ids, self.vocab_dim.names[0])
+        # The output is cast, not the table, so that the gradients of an id that occurs
+        # often are summed in float32.
+        return cast(vectors, self.dtype or vectors.dtype)
 
     def attend(self, x: Tensor) -> Tensor:
-        """Returns the product of x[..., output_dim] with every row: [..., expert_dims,
-        vocab_dim].
+        """Returns logits [..., expert_dims, vocab_dim]: the matmul of x [..., output_dim]
+        with the table.
         """
         check_tensors(x=x)
         require_dim(x.shape, *self.output_dim.names)
-        shape = x.shape + self.table.shape.without(*x.shape.names)
-        return einsum(
-            [x, in_type_of(x, self.table)], shape.without(*self.output_dim.names)
-        )
+        all_dims = x.shape + self.table.shape.without(*x.shape.names)
+        logits_dims = all_dims.without(*self.output_dim.names)
+        return einsum([x, in_type_of(x, self.table)], logits_dims)
 
 
 def sinusoids(
@@ -106,30 +102,30 @@ def sinusoids(
     longest: float = 10000.0,
     dtype: str = "float32",
 ) -> Tensor:
-    """Returns [..., dim]: sines, then cosines, of positions[...] (Vaswani et al., 2017,
+    """Returns [..., dim]: sines, then cosines, of positions [...] (Vaswani et al., 2017,
     section 3.5).
 
     Args:
       positions: integers, such as mtf.range(mesh, "length:128").
       dim: of even size, such as "d_model:512".
-      shortest: the fastest wave repeats after 2 * pi * shortest positions.
-      longest: the slowest one after 2 * pi * longest.
-      dtype: of the waves: "float64" beside embeddings in float64.
+      shortest: the shortest period is 2 * pi * shortest positions.
+      longest: the longest period is 2 * pi * longest positions.
+      dtype: of the result, such as "float64" for embeddings in float64.
 
     Raises:
-      ShapeError: `dim` is odd, or too small for two different waves.
+      ShapeError: `dim` is odd, or too small for two periods.
     """
     positions = as_tensor("positions", positions)
     check_floats(shortest=shortest, longest=longest)
-    name, size = single_dim(dim).name, single_dim(dim).size
+    name = single_dim(dim).name
+    size = single_dim(dim).size
     if size % 2 or size < 4:
         raise ShapeError(
             f"sinusoids come in pairs, two at least: {name}:{size} must be even."
         )
-    steps = range_(positions.mesh, Dimension(name, size // 2), dtype)
-    slower = exp(steps * (-math.log(longest / shortest) / (size // 2 - 1))) * (
-        1 / shortest
-    )
-    angles = outer(cast(positions, dtype), slower)
+    index = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    log_ratio = -math.log(longest / shortest) / (size // 2 - 1)
+    frequencies = exp(index * log_ratio) * (1 / shortest)
+    angles = outer(cast(positions, dtype), frequencies)
     angles = transpose(angles, (*positions.shape.names, name))
     return concat([sin(angles), cos(angles)], name)

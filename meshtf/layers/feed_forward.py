@@ -1,20 +1,22 @@
-"""Products of dense layers (the GLU family), and the feed-forward half of a Transformer
+"""Gated dense layers (the GLU family), and the feed-forward sublayer of a Transformer
 block.
 
     gated = DenseProduct(mesh, "d_model:512", "d_ff:1024", ["silu", "linear"])
     h = gated(x)                      # silu(x · kernel_0) * (x · kernel_1)
 
     mlp = FeedForward(mesh, "d_model:512", "d_ff:2048", activation="swiglu", dropout_rate=0.1)
-    y = mlp(x, training=True)         # [batch length d_model] -> the same
+    y = mlp(x, training=True)         # [batch, length, d_model] -> the same
 
 An activation is a function of a tensor, or the name of one: linear, relu, leaky_relu,
-squared_relu, elu, selu, gelu (as usual approximated by tanh), gelu_exact, silu,
-sigmoid, tanh, softplus. FeedForward takes the names of gated ones, too (Shazeer, 2020,
-arXiv 2002.05202): glu, bilinear, reglu, geglu, swiglu.
+squared_relu, elu, selu, gelu (the approximation by tanh), gelu_exact, silu,
+sigmoid, tanh, softplus. FeedForward also takes the names of gated activations (Shazeer,
+2020, arXiv 2002.05202): glu, bilinear, reglu, geglu, swiglu.
 """
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -74,23 +76,24 @@ _GATED = {
 
 
 class DenseProduct(Module):
-    """The product of several dense layers of one input, each with an activation.
+    """The elementwise product of several dense layers of one input, each with an
+    activation.
 
     Args:
       mesh: where the variables lie.
-      reduced_dims: the dimensions of the input that are summed away, such as
+      reduced_dims: the dimensions of the input that are summed over, such as
         "d_model:512".
-      new_dims: the dimensions that come in, such as "d_ff:2048".
+      new_dims: the dimensions of the output that replace them, such as "d_ff:2048".
       activations: of each factor, in order.
       use_bias: whether the dense layers add a bias.
       kernel_initializer: of each kernel; default: that of `Dense`.
-      expert_dims: dimensions of which each row has kernels and biases of its own.
-      name: the last part of the path of the variables of a single factor; several
-        factors are numbered: "wi_0", "wi_1".
+      expert_dims: dimensions with separate kernels and biases for each entry.
+      name: the last component of the path of the variables; of several factors it is
+        followed by an index: "wi_0", "wi_1".
 
     Raises:
       ShapeError: there are no activations.
-      ParseError: there is no activation of a name.
+      ParseError: an activation has an unknown name.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class DenseProduct(Module):
                 "activation."
             )
         self.activations = [_function(a) for a in activations]
-        several = len(activations) > 1
+        is_product = len(activations) > 1
         self.factors = [
             Dense(
                 mesh,
@@ -121,20 +124,19 @@ class DenseProduct(Module):
                 use_bias,
                 kernel_initializer,
                 expert_dims,
-                name=f"{name}_{i}" if several else name,
+                name=f"{name}_{i}" if is_product else name,
             )
             for i in range(len(activations))
         ]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Returns [..., new_dims] for x[..., reduced_dims]."""
+        """Returns [..., new_dims] for x [..., reduced_dims]."""
         check_tensors(x=x)
-        first, *others = (
-            f(dense(x)) for f, dense in zip(self.activations, self.factors)
-        )
-        for other in others:
-            first = first * other
-        return first
+        factors = [
+            activation(dense(x))
+            for activation, dense in zip(self.activations, self.factors)
+        ]
+        return functools.reduce(operator.mul, factors)
 
 
 class FeedForward(Module):
@@ -142,15 +144,15 @@ class FeedForward(Module):
 
     Args:
       mesh: where the variables lie.
-      model_dim: what comes in and goes out, such as "d_model:512".
-      hidden_dim: what lies between, such as "d_ff:2048".
+      model_dim: the dimension of inputs and outputs, such as "d_model:512".
+      hidden_dim: the hidden dimension, such as "d_ff:2048".
       activation: a function of a tensor or its name, or the name of a gated one.
-      dropout_rate: the share of hidden numbers that is dropped in training.
-      use_bias: whether the products add a bias.
-      output_initializer: of the kernel of the last product.
-      dropout_broadcast: names along which one dropout mask serves all rows.
-      expert_dims: dimensions of which each row has variables of its own.
-      name: the last part of the path of its variables.
+      dropout_rate: the fraction of hidden elements that is dropped in training.
+      use_bias: whether the dense layers add a bias.
+      output_initializer: of the kernel of the output layer.
+      dropout_broadcast: names along which the dropout mask is broadcast.
+      expert_dims: dimensions with separate variables for each entry.
+      name: the last component of the path of its variables.
 
     Raises:
       ParseError: there is no activation of this name.
@@ -200,6 +202,7 @@ class FeedForward(Module):
 
 
 def _function(activation: Activation) -> Callable[[Tensor], Tensor]:
+    """Returns the function of an activation. Raises ParseError for an unknown name."""
     if not isinstance(activation, str):
         return as_callable(
             "activation", activation, "a function of a tensor, or the name of one"

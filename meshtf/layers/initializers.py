@@ -1,9 +1,9 @@
-"""First values of variables: functions of (mesh, shape, name), the same under every
-layout.
+"""Initializers of variables: functions of (mesh, shape, name), with the same result under
+every layout.
 
-Random ones draw with the seed of the mesh and the name of the variable, so two
-variables differ, a run repeats, and no value depends on the order in which variables
-are made or on how they are cut.
+Random initializers use the seed of the mesh and the name of the variable, so two variables
+differ, a run is reproducible, and no value depends on the order in which variables are
+made or on their sharding.
 
     w = mtf.Variable(mesh, "d_model:512;d_ff:2048", variance_scaling("d_model"), name="w")
     w = mtf.Variable(mesh, "d_model:512;d_ff:2048", glorot("d_model"), name="w")
@@ -40,46 +40,47 @@ __all__ = [
 Mode: TypeAlias = Literal["fan_in", "fan_out", "fan_avg"]
 Distribution: TypeAlias = Literal["normal", "truncated_normal", "uniform"]
 
-# The standard deviation of a standard normal cut off at two of its standard deviations.
+# The standard deviation of a standard normal truncated at two standard deviations.
 _TRUNCATED_STDDEV = 0.87962566103423978
 
 
 def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    """An initializer that gives zeros."""
+    """An initializer that returns zeros."""
     as_text("name", name)
     return full(mesh, shape, 0.0)
 
 
 def ones(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-    """An initializer that gives ones."""
+    """An initializer that returns ones."""
     as_text("name", name)
     return full(mesh, shape, 1.0)
 
 
 def shared(initializer: Initializer) -> Initializer:
-    """Returns an initializer that gives variables of one shape one tensor, where
-    devices see one memory: TensorFlow copies it for the first of them that changes."""
+    """Returns an initializer that shares one tensor between variables of one shape, on a
+    mesh of one position. TensorFlow copies the tensor when a variable changes.
+    """
     initializer = as_initializer(initializer)
-    made: dict[Shape, Tensor] = {}
+    tensors: dict[Shape, Tensor] = {}
 
-    def first(mesh: Mesh, shape: Shape, name: str) -> Tensor:
+    def shared_tensor(mesh: Mesh, shape: Shape, name: str) -> Tensor:
         if mesh.size > 1:
             return initializer(mesh, shape, name)
-        if shape not in made:
-            made[shape] = initializer(mesh, shape, name)
-        return made[shape]
+        if shape not in tensors:
+            tensors[shape] = initializer(mesh, shape, name)
+        return tensors[shape]
 
-    return first
+    return shared_tensor
 
 
 def constant(value: float) -> Initializer:
-    """Returns an initializer that gives one value."""
+    """Returns an initializer that returns one value."""
     check_floats(value=value)
     return lambda mesh, shape, name: full(mesh, shape, value)
 
 
 def normal(stddev: float = 1.0) -> Initializer:
-    """Returns an initializer that draws from a normal distribution around zero."""
+    """Returns an initializer that samples a normal distribution with mean zero."""
     check_floats(stddev=stddev)
 
     def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
@@ -89,11 +90,11 @@ def normal(stddev: float = 1.0) -> Initializer:
 
 
 def truncated(stddev: float = 1.0) -> Initializer:
-    """Returns an initializer that draws normal numbers again beyond two of their
-    deviations.
+    """Returns an initializer that samples a normal distribution with mean zero, truncated
+    at two of its standard deviations.
 
     Args:
-      stddev: the standard deviation of what comes out, after truncation.
+      stddev: the standard deviation of the result, after truncation.
     """
     check_floats(stddev=stddev)
 
@@ -106,7 +107,7 @@ def truncated(stddev: float = 1.0) -> Initializer:
 
 
 def uniform(limit: float = 1.0) -> Initializer:
-    """Returns an initializer that draws evenly from -limit to limit."""
+    """Returns an initializer that samples uniformly in [-limit, limit)."""
     check_floats(limit=limit)
 
     def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
@@ -122,18 +123,18 @@ def variance_scaling(
     distribution: Distribution = "normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns an initializer whose variance is scale / fan, the fan being told by
-    names.
+    """Returns an initializer whose variance is scale / fan, where the fan is the size of
+    named dimensions.
 
     Args:
-      reduced_dims: the names that the kernel's einsum sums over; their sizes make up
-        the fan in.
-      scale: what the variance is multiplied by.
-      mode: the fan to divide by: that of `reduced_dims`, that of all other names, or
+      reduced_dims: the names that the kernel's einsum sums over; fan_in is the product of
+        their sizes.
+      scale: a factor of the variance.
+      mode: the fan to divide by: "fan_in", "fan_out" (of all other names), or "fan_avg",
         their mean.
-      distribution: what to draw from.
-      expert_dims: names that count in neither fan, since each of their rows is a kernel
-        of its own. Dimensions of repeated layers (`Repeat`) never count.
+      distribution: to sample from.
+      expert_dims: names that count in neither fan, since each of their entries is a
+        separate kernel. Dimensions of repeated layers (`Repeat`) never count.
     """
     check_floats(scale=scale)
     as_choice("mode", mode, get_args(Mode))
@@ -142,13 +143,16 @@ def variance_scaling(
     names_of(expert_dims, Shape(""), argument="expert_dims")
 
     def draw(mesh: Mesh, shape: Shape, name: str) -> Tensor:
-        summed, experts = names_of(reduced_dims, shape), names_of(expert_dims, shape)
+        summed = names_of(reduced_dims, shape)
+        experts = names_of(expert_dims, shape)
         stddev = math.sqrt(scale / _fan(shape, summed, experts, mode))
         if distribution == "uniform":
-            return uniform(math.sqrt(3.0) * stddev)(mesh, shape, name)
-        return (normal if distribution == "normal" else truncated)(stddev)(
-            mesh, shape, name
-        )
+            initializer = uniform(math.sqrt(3.0) * stddev)
+        elif distribution == "normal":
+            initializer = normal(stddev)
+        else:
+            initializer = truncated(stddev)
+        return initializer(mesh, shape, name)
 
     return draw
 
@@ -156,8 +160,8 @@ def variance_scaling(
 def glorot(
     reduced_dims: str, distribution: Distribution = "uniform", expert_dims: str = ""
 ) -> Initializer:
-    """Returns variance scaling by 1 / the mean of both fans (Glorot and
-    Bengio, 2010).
+    """Returns variance scaling by 1 / mean of fan_in and fan_out (Glorot and Bengio,
+    2010).
     """
     return variance_scaling(reduced_dims, 1.0, "fan_avg", distribution, expert_dims)
 
@@ -167,7 +171,7 @@ def he(
     distribution: Distribution = "truncated_normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns variance scaling by 2 / fan in, for what a relu follows (He et al.,
+    """Returns variance scaling by 2 / fan_in, for kernels before a relu (He et al.,
     2015).
     """
     return variance_scaling(reduced_dims, 2.0, "fan_in", distribution, expert_dims)
@@ -178,19 +182,23 @@ def lecun(
     distribution: Distribution = "truncated_normal",
     expert_dims: str = "",
 ) -> Initializer:
-    """Returns variance scaling by 1 / fan in (LeCun et al., 1998)."""
+    """Returns variance scaling by 1 / fan_in (LeCun et al., 1998)."""
     return variance_scaling(reduced_dims, 1.0, "fan_in", distribution, expert_dims)
 
 
 def _fan(
     shape: Shape, summed: tuple[str, ...], experts: tuple[str, ...], mode: Mode
 ) -> float:
-    kernel = shape.without(*experts, *(d.name for d in current().stacked_dims))
+    """Returns the fan of one kernel: without dimensions of experts and repeated layers."""
+    repeated = [d.name for d in current().stacked_dims]
+    kernel = shape.without(*experts, *repeated)
     fan_in = kernel.only(summed).size
     fan_out = kernel.without(*summed).size
-    return {"fan_in": fan_in, "fan_out": fan_out, "fan_avg": (fan_in + fan_out) / 2}[
-        mode
-    ]
+    if mode == "fan_in":
+        return fan_in
+    if mode == "fan_out":
+        return fan_out
+    return (fan_in + fan_out) / 2
 
 
 INITIALIZERS.update(

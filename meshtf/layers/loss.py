@@ -1,11 +1,11 @@
-"""Losses of a batch: one number, the mean over all positions, or over those that count.
+"""Losses of a batch: scalars, means over all positions, weighted if `weights` are given.
 
     loss = softmax_cross_entropy(logits, labels, "vocab", z_loss=1e-4)
     loss = softmax_cross_entropy(logits, labels, "vocab", weights=weights_nonzero(labels))
-    loss = sigmoid_cross_entropy(logits, truths)          # any number of classes at once
+    loss = sigmoid_cross_entropy(logits, truths)          # independent binary labels
     loss = mean_squared_error(predictions, targets)
 
-For a cross entropy at each position, take `mtf.cross_entropy`.
+For the cross entropy of each position, take `mtf.cross_entropy`.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def softmax_cross_entropy(
 
     Args:
       logits: [..., dim].
-      labels: integers [...], each a row of `dim`; or floats [..., dim], the wanted
+      labels: integers [...], indices along `dim`; or floats [..., dim], target
         probabilities.
       dim: the name of the classes.
       z_loss: the weight of the last term.
-      weights: what each position counts, [...] or some of these dimensions; default:
-        all the same.
-      label_smoothing: the share of the wanted probability that all classes have alike.
+      weights: of positions, [...] or a subset of these dimensions; default: 1.
+      label_smoothing: the fraction of the target probability that is spread evenly over
+        all classes.
     """
     return _mean(cross_entropy(logits, labels, dim, z_loss, label_smoothing), weights)
 
@@ -54,13 +54,11 @@ def sigmoid_cross_entropy(
     targets.
 
     Args:
-      logits: floats; half floats are computed in, and give, float32.
-      targets: 0, 1 or what lies between, with the dimensions of the logits; bool, ints
-        or floats.
-      weights: what each position counts, with some of these dimensions; default: all
-        the same.
+      logits: floats; the loss of float16 and bfloat16 is float32.
+      targets: 0 to 1, with the dimensions of the logits; booleans, integers or floats.
+      weights: of positions, with a subset of these dimensions; default: 1.
     """
-    logits, targets = _alike(logits, targets)
+    logits, targets = _as_same_type(logits, targets)
     return _mean(softplus(logits) - logits * targets, weights)
 
 
@@ -70,23 +68,26 @@ def mean_squared_error(
     """Returns the mean of (predictions - targets)**2; arguments as in
     `sigmoid_cross_entropy`.
     """
-    return _mean(squared_difference(*_alike(predictions, targets)), weights)
+    return _mean(squared_difference(*_as_same_type(predictions, targets)), weights)
 
 
 def weights_nonzero(labels: Tensor, dtype: object = "float32") -> Tensor:
-    """Returns 1 where a label is not 0, the number of padding, and else 0."""
+    """Returns 1 where a label is not 0, the id of padding, else 0."""
     check_tensors(labels=labels)
     return cast(labels != 0, dtype)
 
 
-def _alike(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def _as_same_type(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns both cast to the type of x, float32 if that is float16 or bfloat16. Raises
+    ShapeError if their dimensions differ.
+    """
     check_tensors(x=x, targets=targets)
     if set(x.shape) != set(targets.shape):
         raise ShapeError(
             explain_error(
                 f"targets of {targets.shape!r} do not fit {x.shape!r}.",
-                way_out="Both have the same dimensions, in any order, so that none "
-                "meets another's target. Use mtf.broadcast if that is meant.",
+                way_out="Both must have the same dimensions, in any order. Use "
+                "mtf.broadcast if all shall have one target.",
             )
         )
     return cast(x, accumulation_dtype(x.dtype)), cast(
@@ -95,11 +96,10 @@ def _alike(x: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _mean(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Returns the mean of losses; a weight counts once for each loss that it is for."""
+    """Returns the weighted mean of losses; weights may lack dimensions of losses."""
     if weights is None:
         return reduce_mean(losses)
     weights = cast(as_tensor("weights", weights), losses.dtype)
-    times = losses.shape.without(*weights.shape.names).size
-    return reduce_sum(losses * weights) / maximum(
-        reduce_sum(weights) * float(times), 1e-9
-    )
+    losses_per_weight = losses.shape.without(*weights.shape.names).size
+    total_weight = reduce_sum(weights) * float(losses_per_weight)
+    return reduce_sum(losses * weights) / maximum(total_weight, 1e-9)

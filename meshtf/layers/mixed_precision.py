@@ -1,12 +1,12 @@
-"""Mixed precision: a layer computes in the type of its input, and its variables stay as
-they are.
+"""Mixed precision: a layer computes in the type of its input, and its variables keep
+theirs.
 
     x = mtf.cast(x, "bfloat16")
-    y = Dense(mesh, "d_model:512", "d_ff:2048")(x)      # bfloat16, by a kernel of float32
+    y = Dense(mesh, "d_model:512", "d_ff:2048")(x)      # bfloat16; the kernel is float32
 
-A variable is cast where it is used. That is done on its slices, so half as many bytes
-are gathered of one that is cut, and its gradient comes back through the cast in the
-variable's own type.
+A variable is cast where it is used. Each device casts its shard before shards are
+gathered, which halves the bytes, and the gradient of the cast has the type of the
+variable.
 """
 
 from __future__ import annotations
@@ -19,12 +19,8 @@ from meshtf.ops.elementwise.where_cast_clip import cast
 
 
 def in_type_of(x: Tensor, variable: Any) -> Any:
-    """Returns a variable, or what comes beside x, in the type of x, if both are of
-    floats.
-    """
-    mixed = (
-        x.dtype != variable.dtype
-        and is_floating(x.dtype)
-        and is_floating(variable.dtype)
-    )
-    return cast(variable, x.dtype) if mixed else variable
+    """Returns a variable, or another operand, cast to the type of x if both are floats."""
+    both_floating = is_floating(x.dtype) and is_floating(variable.dtype)
+    if both_floating and x.dtype != variable.dtype:
+        return cast(variable, x.dtype)
+    return variable

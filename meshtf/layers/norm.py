@@ -1,12 +1,12 @@
-"""Normalization of each example by itself, with a learned scale and bias.
+"""Normalization of each example, with a learned scale and bias.
 
     norm = LayerNorm(mesh, "d_model:512")
     y = norm(x)                       # mean 0 and variance 1 over d_model, then scaled and shifted
     norm = GroupNorm(mesh, "channels:64", groups=8, over="height;width")
 
-What needs a whole dimension is one op each (`normalize_layer`, `normalize_rms`), which
-stays distributed where the dimension is cut; over several dimensions it is two means.
-Statistics of half floats are float32.
+Layer and RMS norm are one op each (`normalize_layer`, `normalize_rms`), which exchanges
+statistics where the dimension is sharded, not elements; group norm consists of two means.
+Statistics of float16 and bfloat16 are float32.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class LayerNorm(Module):
       mesh: where the variables lie.
       dim: the dimension that is normalized over, such as "d_model:512".
       epsilon: what is added to the variance.
-      use_bias: whether a bias, at first zero, is added.
-      name: the last part of the path of its variables.
+      use_bias: whether a bias is added; its initial value is zero.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class LayerNorm(Module):
         check_floats(epsilon=epsilon)
         check_bools(use_bias=use_bias)
         super().__init__(name)
-        self.dim, self.epsilon = single_dim(dim).name, epsilon
+        self.dim = single_dim(dim).name
+        self.epsilon = epsilon
         with self.scope():
             self.scale = Variable(mesh, dim, ones, name="scale")
             self.bias = Variable(mesh, dim, zeros, name="bias") if use_bias else None
@@ -70,7 +71,7 @@ class RMSNorm(Module):
       mesh: where the variable lies.
       dim: the dimension that is normalized over, such as "d_model:512".
       epsilon: what is added to the mean of squares.
-      name: the last part of the path of its variable.
+      name: the last component of the path of its variable.
     """
 
     def __init__(
@@ -78,7 +79,8 @@ class RMSNorm(Module):
     ) -> None:
         check_floats(epsilon=epsilon)
         super().__init__(name)
-        self.dim, self.epsilon = single_dim(dim).name, epsilon
+        self.dim = single_dim(dim).name
+        self.epsilon = epsilon
         with self.scope():
             self.scale = Variable(mesh, dim, ones, name="scale")
 
@@ -89,19 +91,19 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Mean 0 and variance 1 of each group of channels, times a scale, plus a bias, of
-    each channel.
+    """Normalizes each group of channels to mean 0 and variance 1, and applies a scale and
+    a bias per channel.
 
     With one group for each channel it is instance norm (Wu and He, 2018, arXiv
     1803.08494).
 
     Args:
       mesh: where the variables lie.
-      channel_dim: what is parted into groups, such as "channels:64".
-      groups: how many groups there are.
-      over: further names that are normalized over, such as "height;width".
+      channel_dim: the dimension that is split into groups, such as "channels:64".
+      groups: the count of groups.
+      over: further dimensions that are normalized over, such as "height;width".
       epsilon: what is added to the variance.
-      name: the last part of the path of its variables.
+      name: the last component of the path of its variables.
 
     Raises:
       ShapeError: the groups do not divide the channels.
@@ -121,10 +123,12 @@ class GroupNorm(Module):
         super().__init__(name)
         dim = single_dim(channel_dim)
         if groups < 1 or dim.size % groups:
-            raise ShapeError(f"{dim!r} cannot be parted into {groups} equal groups.")
+            raise ShapeError(f"{dim!r} cannot be split into {groups} equal groups.")
         names_of(over, Shape(""), argument="over")
-        self.dim, self.over, self.epsilon = dim, over, epsilon
-        self.parts = Shape([("groups", groups), ("in_group", dim.size // groups)])
+        self.dim = dim
+        self.over = over
+        self.epsilon = epsilon
+        self.group_dims = Shape([("groups", groups), ("in_group", dim.size // groups)])
         with self.scope():
             self.scale = Variable(mesh, dim, ones, name="scale")
             self.bias = Variable(mesh, dim, zeros, name="bias")
@@ -132,9 +136,12 @@ class GroupNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Returns x, normalized over `over` and the channels of each group."""
         x = as_tensor("x", x)
-        y = cast(split_dim(x, self.dim.name, self.parts), accumulation_dtype(x.dtype))
+        groups = split_dim(x, self.dim.name, self.group_dims)
+        y = cast(groups, accumulation_dtype(x.dtype))
         dims = (*names_of(self.over, x.shape), "in_group")
         y = y - reduce_mean(y, dims)
-        y = y * rsqrt(reduce_mean(square(y), dims) + self.epsilon)
-        y = cast(merge(y, self.parts.names, self.dim.name), x.dtype)
+        variance = reduce_mean(square(y), dims)
+        y = y * rsqrt(variance + self.epsilon)
+        y = merge(y, self.group_dims.names, self.dim.name)
+        y = cast(y, x.dtype)
         return y * in_type_of(x, self.scale) + in_type_of(x, self.bias)

@@ -1,14 +1,14 @@
-"""The same layer several times in a row, traced once, however many there are.
+"""A layer repeated several times, with different variables, traced once.
 
     blocks = mtf.layers.Repeat(lambda: Block(mesh, ...), "layers:48")
     h = blocks(h, mask)                # every variable of Block has `layers` in front
 
 While the block runs, a variable has the shape of one layer's entry.
 
-Repeated layers may be made of repeated layers, and share modules that are made outside
-of `make`. The program of a deep model is so as large as that of one layer. Checkpoints
-hold one tensor for all layers. With mtf.recompute of the layer, only its inputs are
-kept for the backward pass.
+Repeated layers may contain repeated layers, and share modules that are made outside of
+`make`. So the program of a deep model is as large as that of one layer. Checkpoints have
+one tensor for all layers. With `recomputed=True` only the inputs of each layer are stored
+for the backward pass.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from meshtf.ops.control.stop_gradient import recompute
 
 
 class Repeat(Module):
-    """A layer, `dim` times: its output is its next input. Each time it has weights of
-    its own.
+    """Applies a layer `dim` times, each time to the previous output and with different
+    variables.
 
     Args:
-      make: makes the layer, once; it maps x[...] to a tensor of the same shape.
-      dim: name and number of the layers, such as "layers:48".
-      recomputed: whether the backward pass computes each layer again, and keeps its
-        input alone.
+      make: makes the layer, once; it maps x [...] to a tensor of the same shape.
+      dim: name and count of the layers, such as "layers:48".
+      recomputed: whether the backward pass recomputes the activations of each layer from
+        its input.
       name: of the layers.
 
     Raises:
@@ -53,7 +53,8 @@ class Repeat(Module):
         as_callable("make", make)
         check_bools(recomputed=recomputed)
         super().__init__(name)
-        self.dim, self.recomputed = single_dim(dim), recomputed
+        self.dim = single_dim(dim)
+        self.recomputed = recomputed
         with self.scope(), context(stacked_dims=(*current().stacked_dims, self.dim)):
             self.layer = make()
         if not isinstance(self.layer, Module):
@@ -65,56 +66,53 @@ class Repeat(Module):
             )
 
     def __call__(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        """Returns what the last layer makes of x; all layers get the other
-        arguments.
+        """Returns the output of the last layer for input x; the remaining arguments are
+        passed to all layers.
         """
-        return self.each(lambda layer, h, row: (layer(h, *args, **kwargs), None), x)[0]
+        y, _ = self.each(lambda layer, h, _: (layer(h, *args, **kwargs), None), x)
+        return y
 
     def each(
         self, fn: Callable[[Any, Any, Any], tuple[Any, Any]], x: Any, rows: Any = None
     ) -> tuple[Any, Any]:
-        """Returns what goes through all layers, and what each of them makes besides,
-        stacked.
+        """Returns the carry after the last layer, and the stacked outputs of all layers, as
+        `mtf.scan` does.
 
-        So layers have caches, or report losses:
+        With it layers have caches, or report losses:
 
             h, caches = blocks.each(lambda block, h, cache: block.step(h, cache), h, caches)
 
         Args:
-          fn: called with the layer, what goes through, and a row; returns what goes on,
-            and what is stacked along the dimension of the layers.
-          x: what goes into the first layer: tensors, in any nesting, in which None may
-            be.
-          rows: tensors with the dimension of the layers, in any nesting: each layer
-            gets one row.
+          fn: called with the layer, the carry, and the layer's entry of `rows`; returns
+            the next carry, and the outputs that are stacked along the dimension of the
+            layers.
+          x: the initial carry: tensors or None, in any nesting.
+          rows: tensors with the dimension of the layers, in any nesting.
         """
         if x is None:
             refuse_tensor("x", x)
         check_nest("x", x)
         as_callable("fn", fn)
-        # Modules that were made elsewhere have no dimension of these layers: all layers
-        # share them.
+        # Variables of modules that were made outside of `make` lack the dimension of the
+        # layers: all layers share them.
         variables = [
             v for v in self.layer.variables if any(d is self.dim for d in v.stack)
         ]
 
-        def turn(h: Any, given: Any) -> tuple[Any, Any]:
-            values, row = given
+        def iteration(carry: Any, inputs: Any) -> tuple[Any, Any]:
+            values, row = inputs
 
-            def layer(h: Any) -> tuple[Any, Any]:
-                own = {id(v): value for v, value in zip(variables, values)}
-                with context(layer_entries={**(current().layer_entries or {}), **own}):
-                    made = fn(self.layer, h, row)
-                    return pack(
-                        made, tensors_of(made, "result")
-                    )  # variables: their entries
+            def layer(carry: Any) -> tuple[Any, Any]:
+                entries = {id(v): value for v, value in zip(variables, values)}
+                with context(
+                    layer_entries={**(current().layer_entries or {}), **entries}
+                ):
+                    results = fn(self.layer, carry, row)
+                    # Results that are variables are read here, where they are entries.
+                    return pack(results, tensors_of(results, "result"))
 
-            return (recompute(layer) if self.recomputed else layer)(h)
+            run = recompute(layer) if self.recomputed else layer
+            return run(carry)
 
-        return scan(
-            turn,
-            x,
-            ([v.tensor() for v in variables], rows),
-            self.dim.name,
-            self.dim.size,
-        )
+        inputs = ([v.tensor() for v in variables], rows)
+        return scan(iteration, x, inputs, self.dim.name, self.dim.size)

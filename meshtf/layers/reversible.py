@@ -1,12 +1,11 @@
-"""Layers that are about the way back: reversible residuals, and gradients that are held
-short.
+"""Layers with custom gradients: reversible residual layers, and gradient clipping.
 
 Example:
 
     blocks = Reversible([attention_0, feed_forward_0, attention_1, feed_forward_1])
     y1, y2 = blocks(x1, x2)            # each: x1, x2 = x2, x1 + f(x2)
 
-    h = clip_gradient(h, 1.0)          # the identity, whose gradient has no larger root mean square
+    h = clip_gradient(h, 1.0)          # the identity; clips the gradient
 """
 
 from __future__ import annotations
@@ -29,18 +28,17 @@ Rule = Callable[..., list[Any]]
 
 
 class Reversible(Module):
-    """Residual layers that keep nothing for the backward pass (Gomez et al., 2017,
-    arXiv 1707.04585).
+    """Residual layers that store no activations for the backward pass (RevNet: Gomez et
+    al., 2017, arXiv 1707.04585).
 
-    For each function in turn x1, x2 = x2, x1 + f(x2). The backward pass finds what each
-    one saw from what the next one saw, so memory does not grow with their number, and f
-    runs twice.
+    Applies x1, x2 = x2, x1 + f(x2) for each function f. The backward pass recomputes the
+    inputs of each function from its outputs, so memory does not grow with the count of
+    functions, and each f runs twice.
 
     Args:
-      functions: modules, of a tensor and of the keyword arguments of the call; each
-        returns a tensor of the same shape. Gradients flow to the variables of modules
-        alone.
-      name: the last part of the path of its random ops.
+      functions: modules, called with a tensor and the keyword arguments of the call; each
+        returns a tensor of the same shape. Gradients flow only to variables of modules.
+      name: the last component of the path of its random ops.
     """
 
     def __init__(
@@ -53,14 +51,15 @@ class Reversible(Module):
         self.functions = list(functions)
 
     def __call__(self, x1: Tensor, x2: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Returns both streams after all functions, each of the shape that it came in.
+        """Returns both streams after all functions, of the shapes of x1 and x2.
 
         Args:
           x1: the stream that the first function adds to.
-          x2: the stream that the first function sees.
+          x2: the stream that is the input of the first function.
           kwargs: for all functions, such as training=True.
         """
-        x1, x2 = as_tensor("x1", x1), as_tensor("x2", x2)
+        x1 = as_tensor("x1", x1)
+        x2 = as_tensor("x2", x2)
 
         @custom_gradient
         def run(
@@ -68,22 +67,25 @@ class Reversible(Module):
         ) -> tuple[tuple[Tensor, Tensor], Rule]:
             for f in self.functions:
                 y1, y2 = y2, y1 + f(y2, **kwargs)
-            return (y1, y2), self._back(y1, y2, kwargs)
+            return (y1, y2), self._gradient_rule(y1, y2, kwargs)
 
         return run(x1, x2, *self.trainable_variables)
 
-    def _back(self, y1: Tensor, y2: Tensor, kwargs: dict[str, Any]) -> Rule:
+    def _gradient_rule(self, y1: Tensor, y2: Tensor, kwargs: dict[str, Any]) -> Rule:
+        """Returns a function of the cotangents of the outputs y1, y2 that returns those of
+        the inputs and of the variables.
+        """
         forward = current()
-        rows = forward.layer_entries or {}  # of layers in a Repeat
-        variables = [rows.get(id(v), v) for v in self.trainable_variables]
+        # In a Repeat each variable has an entry for the layer.
+        entries = forward.layer_entries or {}
+        variables = [entries.get(id(v), v) for v in self.trainable_variables]
 
         def rule(d1: Tensor, d2: Tensor) -> list[Any]:
-            totals: list[Any] = [None] * len(variables)
-            seen, total = y1, y2
+            variable_gradients: list[Any] = [None] * len(variables)
+            f_input, f_sum = y1, y2  # f_sum = other stream + f(f_input)
             for f in reversed(self.functions):
-                # Cut off from the way it came: else its history would count for the
-                # variables, too.
-                seen = stop_gradient(seen)
+                # Without it the gradient of f would include the functions before f.
+                f_input = stop_gradient(f_input)
                 with context(
                     path=forward.path,
                     seeds=forward.seeds,
@@ -91,37 +93,44 @@ class Reversible(Module):
                     iterations=forward.iterations,
                     layer_entries=forward.layer_entries,
                 ):
-                    made = f(seen, **kwargs)
-                dx, *more = gradients([made], [seen, *variables], [d2])
-                totals = [
-                    b if a is None else a if b is None else a + b
-                    for a, b in zip(totals, more)
-                ]
-                seen, total = total - made, seen
-                d1, d2 = d2, d1 if dx is None else d1 + dx
-            return [d1, d2, *totals]
+                    f_output = f(f_input, **kwargs)
+                input_gradient, *new_gradients = gradients(
+                    [f_output], [f_input, *variables], [d2]
+                )
+                variable_gradients = _add_gradients(variable_gradients, new_gradients)
+                f_input, f_sum = f_sum - f_output, f_input
+                d1, d2 = d2, d1 if input_gradient is None else d1 + input_gradient
+            return [d1, d2, *variable_gradients]
 
         return rule
 
 
+def _add_gradients(totals: list[Any], new_gradients: list[Any]) -> list[Any]:
+    """Returns the sum of two lists of gradients, where None is zero."""
+    sums = []
+    for total, gradient in zip(totals, new_gradients):
+        if total is None:
+            sums.append(gradient)
+        elif gradient is None:
+            sums.append(total)
+        else:
+            sums.append(total + gradient)
+    return sums
+
+
 def clip_gradient(x: Tensor, limit: float) -> Tensor:
-    """Returns x, whose gradient is made shorter where its root mean square is above
-    `limit`.
+    """Returns x; its gradient is scaled down to a root mean square of at most `limit`.
 
     Args:
       x: floats.
-      limit: the greatest root mean square, over all dimensions.
+      limit: the maximum root mean square of the gradient, over all dimensions.
     """
     check_tensors(x=x)
     check_floats(limit=limit)
 
     def rule(dy: Tensor) -> list[Tensor]:
-        return [
-            dy
-            * cast(
-                limit / maximum(rms(cast(dy, accumulation_dtype(dy.dtype))), limit),
-                dy.dtype,
-            )
-        ]
+        gradient_rms = rms(cast(dy, accumulation_dtype(dy.dtype)))
+        factor = limit / maximum(gradient_rms, limit)
+        return [dy * cast(factor, dy.dtype)]
 
     return custom_gradient(lambda x: (x, rule))(x)

@@ -35,5 +35,5 @@ def test_group_norm(rng, groups):
 
 
 def test_groups_divide_the_channels():
-    with refuses(mtf.ShapeError, "c:8 cannot be parted into 3 equal groups"):
+    with refuses(mtf.ShapeError, "c:8 cannot be split into 3 equal groups"):
         layers.GroupNorm(mtf.Mesh(""), "c:8", 3)

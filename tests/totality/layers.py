@@ -106,23 +106,26 @@ def attention(t: SimpleNamespace) -> dict[str, Call]:
         _L.BlockwiseAttention(*heads, "length:4"),
     ):
         cache, own = layer.empty_cache(t.x, 4), type(layer).__name__
-        read = layer.remember(x)
+        read = layer.project_keys_values(x)
         several = own != "LocalAttention"
         some = {
             "__call__": call(x, takes={"rows": "all"}),
             "empty_cache": call(t.x, 4),
-            "remember": call(x),
-            "filled": call(cache, read, place, 0),
+            "project_keys_values": call(x),
+            "fill_cache": call(cache, read, place, 0),
             "step": call(t.x, cache, place),
-            "step_at": call(t.x, cache, layer.moment(cache, place)),
-            "moment": call(cache, place),
-            "remembers": call(place, place),
+            "step_at": call(t.x, cache, layer.decode_step(cache, place)),
+            "decode_step": call(cache, place),
+            "is_visible": call(place, place),
             "project": call(x, None),
-            "by_head": call(layer.query, x),
-            "turned": call(x, None),
+            "project_to_heads": call(layer.query, x),
+            "apply_rotary": call(x, None),
         }
         if several:
-            some |= {"look": call(x, read), "remembered": call(x, None, None)}
+            some |= {
+                "attend_cached": call(x, read),
+                "memory_keys_values": call(x, None, None),
+            }
         calls |= {f"{own}.{name}": c._replace(on=layer) for name, c in some.items()}
     return calls
 

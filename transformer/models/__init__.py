@@ -1,10 +1,11 @@
-"""Models, and what they are made of.
+"""Transformer models and their building blocks.
 
 Contents:
 
-    architecture         sizes, and which kind of each part
-    base                 what all models share
+    architecture         sizes, and the kind of norm, positions, attention ...
+    base                 the interface of all models
     language_model, encoder_decoder, bert, pipelined_language_model
-    embeddings, stack, block                          their parts
-    attention_mask       which tokens see which
+    embeddings, stack, block                          their building blocks
+    attention_mask       which tokens attend to which
+    key_value_cache      the state of decoding
 """

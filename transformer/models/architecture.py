@@ -1,9 +1,10 @@
-"""What a Transformer is made of: its sizes, and which kind of each part it has.
+"""The architecture of a Transformer: its sizes, and the kind of norm, positions, attention
+and so on.
 
     Architecture(d_model=512, d_ff=2048, heads=8, d_kv=64, blocks=6)        # rotary, RMS norm
     Architecture(norm="layer", positions="learned", use_bias=True, tied=True, scaled_logits=False)
 
-In gin each stack of blocks may have one of its own: `decoder/Architecture.blocks = 2`.
+In gin each stack of blocks may have a different one: `decoder/Architecture.blocks = 2`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _KINDS = {
     "attention": ("full", "blockwise", "local"),
     "dtype": ("float32", "bfloat16"),
 }
-_AT_LEAST = {  # integers; those that may be None are listed below
+_MINIMUM = {  # of integer settings; those that may be None are listed below
     **dict.fromkeys(
         (
             "vocab",
@@ -53,59 +54,57 @@ _MAY_BE_NONE = ("kv_heads", "embedding_size")
 @gin.configurable
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """The sizes of a Transformer, and the kinds of its parts.
+    """The sizes of a Transformer, and the kinds of its layers.
 
     Attributes:
-      vocab: how many different tokens there are.
-      vocab_multiple: the dimension `vocab` is filled up to a multiple of this, so that
-        a mesh can cut it; no such further token is ever predicted.
-      d_model: the size of the stream that runs through all blocks.
-      d_ff: the size inside of the feed-forward halves.
-      heads: the number of attention heads.
+      vocab: the size of the vocabulary.
+      vocab_multiple: the dimension `vocab` is padded to a multiple of this, so that
+        it can be sharded; the ids that pad it are never predicted.
+      d_model: the size of the residual stream that runs through all blocks.
+      d_ff: the hidden size of feed-forward sublayers.
+      heads: the count of attention heads.
       d_kv: the size of a head.
-      blocks: the number of blocks.
-      kv_heads: the heads that keys and values have, each shared by as many of the
-        others; None: all.
-      activation: of feed-forward halves, one of those that `mtf.layers.FeedForward`
-        takes.
-      dropout: the share that is dropped in training.
+      blocks: the count of blocks.
+      kv_heads: the count of heads of keys and values (grouped-query attention), each
+        shared by heads / kv_heads query heads; None: `heads`.
+      activation: of feed-forward sublayers, one of those of `mtf.layers.FeedForward`.
+      dropout: the fraction of elements that is dropped in training.
       norm: "rms" or "layer".
-      norm_place: "before" each half and after the last one, or "after" the sum of each
-        half and the stream, and after the embedding.
+      norm_place: "before" each sublayer and after the last block (pre-norm), or "after"
+        the sum of each sublayer and the residual stream, and after the embedding
+        (post-norm).
       epsilon: of norms.
-      use_bias: whether products and norms (of kind "layer") add a bias.
+      use_bias: whether dense layers and norms (of kind "layer") add a bias.
       positions: "rotary", "learned", "sinusoidal", "relative" (T5), "sloped" (ALiBi) or
         "none".
-      max_length: of learned positions.
-      rotary_base: of rotary positions: the slowest pair turns once in about 2 * pi *
-        this many.
-      buckets: of relative positions.
-      max_distance: of relative positions: from here on they share a bucket.
-      token_types: how many kinds of tokens are told apart by an embedding of their own.
-      embedding_size: of tokens, if it is not d_model: a product leads from one to the
-        other.
-      tied: whether logits are products with the embedding's rows, instead of a kernel
-        of their own.
-      scaled_logits: whether the stream is divided by sqrt(d_model) before it meets tied
-        rows.
+      max_length: the count of learned positions.
+      rotary_base: of rotary positions: the longest period is about 2 * pi * rotary_base
+        positions.
+      buckets: of relative positions: the count of buckets of distances.
+      max_distance: of relative positions: larger distances share a bucket.
+      token_types: the count of token types, each with a learned embedding; 0: none.
+      embedding_size: of tokens, if it is not d_model: a dense layer projects from one to
+        the other.
+      tied: whether logits are computed with the embedding table, instead of a separate
+        kernel.
+      scaled_logits: whether tied logits are divided by sqrt(d_model).
       scaled_attention: whether scores are divided by sqrt(d_kv).
-      attention: "full", "blockwise" (the same numbers in linear memory), or "local".
-      block_length: of the last two: positions that look at a time, or that a position
-        sees behind.
+      attention: "full", "blockwise" (the same results in linear memory), or "local".
+      block_length: the queries of a block of blockwise attention; the radius of local
+        attention.
       scanned: whether blocks are one traced body, whose variables have `layers` in
         front.
-      recompute: whether the backward pass computes each block again, and keeps its
-        input alone.
+      recompute: whether the backward pass recomputes the activations of each block from
+        its input.
       dtype: of activations, "float32" or "bfloat16"; variables, norms, softmax and
         losses stay float32.
-      moe_every: each so-many-th block has a mixture of experts as its feed-forward
-        half; 0: none has.
-      mixture: makes these mixtures, whose experts have hidden layers of d_ff numbers.
+      moe_every: blocks moe_every, 2 * moe_every ... have a mixture of experts as their
+        feed-forward sublayer; 0: no block has.
+      mixture: makes these mixtures, whose experts have hidden size d_ff.
 
     Raises:
-      ParseError: there is no such kind of a part, or a number is none or is out of its
-        range.
-      ShapeError: sizes that do not go together.
+      ParseError: an unknown kind, or a value that is not a number or out of its range.
+      ShapeError: `kv_heads` does not divide `heads`.
     """
 
     vocab: int = 256
@@ -141,92 +140,101 @@ class Architecture:
     mixture: Callable[..., MixtureOfExperts] = MixtureOfExperts
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        for part, known in _KINDS.items():
-            if getattr(self, part) not in known:
-                raise mtf.ParseError(
-                    f"Architecture.{part} is {getattr(self, part)!r}.\n"
-                    f"  Take one of {', '.join(known)}."
-                )
+        self._check_integers()
+        self._check_fractions()
+        self._check_kinds()
         if self.heads % (self.kv_heads or 1):
             raise mtf.ShapeError(
                 f"{self.heads} heads cannot share {self.kv_heads} heads of keys and "
-                "values alike.\n  Take a number that divides them."
+                "values equally.\n  Take an Architecture.kv_heads that divides heads."
             )
+        self._check_combinations()
+
+    def _check_kinds(self) -> None:
+        """Raises ParseError for a kind that does not exist."""
+        for name, kinds in _KINDS.items():
+            value = getattr(self, name)
+            if value not in kinds:
+                raise mtf.ParseError(
+                    f"Architecture.{name} is {value!r}.\n"
+                    f"  Take one of {', '.join(kinds)}."
+                )
+
+    def _check_combinations(self) -> None:
+        """Raises ParseError for settings that cannot be combined."""
         if self.attention == "local" and self.positions in ("relative", "sloped"):
             raise mtf.ParseError(
-                f"local attention knows no {self.positions} positions.\n  Take "
+                f"local attention has no {self.positions} positions.\n  Take "
                 'Architecture.positions = "rotary", or blockwise attention.'
             )
         if self.scanned and self.moe_every > 1:
             raise mtf.ParseError(
-                "scanned blocks are alike: of them all have a mixture of experts, or "
-                f"none has.\n  Take Architecture.moe_every = 1, not {self.moe_every}."
+                "scanned blocks are identical: all have a mixture of experts, or none "
+                f"has.\n  Take Architecture.moe_every = 1, not {self.moe_every}."
             )
-
-    def _check_numbers(self) -> None:
-        for name, least in _AT_LEAST.items():
-            value = getattr(self, name)
-            if value is None and name in _MAY_BE_NONE:
-                continue
-            if (
-                not isinstance(value, numbers.Integral)
-                or isinstance(value, bool)
-                or value < least
-            ):
-                raise mtf.ParseError(
-                    f"Architecture.{name} is {value!r}: it is an integer, and at least "
-                    f"{least}."
-                )
-        for name, low, high in (("dropout", 0.0, 1.0), ("epsilon", 0.0, 1.0)):
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Real) or not low <= float(value) < high:
-                raise mtf.ParseError(
-                    f"Architecture.{name} is {value!r}: it is a number from {low:g} up "
-                    f"to {high:g}, and below."
-                )
         if self.moe_every > self.blocks:
             raise mtf.ParseError(
                 f"Architecture.moe_every is {self.moe_every}, and there are "
-                f"{self.blocks} blocks: none "
-                "of them would have a mixture of experts.\n"
-                f"  Take 1 to {self.blocks}, or 0 for none."
+                f"{self.blocks} blocks: none of them would have a mixture of "
+                f"experts.\n  Take 1 to {self.blocks}, or 0 for none."
             )
 
+    def _check_integers(self) -> None:
+        """Raises ParseError for a size that is no integer, or too small."""
+        for name, minimum in _MINIMUM.items():
+            value = getattr(self, name)
+            if value is None and name in _MAY_BE_NONE:
+                continue
+            is_integer = isinstance(value, numbers.Integral)
+            if not is_integer or isinstance(value, bool) or value < minimum:
+                raise mtf.ParseError(
+                    f"Architecture.{name} is {value!r}: it is an integer, and at least "
+                    f"{minimum}."
+                )
+
+    def _check_fractions(self) -> None:
+        """Raises ParseError for a rate that is not in [0, 1)."""
+        for name in ("dropout", "epsilon"):
+            value = getattr(self, name)
+            if not isinstance(value, numbers.Real) or not 0 <= float(value) < 1:
+                raise mtf.ParseError(
+                    f"Architecture.{name} is {value!r}: it is a number from 0 up to 1, "
+                    "and below."
+                )
+
     def __repr__(self) -> str:
-        """The sizes, and whatever is not as by default."""
-        always = ("vocab", "d_model", "d_ff", "heads", "d_kv", "blocks")
-        shown = [
-            f"{f.name}={getattr(self, f.name)!r}"
-            for f in dataclasses.fields(self)
-            if f.name in always
-            or getattr(self, f.name) != f.default
-            and f.name != "mixture"
-        ]
-        return f"Architecture({', '.join(shown)})"
+        """The sizes, and the settings that differ from their defaults."""
+        sizes = ("vocab", "d_model", "d_ff", "heads", "d_kv", "blocks")
+        settings = []
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            is_changed = value != field.default and field.name != "mixture"
+            if field.name in sizes or is_changed:
+                settings.append(f"{field.name}={value!r}")
+        return f"Architecture({', '.join(settings)})"
 
     def dim(self, name: str) -> mtf.Dimension:
-        """Returns the dimension called like one of the sizes; that of `vocab` is filled
-        up.
+        """Returns the dimension named like one of the sizes, such as "d_model"; `vocab`
+        is padded to a multiple of `vocab_multiple`.
         """
         size = getattr(self, name)
-        return mtf.Dimension(
-            name, size + -size % self.vocab_multiple if name == "vocab" else size
-        )
+        if name == "vocab":
+            size += -size % self.vocab_multiple
+        return mtf.Dimension(name, size)
 
     @property
     def head_dims(self) -> mtf.Shape:
-        """The heads of queries: `heads`, or `kv_heads` and the `heads` that share each
-        of them.
+        """The dimensions of query heads: [heads], or of grouped-query attention
+        [kv_heads, heads], where `heads` are those that share one head of keys and values.
         """
-        shared = self.kv_heads or 1
-        if shared in (1, self.heads):
+        kv_heads = self.kv_heads or 1
+        if kv_heads in (1, self.heads):
             return mtf.Shape([self.dim("heads")])
-        return mtf.Shape([("kv_heads", shared), ("heads", self.heads // shared)])
+        return mtf.Shape([("kv_heads", kv_heads), ("heads", self.heads // kv_heads)])
 
     @property
     def kv_head_dims(self) -> mtf.Shape:
-        """Those of them that keys and values have, too."""
+        """The dimensions of heads of keys and values, a subset of `head_dims`."""
         if self.kv_heads in (None, self.heads):
             return self.head_dims
         return self.head_dims.only(["kv_heads"])
@@ -234,8 +242,9 @@ class Architecture:
     def make_norm(
         self, mesh: mtf.Mesh, name: str, dim: mtf.Dimension | None = None
     ) -> Any:
-        """Returns a norm over d_model, or another dimension."""
-        over = dim or self.dim("d_model")
+        """Returns a norm of the architecture's kind over `dim`; None: d_model."""
+        if dim is None:
+            dim = self.dim("d_model")
         if self.norm == "rms":
-            return mtf.layers.RMSNorm(mesh, over, self.epsilon, name=name)
-        return mtf.layers.LayerNorm(mesh, over, self.epsilon, self.use_bias, name=name)
+            return mtf.layers.RMSNorm(mesh, dim, self.epsilon, name=name)
+        return mtf.layers.LayerNorm(mesh, dim, self.epsilon, self.use_bias, name=name)

@@ -1,12 +1,13 @@
-"""Which tokens see which, and what attention knows of where they are.
+"""Attention masks of a Transformer: which positions each token attends to, and the bias
+of the scores that follows from it.
 
-    places = Places(mtf.range(mesh, "length:128"))
-    sight = Sight(architecture, places, causal=True, relative=None)
-    attend(attention, x, sight, training=False)
+    token_info = TokenInfo(mtf.range(mesh, "length:128"))
+    attention_mask = AttentionMask(architecture, token_info, causal=True)
+    y = attend(attention, x, attention_mask, training=False)
 
-Positions that are looked at are called `memory_length`. Rows may hold several texts:
-each is a *segment*, from 1 on, with positions from 0 on; 0 is padding. A prefix is seen
-by all of its segment.
+The dimension of queries is called `length`, that of keys and values `memory_length`. An
+example may be a packed sequence of several texts: each text is a *segment*, counted from
+1, with positions from 0; segment 0 is padding. A prefix is visible to its entire segment.
 """
 
 from __future__ import annotations
@@ -20,14 +21,20 @@ from transformer.models.architecture import Architecture
 LENGTH, MEMORY = "length", "memory_length"
 
 
-class Places(NamedTuple):
-    """What is known of tokens besides what they are."""
+class TokenInfo(NamedTuple):
+    """Positions, segments and prefixes of tokens.
 
-    positions: mtf.Tensor  # integers [length] or [batch length]
-    segments: mtf.Tensor | None = (
-        None  # integers [batch length]: who sees whom; 0 is padding
-    )
-    prefix: mtf.Tensor | None = None  # bool [batch length]: seen by those before, too
+    Attributes:
+      positions: integers [length] or [batch, length].
+      segments: integers [batch, length]: tokens attend within their segment; 0 is
+        padding. None: one segment without padding.
+      prefix: bool [batch, length]: tokens that are visible to earlier ones, too. None:
+        no token is.
+    """
+
+    positions: mtf.Tensor
+    segments: mtf.Tensor | None = None
+    prefix: mtf.Tensor | None = None
 
     @classmethod
     def of(
@@ -36,128 +43,141 @@ class Places(NamedTuple):
         positions: mtf.Tensor | None = None,
         segments: mtf.Tensor | None = None,
         prefix: mtf.Tensor | None = None,
-    ) -> Places:
-        """Returns the places of tokens [batch length]; one text a row, where nothing
-        else is said.
+    ) -> TokenInfo:
+        """Returns the information of tokens [batch, length]; by default positions count
+        from 0, and each example is one text.
         """
         if positions is None:
             positions = mtf.range(tokens.mesh, tokens.shape.dim(LENGTH))
-        return cls(
-            positions, segments, None if prefix is None else mtf.cast(prefix, "bool")
-        )
+        if prefix is not None:
+            prefix = mtf.cast(prefix, "bool")
+        return cls(positions, segments, prefix)
 
-    def as_memory(self) -> Places:
-        """Returns these places as what is looked at."""
+    def as_memory(self) -> TokenInfo:
+        """Returns the same tensors with `length` renamed to `memory_length`."""
 
         def renamed(x: mtf.Tensor | None) -> mtf.Tensor | None:
             return None if x is None else mtf.rename(x, LENGTH, MEMORY)
 
-        return Places(
+        return TokenInfo(
             mtf.rename(self.positions, LENGTH, MEMORY),
             renamed(self.segments),
             renamed(self.prefix),
         )
 
     @property
-    def real(self) -> mtf.Tensor | None:
-        """Bool [batch length], which are no padding; None: all."""
+    def nonpadding(self) -> mtf.Tensor | None:
+        """Bool [batch, length]: False for padding; None: there is no padding."""
         return None if self.segments is None else self.segments > 0
 
 
 def visible(
-    looking: Places, memory: Places, causal: bool, window: int | None = None
+    queries: TokenInfo, memory: TokenInfo, causal: bool, window: int | None = None
 ) -> mtf.Tensor | None:
-    """Returns [..., length memory_length], bool: who sees whom; None: all see all.
+    """Returns bool [..., length, memory_length]: which memory each query attends to;
+    None: all of it.
 
-    Padding is seen by none. It sees all that is real itself, as in BERT, whose span
-    extractors have logits of padding, too. With a window a position sees so many of the
-    last ones, itself included.
+    No token attends to padding. Padding itself attends to all tokens that are not
+    padding, as in BERT, whose span extractors compute logits of padding, too.
+
+    Args:
+      queries: the tokens that attend.
+      memory: the tokens that are attended to, from `TokenInfo.as_memory`.
+      causal: whether a query attends only to itself and to earlier tokens.
+      window: how many of the last positions a query attends to, itself included; None:
+        all.
     """
-    found = []
+    conditions = []
     if causal:
-        behind = mtf.outer(looking.positions, memory.positions, mtf.greater_equal)
-        found.append(
-            behind
-            if memory.prefix is None
-            else mtf.outer(behind, memory.prefix, mtf.logical_or)
-        )
+        conditions.append(_causal_condition(queries, memory))
     if window is not None:
-        found.append(
-            mtf.outer(looking.positions, memory.positions, mtf.subtract) < window
-        )
-    if looking.segments is not None and memory.segments is not None:
-        alike = mtf.outer(looking.segments, memory.segments, mtf.equal)
-        found.append((alike | (looking.segments == 0)) & (memory.segments > 0))
-    elif memory.segments is not None:
-        found.append(memory.segments > 0)
-    return (
-        functools.reduce(lambda x, y: mtf.outer(x, y, mtf.logical_and), found)
-        if found
-        else None
-    )
+        distance = mtf.outer(queries.positions, memory.positions, mtf.subtract)
+        conditions.append(distance < window)
+    if memory.segments is not None:
+        conditions.append(_segment_condition(queries, memory.segments))
+    if not conditions:
+        return None
+    return functools.reduce(lambda x, y: mtf.outer(x, y, mtf.logical_and), conditions)
+
+
+def _causal_condition(queries: TokenInfo, memory: TokenInfo) -> mtf.Tensor:
+    """Returns whether memory is not after the query, or belongs to a prefix."""
+    not_after = mtf.outer(queries.positions, memory.positions, mtf.greater_equal)
+    if memory.prefix is None:
+        return not_after
+    return mtf.outer(not_after, memory.prefix, mtf.logical_or)
+
+
+def _segment_condition(queries: TokenInfo, memory_segments: mtf.Tensor) -> mtf.Tensor:
+    """Returns whether memory is no padding, and of the segment of the query."""
+    if queries.segments is None:
+        return memory_segments > 0
+    same_segment = mtf.outer(queries.segments, memory_segments, mtf.equal)
+    return (same_segment | (queries.segments == 0)) & (memory_segments > 0)
 
 
 class AttentionMask:
-    """What all attentions of a stack are told alike.
+    """The mask, bias and rotary angles that all attention layers of a stack share.
 
     Args:
       architecture: of the stack.
-      looking: the tokens that look.
-      causal: whether a token sees none after itself.
+      queries: the tokens that attend.
+      causal: whether a token attends only to itself and to earlier tokens.
       relative: the learned bias of relative positions, where the architecture has it.
-      memory: the tokens that are looked at, if they are others.
-      window: how many of the last positions each sees, itself included; None: all.
+      memory: the tokens that are attended to; None: the queries (self-attention).
+      window: how many of the last positions each query attends to, itself included;
+        None: all.
     """
 
     def __init__(
         self,
         architecture: Architecture,
-        looking: Places,
+        queries: TokenInfo,
         causal: bool,
         relative: mtf.layers.RelativeBias | None = None,
-        memory: Places | None = None,
+        memory: TokenInfo | None = None,
         window: int | None = None,
     ) -> None:
-        self.architecture, self.looking, self.causal = architecture, looking, causal
+        self.architecture = architecture
+        self.queries = queries
+        self.causal = causal
         self.window = window
-        self.relative, self.itself = relative, memory is None
-        self.memory = (looking if memory is None else memory).as_memory()
-        positions = architecture.positions if self.itself else "none"
-        self.angles = (
-            mtf.layers.rotary_angles(
-                looking.positions,
+        self.relative = relative
+        self.is_self_attention = memory is None
+        self.memory = (queries if memory is None else memory).as_memory()
+        self.angles: mtf.layers.Angles | None = None
+        if self.is_self_attention and architecture.positions == "rotary":
+            self.angles = mtf.layers.rotary_angles(
+                queries.positions,
                 architecture.dim("d_kv"),
                 architecture.rotary_base,
             )
-            if positions == "rotary"
-            else None
-        )
 
     @functools.cached_property
     def bias(self) -> mtf.Tensor | None:
-        """What is added to all scores, [..., length memory_length]; None: nothing."""
-        return self.bias_of(self.looking)
+        """The bias of all scores, [..., length, memory_length]; None: no bias."""
+        return self.bias_of(self.queries)
 
-    def bias_of(self, looking: Places) -> mtf.Tensor | None:
-        """Returns what is added to the scores of some of those that look."""
-        seen = visible(looking, self.memory, self.causal, self.window)
-        bias = None if seen is None else mtf.layers.mask_bias(seen)
-        far = self.distance(looking) if self.itself else None
-        return (
-            far
-            if bias is None
-            else bias
-            if far is None
-            else mtf.outer(far, bias, mtf.add)
-        )
+    def bias_of(self, queries: TokenInfo) -> mtf.Tensor | None:
+        """Returns the bias of the scores of a subset of the queries, as `bias`."""
+        is_visible = visible(queries, self.memory, self.causal, self.window)
+        mask_bias = None if is_visible is None else mtf.layers.mask_bias(is_visible)
+        distance_bias = self.distance_bias(queries) if self.is_self_attention else None
+        if mask_bias is None:
+            return distance_bias
+        if distance_bias is None:
+            return mask_bias
+        return mtf.outer(distance_bias, mask_bias, mtf.add)
 
-    def distance(self, looking: Places) -> mtf.Tensor | None:
-        """Returns the part of the bias that tells how far apart tokens are."""
+    def distance_bias(self, queries: TokenInfo) -> mtf.Tensor | None:
+        """Returns the bias that depends on the distance between query and memory: T5's
+        relative positions or ALiBi; None: the architecture has neither.
+        """
         if self.relative is not None:
-            return self.relative(looking.positions, self.memory.positions)
+            return self.relative(queries.positions, self.memory.positions)
         if self.architecture.positions == "sloped":
             return mtf.layers.distance_slopes(
-                looking.positions, self.memory.positions, self.architecture.head_dims
+                queries.positions, self.memory.positions, self.architecture.head_dims
             )
         return None
 
@@ -165,12 +185,22 @@ class AttentionMask:
 def make_attention(
     mesh: mtf.Mesh, a: Architecture, causal: bool, name: str, across: bool = False
 ) -> Any:
-    """Returns an attention layer; `across` to another memory it is never local."""
+    """Returns an attention layer of the architecture's kind.
+
+    Args:
+      mesh: where the variables lie.
+      a: sizes, and the kind of attention.
+      causal: whether local attention is causal; other kinds get a mask instead.
+      name: the last component of the path of its variables.
+      across: whether it is cross-attention, which is never local.
+    """
     settings: dict[str, Any] = {
         "dropout_rate": a.dropout,
         "use_bias": a.use_bias,
         "name": name,
-        "output_initializer": into_stream(";".join([*a.head_dims.names, "d_kv"]), a),
+        "output_initializer": residual_initializer(
+            ";".join([*a.head_dims.names, "d_kv"]), a
+        ),
         "memory_heads_dim": a.kv_head_dims,
         "scale": None if a.scaled_attention else 1.0,
     }
@@ -188,36 +218,39 @@ def make_attention(
 def attend(
     attention: Any,
     x: mtf.Tensor,
-    sight: AttentionMask,
+    attention_mask: AttentionMask,
     training: bool,
     memory: mtf.Tensor | mtf.layers.Cache | None = None,
 ) -> mtf.Tensor:
-    """Returns what an attention layer makes of x [batch length d_model].
+    """Returns the output [batch, length, d_model] of an attention layer.
 
     Args:
       attention: from `make_attention`.
-      x: the tokens that look.
-      sight: who sees whom.
-      training: whether to drop.
-      memory: what is looked at, or its keys and values; None: x itself.
+      x: the queries' tokens, [batch, length, d_model].
+      attention_mask: which tokens each query attends to.
+      training: whether attention weights are dropped.
+      memory: the tokens that are attended to, [batch, length, d_model], or their keys
+        and values; None: x itself.
     """
+    angles = attention_mask.angles
     if isinstance(attention, mtf.layers.LocalAttention):
         cache = memory if isinstance(memory, mtf.layers.Cache) else None
-        return attention(x, sight.looking.segments, sight.angles, training, cache=cache)
+        segments = attention_mask.queries.segments
+        return attention(x, segments, angles, training, cache=cache)
     if isinstance(attention, mtf.layers.BlockwiseAttention):
-        return attention(
-            x, memory, sight.bias_of, sight.looking, sight.angles, training
-        )
-    return attention(x, memory, sight.bias, sight.angles, training)
+        bias_of = attention_mask.bias_of
+        return attention(x, memory, bias_of, attention_mask.queries, angles, training)
+    return attention(x, memory, attention_mask.bias, angles, training)
 
 
-def into_stream(
+def residual_initializer(
     reduced_dims: str, a: Architecture
 ) -> mtf.layers.initializers.Initializer:
-    """Returns the initializer of a kernel whose product is added to the stream.
+    """Returns the initializer of the last kernel of a sublayer, whose output is added to
+    the residual stream.
 
-    2 * blocks of them are added, so each begins with a variance that much smaller
-    (GPT-2).
+    2 * blocks sublayers are added, so the variance of each is scaled by 1 / (2 * blocks)
+    (GPT-2: Radford et al., 2019, section 2.3).
     """
     return mtf.layers.initializers.variance_scaling(
         reduced_dims, scale=1.0 / (2 * a.blocks)

@@ -1,11 +1,10 @@
-"""What all models of the package share: a loss of a batch, and numbers that tell how
-good it is.
+"""The interface of all models of the package: the loss of a batch, and sums for metrics.
 
     loss, reports = model.loss_and_reports(batch, training=True)
     sums = model.measure(batch)        # {"nats": ..., "correct": ..., "tokens": ...}
 
-A batch is a dict of arrays; `features` says how each is called and what its dimensions
-are, so a training step is `mtf.function(step, mesh=model.mesh, batch=model.features)`.
+A batch is a dict of arrays; `features` has the dimensions of each by name, so a training
+step is `mtf.function(step, mesh=model.mesh, batch=model.features)`.
 """
 
 from __future__ import annotations
@@ -20,39 +19,38 @@ Batch = Mapping[str, mtf.Tensor]
 
 
 class Model(mtf.Module):
-    """A model that learns from batches.
+    """A model that is trained on batches.
 
     Args:
       mesh: where the variables lie.
-      architecture: its sizes and kinds; None: what gin says of `Architecture`.
-      name: the first part of the path of its variables.
+      architecture: its sizes and kinds; None: gin's `Architecture`.
+      name: the first component of the path of its variables.
     """
 
-    features: Mapping[
-        str, str
-    ] = {}  # by name, the dimensions of all that a batch may have
+    # The dimensions of each array that a batch may have, by name.
+    features: Mapping[str, str] = {}
 
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture | None, name: str
     ) -> None:
         super().__init__(name)
-        self.mesh, self.architecture = mesh, architecture or Architecture()
+        self.mesh = mesh
+        self.architecture = architecture or Architecture()
 
     def loss(self, batch: Batch, training: bool = False) -> mtf.Tensor:
-        """Returns a scalar; in training with all that is added to be learned from."""
-        return self.loss_and_reports(batch, training)[0]
+        """Returns the loss, a scalar; in training with auxiliary losses."""
+        loss, _ = self.loss_and_reports(batch, training)
+        return loss
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the loss, and what mixtures of experts report, by the names of their
-        blocks.
-        """
+        """Returns the loss, and the reports of mixtures of experts by block name."""
         raise NotImplementedError
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns sums over a batch that tell how good the model is; each a float32
-        scalar.
+        """Returns sums over a batch from which metrics are computed, by name; float32
+        scalars.
         """
         raise NotImplementedError
 
@@ -60,7 +58,7 @@ class Model(mtf.Module):
 def with_reports(
     loss: mtf.Tensor, reports: Mapping[str, Report], training: bool
 ) -> mtf.Tensor:
-    """Returns a loss with what mixtures of experts ask for in training."""
+    """Returns the loss, in training plus the losses of mixtures of experts."""
     if not training or not reports:
         return loss
     return mtf.add_n([loss, *(report.loss for report in reports.values())])
@@ -72,22 +70,37 @@ def sums(
     weights: mtf.Tensor | None,
     dim: str = "vocab",
 ) -> dict[str, mtf.Tensor]:
-    """Returns nats, right guesses and number of targets, weighted: float32 scalars."""
+    """Returns weighted sums of nats, of correct predictions and of targets: float32
+    scalars.
+
+    Args:
+      logits: [..., dim].
+      targets: integers [...].
+      weights: of targets, [...] or a subset of these dimensions; None: 1.
+      dim: the name of the classes.
+    """
     if weights is None:
         weights = mtf.ones(targets.mesh, targets.shape)
-    right = mtf.cast(mtf.equal(mtf.argmax(logits, dim), targets), "float32")
+    predictions = mtf.argmax(logits, dim)
+    is_correct = mtf.cast(mtf.equal(predictions, targets), "float32")
+    nats = mtf.cross_entropy(logits, targets, dim)
     return {
-        "nats": mtf.reduce_sum(mtf.cross_entropy(logits, targets, dim) * weights),
-        "correct": mtf.reduce_sum(right * weights),
+        "nats": mtf.reduce_sum(nats * weights),
+        "correct": mtf.reduce_sum(is_correct * weights),
         "tokens": mtf.reduce_sum(mtf.broadcast(weights, targets.shape)),
     }
 
 
-def row_weights(batch: Batch) -> mtf.Tensor | None:
-    """Returns what each target counts: its weight, and 0 in rows that fill up the last
-    batch.
+def target_weights(batch: Batch) -> mtf.Tensor | None:
+    """Returns the weight of each target, [batch, length] or [batch]; it is 0 in examples
+    that pad the last batch. None: all weights are 1.
+
+    A batch has `weights` of targets, `counts` of examples (0 for padding), both, or none.
     """
-    weights, counts = batch.get("weights"), batch.get("counts")
-    if weights is None or counts is None:
-        return counts if weights is None else weights
+    weights = batch.get("weights")
+    counts = batch.get("counts")
+    if weights is None:
+        return counts
+    if counts is None:
+        return weights
     return weights * counts

@@ -1,14 +1,16 @@
-"""BERT: an encoder that learns from masked tokens and pairs of sentences, and what is
-made of it.
+"""BERT: an encoder pretrained on masked tokens and pairs of sentences, and models
+fine-tuned from it.
 
     model = Bert(mesh, bert_architecture(vocab=30522))           # BERT-base
-    x, pooled = model.encoder(tokens, token_types)  # [batch length d_model], [batch pooled]
+    x, pooled = model.encoder(tokens, token_types)
     loss = model.loss(batch, training=True)         # masked tokens and next sentences
 
     Classifier(mesh, architecture, labels=2)        # of texts or pairs of texts
-    SpanExtractor(mesh, architecture)               # the beginning and the end of an answer
+    SpanExtractor(mesh, architecture)               # the start and the end of an answer
 
-Devlin et al., 2018, arXiv 1810.04805. Tokens whose number is 0 are padding.
+Here x is [batch, length, d_model], and pooled [batch, d_pooled].
+
+Devlin et al., 2018, arXiv 1810.04805. Tokens whose id is 0 are padding.
 """
 
 from __future__ import annotations
@@ -21,20 +23,20 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, Places
+from transformer.models.attention_mask import LENGTH, TokenInfo
 from transformer.models.base import Batch, Model, sums, with_reports
-from transformer.models.embeddings import Embeddings, of_tokens
+from transformer.models.embeddings import Embeddings, mask_padded_vocab
 from transformer.models.stack import Stack
 
-_ROWS, _MASKED = "batch; length", "batch; masked"
-_POOLED, _INNER = "d_pooled", "d_transform"
+_TOKENS = "batch; length"
+_MASKED = "batch; masked"
+_POOLED = "d_pooled"
+_TRANSFORM = "d_transform"
 
 
 @gin.configurable
 def bert_architecture(**sizes: Any) -> Architecture:
-    """Returns BERT's kinds of parts, and the sizes of BERT-base but for those that are
-    given.
-    """
+    """Returns the architecture of BERT-base, with other `sizes` where given."""
     base = Architecture(
         vocab=30522,
         d_model=768,
@@ -58,19 +60,21 @@ def bert_architecture(**sizes: Any) -> Architecture:
 
 
 class BertEncoder(mtf.Module):
-    """Embeddings, blocks that see all of a row, and a summary of its first token.
+    """Embeddings, blocks whose tokens attend to all of their example, and a pooler of the
+    first token.
 
     Args:
       mesh: where the variables lie.
       architecture: sizes and kinds.
-      pooled: whether there is a summary.
+      pooled: whether there is a pooler.
     """
 
     def __init__(
         self, mesh: mtf.Mesh, architecture: Architecture, pooled: bool = True
     ) -> None:
         super().__init__("bert")
-        a = self.architecture = architecture
+        self.architecture = architecture
+        a = architecture
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
@@ -92,28 +96,28 @@ class BertEncoder(mtf.Module):
         token_types: mtf.Tensor | None = None,
         training: bool = False,
     ) -> tuple[mtf.Tensor, Any, dict[str, Report]]:
-        """Returns [batch length d_model], [batch d_pooled] if there is a summary, and
-        reports.
+        """Returns the outputs of all tokens [batch, length, d_model], of the pooler [batch,
+        d_pooled] (None without one), and the reports of mixtures of experts.
 
         Args:
-          tokens: integers [batch length].
-          token_types: the kind of each, 0 or 1: which of two texts it is of; None: all
-            are 0.
-          training: whether to drop.
+          tokens: integers [batch, length].
+          token_types: integers [batch, length]: 0 in the first, 1 in the second text of
+            an example; None: all are 0.
+          training: whether dropout is applied.
         """
-        places = Places.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
+        token_info = TokenInfo.of(tokens, segments=mtf.cast(tokens != 0, "int32"))
         x = self.dropout(
-            self.embeddings(tokens, places.positions, token_types), training
+            self.embeddings(tokens, token_info.positions, token_types), training
         )
-        x, reports = self.stack(x, places, training)
+        x, reports = self.stack(x, token_info, training)
         if self.pooler is None:
             return x, None, reports
-        first = mtf.gather(x, mtf.zeros(tokens.mesh, "", "int32"), LENGTH)
-        return x, mtf.tanh(self.pooler(first)), reports
+        first_token = mtf.gather(x, mtf.zeros(tokens.mesh, "", "int32"), LENGTH)
+        return x, mtf.tanh(self.pooler(first_token)), reports
 
 
-class _OnBert(Model):
-    """A model whose variables are those of a BERT, and some more."""
+class _BertModel(Model):
+    """A model with a BERT encoder, whose variables have the same paths in all models."""
 
     def __init__(
         self,
@@ -123,31 +127,30 @@ class _OnBert(Model):
         pooled: bool = True,
     ) -> None:
         super().__init__(mesh, architecture or bert_architecture(), name)
-        self.encoder = BertEncoder(
-            mesh, self.architecture, pooled
-        )  # of one path in all models
+        # Outside of `self.scope()`, so that its path does not depend on the model.
+        self.encoder = BertEncoder(mesh, self.architecture, pooled)
         self.dropout = mtf.layers.Dropout(
             self.architecture.dropout, name="pooled_dropout"
         )
 
     def encode(self, batch: Batch, training: bool) -> tuple[mtf.Tensor, Any, Any]:
-        """Returns what the encoder makes of `tokens` and `token_types`."""
+        """Returns the encoder's results for `tokens` and `token_types`."""
         return self.encoder(batch["tokens"], batch.get("token_types"), training)
 
 
 @gin.configurable
-class Bert(_OnBert):
-    """BERT for pretraining: which tokens were masked, and whether the second text
-    follows the first.
+class Bert(_BertModel):
+    """BERT for pretraining: predicts masked tokens, and whether the second text follows
+    the first.
 
     Args:
       mesh: where the variables lie.
-      architecture: sizes and kinds; None: what gin says of `bert_architecture`.
+      architecture: sizes and kinds; None: gin's `bert_architecture`.
     """
 
     features = {
-        "tokens": _ROWS,
-        "token_types": _ROWS,
+        "tokens": _TOKENS,
+        "token_types": _TOKENS,
         "masked_positions": _MASKED,
         "masked_ids": _MASKED,
         "masked_weights": _MASKED,
@@ -160,12 +163,13 @@ class Bert(_OnBert):
     ) -> None:
         super().__init__(mesh, architecture, "pretraining")
         a = self.architecture
-        width, inner = a.dim("d_model"), mtf.Dimension(_INNER, a.d_model)
+        d_model = a.dim("d_model")
+        d_transform = mtf.Dimension(_TRANSFORM, a.d_model)
         with self.scope():
             self.transform = mtf.layers.DenseProduct(
-                mesh, width, inner, [a.activation], name="transform"
+                mesh, d_model, d_transform, [a.activation], name="transform"
             )
-            self.transform_norm = a.make_norm(mesh, "transform_norm", inner)
+            self.transform_norm = a.make_norm(mesh, "transform_norm", d_transform)
             self.logits_bias = mtf.Variable(
                 mesh,
                 [a.dim("vocab")],
@@ -182,80 +186,81 @@ class Bert(_OnBert):
     def __call__(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch masked vocab] and [batch classes], and what mixtures
-        report.
+        """Returns logits of masked tokens [batch, masked, vocab] and of the next sentence
+        [batch, classes], and the reports of mixtures of experts.
 
         Args:
-          batch: int32 `tokens`, `token_types` [batch length], `masked_positions` [batch
+          batch: int32 `tokens`, `token_types` [batch, length], `masked_positions` [batch,
             masked].
-          training: whether to drop.
+          training: whether dropout is applied.
         """
         x, pooled, reports = self.encode(batch, training)
         masked = mtf.gather(x, batch["masked_positions"], LENGTH)
         return self.predict(masked), self.next_sentence(pooled), reports
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns logits [... vocab] for what the encoder made of some tokens, [...
-        d_model].
-        """
+        """Returns logits [..., vocab] for outputs of the encoder, [..., d_model]."""
         x = self.transform_norm(self.transform(x))
-        logits = self.encoder.embeddings.attend(mtf.rename(x, _INNER, "d_model"))
+        logits = self.encoder.embeddings.attend(mtf.rename(x, _TRANSFORM, "d_model"))
         logits = logits + mtf.cast(self.logits_bias.tensor(), logits.dtype)
-        return of_tokens(logits, self.architecture)
+        return mask_padded_vocab(logits, self.architecture)
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
         """Returns the mean of -ln p over masked tokens, plus that over pairs of texts;
-        and reports.
+        and the reports of mixtures of experts.
 
         Args:
-          batch: what `__call__` takes, `masked_ids` [batch masked], what each of them
-            counts, `masked_weights`, and `next_sentence_labels` [batch]; without these,
-            of tokens alone.
-          training: whether to drop.
+          batch: what `__call__` takes, `masked_ids` [batch, masked], optionally their
+            weights `masked_weights`, and `next_sentence_labels` [batch]; without these
+            labels the loss is that of masked tokens.
+          training: whether dropout is applied.
         """
-        masked, pairs, reports = self(batch, training)
+        masked_logits, pair_logits, reports = self(batch, training)
         loss = mtf.layers.softmax_cross_entropy(
-            masked, batch["masked_ids"], "vocab", weights=batch.get("masked_weights")
+            masked_logits,
+            batch["masked_ids"],
+            "vocab",
+            weights=batch.get("masked_weights"),
         )
         if "next_sentence_labels" in batch:
             loss = loss + mtf.layers.softmax_cross_entropy(
-                pairs, batch["next_sentence_labels"], "classes"
+                pair_logits, batch["next_sentence_labels"], "classes"
             )
         return with_reports(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns nats, right guesses and numbers of masked tokens, and likewise of
-        pairs.
+        """Returns the sums of nats, of correct predictions and of masked tokens, and the
+        sums of correct predictions and of pairs of texts.
         """
-        masked, pairs, _ = self(batch)
-        weights, counts = batch.get("masked_weights"), batch.get("counts")
+        masked_logits, pair_logits, _ = self(batch)
+        weights = batch.get("masked_weights")
+        counts = batch.get("counts")
         if weights is not None and counts is not None:
             weights = weights * counts
-        found = sums(masked, batch["masked_ids"], weights)
+        result = sums(masked_logits, batch["masked_ids"], weights)
         if "next_sentence_labels" in batch:
-            of_pairs = sums(pairs, batch["next_sentence_labels"], counts, "classes")
-            found |= {
-                "next_sentence_correct": of_pairs["correct"],
-                "next_sentences": of_pairs["tokens"],
-            }
-        return found
+            labels = batch["next_sentence_labels"]
+            pair_sums = sums(pair_logits, labels, counts, "classes")
+            result["next_sentence_correct"] = pair_sums["correct"]
+            result["next_sentences"] = pair_sums["tokens"]
+        return result
 
 
 @gin.configurable
-class Classifier(_OnBert):
+class Classifier(_BertModel):
     """Classes of texts, or of pairs of texts.
 
     Args:
       mesh: where the variables lie.
-      architecture: sizes and kinds; None: what gin says of `bert_architecture`.
-      labels: how many classes there are.
+      architecture: sizes and kinds; None: gin's `bert_architecture`.
+      labels: the count of classes.
     """
 
     features = {
-        "tokens": _ROWS,
-        "token_types": _ROWS,
+        "tokens": _TOKENS,
+        "token_types": _TOKENS,
         "labels": "batch",
         "counts": "batch",
     }
@@ -275,8 +280,8 @@ class Classifier(_OnBert):
     def __call__(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch classes] for `tokens`, `token_types` [batch length],
-        and reports.
+        """Returns logits [batch, classes] for `tokens`, `token_types` [batch, length],
+        and the reports of mixtures of experts.
         """
         _, pooled, reports = self.encode(batch, training)
         return self.classes(self.dropout(pooled, training)), reports
@@ -284,7 +289,9 @@ class Classifier(_OnBert):
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p of `labels` [batch], and reports."""
+        """Returns the mean of -ln p of `labels` [batch], and the reports of mixtures of
+        experts.
+        """
         logits, reports = self(batch, training)
         loss = mtf.layers.softmax_cross_entropy(
             logits, batch["labels"], "classes", weights=batch.get("counts")
@@ -292,22 +299,23 @@ class Classifier(_OnBert):
         return with_reports(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns nats, right guesses and the number of texts of a batch."""
-        return sums(self(batch)[0], batch["labels"], batch.get("counts"), "classes")
+        """Returns the sums of nats, of correct predictions and of texts of a batch."""
+        logits, _ = self(batch)
+        return sums(logits, batch["labels"], batch.get("counts"), "classes")
 
 
 @gin.configurable
-class SpanExtractor(_OnBert):
-    """Where in a text the answer to a question begins and ends.
+class SpanExtractor(_BertModel):
+    """Predicts the first and the last token of the answer to a question in a text.
 
     Args:
       mesh: where the variables lie.
-      architecture: sizes and kinds; None: what gin says of `bert_architecture`.
+      architecture: sizes and kinds; None: gin's `bert_architecture`.
     """
 
     features = {
-        "tokens": _ROWS,
-        "token_types": _ROWS,
+        "tokens": _TOKENS,
+        "token_types": _TOKENS,
         "start": "batch",
         "end": "batch",
         "counts": "batch",
@@ -328,35 +336,34 @@ class SpanExtractor(_OnBert):
     def __call__(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, mtf.Tensor, dict[str, Report]]:
-        """Returns logits [batch length] of the first and of the last token of the
-        answer; and reports.
+        """Returns logits [batch, length] of the first and of the last token of the answer;
+        and the reports of mixtures of experts.
         """
         x, _, reports = self.encode(batch, training)
-        first, last = mtf.unstack(self.ends(x), "ends")
-        return first, last, reports
+        start_logits, end_logits = mtf.unstack(self.ends(x), "ends")
+        return start_logits, end_logits, reports
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p of `start` and of `end`, each [batch],
-        and reports.
+        """Returns the mean of -ln p of `start` and of `end`, each [batch], and the reports
+        of mixtures of experts.
         """
-        first, last, reports = self(batch, training)
+        start_logits, end_logits, reports = self(batch, training)
         losses = [
             mtf.layers.softmax_cross_entropy(
                 logits, batch[name], LENGTH, weights=batch.get("counts")
             )
-            for logits, name in ((first, "start"), (last, "end"))
+            for logits, name in ((start_logits, "start"), (end_logits, "end"))
         ]
         return with_reports(mtf.add_n(losses) * 0.5, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns nats and right guesses of both ends, and the number of ends of a
-        batch.
+        """Returns the sums of nats, of correct predictions and of targets, over starts
+        and ends together.
         """
-        first, last, _ = self(batch)
-        both = [
-            sums(logits, batch[name], batch.get("counts"), LENGTH)
-            for logits, name in ((first, "start"), (last, "end"))
-        ]
-        return {name: both[0][name] + both[1][name] for name in both[0]}
+        start_logits, end_logits, _ = self(batch)
+        counts = batch.get("counts")
+        start_sums = sums(start_logits, batch["start"], counts, LENGTH)
+        end_sums = sums(end_logits, batch["end"], counts, LENGTH)
+        return {name: start_sums[name] + end_sums[name] for name in start_sums}

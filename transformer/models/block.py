@@ -1,11 +1,12 @@
-"""A block of a Transformer: attention, attention to a memory if there is one,
-feed-forward.
+"""A block of a Transformer: self-attention, cross-attention where there is an encoder's
+output, feed-forward.
 
     block = Block(mesh, architecture, causal=True, name="block_0")
-    x, _ = block(x, sight, training=True)              # [batch length d_model] -> the same
+    x, _ = block(x, attention_mask, training=True)     # [batch, length, d_model] -> the same
 
-Each part, a *half*, adds to a stream that runs through all blocks: x + f(norm(x)) where
-norms come before, norm(x + f(x)) where they come after.
+Each of the two or three *sublayers* f adds to the residual stream x that runs through
+all blocks: x + f(norm(x)) where norms come before ("pre-norm"), norm(x + f(x)) where
+they come after ("post-norm").
 """
 
 from __future__ import annotations
@@ -20,35 +21,49 @@ from transformer.models.attention_mask import (
     LENGTH,
     AttentionMask,
     attend,
-    into_stream,
     make_attention,
+    residual_initializer,
 )
 
 
 class Memory(NamedTuple):
-    """What a decoder looks at besides itself."""
+    """What cross-attention attends to.
 
-    x: mtf.Tensor  # [batch length d_model] of an encoder
-    sight: AttentionMask  # who of the decoder sees what of it
+    Attributes:
+      x: an encoder's output, [batch, length, d_model].
+      attention_mask: which of its tokens each token of the decoder attends to.
+    """
+
+    x: mtf.Tensor
+    attention_mask: AttentionMask
 
 
-class Caches(NamedTuple):
-    """What a block keeps from one position to the next."""
+class BlockCache(NamedTuple):
+    """The keys and values that a block stores between decoding steps.
 
-    own: mtf.layers.Cache  # of its attention to what came before
-    memory: mtf.layers.Cache | None = None  # keys and values of the memory
+    Attributes:
+      self_attention: of the positions decoded so far.
+      memory: of an encoder's output; None: there is no cross-attention.
+    """
+
+    self_attention: mtf.layers.Cache
+    memory: mtf.layers.Cache | None = None
+
+
+CachedAttention = Callable[[mtf.Tensor], tuple[mtf.Tensor, mtf.layers.Cache]]
 
 
 class Block(mtf.Module):
-    """Two halves, or three with a memory.
+    """Self-attention and feed-forward sublayers, with cross-attention between them if
+    `across`.
 
     Args:
       mesh: where the variables lie.
       architecture: its sizes and kinds.
-      causal: whether a token sees none after itself.
-      across: whether there is a memory.
-      mixed: whether the last half is a mixture of experts.
-      name: the last part of the path of its variables.
+      causal: whether a token attends only to itself and to earlier tokens.
+      across: whether there is cross-attention.
+      mixed: whether the feed-forward sublayer is a mixture of experts.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -61,205 +76,242 @@ class Block(mtf.Module):
         name: str = "block",
     ) -> None:
         super().__init__(name)
-        a = self.architecture = architecture
+        self.architecture = architecture
+        a = architecture
+        dropout = mtf.layers.Dropout
         with self.scope():
             self.attention_norm = a.make_norm(mesh, "attention_norm")
             self.attention = make_attention(mesh, a, causal, "attention")
-            self.attention_dropout = mtf.layers.Dropout(
-                a.dropout, name="attention_dropout"
-            )
+            self.attention_dropout = dropout(a.dropout, name="attention_dropout")
             if across:
                 self.memory_norm = a.make_norm(mesh, "memory_attention_norm")
                 self.memory_attention = make_attention(
                     mesh, a, False, "memory_attention", across=True
                 )
-                self.memory_dropout = mtf.layers.Dropout(
+                self.memory_dropout = dropout(
                     a.dropout, name="memory_attention_dropout"
                 )
             self.feed_forward_norm = a.make_norm(mesh, "feed_forward_norm")
-            self.feed_forward = _feed_forward(mesh, a, mixed, causal)
-            self.feed_forward_dropout = mtf.layers.Dropout(
-                a.dropout, name="feed_forward_dropout"
-            )
+            self.feed_forward = _make_feed_forward(mesh, a, mixed, causal)
+            self.feed_forward_dropout = dropout(a.dropout, name="feed_forward_dropout")
 
     def __call__(
         self,
         x: mtf.Tensor,
-        sight: AttentionMask,
+        attention_mask: AttentionMask,
         training: bool = False,
         memory: Memory | None = None,
     ) -> tuple[mtf.Tensor, Report | None]:
-        """Returns the stream [batch length d_model] after all halves, and what a
-        mixture reports.
+        """Returns the residual stream [batch, length, d_model] after all sublayers, and
+        the report of a mixture of experts.
 
         Args:
-          x: the stream before.
-          sight: who sees whom.
-          training: whether to drop.
-          memory: what is looked at besides.
+          x: the residual stream before the block, of the same shape.
+          attention_mask: which tokens each token attends to.
+          training: whether dropout is applied.
+          memory: what cross-attention attends to.
         """
-        x = self._half(
+        x = self.residual(
             x,
             self.attention_norm,
             self.attention_dropout,
             training,
-            lambda h: attend(self.attention, h, sight, training),
+            lambda h: attend(self.attention, h, attention_mask, training),
         )
         if memory is not None:
-            x = self._half(
+            x = self.residual(
                 x,
                 self.memory_norm,
                 self.memory_dropout,
                 training,
                 lambda h: attend(
-                    self.memory_attention, h, memory.sight, training, memory.x
+                    self.memory_attention, h, memory.attention_mask, training, memory.x
                 ),
             )
-        return self._think(x, training, sight.looking.real)
+        nonpadding = attention_mask.queries.nonpadding
+        return self.feed_forward_sublayer(x, training, nonpadding)
 
-    def caches(
-        self, x: mtf.Tensor, rows: int, memory: mtf.Tensor | None = None
-    ) -> Caches:
-        """Returns what steps of the shape and type of x [batch d_model] begin with.
+    def empty_cache(
+        self, x: mtf.Tensor, num_slots: int, memory: mtf.Tensor | None = None
+    ) -> BlockCache:
+        """Returns the cache before the first decoding step.
 
         Args:
-          x: the stream at one position.
-          rows: as many as are seen; local attention sees fewer.
-          memory: what is looked at besides, [batch length d_model].
+          x: the residual stream at one position, [batch, d_model]; only its shape and
+            type count.
+          num_slots: how many positions the cache has room for; local attention chooses a
+            smaller size itself.
+          memory: an encoder's output, [batch, length, d_model].
         """
-        near = isinstance(self.attention, mtf.layers.LocalAttention)
-        own = self.attention.empty_cache(x, *([] if near else [rows]))
-        return Caches(
-            own, None if memory is None else self.memory_attention.remember(memory)
-        )
+        if isinstance(self.attention, mtf.layers.LocalAttention):
+            cache = self.attention.empty_cache(x)
+        else:
+            cache = self.attention.empty_cache(x, num_slots)
+        if memory is None:
+            return BlockCache(cache)
+        return BlockCache(cache, self.memory_attention.project_keys_values(memory))
 
     def step(
         self,
         x: mtf.Tensor,
-        caches: Caches,
-        moment: mtf.layers.DecodeStep,
+        cache: BlockCache,
+        decode_step: mtf.layers.DecodeStep,
         memory_bias: mtf.Tensor | None,
-    ) -> tuple[mtf.Tensor, Caches]:
-        """Returns the stream [batch d_model] of one more position, and what is kept
-        then.
+    ) -> tuple[mtf.Tensor, BlockCache]:
+        """Returns the residual stream [batch, d_model] at the next position, and the
+        updated cache.
 
         Args:
-          x: the stream before, of this position.
-          caches: what was kept at the position before.
-          moment: what attention makes of the position.
-          memory_bias: of its scores of the memory.
+          x: the residual stream before the block, at this position.
+          cache: from the previous step, or from `empty_cache`.
+          decode_step: from `decode_step` of the attention layer.
+          memory_bias: the bias of the scores of cross-attention.
         """
-        return self._writing(
+        return self.decode(
             x,
-            caches,
+            cache,
             memory_bias,
-            lambda h: self.attention.step_at(h, caches.own, moment),
+            lambda h: self.attention.step_at(h, cache.self_attention, decode_step),
         )
 
     def prefill(
         self,
         x: mtf.Tensor,
-        caches: Caches,
+        cache: BlockCache,
         last: mtf.Tensor,
-        column: int,
-        sight: AttentionMask,
+        step_index: int,
+        attention_mask: AttentionMask,
         memory_bias: mtf.Tensor | None,
-    ) -> tuple[mtf.Tensor, Caches]:
-        """Returns the stream [batch length d_model], and what steps up to a position
-        would keep.
+    ) -> tuple[mtf.Tensor, BlockCache]:
+        """Returns the residual stream [batch, length, d_model], and the cache that single
+        steps up to a position would leave.
 
         Args:
-          x: the stream before, of the first positions.
-          caches: from `caches`.
-          last: the number of the last position that counts: int32, a scalar or [batch].
-          column: of its step.
-          sight: who sees whom.
-          memory_bias: of scores of the memory.
+          x: the residual stream before the block, at all positions of the prompts.
+          cache: from `empty_cache`.
+          last: the position of the last token that is no padding: int32, a scalar or
+            [batch].
+          step_index: the index of the step of that token, shared by the batch.
+          attention_mask: which tokens each token attends to.
+          memory_bias: the bias of the scores of cross-attention.
         """
 
-        def own(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
-            read = self.attention.remember(h, sight.angles)
-            return (
-                attend(self.attention, h, sight, False, read),
-                self.attention.filled(caches.own, read, last, column),
+        def attend_and_fill(h: mtf.Tensor) -> tuple[mtf.Tensor, mtf.layers.Cache]:
+            keys_values = self.attention.project_keys_values(h, attention_mask.angles)
+            y = attend(self.attention, h, attention_mask, False, keys_values)
+            filled_cache = self.attention.fill_cache(
+                cache.self_attention, keys_values, last, step_index
             )
+            return y, filled_cache
 
-        return self._writing(x, caches, memory_bias, own)
+        return self.decode(x, cache, memory_bias, attend_and_fill)
 
-    def _writing(
+    def decode(
         self,
         x: mtf.Tensor,
-        caches: Caches,
+        cache: BlockCache,
         memory_bias: mtf.Tensor | None,
-        own: Callable[[mtf.Tensor], tuple[mtf.Tensor, mtf.layers.Cache]],
-    ) -> tuple[mtf.Tensor, Caches]:
-        """Returns the stream after all halves, where the first is `own`, and what is
-        kept then.
-        """
-        kept = []
+        cached_attention: CachedAttention,
+    ) -> tuple[mtf.Tensor, BlockCache]:
+        """Returns the residual stream after all sublayers without dropout, and the
+        updated cache.
 
-        def first(h: mtf.Tensor) -> mtf.Tensor:
-            y, cache = own(h)
-            kept.append(cache)
+        Args:
+          x: the residual stream before the block.
+          cache: from the previous step, or from `empty_cache`.
+          memory_bias: the bias of the scores of cross-attention.
+          cached_attention: computes self-attention, and the cache after it.
+        """
+        updated_caches = []  # `residual` passes on one tensor, so caches leave this way
+
+        def self_attention(h: mtf.Tensor) -> mtf.Tensor:
+            y, updated_cache = cached_attention(h)
+            updated_caches.append(updated_cache)
             return y
 
-        x = self._half(x, self.attention_norm, self.attention_dropout, False, first)
-        if caches.memory is not None:
-            x = self._half(
+        x = self.residual(
+            x, self.attention_norm, self.attention_dropout, False, self_attention
+        )
+        if cache.memory is not None:
+            x = self.residual(
                 x,
                 self.memory_norm,
                 self.memory_dropout,
                 False,
-                lambda h: self.memory_attention.look(h, caches.memory, memory_bias),
+                lambda h: self.memory_attention.attend_cached(
+                    h, cache.memory, memory_bias
+                ),
             )
-        return self._think(x, False, None, alone=True)[0], Caches(
-            kept[0], caches.memory
-        )
+        x, _ = self.feed_forward_sublayer(x, False, None, drop_free=True)
+        return x, BlockCache(updated_caches[0], cache.memory)
 
-    def _half(
+    def residual(
         self,
         x: mtf.Tensor,
         norm: Any,
         dropout: Any,
         training: bool,
-        f: Callable[[mtf.Tensor], mtf.Tensor],
+        sublayer: Callable[[mtf.Tensor], mtf.Tensor],
     ) -> mtf.Tensor:
+        """Returns the residual stream x plus the output of a sublayer, with dropout and
+        the norm where the architecture has it.
+        """
         if self.architecture.norm_place == "before":
-            return x + dropout(f(norm(x)), training)
-        return norm(x + dropout(f(x), training))
+            return x + dropout(sublayer(norm(x)), training)
+        return norm(x + dropout(sublayer(x), training))
 
-    def _think(
+    def feed_forward_sublayer(
         self,
         x: mtf.Tensor,
         training: bool,
-        real: mtf.Tensor | None,
-        alone: bool = False,
+        nonpadding: mtf.Tensor | None,
+        drop_free: bool = False,
     ) -> tuple[mtf.Tensor, Report | None]:
-        """Returns the stream after the last half, and a mixture's report.
+        """Returns the residual stream after the feed-forward sublayer, and the report of
+        a mixture of experts.
 
-        If tokens are `alone`, a mixture drops none of them: so what is written does not
-        depend on how many tokens were read at a time.
+        Args:
+          x: the residual stream before the sublayer.
+          training: whether dropout is applied.
+          nonpadding: bool [batch, length]: the tokens that go through experts; None:
+            all.
+          drop_free: whether a mixture of experts routes each token as a separate group,
+            in which no token is dropped. Then the generated tokens do not depend on how
+            many are processed at a time.
         """
         reports: list[Report] = []
 
-        def think(h: mtf.Tensor) -> mtf.Tensor:
+        def feed_forward(h: mtf.Tensor) -> mtf.Tensor:
             if not isinstance(self.feed_forward, MixtureOfExperts):
                 return self.feed_forward(h, training)
-            apart = {n: f"{n}_alone" for n in h.shape.names if alone and n == LENGTH}
-            y, report = self.feed_forward(mtf.rename(h, apart), training, real)
+            # Where x has no dimension "length", the router makes each token a group.
+            new_names = {}
+            if drop_free and LENGTH in h.shape.names:
+                new_names = {LENGTH: f"{LENGTH}_alone"}
+            old_names = {new: old for old, new in new_names.items()}
+            y, report = self.feed_forward(
+                mtf.rename(h, new_names), training, nonpadding
+            )
             reports.append(report)
-            return mtf.rename(y, {new: old for old, new in apart.items()})
+            return mtf.rename(y, old_names)
 
-        x = self._half(
-            x, self.feed_forward_norm, self.feed_forward_dropout, training, think
+        x = self.residual(
+            x,
+            self.feed_forward_norm,
+            self.feed_forward_dropout,
+            training,
+            feed_forward,
         )
         return x, reports[0] if reports else None
 
 
-def _feed_forward(mesh: mtf.Mesh, a: Architecture, mixed: bool, causal: bool) -> Any:
+def _make_feed_forward(
+    mesh: mtf.Mesh, a: Architecture, mixed: bool, causal: bool
+) -> Any:
+    """Returns a feed-forward layer, or a mixture of experts if `mixed`."""
     settings: dict[str, Any] = {
         "activation": a.activation,
-        "output_initializer": into_stream("d_ff", a),
+        "output_initializer": residual_initializer("d_ff", a),
     }
     if mixed:
         mixture = a.mixture(mesh, a.dim("d_model"), a.dim("d_ff"), **settings)

@@ -1,10 +1,10 @@
-"""Tokens to the stream that runs through blocks, and back to logits.
+"""Token ids to the residual stream that runs through blocks, and back to logits.
 
 Example:
 
     embeddings = Embeddings(mesh, architecture)
-    x = embeddings(tokens, places.positions)       # [batch length d_model]
-    logits = embeddings.attend(x)                                # tied: [batch length vocab]
+    x = embeddings(tokens, positions)              # [batch, length, d_model]
+    logits = embeddings.attend(x)                  # tied weights: [batch, length, vocab]
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import math
 import meshtf as mtf
 from transformer.models.architecture import Architecture
 
-_FACTOR = "d_embedding"
+_EMBEDDING = "d_embedding"
 
 
 class Embeddings(mtf.Module):
-    """The rows of tokens, plus those of positions and of kinds of tokens where there
-    are any.
+    """Embeddings of tokens, plus embeddings of positions and token types where the
+    architecture has them.
 
     Args:
       mesh: where the variables lie.
@@ -28,29 +28,35 @@ class Embeddings(mtf.Module):
 
     def __init__(self, mesh: mtf.Mesh, architecture: Architecture) -> None:
         super().__init__("embeddings")
-        a = self.architecture = architecture
-        normal, width = mtf.layers.initializers.normal, a.dim("d_model")
-        row = mtf.Dimension(_FACTOR, a.embedding_size) if a.embedding_size else width
-        embed = mtf.layers.Embedding
-        self.tokens = embed(mesh, a.dim("vocab"), row, normal(0.5), name="embedding")
+        self.architecture = architecture
+        a = architecture
+        d_model = a.dim("d_model")
+        d_embedding = d_model
+        if a.embedding_size:
+            d_embedding = mtf.Dimension(_EMBEDDING, a.embedding_size)
+        self.tokens = _make_embedding(
+            mesh, a.dim("vocab"), d_embedding, 0.5, "embedding"
+        )
         self.project = (
-            mtf.layers.Dense(mesh, row, width, a.use_bias, name="embedding_projection")
+            mtf.layers.Dense(
+                mesh, d_embedding, d_model, a.use_bias, name="embedding_projection"
+            )
             if a.embedding_size
             else None
         )
         self.positions = (
-            embed(
+            _make_embedding(
                 mesh,
                 mtf.Dimension("positions", a.max_length),
-                width,
-                normal(0.1),
-                name="position_embedding",
+                d_model,
+                0.1,
+                "position_embedding",
             )
             if a.positions == "learned"
             else None
         )
         self.types = (
-            embed(mesh, a.dim("token_types"), width, normal(0.1), name="type_embedding")
+            _make_embedding(mesh, a.dim("token_types"), d_model, 0.1, "type_embedding")
             if a.token_types
             else None
         )
@@ -64,62 +70,71 @@ class Embeddings(mtf.Module):
         positions: mtf.Tensor,
         token_types: mtf.Tensor | None = None,
     ) -> mtf.Tensor:
-        """Returns [batch length d_model], or without `length` for one position.
+        """Returns [batch, length, d_model], or without `length` for one position.
 
         Args:
-          tokens: integers [batch length].
-          positions: integers [length] or [batch length].
-          token_types: integers [batch length]; None: all are of kind 0.
+          tokens: integers [batch, length].
+          positions: integers [length] or [batch, length].
+          token_types: integers [batch, length]; None: all are 0.
 
         Raises:
-          ShapeError: there are more positions than learned ones.
+          ShapeError: there are more positions than learned positions.
         """
         a = self.architecture
         x = self.tokens(tokens)
         if self.project is not None:
             x = self.project(x)
         if self.positions is not None:
-            self.refuse_length(tokens.shape.only(["length"]).size)
+            self.check_length(tokens.shape.only(["length"]).size)
             x = x + self.positions(positions)
         elif a.positions == "sinusoidal":
             x = x + mtf.layers.sinusoids(positions, a.dim("d_model"))
         if self.types is not None:
-            kinds = (
-                mtf.zeros(tokens.mesh, tokens.shape, "int32")
-                if token_types is None
-                else token_types
-            )
-            x = x + self.types(kinds)
+            if token_types is None:
+                token_types = mtf.zeros(tokens.mesh, tokens.shape, "int32")
+            x = x + self.types(token_types)
         x = mtf.cast(x, a.dtype)
         return x if self.norm is None else self.norm(x)
 
-    def refuse_length(self, positions: int) -> None:
-        """Refuses more positions than learned ones. Raises ShapeError."""
-        if self.positions is not None and positions > self.architecture.max_length:
+    def check_length(self, positions: int) -> None:
+        """Raises ShapeError if there are more positions than learned positions."""
+        max_length = self.architecture.max_length
+        if self.positions is not None and positions > max_length:
             raise mtf.ShapeError(
-                f"rows of {positions} tokens have more positions than the "
-                f"{self.architecture.max_length} learned ones.\n  Raise "
-                "Architecture.max_length, or take shorter rows."
+                f"{positions} tokens have more positions than the {max_length} learned "
+                "ones.\n  Raise Architecture.max_length, or take shorter texts."
             )
 
     def attend(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns products [batch length vocab] of x[batch length d_model] with all
-        rows of tokens.
+        """Returns logits [batch, length, vocab]: the matmul of x [batch, length, d_model]
+        with the embedding table.
         """
         if self.architecture.scaled_logits:
             x = x * (1 / math.sqrt(self.architecture.d_model))
         if self.project is not None:
             kernel = mtf.cast(self.project.kernel.tensor(), x.dtype)
-            rest = x.shape.without("d_model")
-            x = mtf.einsum([x, kernel], rest + kernel.shape.only([_FACTOR]))
+            leading = x.shape.without("d_model")
+            x = mtf.einsum([x, kernel], leading + kernel.shape.only([_EMBEDDING]))
         return self.tokens.attend(x)
 
 
-def of_tokens(logits: mtf.Tensor, a: Architecture) -> mtf.Tensor:
-    """Returns logits [... vocab], very negative for rows that only fill up the
-    vocabulary.
+def mask_padded_vocab(logits: mtf.Tensor, a: Architecture) -> mtf.Tensor:
+    """Returns logits [..., vocab], very negative for ids that only pad the vocabulary to
+    a multiple of `Architecture.vocab_multiple`.
     """
     if a.dim("vocab").size == a.vocab:
         return logits
-    there = mtf.range(logits.mesh, a.dim("vocab")) < a.vocab
-    return logits + mtf.cast(mtf.layers.mask_bias(there), logits.dtype)
+    is_token = mtf.range(logits.mesh, a.dim("vocab")) < a.vocab
+    return logits + mtf.cast(mtf.layers.mask_bias(is_token), logits.dtype)
+
+
+def _make_embedding(
+    mesh: mtf.Mesh,
+    vocab_dim: mtf.Dimension,
+    output_dim: mtf.Dimension,
+    stddev: float,
+    name: str,
+) -> mtf.layers.Embedding:
+    """Returns an embedding that is initialized normally with a standard deviation."""
+    initializer = mtf.layers.initializers.normal(stddev)
+    return mtf.layers.Embedding(mesh, vocab_dim, output_dim, initializer, name=name)

@@ -1,11 +1,11 @@
-"""A language model: a decoder alone, written once for every layout.
+"""A decoder-only language model, written once for every layout.
 
     mesh = mtf.Mesh("data:4;model:2", layout="batch:data; heads:model; d_ff:model; vocab:model")
     model = LanguageModel(mesh, Architecture(d_model=128, blocks=3))
-    logits = model(tokens)                    # int32 [batch length] -> [batch length vocab]
+    logits = model(tokens)                    # int32 [batch, length] -> [batch, length, vocab]
     loss = model.loss({"tokens": tokens, "targets": targets}, training=True)
 
-The layout says what lies where; nothing in this file does.
+Only the layout says how tensors are sharded; nothing in this file does.
 """
 
 from __future__ import annotations
@@ -15,21 +15,22 @@ import gin
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, Places
-from transformer.models.base import Batch, Model, row_weights, sums, with_reports
-from transformer.models.embeddings import Embeddings, of_tokens
-from transformer.models.stack import Held, Stack
+from transformer.models.attention_mask import LENGTH, TokenInfo
+from transformer.models.base import Batch, Model, sums, target_weights, with_reports
+from transformer.models.embeddings import Embeddings, mask_padded_vocab
+from transformer.models.key_value_cache import KeyValueCache
+from transformer.models.stack import Stack
 
-_ROWS = "batch; length"
+_TOKENS = "batch; length"
 
 
 @gin.configurable
 class LanguageModel(Model):
-    """Embedding, blocks, a norm, and logits for the token that comes next.
+    """Embedding, blocks, a norm, and logits for the next token.
 
-    Of a row's tokens none sees those after it; those of a `prefix` are seen by all of
-    the row. A row may hold several texts, which do not see each other: then a batch has
-    `segments` and `positions`.
+    A token attends to itself and to earlier tokens; tokens of a `prefix` are visible to
+    their entire example. An example may be a packed sequence of several texts, which do
+    not attend to each other: then a batch has `segments` and `positions`.
 
     Args:
       mesh: where the variables lie.
@@ -38,12 +39,12 @@ class LanguageModel(Model):
     """
 
     features = {
-        "tokens": _ROWS,
-        "targets": _ROWS,
-        "weights": _ROWS,
-        "segments": _ROWS,
-        "positions": _ROWS,
-        "prefix": _ROWS,
+        "tokens": _TOKENS,
+        "targets": _TOKENS,
+        "weights": _TOKENS,
+        "segments": _TOKENS,
+        "positions": _TOKENS,
+        "prefix": _TOKENS,
         "counts": "batch",
     }
 
@@ -54,7 +55,8 @@ class LanguageModel(Model):
         z_loss: float = 1e-4,
     ) -> None:
         super().__init__(mesh, architecture, "language_model")
-        self.z_loss, a = z_loss, self.architecture
+        self.z_loss = z_loss
+        a = self.architecture
         with self.scope():
             self.embeddings = Embeddings(mesh, a)
             self.dropout = mtf.layers.Dropout(a.dropout)
@@ -79,124 +81,129 @@ class LanguageModel(Model):
         positions: mtf.Tensor | None = None,
         prefix: mtf.Tensor | None = None,
     ) -> mtf.Tensor:
-        """Returns logits [batch length vocab] for int32 tokens [batch length].
+        """Returns logits [batch, length, vocab].
 
         Args:
-          tokens: what is read.
-          training: whether to drop.
-          segments: the number of each token's text in its row, from 1 on; 0: padding.
-            None: one text.
-          positions: of tokens in their texts, from 0 on.
-          prefix: bool: tokens that those before them see as well.
+          tokens: int32 [batch, length].
+          training: whether dropout is applied.
+          segments: int32 [batch, length]: the text of its example that each token
+            belongs to, counted from 1; 0: padding. None: one text.
+          positions: int32 [batch, length]: of tokens in their texts, from 0 on.
+          prefix: bool [batch, length]: tokens that are visible to earlier ones, too.
         """
-        places = Places.of(tokens, positions, segments, prefix)
-        return self.logits_and_reports(tokens, places, training)[0]
+        token_info = TokenInfo.of(tokens, positions, segments, prefix)
+        logits, _ = self.logits_and_reports(tokens, token_info, training)
+        return logits
 
     def logits_and_reports(
-        self, tokens: mtf.Tensor, places: Places, training: bool = False
+        self, tokens: mtf.Tensor, token_info: TokenInfo, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns logits, and what mixtures of experts report, by the names of their
-        blocks.
+        """Returns logits [batch, length, vocab], and the reports of mixtures of experts
+        by block name.
         """
-        x = self.dropout(self.embeddings(tokens, places.positions), training)
-        x, reports = self.decoder(x, places, training)
+        x = self.dropout(self.embeddings(tokens, token_info.positions), training)
+        x, reports = self.decoder(x, token_info, training)
         return self.predict(x), reports
 
     def predict(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns logits [batch length vocab] for the stream after the last block and
-        its norm.
+        """Returns logits [batch, length, vocab] for the decoder's output x [batch,
+        length, d_model].
         """
         logits = self.embeddings.attend(x) if self.logits is None else self.logits(x)
-        return of_tokens(logits, self.architecture)
+        return mask_padded_vocab(logits, self.architecture)
 
     def loss_and_reports(
         self, batch: Batch, training: bool = False
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the mean of -ln p(target), and in training other losses besides; and
-        reports.
+        """Returns the mean of -ln p(target), in training plus auxiliary losses; and the
+        reports of mixtures of experts.
 
         Args:
-          batch: int32 `tokens` and `targets` [batch length], the token after each of
-            them; perhaps `weights`, float32, `segments`, `positions`, `prefix` of the
+          batch: int32 `tokens` [batch, length] and `targets`, the token after each of
+            them; optionally `weights`, float32, `segments`, `positions`, `prefix` of the
             same shape.
-          training: whether to drop, and to add the z-loss and what mixtures of experts
-            ask for.
+          training: whether dropout is applied, and the z-loss and the losses of mixtures
+            of experts are added.
         """
         logits, reports = self.logits_and_reports(
-            batch["tokens"], _places(batch), training
+            batch["tokens"], _token_info(batch), training
         )
         loss = mtf.layers.softmax_cross_entropy(
             logits,
             batch["targets"],
             "vocab",
             self.z_loss if training else 0.0,
-            row_weights(batch),
+            target_weights(batch),
         )
         return with_reports(loss, reports, training), reports
 
     def measure(self, batch: Batch) -> dict[str, mtf.Tensor]:
-        """Returns nats, right guesses and the number of targets of a batch."""
-        logits, _ = self.logits_and_reports(batch["tokens"], _places(batch))
-        return sums(logits, batch["targets"], row_weights(batch))
+        """Returns the sums of nats, of correct predictions and of targets of a batch."""
+        logits, _ = self.logits_and_reports(batch["tokens"], _token_info(batch))
+        return sums(logits, batch["targets"], target_weights(batch))
 
     def start(
         self, batch: mtf.Shape, positions: int, window: int | None = None
-    ) -> Held:
-        """Returns what `step` keeps before the first position of rows of these
-        dimensions.
+    ) -> KeyValueCache:
+        """Returns the cache before the first decoding step.
 
         Args:
-          batch_size: the dimensions of rows.
-          positions: how many come.
-          window: how many of the last ones, itself included, a position sees; None:
-            all.
+          batch: the dimensions of examples, such as "batch:8".
+          positions: how many positions are decoded at most.
+          window: how many of the last positions a token attends to, itself included;
+            None: all.
 
         Raises:
-          ShapeError: there are more positions than learned ones.
+          ShapeError: there are more positions than learned positions.
         """
         a = self.architecture
-        self.embeddings.refuse_length(positions)
-        return self.decoder.start(
-            mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype), positions, window
-        )
+        self.embeddings.check_length(positions)
+        x = mtf.zeros(self.mesh, batch + a.dim("d_model"), a.dtype)
+        return self.decoder.start(x, positions, window)
 
     def prefill(
-        self, tokens: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False
-    ) -> Held:
-        """Returns what is kept after the first tokens, which are read all at once.
+        self,
+        tokens: mtf.Tensor,
+        cache: KeyValueCache,
+        lengths: mtf.Tensor,
+        prefix: bool = False,
+    ) -> KeyValueCache:
+        """Returns the cache after the prompts, whose tokens are processed all at once.
 
-        It is what as many steps would keep, if there is no prefix. Steps go on at
-        position `length`, whatever the lengths of rows, or at the one before with each
-        row's last token again.
+        Without a prefix the same number of steps returns the same cache. The next step
+        has position `length`, whatever the lengths of the prompts; or the position
+        before that, with the last token of each prompt again.
 
         Args:
-          tokens: integers [batch length].
-          held: from `start`.
-          lengths: how many of a row's tokens are read: int32, a scalar or [batch];
-            others are padding.
-          prefix: whether tokens that are read see those after them, too.
+          tokens: the prompts, integers [batch, length].
+          cache: from `start`.
+          lengths: how many tokens of each prompt are no padding: int32, a scalar or
+            [batch].
+          prefix: whether tokens of a prompt attend to later ones of it, too.
         """
-        x = self.embeddings(tokens, mtf.range(self.mesh, tokens.shape.dim(LENGTH)))
-        return self.decoder.prefill(x, held, lengths, prefix)
+        positions = mtf.range(self.mesh, tokens.shape.dim(LENGTH))
+        x = self.embeddings(tokens, positions)
+        return self.decoder.prefill(x, cache, lengths, prefix)
 
     def step(
-        self, position: mtf.Tensor, tokens: mtf.Tensor, held: Held
-    ) -> tuple[mtf.Tensor, Held]:
-        """Returns logits [batch vocab] of what follows tokens [batch], and what is
-        kept.
+        self, position: mtf.Tensor, tokens: mtf.Tensor, cache: KeyValueCache
+    ) -> tuple[mtf.Tensor, KeyValueCache]:
+        """Returns logits [batch, vocab] of the next token, and the updated cache.
 
         Args:
-          position: the number of these tokens: int32, a scalar.
+          position: of these tokens, common to all examples: int32, a scalar.
           tokens: integers [batch].
-          held: from `start` or `prefill`, or from the step before.
+          cache: from `start` or `prefill`, or from the previous step.
         """
-        own = self.decoder.own(position, held)
-        x, held = self.decoder.step(self.embeddings(tokens, own), held, position, own)
-        return self.predict(x), held
+        example_positions = self.decoder.example_positions(position, cache)
+        x = self.embeddings(tokens, example_positions)
+        x, cache = self.decoder.step(x, cache, position, example_positions)
+        return self.predict(x), cache
 
 
-def _places(batch: Batch) -> Places:
-    return Places.of(
+def _token_info(batch: Batch) -> TokenInfo:
+    """Returns positions, segments and prefixes of the tokens of a batch."""
+    return TokenInfo.of(
         batch["tokens"],
         batch.get("positions"),
         batch.get("segments"),

@@ -1,49 +1,52 @@
-"""Blocks in a row: an encoder, a decoder, or a language model without its two ends.
+"""A stack of blocks: an encoder, a decoder, or a language model without embedding and
+logits.
 
 Example:
 
     stack = Stack(mesh, architecture, causal=True, name="decoder")
-    x, reports = stack(x, Places.of(tokens), training=True)
+    x, reports = stack(x, TokenInfo.of(tokens), training=True)
 
-    held = stack.start(x, positions=128)                   # x [batch d_model], one position
-    held = stack.prefill(prompt, held, lengths)            # [batch length d_model], all at once
-    x, held = stack.step(x, held, position)                # position length, length + 1...
+    cache = stack.start(x, positions=128)              # x [batch, d_model], one position
+    cache = stack.prefill(prompt, cache, lengths)      # [batch, length, d_model], all at once
+    x, cache = stack.step(x, cache, position)          # position length, length + 1...
+
+While decoding, an *example* is an entry of the batch, and a *slot* an entry of a cache
+along `memory_length`. A cache with fewer slots than positions is a ring buffer: position
+p is stored in slot p % num_slots.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import meshtf as mtf
 from transformer.experts.moe_layer import Report
 from transformer.models.architecture import Architecture
-from transformer.models.attention_mask import LENGTH, MEMORY, AttentionMask, Places
-from transformer.models.block import Block, Caches, Memory
+from transformer.models.attention_mask import (
+    LENGTH,
+    MEMORY,
+    AttentionMask,
+    TokenInfo,
+)
+from transformer.models.block import Block, BlockCache, Memory
+from transformer.models.key_value_cache import KeyValueCache
 
-Turn: TypeAlias = Callable[[Block, mtf.Tensor, Caches], tuple[mtf.Tensor, Caches]]
+BlockStep: TypeAlias = Callable[
+    [Block, mtf.Tensor, BlockCache], tuple[mtf.Tensor, BlockCache]
+]
 _LAYERS = "layers"
 
 
-class Held(NamedTuple):
-    """What a stack keeps from one position to the next."""
-
-    blocks: Any  # Caches of each block; if scanned, stacked in one
-    rows: mtf.Tensor  # the numbers of a cache's rows: int32 [memory_length]
-    angles: mtf.layers.Angles | None = None  # rotary positions of all positions
-    memory_bias: mtf.Tensor | None = None  # of scores of the memory
-    behind: mtf.Tensor | None = None  # how far own positions lag: int32 [batch]
-
-
 class Stack(mtf.Module):
-    """Blocks, and a norm after the last one where norms come before halves.
+    """Blocks, and a norm after the last one where norms come before sublayers.
 
     Args:
       mesh: where the variables lie.
       architecture: their sizes and kinds.
-      causal: whether a token sees none after itself.
-      across: whether blocks look at a memory besides.
-      name: the last part of the path of its variables.
+      causal: whether a token attends only to itself and to earlier tokens.
+      across: whether blocks have cross-attention to an encoder's output.
+      name: the last component of the path of its variables.
     """
 
     def __init__(
@@ -55,24 +58,33 @@ class Stack(mtf.Module):
         name: str = "stack",
     ) -> None:
         super().__init__(name)
-        a = self.architecture = architecture
-        self.mesh, self.causal = mesh, causal
+        self.architecture = architecture
+        self.mesh = mesh
+        self.causal = causal
         with self.scope():
-            self.relative = (
-                mtf.layers.RelativeBias(
-                    mesh,
-                    a.head_dims,
-                    a.buckets,
-                    a.max_distance,
-                    not causal,
-                )
-                if a.positions == "relative"
+            self.relative = self._make_relative_bias()
+            self.blocks: Any = self._make_blocks(across)
+            self.norm = (
+                architecture.make_norm(mesh, "norm")
+                if architecture.norm_place == "before"
                 else None
             )
-            self.blocks: Any = self._make(across)
-            self.norm = a.make_norm(mesh, "norm") if a.norm_place == "before" else None
 
-    def _make(self, across: bool) -> Any:
+    def _make_relative_bias(self) -> mtf.layers.RelativeBias | None:
+        """Returns the bias of relative positions that all blocks share, if any."""
+        a = self.architecture
+        if a.positions != "relative":
+            return None
+        return mtf.layers.RelativeBias(
+            self.mesh,
+            a.head_dims,
+            a.buckets,
+            a.max_distance,
+            both_ways=not self.causal,
+        )
+
+    def _make_blocks(self, across: bool) -> Any:
+        """Returns a list of blocks, or one `Repeat` of scanned blocks."""
         a = self.architecture
 
         def block(mixed: bool, name: str) -> Block:
@@ -93,62 +105,87 @@ class Stack(mtf.Module):
     def __call__(
         self,
         x: mtf.Tensor,
-        places: Places,
+        token_info: TokenInfo,
         training: bool = False,
         memory: mtf.Tensor | None = None,
-        memory_places: Places | None = None,
+        memory_info: TokenInfo | None = None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the stream [batch length d_model], and what mixtures of experts
-        report.
+        """Returns the residual stream [batch, length, d_model] after the last block and
+        norm, and the reports of mixtures of experts by block name.
 
         Args:
-          x: the stream before.
-          places: of its tokens.
-          training: whether to drop.
-          memory: what blocks look at besides, [batch length d_model].
-          memory_places: of its tokens.
+          x: the embedded tokens, of the same shape.
+          token_info: positions and segments of the tokens.
+          training: whether dropout is applied.
+          memory: an encoder's output, [batch, length, d_model].
+          memory_info: positions and segments of the encoder's tokens.
         """
-        sight, around = self.sight(places), None
+        cross_attention = None
         if memory is not None:
-            around = Memory(memory, self.memory_sight(places, memory_places))
-        x, reports = self.through(x, sight, training, around)
-        return self.finish(x), reports
+            memory_mask = self.memory_mask(token_info, memory_info)
+            cross_attention = Memory(memory, memory_mask)
+        attention_mask = self.attention_mask(token_info)
+        x, reports = self.run_blocks(x, attention_mask, training, cross_attention)
+        return self.final_norm(x), reports
 
-    def sight(self, places: Places) -> AttentionMask:
-        """Returns who sees whom among tokens."""
-        return AttentionMask(self.architecture, places, self.causal, self.relative)
+    def attention_mask(self, token_info: TokenInfo) -> AttentionMask:
+        """Returns the mask of self-attention."""
+        return AttentionMask(self.architecture, token_info, self.causal, self.relative)
 
-    def memory_sight(self, places: Places, memory: Places | None) -> AttentionMask:
-        """Returns who sees what of a memory."""
-        assert memory is not None, "a memory has places"
-        return AttentionMask(self.architecture, places, causal=False, memory=memory)
+    def memory_mask(
+        self, token_info: TokenInfo, memory_info: TokenInfo | None
+    ) -> AttentionMask:
+        """Returns the mask of cross-attention."""
+        assert memory_info is not None, "a memory has positions"
+        return AttentionMask(
+            self.architecture, token_info, causal=False, memory=memory_info
+        )
 
-    def through(
-        self, x: mtf.Tensor, sight: AttentionMask, training: bool, memory: Memory | None
+    def run_blocks(
+        self,
+        x: mtf.Tensor,
+        attention_mask: AttentionMask,
+        training: bool,
+        memory: Memory | None,
     ) -> tuple[mtf.Tensor, dict[str, Report]]:
-        """Returns the stream after the last block, and reports by the names
-        of blocks.
-        """
-        if self.architecture.attention != "blockwise":
-            _ = (
-                sight.bias,
-                memory and memory.sight.bias,
-            )  # made once, outside of any loop
+        """Returns the residual stream after the last block, and reports by block name."""
+        self._prepare_bias(attention_mask)
+        if memory is not None:
+            self._prepare_bias(memory.attention_mask)
         if self.architecture.scanned:
-            x, each = self.blocks.each(
-                lambda block, h, _: block(h, sight, training, memory), x
-            )
-            return x, {} if each is None else {"blocks": over_layers(each)}
+            return self._run_scanned(x, attention_mask, training, memory)
         reports = {}
         for block in self.blocks:
             run = mtf.recompute(block) if self.architecture.recompute else block
-            x, report = run(x, sight, training, memory)
+            x, report = run(x, attention_mask, training, memory)
             if report is not None:
                 reports[block.path[-1]] = report
         return x, reports
 
-    def finish(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns what follows the last block."""
+    def _prepare_bias(self, attention_mask: AttentionMask) -> None:
+        """Computes the bias, which is cached, outside of any loop. Blockwise attention
+        computes it block by block instead.
+        """
+        if self.architecture.attention != "blockwise":
+            _ = attention_mask.bias
+
+    def _run_scanned(
+        self,
+        x: mtf.Tensor,
+        attention_mask: AttentionMask,
+        training: bool,
+        memory: Memory | None,
+    ) -> tuple[mtf.Tensor, dict[str, Report]]:
+        """Returns what `run_blocks` does, for blocks that are one traced body."""
+        x, stacked_report = self.blocks.each(
+            lambda block, h, _: block(h, attention_mask, training, memory), x
+        )
+        if stacked_report is None:
+            return x, {}
+        return x, {"blocks": over_layers(stacked_report)}
+
+    def final_norm(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns x after the norm that follows the last block, if there is one."""
         return x if self.norm is None else self.norm(x)
 
     def start(
@@ -157,170 +194,204 @@ class Stack(mtf.Module):
         positions: int,
         window: int | None = None,
         memory: mtf.Tensor | None = None,
-        memory_places: Places | None = None,
-    ) -> Held:
-        """Returns what is kept before the first step, for steps of the shape and type
-        of x.
+        memory_info: TokenInfo | None = None,
+    ) -> KeyValueCache:
+        """Returns the cache before the first decoding step.
 
         Args:
-          x: the stream at one position, [batch d_model].
-          positions: how many come.
-          window: how many of the last ones, itself included, a position sees; None:
-            all.
-          memory: what blocks look at besides, [batch length d_model].
-          memory_places: of its tokens.
+          x: the residual stream at one position, [batch, d_model]; only its shape and
+            type count.
+          positions: how many positions are decoded at most.
+          window: how many of the last positions a token attends to, itself included;
+            None: all.
+          memory: an encoder's output, [batch, length, d_model].
+          memory_info: positions and segments of the encoder's tokens.
         """
-        every = Places(mtf.range(self.mesh, mtf.Dimension(LENGTH, positions)))
-        angles = AttentionMask(self.architecture, every, self.causal).angles
-        rows = min(window or positions, positions)
-        bias = None
+        all_positions = TokenInfo(
+            mtf.range(self.mesh, mtf.Dimension(LENGTH, positions))
+        )
+        angles = AttentionMask(self.architecture, all_positions, self.causal).angles
+        num_slots = min(window or positions, positions)
+        memory_bias = None
         if memory is not None:
-            at = Places(mtf.zeros(self.mesh, "", "int32"))
-            bias = self.memory_sight(at, memory_places).bias
+            # Cross-attention depends on padding of the memory only: any position will do.
+            one_position = TokenInfo(mtf.zeros(self.mesh, "", "int32"))
+            memory_bias = self.memory_mask(one_position, memory_info).bias
         if self.architecture.scanned:
             _, blocks = self.blocks.each(
-                lambda block, h, _: (h, block.caches(h, rows, memory)), x
+                lambda block, h, _: (h, block.empty_cache(h, num_slots, memory)), x
             )
         else:
-            blocks = [block.caches(x, rows, memory) for block in self.blocks]
-        numbers = mtf.range(self.mesh, mtf.Dimension(MEMORY, rows))
-        return Held(blocks, numbers, angles, bias)
+            blocks = [block.empty_cache(x, num_slots, memory) for block in self.blocks]
+        slots = mtf.range(self.mesh, mtf.Dimension(MEMORY, num_slots))
+        return KeyValueCache(blocks, slots, angles, memory_bias)
 
     def prefill(
-        self, x: mtf.Tensor, held: Held, lengths: mtf.Tensor, prefix: bool = False
-    ) -> Held:
-        """Returns what is kept after the first positions, all of which go through
-        blocks at once.
+        self,
+        x: mtf.Tensor,
+        cache: KeyValueCache,
+        lengths: mtf.Tensor,
+        prefix: bool = False,
+    ) -> KeyValueCache:
+        """Returns the cache after the prompts, whose positions are processed all at once.
 
-        All rows end at the same position for the steps that follow, which is that of
-        the padded length: caches hold them so. A row's own positions are behind by the
-        number of its padding.
+        All examples use the padded length as the common position of the next step, and
+        their caches are filled accordingly. The true position of an example is that
+        minus its padding.
 
         Args:
-          x: the stream before the first block, [batch length d_model].
-          held: from `start`.
-          lengths: how many of the positions count: int32, a scalar or [batch]. The
-            others are padding.
-          prefix: whether positions that count are seen by those before them, too.
+          x: the embedded prompts, [batch, length, d_model].
+          cache: from `start`.
+          lengths: how many tokens of each prompt are no padding: int32, a scalar or
+            [batch].
+          prefix: whether the tokens of a prompt attend to later ones of it, too.
         """
-        column = x.shape[LENGTH] - 1
-        x = self._in_blocks(x)
-        dim, rows = x.shape.dim(LENGTH), held.rows.shape.size
-        positions = mtf.range(self.mesh, dim)
-        places = Places(
-            positions,
-            prefix=mtf.outer(positions, lengths, mtf.less) if prefix else None,
-        )
-        sight = AttentionMask(
-            self.architecture,
-            places,
-            self.causal,
-            self.relative,
-            window=rows if rows < dim.size else None,
-        )
-        if self.architecture.attention != "blockwise":
-            _ = sight.bias  # made once, outside of any loop
+        last_step = x.shape[LENGTH] - 1
+        x = self._pad_to_blocks(x)
+        attention_mask = self._prompt_mask(x, cache, lengths if prefix else None)
+        self._prepare_bias(attention_mask)
 
-        def turn(
-            block: Block, h: mtf.Tensor, caches: Caches
-        ) -> tuple[mtf.Tensor, Caches]:
+        def block_step(
+            block: Block, h: mtf.Tensor, block_cache: BlockCache
+        ) -> tuple[mtf.Tensor, BlockCache]:
             return block.prefill(
-                h, caches, lengths - 1, column, sight, held.memory_bias
+                h,
+                block_cache,
+                lengths - 1,
+                last_step,
+                attention_mask,
+                cache.memory_bias,
             )
 
-        return held._replace(
-            blocks=self._walk(turn, x, held.blocks)[1], behind=column + 1 - lengths
-        )
+        _, blocks = self._run_cached(block_step, x, cache.blocks)
+        return cache._replace(blocks=blocks, padding=last_step + 1 - lengths)
 
-    def own(self, position: mtf.Tensor, held: Held) -> mtf.Tensor:
-        """Returns rows' own positions at a step: int32, a scalar or [batch].
-
-        Rows that have their last one may go on while others are written: they stay
-        there.
+    def _prompt_mask(
+        self, x: mtf.Tensor, cache: KeyValueCache, prefix_lengths: mtf.Tensor | None
+    ) -> AttentionMask:
+        """Returns the mask of prompts x [batch, length, d_model], in which the positions
+        below `prefix_lengths` are visible to all; None: to later ones only.
         """
-        if held.behind is None:
-            return position
-        a, own = self.architecture, position - held.behind
-        most = (
-            a.max_length
-            if a.positions == "learned"
-            else held.angles.cos.shape[LENGTH]
-            if held.angles
-            else None
+        dim = x.shape.dim(LENGTH)
+        num_slots = cache.slots.shape.size
+        positions = mtf.range(self.mesh, dim)
+        prefix = None
+        if prefix_lengths is not None:
+            prefix = mtf.outer(positions, prefix_lengths, mtf.less)
+        return AttentionMask(
+            self.architecture,
+            TokenInfo(positions, prefix=prefix),
+            self.causal,
+            self.relative,
+            window=num_slots if num_slots < dim.size else None,
         )
-        return own if most is None else mtf.minimum(own, most - 1)
 
-    def _in_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
-        """Returns the stream, padded to what attention in blocks can part."""
-        a, size = self.architecture, x.shape[LENGTH]
-        more = (
-            -size % a.block_length
-            if a.attention != "full" and size > a.block_length
-            else 0
-        )
-        return mtf.pad(x, LENGTH, 0, more)
+    def example_positions(
+        self, position: mtf.Tensor, cache: KeyValueCache
+    ) -> mtf.Tensor:
+        """Returns the position of each example at a step: int32, a scalar or [batch].
+
+        An example that has finished keeps being stepped with the batch; its position is
+        clamped to the last valid one.
+        """
+        if cache.padding is None:
+            return position
+        positions = position - cache.padding
+        if self.architecture.positions == "learned":
+            return mtf.minimum(positions, self.architecture.max_length - 1)
+        if cache.angles is not None:
+            return mtf.minimum(positions, cache.angles.cos.shape[LENGTH] - 1)
+        return positions
+
+    def _pad_to_blocks(self, x: mtf.Tensor) -> mtf.Tensor:
+        """Returns x with `length` padded to a multiple of the blocks of attention."""
+        a = self.architecture
+        size = x.shape[LENGTH]
+        if a.attention == "full" or size <= a.block_length:
+            return mtf.pad(x, LENGTH, 0, 0)
+        return mtf.pad(x, LENGTH, 0, -size % a.block_length)
 
     def step(
         self,
         x: mtf.Tensor,
-        held: Held,
+        cache: KeyValueCache,
         position: mtf.Tensor,
-        own: mtf.Tensor | None = None,
-    ) -> tuple[mtf.Tensor, Held]:
-        """Returns the stream [batch d_model] of one more position, and what is kept
-        then.
+        example_positions: mtf.Tensor | None = None,
+    ) -> tuple[mtf.Tensor, KeyValueCache]:
+        """Returns the residual stream [batch, d_model] at one position, after the last
+        block and norm, and the updated cache.
 
         Args:
-          x: the stream before the first block.
-          held: what was kept at the position before.
-          position: its number: int32, a scalar.
-          own: rows' own positions; None: those of `own`.
+          x: the embedded tokens at this position, [batch, d_model].
+          cache: from the previous step, from `prefill` or from `start`.
+          position: of the step, common to all examples: int32, a scalar.
+          example_positions: of each example; None: what `example_positions` returns.
         """
-        own = self.own(position, held) if own is None else own
-        first, caches = (
-            (self.blocks.layer, held.blocks)
-            if self.architecture.scanned
-            else (self.blocks[0], held.blocks[0])
-        )
-        moment = first.attention.moment(
-            caches.own, own, held.angles, self._distance(held.rows, position), position
-        )
-
-        def turn(
-            block: Block, h: mtf.Tensor, caches: Caches
-        ) -> tuple[mtf.Tensor, Caches]:
-            return block.step(h, caches, moment, held.memory_bias)
-
-        x, blocks = self._walk(turn, x, held.blocks)
-        return self.finish(x), held._replace(blocks=blocks)
-
-    def _walk(self, turn: Turn, x: mtf.Tensor, caches: Any) -> tuple[mtf.Tensor, Any]:
-        """Returns the stream after the last block, and the caches of all blocks."""
+        if example_positions is None:
+            example_positions = self.example_positions(position, cache)
         if self.architecture.scanned:
-            return cast(tuple[mtf.Tensor, Any], self.blocks.each(turn, x, caches))
-        kept = []
-        for block, cache in zip(self.blocks, caches):
-            x, cache = turn(block, x, cache)
-            kept.append(cache)
-        return x, kept
-
-    def _distance(self, rows: mtf.Tensor, position: mtf.Tensor) -> mtf.Tensor | None:
-        """Returns the bias by which a position sees what a cache's rows hold,
-        [memory_length ...].
-        """
-        age = (position - rows) % rows.shape.size
-        memory = Places(mtf.rename(position - age, MEMORY, LENGTH))
-        sight = AttentionMask(
-            self.architecture, Places(position), self.causal, self.relative, memory
+            first_block, first_cache = self.blocks.layer, cache.blocks
+        else:
+            first_block, first_cache = self.blocks[0], cache.blocks[0]
+        # All blocks have attention of one kind, so the first makes it for all of them.
+        decode_step = first_block.attention.decode_step(
+            first_cache.self_attention,
+            example_positions,
+            cache.angles,
+            self._distance_bias(cache.slots, position),
+            position,
         )
-        return sight.distance(sight.looking)
+
+        def block_step(
+            block: Block, h: mtf.Tensor, block_cache: BlockCache
+        ) -> tuple[mtf.Tensor, BlockCache]:
+            return block.step(h, block_cache, decode_step, cache.memory_bias)
+
+        x, blocks = self._run_cached(block_step, x, cache.blocks)
+        return self.final_norm(x), cache._replace(blocks=blocks)
+
+    def _run_cached(
+        self, block_step: BlockStep, x: mtf.Tensor, block_caches: Any
+    ) -> tuple[mtf.Tensor, Any]:
+        """Returns the residual stream after the last block, and the caches of all blocks
+        after a step.
+        """
+        if self.architecture.scanned:
+            result = self.blocks.each(block_step, x, block_caches)
+            return cast(tuple[mtf.Tensor, Any], result)
+        updated_caches = []
+        for block, block_cache in zip(self.blocks, block_caches):
+            x, updated_cache = block_step(block, x, block_cache)
+            updated_caches.append(updated_cache)
+        return x, updated_caches
+
+    def _distance_bias(
+        self, slots: mtf.Tensor, position: mtf.Tensor
+    ) -> mtf.Tensor | None:
+        """Returns the bias [memory_length, ...] by the distance of a position from the
+        position that each slot stores.
+        """
+        age = (position - slots) % slots.shape.size
+        slot_positions = TokenInfo(mtf.rename(position - age, MEMORY, LENGTH))
+        attention_mask = AttentionMask(
+            self.architecture,
+            TokenInfo(position),
+            self.causal,
+            self.relative,
+            slot_positions,
+        )
+        return attention_mask.distance_bias(attention_mask.queries)
 
 
-def over_layers(each: Report) -> Report:
-    """Returns one report for several layers: the sum of losses, and means."""
+def over_layers(stacked: Report) -> Report:
+    """Returns one report for several layers: the sum of losses, and means of the rest.
+
+    Args:
+      stacked: the reports of the layers, with `layers` in front of each tensor.
+    """
     return Report(
-        mtf.reduce_sum(each.loss),
-        mtf.reduce_mean(each.load, _LAYERS),
-        mtf.reduce_mean(each.dropped),
-        mtf.reduce_mean(each.entropy),
+        mtf.reduce_sum(stacked.loss),
+        mtf.reduce_mean(stacked.load, _LAYERS),
+        mtf.reduce_mean(stacked.dropped),
+        mtf.reduce_mean(stacked.entropy),
     )

@@ -1,15 +1,16 @@
-"""Attention of many positions, some at a time: memory that is linear in their number.
+"""Blockwise attention: a block of queries at a time, in memory that is linear in the
+length.
 
-    y = blockwise_attention(q, k, v, "length:128")                     # [batch heads length key]
+    y = blockwise_attention(q, k, v, "length:128")              # [batch, heads, length, key]
 
-Scores of all positions are [length memory_length]. Here 128 positions look in each turn
-of a loop, and the backward pass computes their scores again, so no more than [128
-memory_length] are there at a time (Rabe and Staats, 2021, arXiv 2112.05682). A turn
-takes every so-many-th position, so `length` may be cut: each slice has its share of
-every turn.
+The scores of all queries are [length, memory_length]. Here a loop computes attention of
+128 queries in each iteration, and the backward pass recomputes their scores, so at most
+[128, memory_length] are in memory at a time (Rabe and Staats, 2021, arXiv 2112.05682).
+Iteration i takes positions i, i + n, i + 2n ... for n iterations, so `length` may be
+sharded: each device has its share of every iteration.
 
-A bias of scores would be as large as the scores. It is made in each turn, of the turn's
-positions:
+A bias of all scores would be as large as the scores. It is computed in each iteration,
+for the positions of the iteration:
 
     positions = mtf.range(mesh, "length:4096")
     memory = mtf.rename(positions, "length", "memory_length")
@@ -56,18 +57,19 @@ def blockwise_attention(
     """Returns softmax(scale * q · k + bias) · v, as `dot_product_attention` does.
 
     Args:
-      q: queries, [batch heads length key], say.
-      k: keys, [batch heads memory_dim key], or some of these names.
-      v: values, with memory_dim, and with names that take the place of `key_dim`.
-      block: the positions that look, and how many do so at a time, such as
+      q: queries, such as [batch, heads, length, key].
+      k: keys, [batch, heads, memory_dim, key], or a subset of these names.
+      v: values, with `memory_dim`, and other names instead of `key_dim`.
+      block: the dimension of queries, and the queries of an iteration, such as
         "length:128".
-      bias_of: makes the bias of the scores of some positions, from their part of
+      bias_of: computes the bias of the scores of a block of queries from its entries of
         `rows`.
-      rows: tensors with that dimension, in any nesting.
-      memory_dim: the name of what is looked at.
-      key_dim: the name, or names, over which q and k are multiplied.
-      scale: default: 1 / sqrt(size of key_dim).
-      dropout: what attention weights pass through.
+      rows: tensors with the dimension of queries, such as their positions, in any
+        nesting.
+      memory_dim: the dimension of keys and values.
+      key_dim: the name, or names, that the matmul of q and k sums over.
+      scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
+      dropout: applied to attention weights.
 
     Raises:
       ShapeError: the queries lack the dimension, or blocks do not divide it.
@@ -76,59 +78,69 @@ def blockwise_attention(
     if scale is not None:
         check_floats(scale=scale)
     check_callables(bias_of=bias_of, dropout=dropout)
-    some = single_dim(block)
-    require_dim(q.shape, some.name)
-    size = q.shape[some.name]
-    if size <= some.size:
+    block_dim = single_dim(block)
+    require_dim(q.shape, block_dim.name)
+
+    def attend(q: Tensor, rows: Any) -> Tensor:
         bias = bias_of(rows) if bias_of else None
         return dot_product_attention(
             q, k, v, memory_dim, key_dim, bias, None, scale, dropout
         )
-    if size % some.size:
+
+    if q.shape[block_dim.name] <= block_dim.size:
+        return attend(q, rows)
+    iterations = _iterations(q, block_dim)
+
+    def split(x: Tensor | None) -> Tensor | None:
+        if x is None or block_dim.name not in x.shape:
+            return x
+        return split_dim(x, block_dim.name, [block_dim, iterations])
+
+    attend_recomputed = recompute(attend)
+    _, y = scan(
+        lambda carry, inputs: (carry, attend_recomputed(*inputs)),
+        None,
+        (split(q), tf.nest.map_structure(split, rows)),
+        iterations.name,
+    )
+    return _merge_iterations(y, block_dim, iterations)
+
+
+def _iterations(q: Tensor, block: Dimension) -> Dimension:
+    """Returns the dimension of iterations over blocks of queries. Raises ShapeError if
+    blocks do not divide the queries.
+    """
+    size = q.shape[block.name]
+    if size % block.size:
         raise ShapeError(
             explain_error(
-                f"{q.shape.dim(some.name)!r} cannot be parted into blocks of "
-                f"{some.size}.",
+                f"{q.shape.dim(block.name)!r} cannot be split into blocks of "
+                f"{block.size}.",
                 way_out="Take a block that divides it, or mtf.pad the tensors.",
             )
         )
-    turns = Dimension(f"{some.name}_turns", size // some.size)
+    return Dimension(f"{block.name}_iterations", size // block.size)
 
-    def part(x: Tensor) -> Tensor:
-        return split_dim(x, some.name, [some, turns]) if some.name in x.shape else x
 
-    @recompute
-    def look(q: Tensor, rows: Any) -> Tensor:
-        bias = bias_of(rows) if bias_of else None
-        return dot_product_attention(
-            q, k, v, memory_dim, key_dim, bias, None, scale, dropout
-        )
-
-    given = (
-        part(q),
-        tf.nest.map_structure(lambda x: x if x is None else part(x), rows),
-    )
-    _, y = scan(lambda state, row: (state, look(*row)), None, given, turns.name)
-    names = y.shape.without(turns.name).names
-    at = names.index(some.name) + 1
-    return merge(
-        transpose(y, (*names[:at], turns.name, *names[at:])),
-        [some.name, turns.name],
-        some.name,
-    )
+def _merge_iterations(y: Tensor, block: Dimension, iterations: Dimension) -> Tensor:
+    """Returns y [iterations, ..., block, ...] with one dimension [..., length, ...]."""
+    names = y.shape.without(iterations.name).names
+    after_block = names.index(block.name) + 1
+    order = (*names[:after_block], iterations.name, *names[after_block:])
+    return merge(transpose(y, order), [block.name, iterations.name], block.name)
 
 
 class BlockwiseAttention(MultiHeadAttention):
-    """Multi-head attention in which some positions look at a time.
+    """Multi-head attention, computed for a block of queries at a time.
 
     Args:
       mesh: where the variables lie.
-      model_dim: what comes in and goes out, such as "d_model:512".
+      model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
-      block: the positions that look, and how many do so at a time, such as
+      block: the dimension of queries, and the queries of an iteration, such as
         "length:128".
-      **others: arguments of `MultiHeadAttention`.
+      **settings: other arguments of `MultiHeadAttention`.
     """
 
     def __init__(
@@ -138,11 +150,11 @@ class BlockwiseAttention(MultiHeadAttention):
         heads_dim: ShapeLike,
         key_dim: ShapeLike,
         block: ShapeLike,
-        **others: Any,
+        **settings: Any,
     ) -> None:
         self.block = single_dim(block)
         super().__init__(
-            mesh, model_dim, heads_dim, key_dim, length_dim=self.block.name, **others
+            mesh, model_dim, heads_dim, key_dim, length_dim=self.block.name, **settings
         )
 
     def __call__(
@@ -154,22 +166,22 @@ class BlockwiseAttention(MultiHeadAttention):
         angles: Angles | None = None,  # type: ignore[override]
         training: bool = False,  # type: ignore[override]
     ) -> Tensor:
-        """Returns [batch length model_dim] for x of the same shape.
+        """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
-          x: the positions that look.
-          memory: what they look at, [batch length model_dim] of any length, or what
-            `remember` made of it; default: x itself.
-          bias_of: makes the bias of the scores of some positions, from their part of
-            `rows`.
-          rows: tensors with the dimension of positions, in any nesting.
-          angles: rotary positions, by which queries and keys are turned.
+          x: the queries' inputs.
+          memory: the inputs of keys and values, [batch, length, model_dim] of any length,
+            or their keys and values from `project_keys_values`; default: x itself.
+          bias_of: computes the bias of the scores of a block of queries from its entries
+            of `rows`.
+          rows: tensors with the dimension of queries, in any nesting.
+          angles: rotary angles, by which queries and keys are rotated.
           training: whether attention weights are dropped.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.turned(self.by_head(self.query, x), angles)
-        cache = self.remembered(x, memory, angles)
+        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
+        cache = self.memory_keys_values(x, memory, angles)
         y = blockwise_attention(
             q,
             *cache,

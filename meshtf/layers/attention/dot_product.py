@@ -1,11 +1,10 @@
-"""Attention as a function of queries, keys and values, and memories made shorter for
-it.
+"""Attention as a function of queries, keys and values, and compression of its memory.
 
     y = dot_product_attention(q, k, v, bias=causal_bias(mesh, "length:128", "memory_length:128"))
 
-With q [batch heads length key] and k, v [batch heads memory_length key] scores are
-[batch heads length memory_length]. Names pair rows by themselves, so keys and values
-may lack the heads, or have some of several names for them.
+With q [batch, heads, length, key] and k, v [batch, heads, memory_length, key] scores are
+[batch, heads, length, memory_length]. Dimensions are matched by name, so keys and values
+may lack the heads, or have a subset of several dimensions of heads.
 """
 
 from __future__ import annotations
@@ -39,20 +38,24 @@ def dot_product_attention(
 ) -> Tensor:
     """Returns softmax(scale * q · k + bias) · v: [..., value] for q[..., key].
 
-    Names that q and k or v share pair their rows: batch, heads.
+    Names that q shares with k or v, other than `key_dim`, are batch dimensions.
 
     Args:
-      q: queries, [batch heads length key], say.
-      k: keys, [batch heads memory_dim key], or some of these names.
-      v: values, with memory_dim, and with names that take the place of `key_dim`.
-      memory_dim: the name of what is looked at.
-      key_dim: the name, or names, over which q and k are multiplied.
-      bias: added to the scores, which are q without key_dim, and memory_dim.
-      extra_logit: the score of one more row of zeros: who finds nothing may look there.
-      scale: default: 1 / sqrt(size of key_dim).
-      dropout: what attention weights pass through.
+      q: queries, such as [batch, heads, length, key].
+      k: keys, [batch, heads, memory_dim, key], or a subset of these names.
+      v: values, with `memory_dim`, and other names instead of `key_dim`.
+      memory_dim: the dimension of keys and values.
+      key_dim: the name, or names, that the matmul of q and k sums over.
+      bias: added to the scores, which have the names of q without key_dim, and
+        memory_dim.
+      extra_logit: the score of one additional memory position, whose value is zero, so
+        that a query may attend to nothing.
+      scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
+      dropout: applied to attention weights.
     """
-    q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+    q = as_tensor("q", q)
+    k = as_tensor("k", k)
+    v = as_tensor("v", v)
     if scale is not None:
         check_floats(scale=scale)
     check_callables(dropout=dropout)
@@ -62,21 +65,25 @@ def dot_product_attention(
     require_dim(q.shape, *keys)
     require_dim(k.shape, *keys, memory_dim)
     require_dim(v.shape, memory_dim)
-    scale = 1.0 / math.sqrt(q.shape.only(keys).size) if scale is None else scale
-    seen = q.shape.without(*keys)
-    scores = einsum(
-        [q * scale if scale != 1 else q, k], seen + k.shape.only([memory_dim])
-    )
-    scores = scores if bias is None else scores + in_type_of(scores, bias)
+    if scale is None:
+        scale = 1.0 / math.sqrt(q.shape.only(keys).size)
+    if scale != 1:
+        q = q * scale
+    query_dims = q.shape.without(*keys)
+    scores = einsum([q, k], query_dims + k.shape.only([memory_dim]))
+    if bias is not None:
+        scores = scores + in_type_of(scores, bias)
     weights = softmax(scores, memory_dim, extra_logit)
-    weights = weights if dropout is None else dropout(weights)
-    return einsum([weights, v], seen + v.shape.without(memory_dim, *seen.names))
+    if dropout is not None:
+        weights = dropout(weights)
+    value_dims = v.shape.without(memory_dim, *query_dims.names)
+    return einsum([weights, v], query_dims + value_dims)
 
 
 def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
-    """Returns x with each `factor` rows of `dim` as one, their mean.
+    """Returns x with the means of each `factor` neighbouring entries of `dim`.
 
-    As a memory it makes attention shorter (Liu et al., 2018, arXiv 1801.10198, section
+    As a memory of attention it saves work (Liu et al., 2018, arXiv 1801.10198, section
     4.2.3):
 
         memory = compress_mean(x, "length", 4)
@@ -91,9 +98,8 @@ def compress_mean(x: Tensor, dim: str, factor: int) -> Tensor:
     require_dim(x.shape, dim)
     if factor < 1 or x.shape[dim] % factor:
         raise ShapeError(
-            f"{x.shape.dim(dim)!r} cannot be parted into rows of {factor}."
+            f"{x.shape.dim(dim)!r} cannot be split into groups of {factor}."
         )
-    inner = f"{dim}_in_row"
-    return reduce_mean(
-        split_dim(x, dim, [(dim, x.shape[dim] // factor), (inner, factor)]), inner
-    )
+    in_group = f"{dim}_in_group"
+    groups = split_dim(x, dim, [(dim, x.shape[dim] // factor), (in_group, factor)])
+    return reduce_mean(groups, in_group)

@@ -1,14 +1,15 @@
-"""What attention layers share: the products of their heads, and one step after the
-other.
+"""What attention layers share: projections to and from heads, and decoding with a cache
+of keys and values.
 
-    cache = attention.empty_cache(x, positions=128)             # x[batch d_model], one position
+    cache = attention.empty_cache(x, positions=128)             # x [batch, d_model]
     y, cache = attention.step(x, cache, position)               # position 0, 1, 2...
 
-    read = attention.remember(xs)                               # many positions, [batch length ...]
-    cache = attention.filled(cache, read, last, column)         # as their steps would leave it
+    keys_values = attention.project_keys_values(xs)             # xs [batch, length, d_model]
+    cache = attention.fill_cache(cache, keys_values, last, step_index)    # as steps would
 
-A cache is two named tensors, so a layout cuts it like any other: along batch, heads or
-positions.
+A cache is two named tensors, so a layout shards it like any other: along batch, heads or
+`memory_length`. An entry along `memory_length` is a *slot*. A cache is a ring buffer: step
+i writes to slot i % num_slots, so once all slots are written, the oldest is overwritten.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ from meshtf.ops.variables.fill import zeros
 
 
 class Cache(NamedTuple):
-    """Keys and values of what is looked at: [batch memory_heads memory_length key]
-    each.
+    """Keys and values of the memory.
+
+    Attributes:
+      keys: [batch, memory_heads, memory_length, key].
+      values: of the same shape.
     """
 
     keys: Tensor
@@ -47,34 +51,41 @@ class Cache(NamedTuple):
 
 
 class DecodeStep(NamedTuple):
-    """What a step knows of its position."""
+    """What attention layers of one kind need to know of a decoding step.
 
-    row: Tensor  # of the cache, that is written: int32, a scalar or [batch]
-    bias: Tensor  # of the scores of all rows: [... memory_length]
-    angles: Angles | None  # of the position alone
+    Attributes:
+      slot: the slot of the cache that the step writes: int32, a scalar or [batch].
+      bias: of the scores of all slots, [..., memory_length].
+      angles: rotary angles of the position; None: there are none.
+    """
+
+    slot: Tensor
+    bias: Tensor
+    angles: Angles | None
 
 
 class Heads(Module):
-    """What attention layers share: products to queries, keys and values, and back;
-    steps.
+    """What attention layers share: dense layers to queries, keys and values, and back to
+    `model_dim`; decoding steps.
 
     Args:
       mesh: where the variables lie.
-      model_dim: what comes in and goes out, such as "d_model:512".
+      model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
-      memory_heads_dim: those of `heads_dim` that keys and values have, too; None: all.
-      length_dims: the names of positions.
-      memory_dim: the name that positions get where they are looked at.
-      use_bias: whether the products add a bias.
-      output_initializer: of the kernel of the last product.
-      dropout: of attention weights: its rate, and names along which one mask serves all
-        rows.
-      scale: what scores are multiplied by; None: 1 / sqrt(size of `key_dim`).
-      name: the last part of the path of its variables.
+      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; None:
+        all.
+      length_dims: the names of the positions of queries.
+      memory_dim: the name of the positions of keys and values.
+      use_bias: whether the dense layers add a bias.
+      output_initializer: of the kernel of the output layer.
+      dropout: of attention weights: its rate, and names along which the mask is
+        broadcast.
+      scale: a factor of the scores; None: 1 / sqrt(size of `key_dim`).
+      name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` are none of `heads_dim`.
+      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`.
     """
 
     def __init__(
@@ -95,28 +106,29 @@ class Heads(Module):
         if scale is not None:
             check_floats(scale=scale)
         super().__init__(name)
-        self.length_dims, self.scale = (
-            names_of(length_dims, argument="length_dims"),
-            scale,
-        )
+        self.length_dims = names_of(length_dims, argument="length_dims")
+        self.scale = scale
         self.memory_dim = as_dim("memory_dim", memory_dim)
-        self.heads, self.key_dim = Shape(heads_dim) + key_dim, Shape(key_dim)
-        shared = Shape(heads_dim if memory_heads_dim is None else memory_heads_dim)
-        if not set(shared) <= set(self.heads):
+        self.key_dim = Shape(key_dim)
+        self.heads = Shape(heads_dim) + key_dim
+        memory_heads = Shape(
+            heads_dim if memory_heads_dim is None else memory_heads_dim
+        )
+        if not set(memory_heads) <= set(self.heads):
             raise ShapeError(
                 explain_error(
-                    f"keys and values of heads {shared!r} do not fit queries of "
+                    f"keys and values of heads {memory_heads!r} do not fit queries of "
                     f"{Shape(heads_dim)!r}.",
-                    way_out='Part the heads by names: heads "groups:2;heads:4", memory '
+                    way_out='Split the heads by names: heads "groups:2;heads:4", memory '
                     'heads "groups:2".',
                 )
             )
-        self.memory_heads = shared + key_dim
+        self.memory_heads = memory_heads + key_dim
         with self.scope():
             self.query = Dense(mesh, model_dim, self.heads, use_bias, name="query")
-            self.key, self.value = (
-                Dense(mesh, model_dim, self.memory_heads, use_bias, name=part)
-                for part in ("key", "value")
+            self.key = Dense(mesh, model_dim, self.memory_heads, use_bias, name="key")
+            self.value = Dense(
+                mesh, model_dim, self.memory_heads, use_bias, name="value"
             )
             self.output = Dense(
                 mesh, self.heads, model_dim, use_bias, output_initializer, name="output"
@@ -124,47 +136,57 @@ class Heads(Module):
             self.dropout = Dropout(*dropout)
 
     def empty_cache(self, x: Tensor, positions: int) -> Cache:
-        """Returns a cache of zeros for so many positions, for steps of the shape and
-        type of x.
+        """Returns a cache of zeros.
+
+        Args:
+          x: the input of a step, [batch, model_dim]; only its shape and type count.
+          positions: the count of slots.
         """
         check_tensors(x=x)
         check_ints(positions=positions)
         shape = x.shape.without(*self.query.reduced_dims.names, *self.length_dims)
         shape = shape + self.memory_heads.without(*self.key_dim.names)
         shape = shape + [(self.memory_dim, positions)] + self.key_dim
-        return Cache(*(zeros(x.mesh, shape, x.dtype) for _ in range(2)))
+        return Cache(zeros(x.mesh, shape, x.dtype), zeros(x.mesh, shape, x.dtype))
 
-    def remember(self, memory: Tensor, angles: Angles | None = None) -> Cache:
-        """Returns keys and values of memory [batch length model_dim], such as an
-        encoder's output.
+    def project_keys_values(
+        self, memory: Tensor, angles: Angles | None = None
+    ) -> Cache:
+        """Returns keys and values of memory [batch, length, model_dim], such as an
+        encoder's output; keys are rotated by `angles` if given.
         """
         check_tensors(memory=memory)
-        k = self.turned(self.by_head(self.key, memory), angles)
-        v = self.by_head(self.value, memory)
-        return Cache(*(rename(y, self.length_dims, [self.memory_dim]) for y in (k, v)))
+        k = self.apply_rotary(self.project_to_heads(self.key, memory), angles)
+        v = self.project_to_heads(self.value, memory)
+        return Cache(
+            rename(k, self.length_dims, [self.memory_dim]),
+            rename(v, self.length_dims, [self.memory_dim]),
+        )
 
-    def filled(self, cache: Cache, read: Cache, last: Tensor, column: int) -> Cache:
-        """Returns a cache as steps up to a position would leave it.
+    def fill_cache(
+        self, cache: Cache, keys_values: Cache, last: Tensor, step_index: int
+    ) -> Cache:
+        """Returns the cache that steps up to a position would leave.
 
         Args:
           cache: from `empty_cache`.
-          read: from `remember`, keys and values of positions from 0 on, perhaps beyond
-            the last one.
-          last: the number of the last position: int32, a scalar or [batch].
-          column: of the step of this position.
+          keys_values: from `project_keys_values`: keys and values of positions from
+            0 on, perhaps beyond the last one.
+          last: the last position: int32, a scalar or [batch].
+          step_index: the index of the step of the last position, which is common to all
+            examples.
         """
-        check_record(Cache, cache=cache, read=read)
+        check_record(Cache, cache=cache, keys_values=keys_values)
         check_tensors(last=last)
-        check_ints(column=column)
-        rows = cache.keys.shape.dim(self.memory_dim)
-        age = (column - range_(last.mesh, rows)) % rows.size
-        # What has no place is older than any position.
-        place = maximum(outer(last, age, subtract), 0)
+        check_ints(step_index=step_index)
+        slots = cache.keys.shape.dim(self.memory_dim)
+        age = (step_index - range_(last.mesh, slots)) % slots.size  # in steps
+        # age > last: the slot is not written by any step; clamped here, masked in `step`.
+        source = maximum(outer(last, age, subtract), 0)
+        keys = take_along(keys_values.keys, source, slots.name)
+        values = take_along(keys_values.values, source, slots.name)
         return Cache(
-            *(
-                broadcast(take_along(x, place, rows.name), old.shape)
-                for x, old in zip(read, cache)
-            )
+            broadcast(keys, cache.keys.shape), broadcast(values, cache.values.shape)
         )
 
     def step(
@@ -175,86 +197,92 @@ class Heads(Module):
         angles: Angles | None = None,
         bias: Tensor | None = None,
     ) -> tuple[Tensor, Cache]:
-        """Returns the next position's output, and the cache with its key and value.
+        """Returns the output at the next position, and the cache with its key and value.
 
-        It sees itself and what the cache holds of those before it: where more positions
-        come than the cache has room for, the oldest are forgotten.
+        The position attends to itself and to the earlier positions that the cache still
+        stores.
 
         Args:
-          x: one position, [batch model_dim].
-          cache: from `empty_cache`, or from the step before.
-          position: its number, counted from 0: int32, a scalar or [batch].
-          angles: rotary positions of all positions that come.
-          bias: added to the scores, which are [batch heads memory_length]: of each row
-            of the cache.
+          x: the input at one position, [batch, model_dim].
+          cache: from `empty_cache`, or from the previous step.
+          position: counted from 0: int32, a scalar or [batch].
+          angles: rotary angles of all positions.
+          bias: added to the scores of all slots, [batch, heads, memory_length].
         """
         check_record(Cache, cache=cache)
         check_tensors(x=x)
-        return self.step_at(x, cache, self.moment(cache, position, angles, bias))
+        decode_step = self.decode_step(cache, position, angles, bias)
+        return self.step_at(x, cache, decode_step)
 
-    def moment(
+    def decode_step(
         self,
         cache: Cache,
         position: Tensor,
         angles: Angles | None = None,
         bias: Tensor | None = None,
-        column: Tensor | None = None,
+        step_index: Tensor | None = None,
     ) -> DecodeStep:
-        """Returns what `step` makes of a position, which is the same for all layers of
-        a kind.
+        """Returns what `step_at` needs to know of a position; it is the same for all
+        layers of one kind.
 
-        Arguments are those of `step`; of the cache only names and sizes count.
+        Other arguments are those of `step`; of the cache only names and sizes count.
 
         Args:
-          column: the number of the step. Where examples are at positions of their own,
-            and each goes on by one in a step, one number says where in the cache all
-            write; so nothing is copied. None: the position.
+          step_index: the index of the step, common to the batch, which gives the slot to
+            write. So examples at different positions write one slot, without a scatter.
+            None: the position.
         """
         check_record(Cache, cache=cache)
-        check_tensors(position=position, column=position if column is None else column)
+        if step_index is None:
+            step_index = position
+        check_tensors(position=position, step_index=step_index)
         if angles is not None:
             check_record(Angles, angles=angles)
         if bias is not None:
             check_tensors(bias=bias)
-        rows = cache.keys.shape.dim(self.memory_dim)
-        column = position if column is None else column
-        # Of what a row holds, in positions.
-        age = outer(column, range_(position.mesh, rows), subtract) % rows.size
-        past = mask_bias(
-            self.remembers(age, position), (cache.keys if bias is None else bias).dtype
-        )
-        return DecodeStep(
-            column % rows.size,
-            past if bias is None else outer(past, bias, add),
-            None
-            if angles is None
-            else Angles(*(gather(a, position, self.length_dims[-1]) for a in angles)),
-        )
+        slots = cache.keys.shape.dim(self.memory_dim)
+        # How many steps ago each slot was written.
+        age = outer(step_index, range_(position.mesh, slots), subtract) % slots.size
+        is_visible = self.is_visible(age, position)
+        if bias is None:
+            slot_bias = mask_bias(is_visible, cache.keys.dtype)
+        else:
+            slot_bias = outer(mask_bias(is_visible, bias.dtype), bias, add)
+        if angles is not None:
+            length_dim = self.length_dims[-1]
+            angles = Angles(
+                gather(angles.cos, position, length_dim),
+                gather(angles.sin, position, length_dim),
+            )
+        return DecodeStep(step_index % slots.size, slot_bias, angles)
 
     def step_at(
-        self, x: Tensor, cache: Cache, moment: DecodeStep
+        self, x: Tensor, cache: Cache, decode_step: DecodeStep
     ) -> tuple[Tensor, Cache]:
-        """Returns what `step` does, from what one layer's `moment` made for all of
-        them.
+        """Returns what `step` does.
+
+        Args:
+          x: the input at one position, [batch, model_dim].
+          cache: from `empty_cache`, or from the previous step.
+          decode_step: from `decode_step` of a layer of the same kind.
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
-        check_record(DecodeStep, moment=moment)
-        q, k, v = self.project(x, moment.angles)
+        check_record(DecodeStep, decode_step=decode_step)
+        q, k, v = self.project(x, decode_step.angles)
+        slot = decode_step.slot
         cache = Cache(
-            *(
-                dynamic_update(old, self.memory_dim, moment.row, new)
-                for old, new in zip(cache, (k, v))
-            )
+            dynamic_update(cache.keys, self.memory_dim, slot, k),
+            dynamic_update(cache.values, self.memory_dim, slot, v),
         )
         y = dot_product_attention(
-            q, *cache, self.memory_dim, self.key_dim, moment.bias, scale=self.scale
+            q, *cache, self.memory_dim, self.key_dim, decode_step.bias, scale=self.scale
         )
         return self.output(y, x.shape.names), cache
 
-    def remembers(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns whether what was written `age` steps before this position is seen by
-        it.
+    def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
+        """Returns bool: whether a position attends to a slot that was written `age` steps
+        before; a slot older than the position was never written.
         """
         check_tensors(age=age, position=position)
         return outer(age, position, less_equal)
@@ -262,27 +290,27 @@ class Heads(Module):
     def project(
         self, x: Tensor, angles: Angles | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns queries, keys and values of x; the first two are turned by rotary
-        positions.
+        """Returns queries, keys and values of x, [batch, heads, length, key] each;
+        queries and keys are rotated by `angles` if given.
         """
         check_tensors(x=x)
-        q, k, v = (
-            self.by_head(dense, x) for dense in (self.query, self.key, self.value)
-        )
-        return self.turned(q, angles), self.turned(k, angles), v
+        q = self.project_to_heads(self.query, x)
+        k = self.project_to_heads(self.key, x)
+        v = self.project_to_heads(self.value, x)
+        return self.apply_rotary(q, angles), self.apply_rotary(k, angles), v
 
-    def by_head(self, dense: Dense, x: Tensor) -> Tensor:
-        """Returns [batch heads length key]: products of one head's positions need no
-        transpose then.
+    def project_to_heads(self, dense: Dense, x: Tensor) -> Tensor:
+        """Returns [batch, heads, length, key], an order in which the matmuls of attention
+        need no transpose.
         """
         check_tensors(x=x)
         check_record(Dense, dense=dense)
         length = x.shape.only(self.length_dims).names
-        rest = x.shape.without(*length, *dense.reduced_dims.names).names
+        batch = x.shape.without(*length, *dense.reduced_dims.names).names
         heads = dense.new_dims.without(*self.key_dim.names).names
-        return dense(x, (*rest, *heads, *length, *self.key_dim.names))
+        return dense(x, (*batch, *heads, *length, *self.key_dim.names))
 
-    def turned(self, x: Tensor, angles: Angles | None) -> Tensor:
-        """Returns queries or keys turned by rotary positions, if there are any."""
+    def apply_rotary(self, x: Tensor, angles: Angles | None) -> Tensor:
+        """Returns queries or keys, rotated by `angles` if given."""
         check_tensors(x=x)
         return x if angles is None else rotate(x, self.key_dim.names[0], angles)

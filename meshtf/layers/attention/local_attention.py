@@ -1,11 +1,11 @@
-"""Attention to what is near, along one dimension or several: texts, images.
+"""Local attention: to nearby positions, along one dimension or several: texts, images.
 
-    y = local_attention(q, k, v, "length:128", causal=True)              # [batch heads length key]
+    y = local_attention(q, k, v, "length:128", causal=True)       # [batch, heads, length, key]
     y = local_attention(q, k, v, "height:8;width:8")
 
-Each dimension is parted into blocks. A position sees its own block and, on each side,
-the next block's rows within `radius`. So the work is linear in the number of positions,
-and where a dimension is cut, only these rows move, from the neighbour that holds them.
+Each dimension is split into blocks. A position attends to its own block and, on each side,
+to the positions of the next block within `radius`, the *halo*. So the work is linear in
+the length, and where a dimension is sharded, only halos are exchanged between neighbours.
 
     attention = LocalAttention(mesh, "d_model:512", "heads:8", "key:64", blocks="length:128")
     y = attention(x)
@@ -35,18 +35,32 @@ from meshtf.ops.shapes.reshape import merge, rename, split_dim
 from meshtf.ops.windows.halo import halo_exchange
 
 
-class _Near:
-    """One dimension in blocks, and how far a position sees along it."""
+class _BlockedDim:
+    """One dimension in blocks, and how far a position attends along it.
+
+    Attributes:
+      dim: its name.
+      size: its size.
+      radius: how far a position attends; None: to the next block.
+      block: the size of a block.
+      blocks: the dimension of blocks.
+      before: the size of the halo before a block.
+      after: the size of the halo after a block.
+      in_block: the dimension of the positions of a block.
+      memory: the dimension of the positions of a block and its halo.
+    """
 
     def __init__(
         self, shape: Shape, block: Dimension, radius: int | None, behind_only: bool
     ) -> None:
-        self.dim, self.size, self.radius = block.name, shape[block.name], radius
+        self.dim = block.name
+        self.size = shape[block.name]
+        self.radius = radius
         self.block = min(block.size, self.size)
         if self.size % self.block:
             raise ShapeError(
                 explain_error(
-                    f"{shape.dim(block.name)!r} cannot be parted into blocks of "
+                    f"{shape.dim(block.name)!r} cannot be split into blocks of "
                     f"{self.block}.",
                     way_out="Take a block that divides it, or mtf.pad the tensors.",
                 )
@@ -60,98 +74,102 @@ class _Near:
                 )
             )
         self.blocks = Dimension(f"{self.dim}_blocks", self.size // self.block)
-        margin = (
-            0 if self.blocks.size == 1 else self.block if radius is None else radius
-        )
-        self.before, self.after = margin, 0 if behind_only else margin
-        self.inside = Dimension(f"{self.dim}_in_block", self.block)
+        halo = self.block if radius is None else radius
+        if self.blocks.size == 1:
+            halo = 0
+        self.before = halo
+        self.after = 0 if behind_only else halo
+        self.in_block = Dimension(f"{self.dim}_in_block", self.block)
         self.memory = Dimension(
             f"{self.dim}_memory", self.before + self.block + self.after
         )
 
-    def part(self, x: Tensor) -> Tensor:
-        """Returns x with blocks, and positions within a block."""
-        return split_dim(x, self.dim, [self.blocks, self.inside])
+    def split(self, x: Tensor) -> Tensor:
+        """Returns x with [blocks, in_block] instead of the dimension."""
+        return split_dim(x, self.dim, [self.blocks, self.in_block])
 
-    def remember(self, x: Tensor) -> Tensor:
-        """Returns x with blocks, and what each of them sees: its own rows and those
-        next to it.
-        """
+    def split_with_halo(self, x: Tensor) -> Tensor:
+        """Returns x with [blocks, memory] instead of the dimension."""
         name = self.memory.name
-        x = rename(self.part(x), self.inside.name, name)
+        x = rename(self.split(x), self.in_block.name, name)
         return halo_exchange(x, self.blocks.name, name, self.before, self.after)
 
-    def join(self, y: Tensor) -> Tensor:
-        """Returns y with one dimension again."""
-        return merge(y, [self.blocks, self.inside], self.dim)
+    def merge(self, y: Tensor) -> Tensor:
+        """Returns y with the dimension instead of [blocks, in_block]."""
+        return merge(y, [self.blocks, self.in_block], self.dim)
 
 
 class _Window:
-    """Blocks of all dimensions: positions in a block are one dimension, and so is what
-    they see.
+    """Blocks of all dimensions: the positions of a block are merged into one dimension,
+    `in_block`, and so are those that they attend to, `memory`.
     """
 
-    def __init__(self, near: Sequence[_Near], mesh: Mesh | None) -> None:
-        self.near, self.mesh = near, mesh
-        names = "_".join(n.dim for n in near)
-        self.insides, self.memories = (
-            Shape(d) for d in zip(*((n.inside, n.memory) for n in near))
-        )
-        self.inside = Dimension(f"{names}_in_block", self.insides.size)
-        self.memory = Dimension(f"{names}_memory", self.memories.size)
+    def __init__(self, dims: Sequence[_BlockedDim], mesh: Mesh | None) -> None:
+        self.dims = dims
+        self.mesh = mesh
+        names = "_".join(d.dim for d in dims)
+        self.in_block_dims = Shape(d.in_block for d in dims)
+        self.memory_dims = Shape(d.memory for d in dims)
+        self.in_block = Dimension(f"{names}_in_block", self.in_block_dims.size)
+        self.memory = Dimension(f"{names}_memory", self.memory_dims.size)
 
-    def part(self, x: Tensor) -> Tensor:
-        """Returns x as [blocks... inside]."""
-        for n in self.near:
-            x = n.part(x)
-        return merge(x, self.insides, self.inside.name)
+    def split(self, x: Tensor) -> Tensor:
+        """Returns x as [blocks..., in_block]."""
+        for dim in self.dims:
+            x = dim.split(x)
+        return merge(x, self.in_block_dims, self.in_block.name)
 
-    def remember(self, x: Tensor) -> Tensor:
-        """Returns x as [blocks... memory]."""
-        for n in self.near:
-            x = n.remember(x)
-        return merge(x, self.memories, self.memory.name)
+    def split_with_halo(self, x: Tensor) -> Tensor:
+        """Returns x as [blocks..., memory]."""
+        for dim in self.dims:
+            x = dim.split_with_halo(x)
+        return merge(x, self.memory_dims, self.memory.name)
 
-    def join(self, y: Tensor) -> Tensor:
-        """Returns [blocks... inside] as it was before."""
-        y = split_dim(y, self.inside.name, self.insides)
-        for n in self.near:
-            y = n.join(y)
+    def merge(self, y: Tensor) -> Tensor:
+        """Returns y [blocks..., in_block] with the dimensions that `split` had."""
+        y = split_dim(y, self.in_block.name, self.in_block_dims)
+        for dim in self.dims:
+            y = dim.merge(y)
         return y
 
     def visible(self, causal: bool) -> Tensor:
-        """Returns [blocks... memory inside]: whether memory is there and is not too
-        far, or after.
+        """Returns bool [blocks..., memory, in_block]: whether a position of a block
+        attends to a position of its memory. That is inside of the tensor and within the
+        radius along each dimension, and if `causal` not after the position.
         """
-        places, own = (
-            self._along(d, s)
-            for d, s in ((self.memory, self.memories), (self.inside, self.insides))
-        )
-        found, before_it = [], None
-        for n, place, i in reversed(list(zip(self.near, places, own))):
-            whole = outer(range_(self.mesh, n.blocks) * n.block, place, add)
-            found.append((whole >= n.before) & (whole < n.before + n.size))
-            ahead = outer(place, i, subtract) - n.before
-            if n.radius is not None:
-                found.append(abs(ahead) <= n.radius)
-            before_it = (
-                ahead <= 0
-                if before_it is None
-                else (ahead < 0) | ((ahead == 0) & before_it)
-            )
+        memory_indices = self._unmerged_indices(self.memory, self.memory_dims)
+        query_indices = self._unmerged_indices(self.in_block, self.in_block_dims)
+        conditions = []
+        not_after = None  # in the order of `dims`, the last dimension being the fastest
+        for dim, memory_index, query_index in reversed(
+            list(zip(self.dims, memory_indices, query_indices))
+        ):
+            block_start = range_(self.mesh, dim.blocks) * dim.block
+            # The memory of a block starts `before` positions ahead of the block.
+            index = outer(block_start, memory_index, add)
+            is_inside = (index >= dim.before) & (index < dim.before + dim.size)
+            conditions.append(is_inside)
+            ahead = outer(memory_index, query_index, subtract) - dim.before
+            if dim.radius is not None:
+                conditions.append(abs(ahead) <= dim.radius)
+            if not_after is None:
+                not_after = ahead <= 0
+            else:
+                not_after = (ahead < 0) | ((ahead == 0) & not_after)
         if causal:
-            found.append(before_it)
-        return functools.reduce(lambda x, y: outer(x, y, logical_and), found)
+            conditions.append(not_after)
+        return functools.reduce(lambda x, y: outer(x, y, logical_and), conditions)
 
-    def _along(self, dim: Dimension, shape: Shape) -> list[Tensor]:
-        """Returns the number of a row of a merged dimension along each one that it is
-        made of.
+    def _unmerged_indices(self, merged: Dimension, dims: Shape) -> list[Tensor]:
+        """Returns for each entry of a merged dimension its index along each of `dims`:
+        int32 [merged] each.
         """
-        row, found = range_(self.mesh, dim), []
-        for size in reversed(shape.sizes):
-            found.append(row % size)
-            row = row // size
-        return found[::-1]
+        index = range_(self.mesh, merged)
+        indices = []
+        for size in reversed(dims.sizes):
+            indices.append(index % size)
+            index = index // size
+        return indices[::-1]
 
 
 def local_attention(
@@ -167,49 +185,54 @@ def local_attention(
     scale: float | None = None,
     dropout: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Returns attention of each position to those near it: [batch heads length value].
+    """Returns attention to nearby positions, [batch, heads, length, value].
 
     Args:
-      q: queries, [batch heads length key] or [batch heads height width key], say.
+      q: queries, such as [batch, heads, length, key] or [batch, heads, height, width,
+        key].
       k: keys of the same positions; names such as heads may be absent.
       v: values of the same positions, likewise.
       blocks: the dimensions of positions, each with the size of its blocks.
-      key_dim: the name, or names, over which q and k are multiplied.
-      radius: how far a position sees along a dimension, such as "length:64", at most a
-        block; default: all of its own block and of the blocks next to it.
-      causal: whether it sees no position after itself, in the order of `blocks`, the
-        last dimension being the fastest (rows of an image from the top).
-      segments: integers [batch length]; a position sees its own segment only.
-      extra_logit: the score of one more row of zeros.
-      scale: default: 1 / sqrt(size of key_dim).
-      dropout: what attention weights pass through.
+      key_dim: the name, or names, that the matmul of q and k sums over.
+      radius: how far a position attends along a dimension, such as "length:64", at most
+        a block; default: all of its block and of the blocks next to it.
+      causal: whether a position attends only to itself and to earlier positions, in the
+        order of `blocks`, the last dimension being the fastest (raster order).
+      segments: integers [batch, length]; a position attends to its segment only.
+      extra_logit: the score of one additional memory position, whose value is zero.
+      scale: a factor of the scores; default: 1 / sqrt(size of key_dim).
+      dropout: applied to attention weights.
 
     Raises:
-      ShapeError: a dimension is not there, blocks do not divide it, or a radius is
-        none.
+      ShapeError: a dimension is missing, blocks do not divide it, or a radius is larger
+        than a block.
     """
-    q, k, v = as_tensor("q", q), as_tensor("k", k), as_tensor("v", v)
+    q = as_tensor("q", q)
+    k = as_tensor("k", k)
+    v = as_tensor("v", v)
     check_bools(causal=causal)
     if segments is not None:
         check_tensors(segments=segments)
-    reach = {d.name: d.size for d in Shape(radius)}
+    radius_by_name = {d.name: d.size for d in Shape(radius)}
     require_dim(q.shape, *Shape(blocks).names)
-    require_dim(Shape(blocks), *reach)
-    window = _Window(
-        [
-            _Near(q.shape, block, reach.get(block.name), behind_only=causal and not i)
-            for i, block in enumerate(Shape(blocks))
-        ],
-        q.mesh,
-    )
+    require_dim(Shape(blocks), *radius_by_name)
+    dims = []
+    for i, block in enumerate(Shape(blocks)):
+        # Along the slowest dimension no causal position is in the next block.
+        behind_only = causal and i == 0
+        block_radius = radius_by_name.get(block.name)
+        dims.append(_BlockedDim(q.shape, block, block_radius, behind_only))
+    window = _Window(dims, q.mesh)
     visible = window.visible(causal)
     if segments is not None:
-        same = outer(window.part(segments), window.remember(segments), equal)
-        visible = outer(visible, same, logical_and)
+        query_segments = window.split(segments)
+        memory_segments = window.split_with_halo(segments)
+        same_segment = outer(query_segments, memory_segments, equal)
+        visible = outer(visible, same_segment, logical_and)
     y = dot_product_attention(
-        window.part(q),
-        window.remember(k),
-        window.remember(v),
+        window.split(q),
+        window.split_with_halo(k),
+        window.split_with_halo(v),
         window.memory.name,
         key_dim,
         mask_bias(visible, q.dtype),
@@ -217,34 +240,34 @@ def local_attention(
         scale,
         dropout,
     )
-    return window.join(y)
+    return window.merge(y)
 
 
 class LocalAttention(Heads):
-    """Multi-head attention of each position to those near it, itself included.
+    """Multi-head attention of each position to nearby ones, itself included.
 
     Args:
       mesh: where the variables lie.
-      model_dim: what comes in and goes out, such as "d_model:512".
+      model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
       blocks: the dimensions of positions, each with the size of its blocks, such as
         "length:128".
-      radius: how far a position sees, such as "length:64"; default: the blocks next to
-        its own.
-      causal: whether it sees no position after itself.
-      dropout_rate: the share of attention weights that are dropped in training.
-      use_bias: whether the products add a bias.
-      output_initializer: of the kernel of the last product.
-      memory_heads_dim: those of `heads_dim` that keys and values have, too; default:
+      radius: how far a position attends, such as "length:64"; default: to all of the
+        blocks next to its block.
+      causal: whether a position attends only to itself and to earlier positions.
+      dropout_rate: the fraction of attention weights that is dropped in training.
+      use_bias: whether the dense layers add a bias.
+      output_initializer: of the kernel of the output layer.
+      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
-      dropout_broadcast: names along which one dropout mask serves all rows.
-      scale: what scores are multiplied by; default: 1 / sqrt(size of `key_dim`).
-      name: the last part of the path of its variables.
+      dropout_broadcast: names along which the dropout mask is broadcast.
+      scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
+      name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` are none of `heads_dim`, or `radius` names another
-        dimension.
+      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`, or `radius` names
+        another dimension.
     """
 
     def __init__(
@@ -280,7 +303,9 @@ class LocalAttention(Heads):
             scale,
             name,
         )
-        self.blocks, self.radius, self.causal = Shape(blocks), Shape(radius), causal
+        self.blocks = Shape(blocks)
+        self.radius = Shape(radius)
+        self.causal = causal
         require_dim(self.blocks, *self.radius.names)
 
     def __call__(
@@ -292,15 +317,16 @@ class LocalAttention(Heads):
         extra_logit: Tensor | float | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """Returns [batch length model_dim] for x of the same shape.
+        """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
-          x: the positions.
-          segments: integers [batch length]; a position sees its own segment only.
-          angles: rotary positions, by which queries and keys are turned.
+          x: the inputs.
+          segments: integers [batch, length]; a position attends to its segment only.
+          angles: rotary angles, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          extra_logit: the score of one more row of zeros.
-          cache: keys and values of x, if `remember` made them already.
+          extra_logit: the score of one additional memory position, whose value is zero.
+          cache: keys and values of x from `project_keys_values`; default: they are
+            computed.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
@@ -309,7 +335,11 @@ class LocalAttention(Heads):
         else:
             check_record(Cache, cache=cache)
             k, v = (rename(y, self.memory_dim, self.length_dims) for y in cache)
-            projected = self.turned(self.by_head(self.query, x), angles), k, v
+            projected = (
+                self.apply_rotary(self.project_to_heads(self.query, x), angles),
+                k,
+                v,
+            )
         y = local_attention(
             *projected,
             self.blocks,
@@ -324,12 +354,14 @@ class LocalAttention(Heads):
         return self.output(y, x.shape.names)
 
     def empty_cache(self, x: Tensor, positions: int | None = None) -> Cache:
-        """Returns a cache of zeros for steps of the shape and type of x, as small as
-        will do.
+        """Returns a cache of zeros.
+
+        Args:
+          x: the input of a step, [batch, model_dim]; only its shape and type count.
+          positions: the count of slots; default: as many as a position attends to.
 
         Raises:
-          ShapeError: steps of what is not causal, or has several dimensions of
-            positions.
+          ShapeError: attention is not causal, or has several dimensions of positions.
         """
         check_tensors(x=x)
         if len(self.blocks) > 1 or not self.causal:
@@ -340,14 +372,14 @@ class LocalAttention(Heads):
         size = 2 * self.blocks.size if not self.radius else self.radius.size + 1
         return super().empty_cache(x, size if positions is None else positions)
 
-    def remembers(self, age: Tensor, position: Tensor) -> Tensor:
-        """Returns whether what was written `age` steps before this position is seen by
-        it.
+    def is_visible(self, age: Tensor, position: Tensor) -> Tensor:
+        """Returns bool: whether a position attends to a slot that was written `age` steps
+        before.
         """
         check_tensors(age=age, position=position)
         if self.radius:
-            near = age <= self.radius.size
+            is_near = age <= self.radius.size
         else:
-            first = (position // self.blocks.size - 1) * self.blocks.size
-            near = outer(position, age, subtract) >= first
-        return outer(near, super().remembers(age, position), logical_and)
+            previous_block_start = (position // self.blocks.size - 1) * self.blocks.size
+            is_near = outer(position, age, subtract) >= previous_block_start
+        return outer(is_near, super().is_visible(age, position), logical_and)

@@ -1,14 +1,13 @@
-"""Masks of attention: which positions see which, as truth values, and as a bias of
-scores.
+"""Attention masks: which positions attend to which, as booleans, and as a bias of scores.
 
-    visible = causal_mask(mesh, "length:128", "memory_length:128")          # [length memory_length]
-    visible = segment_mask(segments) & visible           # packed: [batch length memory_length]
-    visible = visible & padding_mask(tokens)             # [batch memory_length]
+    visible = causal_mask(mesh, "length:128", "memory_length:128")   # [length, memory_length]
+    visible = segment_mask(segments) & visible           # packed: [batch, length, memory_length]
+    visible = visible & padding_mask(tokens)             # [batch, memory_length]
     y = attention(x, bias=mask_bias(visible))
 
-Positions that are looked at have a name of their own, so no tensor has a name twice,
-and a layout may cut either. A bias is made once and used by all layers. Masks of
-anything else are comparisons of all pairs: mtf.outer(mtf.range(mesh, "length:128"),
+Positions of keys and values have another name than those of queries, so no tensor has a
+name twice, and a layout may shard either. All layers can share one bias. Other masks are
+comparisons of all pairs: mtf.outer(mtf.range(mesh, "length:128"),
 mtf.range(mesh, "memory_length:128"), mtf.subtract) < 16.
 """
 
@@ -24,22 +23,23 @@ from meshtf.ops.elementwise.where_cast_clip import cast, where
 from meshtf.ops.indexing.gather import range as range_
 from meshtf.ops.shapes.reshape import rename
 
-# After softmax 0, and yet finite, so that a row of nothing else has no NaN.
-_FORBIDDEN = {"float16": -3e4}
-_MOST_FORBIDDEN = -1e9
+# Scores of masked positions: 0 after softmax, yet finite, so that a query whose positions
+# are all masked gives no NaN.
+_MASKED_SCORES = {"float16": -3e4}
+_DEFAULT_MASKED_SCORE = -1e9
 
 
 def causal_mask(
     mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike, stride: int = 1
 ) -> Tensor:
-    """Returns [length_dim memory_dim], bool: whether the memory is not ahead.
+    """Returns [length_dim, memory_dim], bool: whether the memory is not ahead.
 
     Args:
       mesh: where the tensor lies.
-      length_dim: the positions that look, such as "length:128".
-      memory_dim: what they look at, such as "memory_length:128".
-      stride: how many positions one row of the memory is made of (see `compress_mean`):
-        it is seen when the last of them is not ahead.
+      length_dim: the positions of queries, such as "length:128".
+      memory_dim: the positions of keys and values, such as "memory_length:128".
+      stride: how many positions each entry of the memory is the mean of (see
+        `compress_mean`): it is visible where the last of them is not ahead.
     """
     check_ints(stride=stride)
     last = range_(mesh, memory_dim, "int32")
@@ -51,8 +51,8 @@ def causal_mask(
 def padding_mask(
     ids: Tensor, length_dim: str = "length", memory_dim: str = "memory_length"
 ) -> Tensor:
-    """Returns whether ids[batch length_dim] are not 0, the number of padding: [batch
-    memory_dim].
+    """Returns bool [batch, memory_dim]: whether ids [batch, length_dim] are not 0, the id
+    of padding.
     """
     check_tensors(ids=ids)
     return rename(ids != 0, length_dim, memory_dim)
@@ -64,15 +64,16 @@ def segment_mask(
     length_dim: str = "length",
     memory_dim: str = "memory_length",
 ) -> Tensor:
-    """Returns whether two positions are of one segment: [batch length_dim memory_dim].
+    """Returns bool [batch, length_dim, memory_dim]: whether two positions are of one
+    segment.
 
     Args:
-      segments: integers [batch length_dim], the number of the example that a position
+      segments: integers [batch, length_dim], the index of the text that a position
         belongs to.
-      memory_segments: those of the memory, [batch length_dim] of any length; default:
+      memory_segments: those of the memory, [batch, length_dim] of any length; default:
         the same.
-      length_dim: the name of positions.
-      memory_dim: the name that they get where they are looked at.
+      length_dim: the name of the positions of queries.
+      memory_dim: the name of the positions of keys and values.
     """
     check_tensors(segments=segments)
     memory = segments if memory_segments is None else memory_segments
@@ -80,17 +81,16 @@ def segment_mask(
 
 
 def mask_bias(visible: Tensor, dtype: str = "float32") -> Tensor:
-    """Returns what is added to scores: 0 where a position is visible, else very
-    negative.
-    """
+    """Returns a bias of scores: 0 where a position is visible, else very negative."""
     dtype = dtype_name(dtype)
-    return cast(where(visible, 0.0, _FORBIDDEN.get(dtype, _MOST_FORBIDDEN)), dtype)
+    masked_score = _MASKED_SCORES.get(dtype, _DEFAULT_MASKED_SCORE)
+    return cast(where(visible, 0.0, masked_score), dtype)
 
 
 def causal_bias(
     mesh: Mesh | None, length_dim: ShapeLike, memory_dim: ShapeLike
 ) -> Tensor:
-    """Returns [length_dim memory_dim]: 0 where the memory is not ahead, else very
+    """Returns [length_dim, memory_dim]: 0 where the memory is not ahead, else very
     negative.
     """
     return mask_bias(causal_mask(mesh, length_dim, memory_dim))

@@ -1,12 +1,13 @@
-"""Multi-head attention: multi-query and grouped-query, to itself or to a memory.
+"""Multi-head, multi-query and grouped-query attention: self-attention, or attention to a
+memory.
 
     attention = MultiHeadAttention(mesh, "d_model:512", "heads:8", "key:64")
     bias = causal_bias(mesh, "length:128", "memory_length:128")
-    y = attention(x, bias=bias)       # [batch length d_model] -> the same
+    y = attention(x, bias=bias)       # [batch, length, d_model] -> the same
 
-Scores are [batch heads length memory_length]: positions that are looked at have a name
-of their own, so a layout may cut the positions that look. Keys and values that several
-heads share lack a name of the heads:
+Scores are [batch, heads, length, memory_length]: positions of keys and values have another
+name than those of queries, so a layout may shard either. Keys and values that several
+heads share lack a dimension of the heads:
 
     heads_dim="heads:8", memory_heads_dim=""                        multi-query
     heads_dim="groups:2;heads:4", memory_heads_dim="groups:2"       grouped-query
@@ -28,27 +29,27 @@ from meshtf.names.arguments import check_bools, check_record
 
 
 class MultiHeadAttention(Heads):
-    """softmax(q · k / sqrt(key) + bias) · v, for several heads, and a product back to
+    """softmax(q · k / sqrt(key) + bias) · v, for several heads, and a dense layer back to
     `model_dim`.
 
     Args:
       mesh: where the variables lie.
-      model_dim: what comes in and goes out, such as "d_model:512".
+      model_dim: the dimension of inputs and outputs, such as "d_model:512".
       heads_dim: such as "heads:8".
       key_dim: the size of a head, such as "key:64".
-      length_dim: the name of the positions that look.
-      memory_dim: the name that positions get where they are looked at.
-      dropout_rate: the share of attention weights that are dropped in training.
-      use_bias: whether the products add a bias.
-      output_initializer: of the kernel of the last product.
-      memory_heads_dim: those of `heads_dim` that keys and values have, too; default:
+      length_dim: the name of the positions of queries.
+      memory_dim: the name of the positions of keys and values.
+      dropout_rate: the fraction of attention weights that is dropped in training.
+      use_bias: whether the dense layers add a bias.
+      output_initializer: of the kernel of the output layer.
+      memory_heads_dim: the dimensions of `heads_dim` that keys and values have; default:
         all.
-      dropout_broadcast: names along which one dropout mask serves all rows.
-      scale: what scores are multiplied by; default: 1 / sqrt(size of `key_dim`).
-      name: the last part of the path of its variables.
+      dropout_broadcast: names along which the dropout mask is broadcast.
+      scale: a factor of the scores; default: 1 / sqrt(size of `key_dim`).
+      name: the last component of the path of its variables.
 
     Raises:
-      ShapeError: `memory_heads_dim` are none of `heads_dim`.
+      ShapeError: `memory_heads_dim` is not a subset of `heads_dim`.
     """
 
     def __init__(
@@ -91,52 +92,50 @@ class MultiHeadAttention(Heads):
         training: bool = False,
         extra_logit: Tensor | float | None = None,
     ) -> Tensor:
-        """Returns [batch length model_dim] for x of the same shape.
+        """Returns [batch, length, model_dim] for x of the same shape.
 
         Args:
-          x: the positions that look; one alone may lack the name of positions.
-          memory: what they look at, [batch length model_dim] of any length, or what
-            `remember` made of it; default: x itself.
-          bias: added to the scores, which are [batch heads length memory_length].
-          angles: rotary positions, by which queries and keys are turned.
+          x: the queries' inputs; a single position may lack `length`.
+          memory: the inputs of keys and values, [batch, length, model_dim] of any length,
+            or their keys and values from `project_keys_values`; default: x itself.
+          bias: added to the scores, which are [batch, heads, length, memory_length].
+          angles: rotary angles, by which queries and keys are rotated.
           training: whether attention weights are dropped.
-          extra_logit: the score of one more row of zeros.
+          extra_logit: the score of one additional memory position, whose value is zero.
         """
         x = as_tensor("x", x)
         check_bools(training=training)
-        q = self.turned(self.by_head(self.query, x), angles)
-        cache = self.remembered(x, memory, angles)
-        return self._look(x, q, cache, bias, training, extra_logit)
+        q = self.apply_rotary(self.project_to_heads(self.query, x), angles)
+        cache = self.memory_keys_values(x, memory, angles)
+        return self._attend(x, q, cache, bias, training, extra_logit)
 
-    def remembered(
+    def memory_keys_values(
         self, x: Tensor, memory: Tensor | Cache | None, angles: Angles | None
     ) -> Cache:
-        """Returns keys and values of what `__call__` is given."""
+        """Returns keys and values of the memory of `__call__`."""
         check_tensors(x=x)
         if isinstance(memory, Cache):
             return memory
-        return self.remember(x if memory is None else memory, angles)
+        return self.project_keys_values(x if memory is None else memory, angles)
 
-    def look(
+    def attend_cached(
         self,
         x: Tensor,
         cache: Cache,
         bias: Tensor | None = None,
         extra_logit: Tensor | float | None = None,
     ) -> Tensor:
-        """Returns what `__call__` does, for a memory of which keys and values are there
-        already.
+        """Returns what `__call__` does, with keys and values that are computed already.
 
-        So a decoder looks at its encoder, step by step: x may be one position, [batch
-        model_dim].
+        With it a decoder attends to its encoder's output in each step: x may be one
+        position, [batch, model_dim].
         """
         check_tensors(x=x)
         check_record(Cache, cache=cache)
-        return self._look(
-            x, self.by_head(self.query, x), cache, bias, False, extra_logit
-        )
+        q = self.project_to_heads(self.query, x)
+        return self._attend(x, q, cache, bias, False, extra_logit)
 
-    def _look(
+    def _attend(
         self,
         x: Tensor,
         q: Tensor,
@@ -145,6 +144,7 @@ class MultiHeadAttention(Heads):
         training: bool,
         extra_logit: Tensor | float | None,
     ) -> Tensor:
+        """Returns the output [batch, length, model_dim] for queries q of x."""
         y = dot_product_attention(
             q,
             *cache,

@@ -1,12 +1,11 @@
-"""Positions told to attention as a bias of its scores, by how far apart two of them
-are.
+"""Relative positions: a bias of attention scores by the distance of query and key.
 
-    bias = RelativeBias(mesh, "heads:8")(positions, memory)      # [length memory_length heads]
-    bias = distance_slopes(positions, memory, "heads:8")         # ALiBi, nothing is learned
+    bias = RelativeBias(mesh, "heads:8")(positions, memory)      # [length, memory_length, heads]
+    bias = distance_slopes(positions, memory, "heads:8")         # ALiBi, without variables
     y = attention(x, bias=bias + causal_bias(...))
 
-Positions are integers: mtf.range(mesh, "length:128"), or those of each row, [batch
-length]; those that are looked at have a name of their own, `memory_length`.
+Positions are integers: mtf.range(mesh, "length:128"), or those of each example, [batch,
+length]; the dimension of the positions of keys is `memory_length`.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ _BUCKETS = "buckets"
 
 
 class RelativeBias(Module):
-    """A learned number for each head and each bucket of distances (Raffel et al., 2019,
+    """A learned bias for each head and each bucket of distances (Raffel et al., 2019,
     section 2.1).
 
-    Half of the buckets are single distances; the others grow with the logarithm up to
-    `max_distance`, beyond which all distances share one. Where memory may be ahead, it
-    has half of all buckets.
+    Half of the buckets hold one distance each; the rest grow logarithmically up to
+    `max_distance`, and all larger distances share the last one. Where memory may be
+    ahead of the query, half of all buckets are for memory ahead.
 
     Args:
       mesh: where the table lies.
       heads_dim: such as "heads:8".
-      buckets: how many there are.
-      max_distance: from here on distances share a bucket.
-      both_ways: whether memory may be ahead, as in an encoder.
+      buckets: the count of buckets.
+      max_distance: all distances from this on share a bucket.
+      both_ways: whether memory may be ahead of the query, as in an encoder.
       initializer: default: normal with variance 1 / buckets.
-      name: the last part of the path of its variable.
+      name: the last component of the path of its variable.
 
     Raises:
-      ShapeError: there are too few buckets.
+      ShapeError: there are too few buckets, or too many for `max_distance`.
     """
 
     def __init__(
@@ -71,7 +70,8 @@ class RelativeBias(Module):
                 f"{buckets} buckets are too few, or too many for distances up to "
                 f"{max_distance}."
             )
-        self.max_distance, self.both_ways = max_distance, both_ways
+        self.max_distance = max_distance
+        self.both_ways = both_ways
         with self.scope():
             self.table = Variable(
                 mesh,
@@ -83,28 +83,27 @@ class RelativeBias(Module):
     def __call__(self, positions: Tensor, memory_positions: Tensor) -> Tensor:
         """Returns [..., length, memory_length, heads] for positions of these names."""
         check_tensors(positions=positions, memory_positions=memory_positions)
-        return gather(
-            self.table,
-            self.buckets(outer(positions, memory_positions, subtract)),
-            _BUCKETS,
-        )
+        behind = outer(positions, memory_positions, subtract)
+        return gather(self.table, self.buckets(behind), _BUCKETS)
 
     def buckets(self, behind: Tensor) -> Tensor:
-        """Returns the bucket of memory that is so many positions behind, or ahead if
-        negative.
+        """Returns the bucket of each distance, int32 of the same shape.
+
+        Args:
+          behind: how many positions the memory is behind the query; negative if ahead.
         """
         check_tensors(behind=behind)
         distance = abs(behind) if self.both_ways else maximum(behind, 0)
-        single = self.each_way // 2
-        grown = log(cast(maximum(distance, 1), "float32") * (1.0 / single))
-        grown = (
-            grown / math.log(self.max_distance / single) * float(self.each_way - single)
-        )
-        far = minimum(cast(grown, "int32") + single, self.each_way - 1)
-        found = where(distance < single, distance, far)
-        return (
-            where(behind < 0, found + self.each_way, found) if self.both_ways else found
-        )
+        num_exact = self.each_way // 2  # buckets of one distance each
+        log_ratio = log(cast(maximum(distance, 1), "float32") * (1.0 / num_exact))
+        max_log_ratio = math.log(self.max_distance / num_exact)
+        num_logarithmic = float(self.each_way - num_exact)
+        offset = cast(log_ratio / max_log_ratio * num_logarithmic, "int32")
+        far_bucket = minimum(offset + num_exact, self.each_way - 1)
+        bucket = where(distance < num_exact, distance, far_bucket)
+        if self.both_ways:
+            return where(behind < 0, bucket + self.each_way, bucket)
+        return bucket
 
 
 def distance_slopes(
@@ -113,12 +112,12 @@ def distance_slopes(
     heads_dim: ShapeLike,
     dtype: str = "float32",
 ) -> Tensor:
-    """Returns minus the distance, times a slope of each head (ALiBi: Press et al.,
-    2021, section 3).
+    """Returns -distance * slope for the slope of each head (ALiBi: Press et al., 2021,
+    section 3).
 
-    Slopes are 2**(-8 i / n) for i = 1..n, where the number of heads n is a power of
-    two; else those of the power below, and as many as are missing from those of the
-    power above, every other one.
+    For n heads, n a power of two, the slopes are 2**(-8 i / n), i = 1..n. For another
+    count of heads they are the slopes for the next lower power of two, followed by every
+    second slope for the next higher one.
 
     Args:
       positions: integers, such as [length].
@@ -127,21 +126,28 @@ def distance_slopes(
       dtype: of the bias.
 
     Returns:
-      [length memory_length heads].
+      [length, memory_length, heads].
     """
     check_tensors(positions=positions, memory_positions=memory_positions)
     heads = Shape(heads_dim)
-    below = 2 ** int(math.log2(heads.size))
-    first, *others = heads
-    number = range_(positions.mesh, first, dtype)
-    for dim in others:
-        number = outer(
-            number * float(dim.size), range_(positions.mesh, dim, dtype), add
-        )
-    power = where(
-        number < below,
-        (number + 1.0) * (-8 / below),
-        (number * 2.0 + (1.0 - 2 * below)) * (-4 / below),
+    lower_power = 2 ** int(math.log2(heads.size))
+    head_index = _merged_index(positions, heads, dtype)
+    exponent = where(
+        head_index < lower_power,
+        (head_index + 1.0) * (-8 / lower_power),
+        (head_index * 2.0 + (1.0 - 2 * lower_power)) * (-4 / lower_power),
     )
     distance = cast(abs(outer(positions, memory_positions, subtract)), dtype)
-    return outer(-distance, exp(power * math.log(2.0)))
+    return outer(-distance, exp(exponent * math.log(2.0)))
+
+
+def _merged_index(positions: Tensor, dims: Shape, dtype: str) -> Tensor:
+    """Returns the index of each entry of `dims` as if they were one dimension, on the
+    mesh of `positions`.
+    """
+    first_dim, *inner_dims = dims
+    index = range_(positions.mesh, first_dim, dtype)
+    for dim in inner_dims:
+        inner_index = range_(positions.mesh, dim, dtype)
+        index = outer(index * float(dim.size), inner_index, add)
+    return index

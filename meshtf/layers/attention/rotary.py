@@ -1,11 +1,11 @@
-"""Rotary positions: each pair of numbers of a head turns with its position.
+"""Rotary positions: each pair of elements of a head is rotated by an angle that is
+proportional to the position (RoPE: Su et al., 2021, arXiv 2104.09864).
 
-    turn = rotary_angles(mtf.range(mesh, "length:128"), "key:64")
-    q, k = rotate(q, "key", turn), rotate(k, "key", turn)
+    angles = rotary_angles(mtf.range(mesh, "length:128"), "key:64")
+    q, k = rotate(q, "key", angles), rotate(k, "key", angles)
 
-Then q · k depends on how far apart two positions are, and on nothing else of where they
-are (Su et al., 2021). Number i of the first half is paired with number i of the second.
-The angles are made once and used by all layers.
+Then q · k depends on positions only by their difference. Element i is paired with element
+i + key / 2. All layers can share the angles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ from meshtf.ops.windows.shift import roll
 
 
 class Angles(NamedTuple):
-    """Cosine and signed sine of each position's angles: [..., length, key] each."""
+    """Cosines and signed sines of the angles of each position.
+
+    Attributes:
+      cos: [..., length, key].
+      sin: of the same shape; negative for the first element of each pair.
+    """
 
     cos: Tensor
     sin: Tensor
@@ -42,12 +47,13 @@ def rotary_angles(
     longest: float = 10000.0,
     dtype: str = "float32",
 ) -> Angles:
-    """Returns the angles position * longest**(-2 i / key), for both of a pair.
+    """Returns the angles position * longest**(-2 i / key) of pair i, for both of its
+    elements.
 
     Args:
       positions: integers, such as mtf.range(mesh, "length:128").
       key_dim: the size of a head, such as "key:64".
-      longest: the slowest pair turns once in about 2 * pi * longest positions.
+      longest: the period of the slowest pair is about 2 * pi * longest positions.
       dtype: of the angles: "float64" for heads in float64.
 
     Raises:
@@ -55,24 +61,24 @@ def rotary_angles(
     """
     positions = as_tensor("positions", positions)
     check_floats(longest=longest)
-    name, size = single_dim(key_dim).name, single_dim(key_dim).size
+    name = single_dim(key_dim).name
+    size = single_dim(key_dim).size
     if size % 2:
         raise ShapeError(
-            f"rotary positions turn pairs: {name}:{size} must have an even size."
+            f"rotary positions rotate pairs: {name}:{size} must have an even size."
         )
-    half = Dimension(name, size // 2)
-    slower = exp(
-        range_(positions.mesh, half, dtype) * (-2.0 * math.log(longest) / size)
-    )
-    angles = transpose(
-        outer(cast(positions, dtype), slower), (*positions.shape.names, name)
-    )
+    pair_index = range_(positions.mesh, Dimension(name, size // 2), dtype)
+    frequencies = exp(pair_index * (-2.0 * math.log(longest) / size))
+    angles = outer(cast(positions, dtype), frequencies)
+    angles = transpose(angles, (*positions.shape.names, name))
     sines = sin(angles)
     return Angles(concat([cos(angles)] * 2, name), concat([-sines, sines], name))
 
 
 def rotate(x: Tensor, key_dim: str, angles: Angles) -> Tensor:
-    """Returns x[..., length, key] with each pair of `key_dim` turned by its angle."""
+    """Returns x [..., length, key] with each pair of elements along `key_dim` rotated by
+    its angle.
+    """
     x, key_dim = tensor_along(x, key_dim, dim_name="key_dim")
     check_record(Angles, angles=angles)
     swapped = roll(x, key_dim, x.shape[key_dim] // 2)

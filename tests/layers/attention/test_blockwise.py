@@ -114,6 +114,6 @@ def test_blocks_that_do_not_divide_are_refused(rng):
         )
     )
     with pytest.raises(
-        mtf.ShapeError, match="length:8 cannot be parted into blocks of 3"
+        mtf.ShapeError, match="length:8 cannot be split into blocks of 3"
     ):
         layers.blockwise_attention(q, k, v, "length:3")

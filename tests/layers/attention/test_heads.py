@@ -129,9 +129,15 @@ def test_a_decoder_looks_at_keys_and_values_that_are_there(mesh, rng):
     bias = mtf.import_tensor(
         mesh, np.array([0, 0, -1e9, 0], "float32"), "memory_length"
     )
-    whole, cache = attention(x, memory, bias).numpy(), attention.remember(memory)
+    whole, cache = (
+        attention(x, memory, bias).numpy(),
+        attention.project_keys_values(memory),
+    )
     for i in range(4):
         row = mtf.import_tensor(mesh, x.numpy()[:, i], "batch;d")
         np.testing.assert_allclose(
-            attention.look(row, cache, bias).numpy(), whole[:, i], rtol=1e-4, atol=1e-5
+            attention.attend_cached(row, cache, bias).numpy(),
+            whole[:, i],
+            rtol=1e-4,
+            atol=1e-5,
         )

@@ -202,7 +202,7 @@ def test_what_is_refused():
     mesh = mtf.Mesh("")
     x = mtf.ones(mesh, "batch:2;heads:2;length:12;key:4")
     with refuses(
-        mtf.ShapeError, "length:12 cannot be parted into blocks of 8", "mtf.pad"
+        mtf.ShapeError, "length:12 cannot be split into blocks of 8", "mtf.pad"
     ):
         layers.local_attention(x, x, x, "length:8")
     with refuses(

@@ -109,7 +109,7 @@ def test_heads_that_share_are_some_of_all():
     with refuses(
         mtf.ShapeError,
         r"of heads \[heads:2\] do not fit queries of \[heads:8\]",
-        "Part the heads by names",
+        "Split the heads by names",
     ):
         layers.MultiHeadAttention(
             mtf.Mesh(""), "d:8", "heads:8", "key:4", memory_heads_dim="heads:2"
@@ -168,5 +168,5 @@ def test_compressed_rows_are_means(rng):
         ["length:x", "batch:x;d:y"],
     )
     np.testing.assert_allclose(y, x.reshape(2, 2, 4, 4).mean(2), rtol=1e-5, atol=1e-6)
-    with refuses(mtf.ShapeError, "length:8 cannot be parted into rows of 3"):
+    with refuses(mtf.ShapeError, "length:8 cannot be split into groups of 3"):
         layers.compress_mean(mtf.ones(mtf.Mesh(""), "length:8"), "length", 3)

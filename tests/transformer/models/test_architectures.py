@@ -281,7 +281,7 @@ def test_activations_may_be_half_floats():
         ({"kv_heads": 3}, "4 heads cannot share 3 heads"),
         (
             {"attention": "local", "positions": "relative"},
-            "local attention knows no relative",
+            "local attention has no relative",
         ),
         ({"scanned": True, "moe_every": 2}, "Take Architecture.moe_every = 1, not 2"),
     ],
