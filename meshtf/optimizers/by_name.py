@@ -1,5 +1,4 @@
-"""Which variables an optimizer's rules are for, told by regular expressions of their
-names.
+"""Optimizers for groups of variables, selected by regular expressions on their names.
 
     optimizer = ByName(model.trainable_variables, [
         ("bias$|scale$", lambda variables: SGD(variables, 0.1)),
@@ -8,7 +7,7 @@ names.
 
 A pattern is searched for anywhere in a name such as
 "decoder/layer_0/attention/query/kernel". Each variable goes to the first rule whose
-pattern is found; the empty pattern takes all that are left.
+pattern matches; the empty pattern matches all remaining variables.
 """
 
 from __future__ import annotations
@@ -68,24 +67,24 @@ def as_pattern(name: str, pattern: Any) -> str:
 
 def _as_rules(rules: Any) -> list[Rule]:
     takes = "pairs of a pattern and a function of variables"
-    found = list(as_sequence("rules", rules, takes))
-    for rule in found:
+    checked_rules = list(as_sequence("rules", rules, takes))
+    for rule in checked_rules:
         if not isinstance(rule, (tuple, list)) or len(rule) != 2:
             refuse("rules", rule, takes)
         as_pattern("rules", rule[0])
         as_callable("rules", rule[1])
-    return found
+    return checked_rules
 
 
 class ByName(Optimizer):
     """An optimizer for each group of variables.
 
     Args:
-      variables: those that will be updated.
+      variables: the variables to update.
       rules: (pattern, function of variables that returns their optimizer), in order.
-        Optimizers of one kind need no names of their own, since slots go by their
-        variables.
-      name: the first part of the names of all slots.
+        Two optimizers of one class may have the same name, since slots are keyed by
+        variable.
+      name: the prefix of the names of all slots.
 
     Raises:
       PlanError: no rule is for a variable, a rule is for none, or two variables have
@@ -106,9 +105,9 @@ class ByName(Optimizer):
             self.optimizers = [make(group) for (_, make), group in zip(rules, groups)]
         for optimizer in self.optimizers:
             check_record(Optimizer, rules=optimizer)
-        self.slots = {
-            name: slots for one in self.optimizers for name, slots in one.slots.items()
-        }
+        self.slots = {}
+        for optimizer in self.optimizers:
+            self.slots.update(optimizer.slots)
         self._group = {v.name: i for i, group in enumerate(groups) for v in group}
 
     def apply(
@@ -117,26 +116,26 @@ class ByName(Optimizer):
         variables: Sequence[Variable],
         step: Tensor,
     ) -> None:
-        """Updates variables, each by its own optimizer; arguments and errors as for any
+        """Updates each variable by the optimizer of its group; arguments and errors as for any
         optimizer.
         """
         grads, variables = check_pairs(grads, variables)
         self.check_known(variables)
         pairs = list(zip(grads, variables, strict=True))
         for i, optimizer in enumerate(self.optimizers):
-            own = [(g, v) for g, v in pairs if self._group[v.name] == i]
-            if own:
-                optimizer.apply([g for g, _ in own], [v for _, v in own], step)
+            group = [(g, v) for g, v in pairs if self._group[v.name] == i]
+            if group:
+                optimizer.apply([g for g, _ in group], [v for _, v in group], step)
 
     def _sorted(
         self, variables: Sequence[Variable], patterns: Sequence[str]
     ) -> list[list[Variable]]:
         groups: list[list[Variable]] = [[] for _ in patterns]
         for variable in variables:
-            fitting = [
+            matches = [
                 i for i, pattern in enumerate(patterns) if named(pattern)(variable)
             ]
-            if not fitting:
+            if not matches:
                 raise PlanError(
                     explain_error(
                         f"no rule is for variable {variable.name!r}.",
@@ -145,7 +144,7 @@ class ByName(Optimizer):
                         "variables).",
                     )
                 )
-            groups[fitting[0]].append(variable)
+            groups[matches[0]].append(variable)
         for pattern, group in zip(patterns, groups):
             if not group:
                 raise PlanError(

@@ -25,19 +25,19 @@ def check_pairs(
 ) -> tuple[list[Tensor | None], list[Variable]]:
     """Returns gradients and as many variables. Raises ArgumentError, PlanError."""
     variables = as_variables("variables", variables, "variables")
-    found = [
+    gradients = [
         None if g is None else as_tensor("grads", g)
         for g in as_sequence("grads", grads, "a list of gradients")
     ]
-    if len(found) != len(variables):
+    if len(gradients) != len(variables):
         raise PlanError(
             explain_error(
-                f"there are {len(found)} gradients for {len(variables)} variables.",
+                f"there are {len(gradients)} gradients for {len(variables)} variables.",
                 **{"from": Source.of_caller()},
                 way_out="Give one for each variable, None where there is none.",
             )
         )
-    return found, variables
+    return gradients, variables
 
 
 def check_gradient(grad: Tensor, variable: Variable) -> None:

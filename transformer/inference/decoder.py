@@ -296,7 +296,7 @@ class Decoder:
                 f"{self.max_new_tokens}.\n  Make it for more: max_new_tokens={max_new_tokens}."
             )
         if not self.encodes:
-            self.model.embeddings.refuse_length(
+            self.model.embeddings.check_length(
                 self._even(self._longest + self.max_new_tokens, *_POSITIONS)
             )
         fitting = [

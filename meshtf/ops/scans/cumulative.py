@@ -1,12 +1,13 @@
 """Running sums, products, maxima, minima and log-sum-exps along a dimension.
 
     x           [1 2 3 4]   on two devices: [1 2] [3 4]
-    told         3   7      each slice tells its total
-    cumsum(x)   [1 3] [6 10]   its own running sum, plus the totals of the slices before it
+    totals       3   7      each shard exchanges its total
+    cumsum(x)   [1 3] [6 10]   the local running sum, plus the totals of the earlier shards
 
-So is a linear recurrence, h[i] = a[i] * h[i - 1] + b[i], of which a slice tells what it
-makes of the h before it. The gradients of the others are such recurrences, which divide
-by nothing: they hold where factors are zero, and where numbers are large.
+A linear recurrence, h[i] = a[i] * h[i - 1] + b[i], works likewise: a shard exchanges the
+product of its factors and its last h from 0, which give its last h from any initial
+value. The gradients of prod, max, min and logsumexp are such recurrences. They do not
+divide, so they are right where factors are zero and where values are large.
 
 Half floats are computed in float32 and rounded once, at the end: in bfloat16 a sum of
 ones stops at 256.
@@ -85,17 +86,20 @@ class Cumsum(OpWithStatistics):
         return (tf.cast(self._running(context, widen(x)), x.dtype),)
 
     def statistics(self, context: LocalContext, x: Any) -> Statistics:
-        axis, x = context.axis(0, self.dim), widen(x)
+        axis = context.axis(0, self.dim)
+        x = widen(x)
         y = self._running(context, x)
-        last = [slice(None)] * axis + [slice(0, 1) if self.reverse else slice(-1, None)]
-        total = y[last] + x[last] if self.exclusive else y[last]
+        total = _last(y, axis, self.reverse)
+        if self.exclusive:
+            total = total + _last(x, axis, self.reverse)
         return Statistics(exchanged=(total,), residuals=(y,))
 
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
-        before = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
-        y = residuals[0] + tf.gather(before, context.shard_index(self.dim))
+        offsets = tf.cumsum(gathered[0], 0, exclusive=True, reverse=self.reverse)
+        offset = tf.gather(offsets, context.shard_index(self.dim))
+        y = residuals[0] + offset
         return (tf.cast(y, x.dtype),)
 
     def _running(self, context: LocalContext, x: Any) -> Any:
@@ -154,13 +158,14 @@ class Scan(OpWithStatistics):
     def local_sharded(
         self, context: LocalContext, gathered: Any, residuals: Any, x: Any
     ) -> tuple[Any, ...]:
-        reduce, totals = _REDUCE[self.kind], gathered[0]
+        reduce = _REDUCE[self.kind]
+        totals = gathered[0]
         neutral = tf.constant(NEUTRAL[self.kind](totals.dtype), totals.dtype)
-        totals = tf.where(
-            _earlier(context, self.dim, self.reverse, totals), totals, neutral
-        )
-        y = tf.broadcast_to(reduce(totals, [0]), x.shape)
-        return (tf.cast(reduce(tf.stack([y, residuals[0]]), [0]), x.dtype),)
+        is_earlier = _earlier(context, self.dim, self.reverse, totals)
+        totals = tf.where(is_earlier, totals, neutral)
+        offset = tf.broadcast_to(reduce(totals, [0]), x.shape)
+        y = reduce(tf.stack([offset, residuals[0]]), [0])
+        return (tf.cast(y, x.dtype),)
 
     def gradient(self, dy: Any, y: Any, x: Any) -> list[Any]:
         return [_GRADIENT[self.kind](dy, y, x, self.dim, self.reverse)]
@@ -217,61 +222,76 @@ class LinearRecurrence(OpWithStatistics):
     ) -> tuple[Any, ...]:
         factor, h = residuals
         factors, lasts = gathered
-        # What comes in is the last h of the shard before. Before the first there is
-        # none: a product of its 0 and an infinite factor would be no number.
         _, ends = running_linear(factors, lasts, 0, self.reverse)
-        before = tf.roll(ends, -1 if self.reverse else 1, 0)
-        first = tf.logical_not(
-            tf.reduce_any(_earlier(context, self.dim, self.reverse, ends))
-        )
-        h = tf.where(
-            first, h, h + factor * tf.gather(before, context.shard_index(self.dim))
-        )
+        previous_ends = tf.roll(ends, -1 if self.reverse else 1, 0)
+        # The initial value is the last h of the previous shard. The start shard has
+        # none: multiplying 0 by an infinite factor would give NaN.
+        initial = tf.gather(previous_ends, context.shard_index(self.dim))
+        is_earlier = _earlier(context, self.dim, self.reverse, ends)
+        is_start = tf.logical_not(tf.reduce_any(is_earlier))
+        h = tf.where(is_start, h, h + factor * initial)
         return (tf.cast(h, b.dtype),)
 
     def gradient(self, dy: Any, y: Any, a: Any, b: Any) -> list[Any]:
-        later = -1 if not self.reverse else 1
-        db = apply(
-            LinearRecurrence(self.dim, not self.reverse), shift(a, self.dim, later), dy
-        )
-        return [multiply(db, shift(y, self.dim, -later)), db]
+        offset = 1 if self.reverse else -1
+        next_a = shift(a, self.dim, offset)
+        db = apply(LinearRecurrence(self.dim, not self.reverse), next_a, dy)
+        previous_h = shift(y, self.dim, -offset)
+        return [multiply(db, previous_h), db]
 
 
 def _last(y: Any, axis: int, reverse: bool) -> Any:
-    """Returns the total of a slice: the row that the running kernel comes to last."""
-    return y[(slice(None),) * axis + (slice(0, 1) if reverse else slice(-1, None),)]
+    """Returns the last element of y along `axis` in the order of the scan: a shard's
+    total, with size 1 along `axis`.
+    """
+    last = slice(0, 1) if reverse else slice(-1, None)
+    return y[(slice(None),) * axis + (last,)]
 
 
 def _earlier(context: LocalContext, dim: str, reverse: bool, gathered: Any) -> Any:
-    """Returns which of the statistics of shards come from those before this one, for
-    broadcasting: [shards, 1, ...].
+    """Returns a mask over the shards, true for those earlier in the scan than this one.
+
+    Its shape is `[num_shards, 1, ...]`, which broadcasts over `gathered`.
     """
-    number, here = tf.range(gathered.shape[0]), context.shard_index(dim)
-    found = number > here if reverse else number < here
-    return tf.reshape(found, [-1] + [1] * (len(gathered.shape) - 1))
+    indices = tf.range(gathered.shape[0])
+    local_index = context.shard_index(dim)
+    mask = indices > local_index if reverse else indices < local_index
+    return tf.reshape(mask, [-1] + [1] * (len(gathered.shape) - 1))
 
 
 def _prod_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    later = 1 if reverse else -1
-    behind = apply(LinearRecurrence(dim, not reverse), shift(x, dim, later), dy)
-    return multiply(shift(y, dim, -later, fill=1), behind)
+    """Gradient of cumprod, without a division by x: dx[i] = y[i - 1] * h[i], where
+    h[i] = x[i + 1] * h[i + 1] + dy[i].
+    """
+    offset = 1 if reverse else -1
+    next_x = shift(x, dim, offset)
+    h = apply(LinearRecurrence(dim, not reverse), next_x, dy)
+    previous_y = shift(y, dim, -offset, fill=1)
+    return multiply(previous_y, h)
 
 
 def _extreme_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    """Each dy goes to the latest element that is the extreme so far."""
-    new = equal(x, y)
-    same = cast(logical_not(shift(new, dim, 1 if reverse else -1)), x.dtype)
-    return where(new, apply(LinearRecurrence(dim, not reverse), same, dy), 0.0)
+    """Gradient of cummax and cummin: each dy goes to the latest element that equals the
+    extreme so far.
+    """
+    is_extreme = equal(x, y)
+    next_is_extreme = shift(is_extreme, dim, 1 if reverse else -1)
+    decay = cast(logical_not(next_is_extreme), x.dtype)
+    dx = apply(LinearRecurrence(dim, not reverse), decay, dy)
+    return where(is_extreme, dx, 0.0)
 
 
 def _logsumexp_gradient(dy: Any, y: Any, x: Any, dim: str, reverse: bool) -> Any:
-    y = clip(
-        y, low=float(tf.as_dtype(y.dtype).min)
-    )  # -inf minus -inf would be no number
-    decay = exp(subtract(y, shift(y, dim, 1 if reverse else -1, fill=float("inf"))))
-    return multiply(
-        exp(subtract(x, y)), apply(LinearRecurrence(dim, not reverse), decay, dy)
-    )
+    """Gradient of cumulative_logsumexp: dx[i] = exp(x[i] - y[i]) * h[i], where
+    h[i] = exp(y[i] - y[i + 1]) * h[i + 1] + dy[i].
+    """
+    # -inf minus -inf would give NaN.
+    y = clip(y, low=float(tf.as_dtype(y.dtype).min))
+    next_y = shift(y, dim, 1 if reverse else -1, fill=float("inf"))
+    decay = exp(subtract(y, next_y))
+    weight = exp(subtract(x, y))
+    h = apply(LinearRecurrence(dim, not reverse), decay, dy)
+    return multiply(weight, h)
 
 
 _GRADIENT = {
@@ -313,8 +333,8 @@ def cummax(
 ) -> Tensor:
     """Returns the largest so far along `dim`; arguments and errors as of `cumsum`.
 
-    Among equals the gradient goes to the latest. Exclusive: starts from the least of
-    the data type.
+    Among equal elements the gradient goes to the latest. Exclusive: the initial value is
+    the minimum of the data type (-inf for floats).
     """
     return _scan("max", x, dim, exclusive, reverse)
 
@@ -342,8 +362,8 @@ def cumulative_logsumexp(
 def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> Tensor:
     """Returns h with h[i] = a[i] * h[i - 1] + b[i] along `dim`, starting from 0.
 
-    Moving averages and the state of linear recurrent layers are such. It takes
-    log2(size) passes over both tensors, all rows at once (Hillis and Steele 1986).
+    Use it for moving averages and linear recurrent layers. A device makes log2(size)
+    passes over its shards of both tensors (Hillis and Steele 1986).
 
     Args:
       a: floats, or a tensor of fewer dimensions, which is broadcast.
@@ -352,7 +372,7 @@ def linear_recurrence(a: Tensor, b: Tensor, dim: str, reverse: bool = False) -> 
       reverse: whether it runs from the end: h[i] = a[i] * h[i + 1] + b[i].
 
     Raises:
-      ShapeError: neither has `dim`, or sizes clash.
+      ShapeError: neither has `dim`, or sizes conflict.
       DTypeError: their data types differ, or are not floating.
     """
     a, b, dim = as_tensor("a", a), as_tensor("b", b), as_dim("dim", dim)

@@ -1,9 +1,10 @@
 """Running products, maxima and recurrences of one device, along an axis.
 
-TensorFlow has kernels for some. The others double their reach with each pass over all
-rows (Hillis and Steele, Data Parallel Algorithms, 1986), which needs log2(rows) passes:
+TensorFlow has kernels for prod and logsumexp. Maxima, minima and recurrences use the
+parallel scan of Hillis and Steele (Data Parallel Algorithms, 1986): log2(n) passes over
+n elements, each of which doubles the length of the prefix that an element covers.
 
-    [3 1 4 1 5]  ->  [3 3 4 4 5]  ->  ...        row i: the largest of 2, of 4, of 8 rows up to i
+    [3 1 4 1 5]  ->  [3 3 4 4 5]  ->  ...   element i: the maximum of the last 2, 4, 8 elements
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _greatest(dtype: tf.DType) -> float:
     return np.inf if dtype.is_floating else dtype.max
 
 
-# What changes nothing, and so stands for rows that are not there.
+# The identity of each kind: used where an element has no predecessor.
 NEUTRAL: dict[str, Callable[[tf.DType], float]] = {
     "prod": lambda dtype: 1,
     "max": _least,
@@ -33,42 +34,57 @@ NEUTRAL: dict[str, Callable[[tf.DType], float]] = {
 
 
 def running(kind: str, x: Any, axis: int, reverse: bool) -> Any:
-    """Returns for each row the product, max, min or logsumexp of the rows up to it."""
+    """Returns at each index of `axis` the prod, max, min or logsumexp up to that index.
+
+    reverse: from that index to the end.
+    """
     if kind == "prod":
         return tf.math.cumprod(x, axis, reverse=reverse)
     if kind == "logsumexp":
         return tf.math.cumulative_logsumexp(x, axis, reverse=reverse)
-    y, step = x, 1
+    combine = tf.maximum if kind == "max" else tf.minimum
+    step = 1
     while step < x.shape[axis]:
-        before, here, rest = _apart(y, axis, step, reverse)
-        here = tf.maximum(here, before) if kind == "max" else tf.minimum(here, before)
-        y, step = _together(here, rest, axis, reverse), 2 * step
-    return y
+        previous, current, start = _split_at_step(x, axis, step, reverse)
+        current = combine(current, previous)
+        x = _concat(current, start, axis, reverse)
+        step *= 2
+    return x
 
 
 def running_linear(a: Any, b: Any, axis: int, reverse: bool) -> tuple[Any, Any]:
-    """Returns running products of a, and h[i] = a[i] * h[i - 1] + b[i]."""
+    """Returns the running products of a, and h with h[i] = a[i] * h[i - 1] + b[i]."""
     step = 1
     while step < a.shape[axis]:
-        a_before, a_here, a_rest = _apart(a, axis, step, reverse)
-        b_before, b_here, b_rest = _apart(b, axis, step, reverse)
-        b = _together(b_here + a_here * b_before, b_rest, axis, reverse)
-        a, step = _together(a_here * a_before, a_rest, axis, reverse), 2 * step
+        a_previous, a_current, a_start = _split_at_step(a, axis, step, reverse)
+        b_previous, b_current, b_start = _split_at_step(b, axis, step, reverse)
+        b_current = b_current + a_current * b_previous
+        b = _concat(b_current, b_start, axis, reverse)
+        a = _concat(a_current * a_previous, a_start, axis, reverse)
+        step *= 2
     return a, b
 
 
-def _apart(x: Any, axis: int, step: int, reverse: bool) -> tuple[Any, Any, Any]:
-    """Returns all rows `step` before a row, those rows, and the first ones, which have
-    none.
+def _split_at_step(x: Any, axis: int, step: int, reverse: bool) -> tuple[Any, Any, Any]:
+    """Returns (previous, current, start) slices of x along `axis`.
+
+    current: the elements that have a predecessor `step` earlier; previous: those
+    predecessors, of the same shape; start: the `step` elements without one.
+    reverse: "earlier" means a larger index.
     """
-    outer, rows = (slice(None),) * axis, x.shape[axis]
+    size = x.shape[axis]
+    low = _slice_axis(x, axis, 0, size - step)
+    high = _slice_axis(x, axis, step, size)
     if reverse:
-        ends = slice(step, rows), slice(0, rows - step), slice(rows - step, rows)
-    else:
-        ends = slice(0, rows - step), slice(step, rows), slice(0, step)
-    before, here, rest = (x[outer + (part,)] for part in ends)
-    return before, here, rest
+        return high, low, _slice_axis(x, axis, size - step, size)
+    return low, high, _slice_axis(x, axis, 0, step)
 
 
-def _together(here: Any, rest: Any, axis: int, reverse: bool) -> Any:
-    return tf.concat([here, rest] if reverse else [rest, here], axis)
+def _slice_axis(x: Any, axis: int, begin: int, end: int) -> Any:
+    """Returns elements begin to end (exclusive) of x along `axis`."""
+    return x[(slice(None),) * axis + (slice(begin, end),)]
+
+
+def _concat(current: Any, start: Any, axis: int, reverse: bool) -> Any:
+    """Returns the tensor that `_split_at_step` split into `current` and `start`."""
+    return tf.concat([current, start] if reverse else [start, current], axis)

@@ -1,14 +1,14 @@
-"""Sorting of slices that stay where they are: neighbours merge theirs in turns.
+"""Sorting along a sharded dimension without gathering it: neighbours merge their shards.
 
-    slices      [7 8] [3 9] [1 2]       each sorted by itself
-    turn 0      [3 7] [8 9] [1 2]       slices 0 and 1 merge: the left keeps the smaller half
-    turn 1      [3 7] [1 2] [8 9]       1 and 2
-    turn 2      [1 2] [3 7] [8 9]       0 and 1: with so many turns as slices all are in order
+    shards           [7 8] [3 9] [1 2]   each sorted locally
+    iteration 0      [3 7] [8 9] [1 2]   shards 0 and 1 merge: the left keeps the smaller elements
+    iteration 1      [3 7] [1 2] [8 9]   shards 1 and 2 merge
+    iteration 2      [1 2] [3 7] [8 9]   shards 0 and 1: as many iterations as shards sort all
 
 This is odd-even transposition sort with merge-splitting (Baudet and Stevenson 1978). In
-each turn a device gets one slice, its partner's, by a window. Nothing here asks how
-many devices there are: the dimension is reshaped to blocks and rows, and a cut of it is
-a cut of the blocks.
+each iteration a device receives one shard, its partner's, through a window. This module
+does not ask for the number of devices: it reshapes the dimension to `[blocks, elements]`,
+and sharding the dimension shards the blocks.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ from meshtf.graph import (
 )
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.arithmetic import add, multiply
-from meshtf.ops.indexing.gather import range as rows_of
+from meshtf.ops.indexing.gather import range as range_of
 from meshtf.ops.indexing.gather import take_along
 from meshtf.ops.shapes.reshape import arrange, reshape, split_dim
-from meshtf.ops.sorting.sort_op import Reorder, Sort, sorted_rows
+from meshtf.ops.sorting.sort_op import Reorder, Sort, sort_last_axis
 
-BLOCKS, ROWS = ".blocks", ".rows"  # no layout can name them
+BLOCKS, ELEMENTS = ".blocks", ".elements"  # no layout can name them
 
 
 class MergeSplit(WindowedOp):
-    """Pairs of neighbouring blocks (0 1)(2 3), odd: (1 2)(3 4), each pair sorted by its
-    keys.
+    """Sorts each pair of neighbouring blocks by its keys: (0 1)(2 3), odd: (1 2)(3 4).
 
-    The further inputs are put into the order of the keys. What has gradients is told by
-    `Carried`.
+    The first input holds the keys; all other inputs are reordered like the keys. It has
+    no gradient: `Carried` provides that of the sorted tensor.
     """
 
     blocks: str
-    rows: str
+    elements: str
     odd: bool
     descending: bool = False
     share_trace = True
@@ -63,7 +62,7 @@ class MergeSplit(WindowedOp):
         return xs
 
     def role(self, factor: str) -> Role:
-        return Role.WHOLE if factor == self.rows else Role.MAP
+        return Role.WHOLE if factor == self.elements else Role.MAP
 
     def window(self, input_index: int, dim: str) -> Window | None:
         if dim != self.blocks:
@@ -73,54 +72,59 @@ class MergeSplit(WindowedOp):
         )
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
-        rest = [n for n in context.inputs[0].names if n not in (self.blocks, self.rows)]
-        order = [*rest, self.blocks, self.rows]
-        xs = tuple(
-            arrange(context.window(i, self.blocks, x), s.names, order)
-            for i, (x, s) in enumerate(zip(xs, context.inputs))
-        )
+        inner = (self.blocks, self.elements)
+        outer = [n for n in context.inputs[0].names if n not in inner]
+        order = [*outer, *inner]
+        windows = [
+            arrange(context.window(i, self.blocks, x), spec.names, order)
+            for i, (x, spec) in enumerate(zip(xs, context.inputs))
+        ]
+        merged = self._merge_pairs(windows)
+        size = context.local_size(self.blocks)
+        unpaired = self._unpaired(context, size)
+        start = (context.shard_offset(self.blocks) + self.odd) % 2
+        outputs = []
+        for window, pairs, spec in zip(windows, merged, context.outputs):
+            unchanged = _local_blocks(window, start, size)
+            sorted_blocks = _local_blocks(tf.reshape(pairs, window.shape), start, size)
+            y = tf.where(unpaired, unchanged, sorted_blocks)
+            outputs.append(arrange(y, order, spec.names))
+        return tuple(outputs)
+
+    def _merge_pairs(self, windows: list[Any]) -> list[Any]:
+        """Returns tensors `[..., pairs, 2 * elements]`, sorted by the first of them."""
         pairs = [
             tf.reshape(x, [*x.shape[:-2], x.shape[-2] // 2, 2 * x.shape[-1]])
-            for x in xs
+            for x in windows
         ]
-        keys, places = sorted_rows(pairs[0], self.descending)
-        merged = [
-            keys,
-            *(tf.gather(p, places, batch_dims=len(order) - 1) for p in pairs[1:]),
-        ]
-        number = context.shard_offset(self.blocks) + tf.range(
-            context.local_size(self.blocks)
-        )
-        partner = number + 1 - 2 * ((number + self.odd) % 2)
-        alone = ((partner < 0) | (partner >= context.global_size(self.blocks)))[:, None]
-        first, size = (
-            (context.shard_offset(self.blocks) + self.odd) % 2,
-            context.local_size(self.blocks),
-        )
-        ys = [
-            tf.where(
-                alone, _own(x, first, size), _own(tf.reshape(m, x.shape), first, size)
-            )
-            for x, m in zip(xs, merged)
-        ]
-        return tuple(arrange(y, order, s.names) for y, s in zip(ys, context.outputs))
+        keys, indices = sort_last_axis(pairs[0], self.descending)
+        batch_dims = len(indices.shape) - 1
+        values = [tf.gather(x, indices, batch_dims=batch_dims) for x in pairs[1:]]
+        return [keys, *values]
+
+    def _unpaired(self, context: LocalContext, size: int) -> Any:
+        """Returns a mask `[size, 1]` over the local blocks, true for those at the ends
+        of the dimension that have no partner.
+        """
+        block = context.shard_offset(self.blocks) + tf.range(size)
+        partner = block + 1 - 2 * ((block + self.odd) % 2)
+        num_blocks = context.global_size(self.blocks)
+        return ((partner < 0) | (partner >= num_blocks))[:, None]
 
     def gradient(self, dys: Any, ys: Any, *xs: Tensor) -> list[Tensor | None]:
         return [None] * len(xs)
 
 
-def _own(x: Any, first: Any, size: int) -> Any:
-    """Returns this slice's blocks of a window."""
-    return tf.slice(
-        x, [0] * (len(x.shape) - 2) + [first, 0], [*x.shape[:-2], size, x.shape[-1]]
-    )
+def _local_blocks(window: Any, start: Any, size: int) -> Any:
+    """Returns the `size` blocks of a window from `start`: those of this device."""
+    begin = [0] * (len(window.shape) - 2) + [start, 0]
+    return tf.slice(window, begin, [*window.shape[:-2], size, window.shape[-1]])
 
 
 class Carried(Op):
-    """y, of which is known that it is x in this order: for its gradient, which goes to
-    x alone.
+    """Returns y, which equals x reordered by `order`; gives x, not y, the gradient.
 
-    back: y is x put back from this order.
+    back: y is x with that reordering undone.
     """
 
     dim: str
@@ -139,12 +143,11 @@ class Carried(Op):
     def gradient(
         self, dz: Tensor, z: Tensor, x: Tensor, y: Tensor, order: Tensor
     ) -> list[Tensor | None]:
-        back = (
-            take_along(dz, order, self.dim)
-            if self.back
-            else _put_back(dz, order, self.dim, self.blocks)
-        )
-        return [back, None, None]
+        if self.back:
+            dx = take_along(dz, order, self.dim)
+        else:
+            dx = _undo_order(dz, order, self.dim, self.blocks)
+        return [dx, None, None]
 
     def flops(self, *xs: Spec) -> int:
         return 0
@@ -153,45 +156,45 @@ class Carried(Op):
 def merge_sorted(
     x: Tensor, dim: str, blocks: int, descending: bool
 ) -> tuple[Tensor, Tensor]:
-    """Returns x in order along `dim`, and the row from which each element came.
+    """Returns x sorted along `dim`, and the index in x of each sorted element.
 
     Args:
       x: floats or integers.
-      dim: the name along which rows are sorted.
-      blocks: into how many slices it is cut, which divides its size.
+      dim: the name along which x is sorted.
+      blocks: the number of shards of `dim`; it divides the size of `dim`.
       descending: whether the largest comes first.
     """
-    keys, rows = apply_all(Sort(ROWS, descending), _in_blocks(x, dim, blocks))
+    keys, indices = apply_all(Sort(ELEMENTS, descending), _in_blocks(x, dim, blocks))
     assert x.mesh is not None
-    first = multiply(rows_of(x.mesh, Dimension(BLOCKS, blocks)), x.shape[dim] // blocks)
-    y, order = (
-        reshape(z, x.shape) for z in _merged(keys, add(rows, first), descending)
-    )
+    block = range_of(x.mesh, Dimension(BLOCKS, blocks))
+    offsets = multiply(block, x.shape[dim] // blocks)
+    keys, indices = _merged(keys, add(indices, offsets), descending)
+    y = reshape(keys, x.shape)
+    order = reshape(indices, x.shape)
     return apply(Carried(dim, blocks), x, y, order), order
 
 
-def _put_back(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
-    """Returns x, where y is x in this order: y sorted by the rows from which
-    it came.
-    """
-    keys, places = apply_all(Sort(ROWS), _in_blocks(order, dim, blocks))
-    _, x = _merged(
-        keys, apply(Reorder(ROWS), _in_blocks(y, dim, blocks), places), False
-    )
+def _undo_order(y: Tensor, order: Tensor, dim: str, blocks: int) -> Tensor:
+    """Returns x, where y is x reordered by `order`: y sorted by the indices in x."""
+    keys, indices = apply_all(Sort(ELEMENTS), _in_blocks(order, dim, blocks))
+    values = apply(Reorder(ELEMENTS), _in_blocks(y, dim, blocks), indices)
+    _, x = _merged(keys, values, False)
     return apply(Carried(dim, blocks, back=True), y, reshape(x, y.shape), order)
 
 
 def _in_blocks(x: Tensor, dim: str, blocks: int) -> Tensor:
-    return split_dim(
-        x, dim, [Dimension(BLOCKS, blocks), Dimension(ROWS, x.shape[dim] // blocks)]
-    )
+    """Returns x with `dim` split into blocks and the elements of a block."""
+    elements = x.shape[dim] // blocks
+    return split_dim(x, dim, [Dimension(BLOCKS, blocks), Dimension(ELEMENTS, elements)])
 
 
-def _merged(keys: Tensor, others: Tensor, descending: bool) -> tuple[Tensor, ...]:
-    """Returns sorted blocks sorted as a whole."""
+def _merged(keys: Tensor, values: Tensor, descending: bool) -> tuple[Tensor, ...]:
+    """Returns keys sorted over all blocks, each block being sorted already, and values
+    in the same order.
+    """
     blocks = keys.shape[BLOCKS]
-    for turn in range(blocks if blocks > 2 else 1):
-        keys, others = apply_all(
-            MergeSplit(BLOCKS, ROWS, bool(turn % 2), descending), keys, others
-        )
-    return keys, others
+    iterations = blocks if blocks > 2 else 1
+    for iteration in range(iterations):
+        merge = MergeSplit(BLOCKS, ELEMENTS, bool(iteration % 2), descending)
+        keys, values = apply_all(merge, keys, values)
+    return keys, values

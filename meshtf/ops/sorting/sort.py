@@ -1,21 +1,20 @@
-"""Sorted along a dimension: sort and argsort, equals in the order in which they came.
+"""sort and argsort along a dimension, stable among equal elements.
 
     y = mtf.sort(x, "length")                            # the smallest first
     order = mtf.argsort(scores, "items", descending=True)
     z = mtf.take_along(x, order, "items")
 
-Where the dimension is cut, one of two ways is taken, and no device ever holds the
-whole:
+Where the dimension is sharded, one of two algorithms is used, neither of which gathers it:
 
-    another dimension can be cut in its place   all_to_all, each device sorts whole rows of its own,
-                                                and all_to_all back: see
-                                                  `partition.plan`
-    no other can                                each device sorts its slice; then neighbours merge
-                                                theirs in turns (`ops.merging`), once for each slice
+    another dimension can be sharded instead   all-to-all, a local sort, and all-to-all back:
+                                               see `partition.plan`
+    no other dimension can                     each device sorts its shard; then neighbours merge
+                                               their shards (`ops.sorting.merge_sort`), in as many
+                                               iterations as there are shards
 
-The second moves about as much as gathering the whole would, and waits for a neighbour
-in each turn; but a device holds three slices at most. To sort many rows, leave a
-dimension for the first.
+The second moves about as many bytes as an all-gather, and each iteration waits for a
+neighbour, but a device stores at most three shards. To sort long dimensions, leave
+another dimension for the first.
 """
 
 from __future__ import annotations
@@ -31,14 +30,13 @@ from meshtf.ops.sorting.sort_op import Sort
 
 
 def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
-    """Returns x in order along `dim`, the smallest first; the gradient goes where
-    elements came from.
+    """Returns x sorted along `dim`, the smallest first. It is differentiable.
 
-    The place of a NaN is not defined.
+    The index of a NaN is not defined.
 
     Args:
       x: floats or integers.
-      dim: the name along which rows are sorted.
+      dim: the name along which x is sorted.
       descending: whether the largest comes first.
 
     Raises:
@@ -49,8 +47,8 @@ def sort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
 
 
 def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
-    """Returns the row of x from which each element of `sort` comes, the lowest first
-    among equals.
+    """Returns the index in x of each element of `sort`, ascending among equal
+    elements.
 
     Arguments and errors are those of `sort`.
     """
@@ -60,25 +58,23 @@ def argsort(x: Tensor, dim: str, descending: bool = False) -> Tensor:
 def _sorted(x: Tensor, dim: str, descending: bool) -> tuple[Tensor, ...]:
     x, dim = tensor_along(x, dim)
     as_bool("descending", descending)
-    slices = _slices_to_merge(x, dim)
-    return (
-        merge_sorted(x, dim, slices, descending)
-        if slices > 1
-        else apply_all(Sort(dim, descending), x)
-    )
+    num_shards = _shards_to_merge(x, dim)
+    if num_shards > 1:
+        return merge_sorted(x, dim, num_shards, descending)
+    return apply_all(Sort(dim, descending), x)
 
 
-def _slices_to_merge(x: Tensor, dim: str) -> int:
-    """Returns how many slices of `dim` the layout makes, if no other dimension can be
-    cut instead.
+def _shards_to_merge(x: Tensor, dim: str) -> int:
+    """Returns the number of shards of `dim`, or 1 if another dimension can be sharded
+    instead.
     """
     if x.mesh is None:
         return 1
     placement, _ = x.mesh.place(x.shape, x.mesh.layout_in(current().region))
-    slices = math.prod(
+    num_shards = math.prod(
         size
         for state, size in zip(placement, x.mesh.axes.values())
         if state == Sharded(dim)
     )
     free = [d for d in x.shape if Sharded(d.name) not in placement]
-    return 1 if any(d.size % slices == 0 for d in free) else slices
+    return 1 if any(d.size % num_shards == 0 for d in free) else num_shards

@@ -1,11 +1,11 @@
-"""Ops of sorting on one device: sort with the places from which elements came, and
+"""Ops of sorting on one device: sort with the indices of the elements, and
 reorder.
 
     values, order = apply_all(Sort("d"), x)       # [batch d], twice
     apply(Reorder("d"), x, order)                 # equals values; back=True undoes it
 
-Both take their dimension whole, so that the planner cuts another one in its place where
-it can.
+Both need their dimension unsharded: where it can, the planner shards another dimension
+instead.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from meshtf.ops.shapes.reshape import arrange
 
 
 class Sort(Op):
-    """x in order along `dim`, and the row from which each element came."""
+    """x sorted along `dim`, and the index in x of each sorted element."""
 
     dim: str
     descending: bool = False
@@ -53,7 +53,7 @@ class Sort(Op):
         order = _last(names, self.dim)
         return tuple(
             arrange(y, order, names)
-            for y in sorted_rows(arrange(x, names, order), self.descending)
+            for y in sort_last_axis(arrange(x, names, order), self.descending)
         )
 
     def gradient(self, dys: Any, ys: Any, x: Tensor) -> list[Tensor | None]:
@@ -64,9 +64,7 @@ class Sort(Op):
 
 
 class Reorder(Op):
-    """Row i is row order[i] of x; back: row order[i] is row i, and rows that meet are
-    added.
-    """
+    """y[i] = x[order[i]] along `dim`; back: y[order[i]] += x[i], from zeros."""
 
     dim: str
     back: bool = False
@@ -90,13 +88,7 @@ class Reorder(Op):
         if not self.back:
             y = tf.gather(x, order, batch_dims=len(last) - 1)
         else:
-            groups, rows = math.prod(x.shape[:-1]), x.shape[-1]
-            first = tf.range(0, groups * rows, rows, dtype=order.dtype)
-            ids = tf.reshape(order, [groups, rows]) + first[:, None]
-            y = tf.math.unsorted_segment_sum(
-                tf.reshape(x, [-1]), tf.reshape(ids, [-1]), groups * rows
-            )
-            y = tf.reshape(y, x.shape)
+            y = _scatter_last_axis(x, order)
         return (arrange(y, last, names),)
 
     def gradient(
@@ -105,16 +97,28 @@ class Reorder(Op):
         return [apply(Reorder(self.dim, not self.back), dy, order), None]
 
 
-def sorted_rows(x: Any, descending: bool) -> tuple[Any, Any]:
-    """Returns the rows of the last axis in order, and where each element was; equals
-    stay so.
+def _scatter_last_axis(x: Any, order: Any) -> Any:
+    """Returns y of the shape of x with y[..., order[..., i]] += x[..., i], from zeros."""
+    groups = math.prod(x.shape[:-1])
+    size = x.shape[-1]
+    offsets = tf.range(0, groups * size, size, dtype=order.dtype)
+    ids = tf.reshape(order, [groups, size]) + offsets[:, None]
+    y = tf.math.unsorted_segment_sum(
+        tf.reshape(x, [-1]), tf.reshape(ids, [-1]), groups * size
+    )
+    return tf.reshape(y, x.shape)
+
+
+def sort_last_axis(x: Any, descending: bool) -> tuple[Any, Any]:
+    """Returns x sorted along its last axis, and the index of each element in x; stable
+    among equal elements.
     """
     values, order = tf.math.top_k(x if descending else _flipped(x), x.shape[-1])
     return values if descending else _flipped(values), order
 
 
 def _flipped(x: Any) -> Any:
-    """Returns x with the smallest as the largest; twice it is x itself."""
+    """Returns x with its order reversed, smallest as largest; its own inverse."""
     return -x if x.dtype.is_floating else tf.bitwise.invert(x)
 
 
