@@ -96,7 +96,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
 
     Raises:
       DTypeError: the variable is complex.
-      LayoutError: its slots cannot be cut.
+      LayoutError: its slots cannot be sharded.
     """
     if is_complex(variable.dtype):
         raise DTypeError(
@@ -119,7 +119,7 @@ def check_slots_can_be_sharded(optimizer: str, variable: Variable) -> None:
                     f'its dimensions "{clash.other}" and "{clash.dim}" both want mesh '
                     f'axis "{clash.axis}".'
                     if clash.kind == "axis"
-                    else f'dimension "{clash.dim}" of size {size} cannot be cut into '
+                    else f'dimension "{clash.dim}" of size {size} cannot be split into '
                     f"{parts} equal slices."
                 ),
                 variable=repr(variable.shape),

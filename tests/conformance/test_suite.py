@@ -161,7 +161,7 @@ def test_a_sum_that_is_never_finished_is_found(seed, monkeypatch):
 def test_a_planner_that_keeps_partial_sums_too_long_is_found(seed, monkeypatch):
     monkeypatch.setattr(
         planner._Planner,
-        "_stays_pending",
+        "_stays_partial",
         lambda self, states: any(isinstance(state, Partial) for state in states),
     )
     assert check_op(Softmax, seed, fail_fast=True).failures

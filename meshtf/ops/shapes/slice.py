@@ -268,7 +268,7 @@ def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]
     if isinstance(sizes, int):
         if sizes < 1 or x.shape[dim] % sizes:
             raise ShapeError(
-                f"{x.shape.dim(dim)!r} cannot be cut into {sizes} equal pieces."
+                f"{x.shape.dim(dim)!r} cannot be split into {sizes} equal parts."
             )
         sizes = [x.shape[dim] // sizes] * sizes
     sizes = [

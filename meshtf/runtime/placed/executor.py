@@ -329,7 +329,7 @@ def _scope(step: Any) -> str:
     if isinstance(step, WindowStep):
         return f"move/window/{step.axis}/"
     if isinstance(step, GatherStatisticsStep):
-        return f"move/tell/{'.'.join(step.axes)}/"
+        return f"move/gather_statistics/{'.'.join(step.axes)}/"
     if isinstance(step, CallStep):
         return f"call/{step.op.display_name}.{step.op.call_id.microbatch}/"
     if isinstance(step, (LoopStep, BranchStep)):

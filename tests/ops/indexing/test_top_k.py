@@ -117,4 +117,4 @@ def test_shards_exchange_their_k_largest_and_nothing_else(function, num_statisti
         mtf.function(function, mesh=mesh, x="b;v"), np.zeros((5, 64), "f")
     )
     (move,) = forecast.moves
-    assert (move.kind, move.bytes) == ("tell", 3 * 5 * num_statistics * 4)
+    assert (move.kind, move.bytes) == ("gather_statistics", 3 * 5 * num_statistics * 4)

@@ -86,7 +86,7 @@ def test_chunk(x):
 
 
 @pytest.mark.parametrize(
-    "sizes, words", [(3, "into 3 equal pieces"), ([4, 5], "do not make up b:8")]
+    "sizes, words", [(3, "into 3 equal parts"), ([4, 5], "do not make up b:8")]
 )
 def test_chunk_refuses(x, sizes, words):
     with pytest.raises(mtf.ShapeError, match=words):

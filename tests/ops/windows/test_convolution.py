@@ -92,7 +92,7 @@ def test_windows_that_cannot_be_cut_are_an_error_and_a_rename_helps(rng):
     mesh = mtf.Mesh("x:2", "h:x")
     x, kernel = rng.normal(size=(2, 8, 4)), rng.normal(size=(3, 4, 3))
     xs = named(mesh, x, "b;h;c"), named(mesh, kernel, "i;c;o")
-    with refuses(mtf.LayoutError, '"h" of size 3 cannot be cut', "mtf.rename"):
+    with refuses(mtf.LayoutError, '"h" of size 3 cannot be split', "mtf.rename"):
         mtf.conv(*xs, "h:i", stride=2, padding="valid")
     y = mtf.conv(
         mtf.rename(xs[0], "h", "h_whole"), xs[1], "h_whole:i", stride=2, padding="valid"
