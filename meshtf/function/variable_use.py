@@ -84,4 +84,5 @@ def _is_variable(store: Any) -> bool:
 
 
 def reads_variable(node: Node) -> bool:
+    """Returns whether a node reads a variable."""
     return isinstance(node.op, ReadOp) and _is_variable(node.op.store)
