@@ -122,20 +122,24 @@ def test_one_trace_serves_all_prompts_of_a_size(monkeypatch):
     assert traced == [16, 32, 40]
 
 
-def by_steps(model, tokens, held, lengths, prefix=False):
+def by_steps(model, tokens, cache, lengths, prefix=False):
     """Returns what `LanguageModel.prefill` does, one position after the other."""
     length = tokens.shape.dim("length")
-    behind = length.size - lengths
+    padding = length.size - lengths
 
-    def turn(held, column):
-        own = mtf.maximum(column - behind, 0)
-        x = model.embeddings(mtf.gather(tokens, own, "length"), own)
-        return model.decoder.step(x, held, column, own)[1], None
+    def step(cache, step_index):
+        positions = mtf.maximum(step_index - padding, 0)
+        x = model.embeddings(mtf.gather(tokens, positions, "length"), positions)
+        _, cache = model.decoder.step(x, cache, step_index, positions)
+        return cache, None
 
-    caches = held.blocks[0].own if isinstance(held.blocks, list) else held.blocks.own
-    tokens = mtf.broadcast(tokens, tokens.shape + caches.keys.shape.only(["beam"]))
-    held = mtf.scan(turn, held, mtf.range(model.mesh, length), "length")[0]
-    return held._replace(behind=behind)
+    blocks = cache.blocks
+    block_cache = blocks[0] if isinstance(blocks, list) else blocks
+    beam = block_cache.self_attention.keys.shape.only(["beam"])
+    tokens = mtf.broadcast(tokens, tokens.shape + beam)
+    steps = mtf.range(model.mesh, length)
+    cache, _ = mtf.scan(step, cache, steps, "length")
+    return cache._replace(padding=padding)
 
 
 KINDS = {
