@@ -55,7 +55,7 @@ def test_a_configuration_is_explained_without_text_and_devices(call):
         "train.batch_size = 4096",
     )
     assert (code, err) == (0, "")
-    assert "training_step on 8192 positions" in out
+    assert "training_step on 8192 devices" in out
     assert "all_reduce model" in out and "adamupdate" in out
 
 

@@ -239,10 +239,10 @@ def test_training_is_set_up_as_published():
 @pytest.mark.parametrize(
     "files, words",
     [
-        (["models/t5_small.gin"], "training_step on 1 position,"),
+        (["models/t5_small.gin"], "training_step on 1 device,"),
         (
             ["models/llama2_70b.gin", "layouts/grids/256x8.gin"],
-            "training_step on 2048 positions,",
+            "training_step on 2048 devices,",
         ),
     ],
 )
