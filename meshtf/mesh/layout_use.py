@@ -4,7 +4,7 @@ lacks, axes of the mesh that no rule names.
 >>> from meshtf.mesh import LayoutUse, Mesh
 >>> mesh = Mesh("data:2;model:2", "batch:data;dff:data")
 >>> use = LayoutUse(frozenset({"batch", "d_ff"}))
->>> use.unmatched_rules(mesh), use.unused_axes(mesh), use.lies_idle(mesh)
+>>> use.unmatched_rules(mesh), use.unused_axes(mesh), use.shards_nothing(mesh)
 ({'dff': 'd_ff'}, {'model': ''}, False)
 """
 
