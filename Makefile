@@ -4,6 +4,7 @@
 #   make train-long   the same for longer
 #   make test         format, lint, types, tests and doctests; TESTS="-k einsum" chooses
 #   make quick        the same without the slow tests
+#   make public       the quick tests with TensorFlow's public interface alone, where there is a way
 #   make mutants      breaks some sixty rules one by one: the tests must notice each
 #   make fuzz         draws programs and compares them with TensorFlow's, for MINUTES=30
 #   make bert         pretrains and fine-tunes small BERTs: examples/bert/README.md
@@ -16,7 +17,7 @@ WORKERS ?= 2
 export TF_CPP_MIN_LOG_LEVEL ?= 3
 export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-.PHONY: train train-long test quick mutants fuzz bert gallery clean
+.PHONY: train train-long test quick public mutants fuzz bert gallery clean
 
 train: $(VENV)/.run
 	$(VENV)/bin/python -m transformer.train $(FLAGS)
@@ -32,6 +33,10 @@ test: $(VENV)/.test
 
 quick: TESTS += -m 'not slow'
 quick: test
+
+public: export MESHTF_PUBLIC_TENSORFLOW = 1
+public: $(VENV)/.test
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m 'not slow' $(TESTS)
 
 mutants: $(VENV)/.test
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m slow --all-cases \
