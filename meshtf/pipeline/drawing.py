@@ -60,10 +60,10 @@ def timeline_text(timeline: Timeline, width: int = 100) -> str:
     ends = [0] * timeline.stages
     for span in _in_time(timeline):
         stage = span.task.stage
-        start, end = (
-            round((t - timeline.start) * scale) for t in (span.start, span.end)
-        )
-        rows[stage] += [" " * (start - ends[stage]), _label(span, end - start)]
+        start = round((span.start - timeline.start) * scale)
+        end = round((span.end - timeline.start) * scale)
+        rows[stage].append(" " * (start - ends[stage]))
+        rows[stage].append(_label(span, end - start))
         ends[stage] = end
     return "\n".join([*("".join(row) for row in rows), _summary(timeline)])
 
@@ -99,21 +99,26 @@ def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
     as_text("title", title)
     for line in as_mapping("timelines", timelines, "timelines by name").values():
         check_record(Timeline, timelines=line)
-    scale = (WIDTH - LEFT - MARGIN) / max(line.time for line in timelines.values())
+    longest = max(line.time for line in timelines.values())
+    scale = (WIDTH - LEFT - MARGIN) / longest
     body = []
     y = HEAD
     for name, line in timelines.items():
-        body += [text(MARGIN, y + 14, "name", name), *_lanes(line, y + 26, scale)]
+        body.append(text(MARGIN, y + 14, "name", name))
+        body.extend(_lanes(line, y + 26, scale))
         y += 26 + ROW * line.stages + 34
-    body += _legend(y + 8, [span for line in timelines.values() for span in line.spans])
+    spans = [span for line in timelines.values() for span in line.spans]
+    body.extend(_legend(y + 8, spans))
     return document(title, WIDTH, y + 28, body, LIGHT)
 
 
 def _lanes(line: Timeline, y: float, scale: float) -> Iterator[str]:
     """Yields a lane for each stage, and the summary of the time line."""
+    total_width = float(line.time) * scale
     for stage in range(line.stages):
-        yield text(MARGIN, y + ROW * stage + 16, "code", f"stage {stage}")
-        yield _rect("idle", LEFT, y + ROW * stage, float(line.time) * scale, ROW - 4)
+        top = y + ROW * stage
+        yield text(MARGIN, top + 16, "code", f"stage {stage}")
+        yield _rect("idle", LEFT, top, total_width, ROW - 4)
     chunks = max(span.task.chunk for span in line.spans)
     for span in _in_time(line):
         x = LEFT + (span.start - line.start) * scale
@@ -206,7 +211,10 @@ def _cells(
 
 
 def _names(cell: Sequence[Layer]) -> str:
-    return cell[0].name if len(cell) == 1 else f"{cell[0].name} .. {cell[-1].name}"
+    """Returns the names of the first and the last layer of a cell."""
+    if len(cell) == 1:
+        return cell[0].name
+    return f"{cell[0].name} .. {cell[-1].name}"
 
 
 def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
@@ -236,11 +244,11 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
         )
     ]
     for i, (cell, share) in enumerate(cells):
-        body += [
-            text(MARGIN, top + ROW * i + 16, "code", f"cell {i}"),
-            *_bar(cell, share, top + ROW * i, f"bar p{i % 4}", scale),
-        ]
-    return document(title, WIDTH, top + ROW * len(cells) + 16, body, LIGHT)
+        y = top + ROW * i
+        body.append(text(MARGIN, y + 16, "code", f"cell {i}"))
+        body.extend(_bar(cell, share, y, f"bar p{i % 4}", scale))
+    height = top + ROW * len(cells) + 16
+    return document(title, WIDTH, height, body, LIGHT)
 
 
 def _bar(

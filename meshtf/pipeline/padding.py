@@ -35,8 +35,10 @@ def padded_size(x: Tensor, dim: str, microbatches: int) -> int:
     size = x.shape[dim]
     mesh = x.mesh
     assert mesh is not None
-    shards = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(dim))
-    return size + -size % (microbatches * shards)
+    axes = mesh.layout.axes(dim)
+    num_shards = math.prod(mesh.axes.get(axis, 1) for axis in axes)
+    padding = -size % (microbatches * num_shards)
+    return size + padding
 
 
 def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:

@@ -219,7 +219,8 @@ class Cells:
             indices = [i for i, y in enumerate(outputs) if has_gradient(y.dtype)]
             if self.backwards:
                 reached = set(self.backwards[0].arguments)
-                indices = [i for i in indices if self._next_arguments(k)[i] in reached]
+                next_arguments = self._next_arguments(k)
+                indices = [i for i in indices if next_arguments[i] in reached]
             self.cotangent_indices.insert(0, indices)
             backward = backward_body(self.bodies[k], [outputs[i] for i in indices])
             self.backwards.insert(0, backward)
@@ -228,7 +229,9 @@ class Cells:
         """Returns the arguments of the next cell's body that take the outputs of cell
         k.
         """
-        return self.bodies[k + 1].arguments[1 : 1 + len(self.outputs[k])]
+        arguments = self.bodies[k + 1].arguments
+        # Argument 0 is the index of the microbatch.
+        return arguments[1 : 1 + len(self.outputs[k])]
 
     def _index_tensor(self, index: int) -> Tensor:
         """Returns the index of a microbatch as an int32 scalar."""
@@ -290,7 +293,8 @@ class Cells:
             self._call(CallId(k, m, backward=True), backward.body, arguments)
         )
         # The results are the cotangents of the arguments, then the new gradient sums.
-        reached = [x for x in self.bodies[k].arguments if x in set(backward.arguments)]
+        with_cotangents = set(backward.arguments)
+        reached = [x for x in self.bodies[k].arguments if x in with_cotangents]
         self.cotangents[k, m] = {x: next(results) for x in reached}
         self.gradient_sums[k] = list(results)
 
@@ -307,7 +311,8 @@ class Cells:
                     for i in indices
                 ]
         cotangents = self.cotangents[k + 1, m]
-        return [cotangents[self._next_arguments(k)[i]] for i in indices]
+        next_arguments = self._next_arguments(k)
+        return [cotangents[next_arguments[i]] for i in indices]
 
     def _input_cotangents(self, m: int) -> list[Tensor | None]:
         """Returns the cotangents of the inputs of the first layer, then those of

@@ -92,12 +92,14 @@ class Schedule:
     @functools.cached_property
     def microbatches(self) -> int:
         """The number of microbatches."""
-        return 1 + max(task.microbatch for task in itertools.chain(*self.tasks))
+        tasks = itertools.chain(*self.tasks)
+        return 1 + max(task.microbatch for task in tasks)
 
     @functools.cached_property
     def chunks(self) -> int:
         """The number of cells of each stage."""
-        return 1 + max(task.chunk for task in itertools.chain(*self.tasks))
+        tasks = itertools.chain(*self.tasks)
+        return 1 + max(task.chunk for task in tasks)
 
     def cell(self, task: Task) -> int:
         """Returns the index of the cell of the model that a task runs."""
@@ -275,7 +277,12 @@ def held(
     current: list[float] = [0] * stages
     peak: list[float] = [0] * stages
     for task in order:
-        size = 1 if sizes is None else sizes[task.chunk * stages + task.stage]
-        current[task.stage] += size if task.kind == "forward" else -size
-        peak[task.stage] = max(peak[task.stage], current[task.stage])
+        stage = task.stage
+        cell = task.chunk * stages + stage
+        size = 1 if sizes is None else sizes[cell]
+        if task.kind == "forward":
+            current[stage] += size
+        else:
+            current[stage] -= size
+        peak[stage] = max(peak[stage], current[stage])
     return tuple(peak)

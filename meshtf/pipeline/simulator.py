@@ -86,7 +86,8 @@ class Timeline:
         - 1).
         """
         total = self.stages * self.time
-        return (total - sum(self.busy)) / total
+        idle = total - sum(self.busy)
+        return idle / total
 
     @property
     def idle_per_work(self) -> float:
@@ -94,7 +95,8 @@ class Timeline:
 
         M microbatches on K stages with v cells each, all equal, give (K - 1) / (M v).
         """
-        return (self.stages * self.time - sum(self.busy)) / sum(self.busy)
+        work = sum(self.busy)
+        return (self.stages * self.time - work) / work
 
     @property
     def speed_up(self) -> float:
@@ -117,7 +119,8 @@ def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:
     as_int("stages", stages, least=1)
     as_int("microbatches", microbatches, least=1)
     as_int("chunks", chunks, least=1)
-    return stages * microbatches * chunks / (microbatches * chunks + stages - 1)
+    chunk_tasks = microbatches * chunks
+    return stages * chunk_tasks / (chunk_tasks + stages - 1)
 
 
 def simulate(
