@@ -1,5 +1,5 @@
-"""What the layers of a pipeline cost: given, or counted by recording them on an
-example.
+"""The costs of a pipeline's layers: given, measured, or counted by recording the layers
+on an example.
 
 Example:
 
@@ -30,7 +30,7 @@ from meshtf.names.arguments import as_float, as_sequence
 from meshtf.ops.control.seeds import seed
 from meshtf.pipeline.partition import Layer
 
-ROUNDS = 6  # of which the first, which traces, does not count
+ROUNDS = 6  # the first one traces, so it is left out
 
 
 def layer_costs(
@@ -38,35 +38,30 @@ def layer_costs(
     cost: Sequence[float] | Callable[[Any], float] | str | None,
     inputs: Any,
 ) -> list[Layer]:
-    """Returns what is known of each layer.
+    """Returns the name, cost, parameters and activations of each layer.
 
     Args:
       layers: the layers, in order.
       cost: of each layer, or a function from a layer to its cost, or "measured", or
         None.
-      inputs: an example of what the first layer takes, or None.
+      inputs: an example of the input of the first layer, or None.
 
     Raises:
-      PlanError: there are other numbers of costs than of layers, or nothing to measure
-        on.
+      PlanError: there are not as many costs as layers, or no example to measure on.
     """
     if isinstance(cost, str):
         cost = _measured(cost, layers, inputs)
     counted = _counted(layers, inputs) if inputs is not None else None
     if cost is None:
-        return counted or [
-            Layer(layer_name(layer, i), 1.0, _parameters(layer))
-            for i, layer in enumerate(layers)
-        ]
-    costs = (
-        [as_float("cost", cost(layer)) for layer in layers]
-        if callable(cost)
-        else as_sequence(
+        return counted or _uncounted(layers, 1.0)
+    if callable(cost):
+        costs: Sequence[Any] = [as_float("cost", cost(layer)) for layer in layers]
+    else:
+        costs = as_sequence(
             "cost", cost, "a list of numbers, a function of a layer, or a name"
         )
-    )
-    for number in costs:
-        as_float("cost", number)
+    for layer_cost in costs:
+        as_float("cost", layer_cost)
     if len(costs) != len(layers):
         raise PlanError(
             explain_error(
@@ -74,45 +69,54 @@ def layer_costs(
                 way_out="Give one for each layer.",
             )
         )
-    known = counted or [
-        Layer(layer_name(layer, i), 0.0, _parameters(layer))
+    records = counted or _uncounted(layers, 0.0)
+    return [record._replace(cost=c) for record, c in zip(records, costs)]
+
+
+def _uncounted(layers: Sequence[Callable[..., Any]], cost: float) -> list[Layer]:
+    """Returns layers that all have the same cost, and no activations."""
+    return [
+        Layer(layer_name(layer, i), cost, _parameters(layer))
         for i, layer in enumerate(layers)
     ]
-    return [layer._replace(cost=c) for layer, c in zip(known, costs)]
 
 
 def _counted(layers: Sequence[Callable[..., Any]], x: Any) -> list[Layer]:
-    """Records the layers on an example; nothing runs."""
+    """Returns the layers with the FLOPs of their forward passes and the bytes of their
+    activations, counted by recording them on an example; nothing runs.
+    """
     flat = tf.nest.flatten(x)
-    graph, found = Graph(flat[0].mesh), []
+    graph = Graph(flat[0].mesh)
+    records = []
     with (
         executing(graph),
         context(seeds=(0,), random_paths=set(), region=Layout.changes("*:")),
     ):
         for i, layer in enumerate(layers):
-            before = len(graph.nodes)
+            start = len(graph.nodes)
             x = layer(x)
-            flops = sum(
-                n.op.flops(*(y.spec for y in n.inputs)) for n in graph.nodes[before:]
-            )
-            held = sum(
+            nodes = graph.nodes[start:]
+            flops = sum(node.op.flops(*(y.spec for y in node.inputs)) for node in nodes)
+            activations = sum(
                 y.shape.size * dtype_bytes(y.dtype)
-                for n in graph.nodes[before:]
-                if not isinstance(n.op, EffectOp)
-                for y in n.outputs
+                for node in nodes
+                if not isinstance(node.op, EffectOp)
+                for y in node.outputs
             )
-            found.append(Layer(layer_name(layer, i), flops, _parameters(layer), held))
-    return found
+            name = layer_name(layer, i)
+            records.append(Layer(name, flops, _parameters(layer), activations))
+    return records
 
 
 def _measured(how: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[float]:
-    """Returns the seconds of a forward pass of each layer, the best of some."""
+    """Returns the seconds of a forward pass of each layer, the least of several runs."""
     if how != "measured" or x is None:
+        problem = "layers are measured on an example."
+        if how != "measured":
+            problem = f"the cost of layers is not {how!r}."
         raise PlanError(
             explain_error(
-                f"the cost of layers is not {how!r}."
-                if how != "measured"
-                else "layers are measured on an example.",
+                problem,
                 way_out='Give numbers, a function of a layer, or "measured" with '
                 "inputs=.",
             )
@@ -125,8 +129,8 @@ def _measured(how: str, layers: Sequence[Callable[..., Any]], x: Any) -> list[fl
             for _ in range(ROUNDS):
                 start = time.perf_counter()
                 y = program(x)
-                for part in tf.nest.flatten(y):
-                    part.numpy()
+                for tensor in tf.nest.flatten(y):
+                    tensor.numpy()  # waits until it is computed
                 times.append(time.perf_counter() - start)
         seconds.append(min(times[1:]))
         x = y
@@ -139,8 +143,8 @@ def _seeded(layer: Callable[..., Any], x: Any) -> Any:
 
 
 def owner(layer: Any) -> Any:
-    """Returns what holds a layer's variables: the layer, or what it is a partial or a
-    method of.
+    """Returns the object that has a layer's variables: the layer itself, or that of
+    which it is a partial or a method.
     """
     while isinstance(layer, functools.partial):
         layer = layer.func
@@ -148,15 +152,13 @@ def owner(layer: Any) -> Any:
 
 
 def layer_name(layer: Any, i: int) -> str:
-    """Returns what a layer is called: its path, or the name of a function, or its
-    number.
+    """Returns the name of a layer: its path, or the name of a function, or "layer_" and
+    its index.
     """
     layer = owner(layer)
-    return (
-        "/".join(layer.path)
-        if hasattr(layer, "path")
-        else getattr(layer, "__name__", f"layer_{i}")
-    )
+    if hasattr(layer, "path"):
+        return "/".join(layer.path)
+    return getattr(layer, "__name__", f"layer_{i}")
 
 
 def _parameters(layer: Any) -> int:

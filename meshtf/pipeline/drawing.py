@@ -6,8 +6,8 @@ stage 0  F0--F1--            B1======B0======
 stage 1      F0--F1--B1======B0======
 time 9; idle 33.3 %; 1.33 times as fast as one stage; holds at most 2, 2
 
-In a picture of several time lines all have one scale, so that what was predicted can be
-seen beside what was measured:
+In a picture of several time lines all have one scale, so that predicted and measured
+times can be compared:
 
     timeline_svg("GPipe", {"predicted": simulate(schedule, costs), "measured": measured})
 """
@@ -32,7 +32,13 @@ from meshtf.pipeline.simulator import Span, Timeline
 
 FILL = {"forward": "-", "recompute": "~", "backward": "="}
 COLOUR = {"forward": "p0", "recompute": "p3", "backward": "p1"}
-LEFT, MIDDLE, WIDTH, ROW, HEAD = 96, 810, 1000, 28, 60  # of pictures
+# Of pictures, in pixels.
+LEFT = 96
+MIDDLE = 810
+WIDTH = 1000
+ROW = 28
+HEAD = 60
+
 BAR = 20  # characters
 LIGHT = """\
     .idle { fill: #7b8794; fill-opacity: .12 } .bar { stroke-width: .6 }
@@ -44,7 +50,7 @@ def timeline_text(timeline: Timeline, width: int = 100) -> str:
     """Returns a time line as text: F3 is microbatch 3's forward pass, B backward, R
     recompute.
 
-    Where a task is too short for its number, there is its letter alone.
+    A task that is too short for its microbatch's index has only its letter.
     """
     check_record(Timeline, timeline=timeline)
     as_int("width", width)
@@ -54,10 +60,10 @@ def timeline_text(timeline: Timeline, width: int = 100) -> str:
     ends = [0] * timeline.stages
     for span in _in_time(timeline):
         stage = span.task.stage
-        start, end = (
-            round((t - timeline.start) * scale) for t in (span.start, span.end)
-        )
-        rows[stage] += [" " * (start - ends[stage]), _word(span, end - start)]
+        start = round((span.start - timeline.start) * scale)
+        end = round((span.end - timeline.start) * scale)
+        rows[stage].append(" " * (start - ends[stage]))
+        rows[stage].append(_label(span, end - start))
         ends[stage] = end
     return "\n".join([*("".join(row) for row in rows), _summary(timeline)])
 
@@ -66,21 +72,21 @@ def _in_time(timeline: Timeline) -> list[Span]:
     return sorted(timeline.spans, key=lambda span: (span.start, span.end))
 
 
-def _word(span: Span, width: int) -> str:
-    """Returns a span in so many characters."""
+def _label(span: Span, width: int) -> str:
+    """Returns the text of a span, filled or truncated to `width` characters."""
     letter = span.what[0].upper()
     label = letter + span.task.label[1:]
-    return (label if len(label) <= width else letter).ljust(width, FILL[span.what])[
-        :width
-    ]
+    if len(label) > width:
+        label = letter
+    return label.ljust(width, FILL[span.what])[:width]
 
 
 def _summary(timeline: Timeline) -> str:
-    held = ", ".join(f"{most:g}" for most in timeline.held())
+    peaks = ", ".join(f"{peak:g}" for peak in timeline.held())
     return (
         f"time {float(timeline.time):.6g}; idle {_percent(timeline.bubble)}; "
         f"{float(timeline.speed_up):.2f} times as fast as one stage; holds at most "
-        f"{held}"
+        f"{peaks}"
     )
 
 
@@ -93,66 +99,72 @@ def timeline_svg(title: str, timelines: Mapping[str, Timeline]) -> str:
     as_text("title", title)
     for line in as_mapping("timelines", timelines, "timelines by name").values():
         check_record(Timeline, timelines=line)
-    scale = (WIDTH - LEFT - MARGIN) / max(line.time for line in timelines.values())
-    body, y = [], HEAD
+    longest = max(line.time for line in timelines.values())
+    scale = (WIDTH - LEFT - MARGIN) / longest
+    body = []
+    y = HEAD
     for name, line in timelines.items():
-        body += [text(MARGIN, y + 14, "name", name), *_lanes(line, y + 26, scale)]
+        body.append(text(MARGIN, y + 14, "name", name))
+        body.extend(_lanes(line, y + 26, scale))
         y += 26 + ROW * line.stages + 34
-    body += _legend(y + 8, [span for line in timelines.values() for span in line.spans])
+    spans = [span for line in timelines.values() for span in line.spans]
+    body.extend(_legend(y + 8, spans))
     return document(title, WIDTH, y + 28, body, LIGHT)
 
 
 def _lanes(line: Timeline, y: float, scale: float) -> Iterator[str]:
-    """Yields a lane for each stage, and what the time line comes to."""
+    """Yields a lane for each stage, and the summary of the time line."""
+    total_width = float(line.time) * scale
     for stage in range(line.stages):
-        yield text(MARGIN, y + ROW * stage + 16, "code", f"stage {stage}")
-        yield _rect("idle", LEFT, y + ROW * stage, float(line.time) * scale, ROW - 4)
+        top = y + ROW * stage
+        yield text(MARGIN, top + 16, "code", f"stage {stage}")
+        yield _rect("idle", LEFT, top, total_width, ROW - 4)
     chunks = max(span.task.chunk for span in line.spans)
     for span in _in_time(line):
-        x, width = (
-            LEFT + (span.start - line.start) * scale,
-            (span.end - span.start) * scale,
-        )
-        top, number = y + ROW * span.task.stage, str(span.task.microbatch)
-        fainter = 1 - 0.45 * span.task.chunk / max(1, chunks)
-        yield _rect(f"bar {COLOUR[span.what]}", x, top, width, ROW - 4, fainter)
-        if width > 7 * len(number) + 3:
-            yield text(round(x + width / 2, 1), top + 16, "inside", number, "middle")
+        x = LEFT + (span.start - line.start) * scale
+        width = (span.end - span.start) * scale
+        top = y + ROW * span.task.stage
+        opacity = 1 - 0.45 * span.task.chunk / max(1, chunks)
+        yield _rect(f"bar {COLOUR[span.what]}", x, top, width, ROW - 4, opacity)
+        label = str(span.task.microbatch)
+        if width > 7 * len(label) + 3:
+            yield text(round(x + width / 2, 1), top + 16, "inside", label, "middle")
     yield text(LEFT, y + ROW * line.stages + 13, "note", _summary(line))
 
 
 def _rect(
     kind: str, x: float, y: float, width: float, height: float, opacity: float = 1
 ) -> str:
-    more = "" if opacity == 1 else f' fill-opacity="{opacity:.2f}"'
+    opacity_attribute = "" if opacity == 1 else f' fill-opacity="{opacity:.2f}"'
     return (
         f'  <rect class="{kind}" x="{float(x):.1f}" y="{float(y):g}" '
         f'width="{float(width):.1f}" '
-        f'height="{height:g}"{more}/>'
+        f'height="{height:g}"{opacity_attribute}/>'
     )
 
 
 def _legend(y: float, spans: Sequence[Span]) -> Iterator[str]:
-    x, kinds = LEFT, {span.what for span in spans}
-    for kind in (kind for kind in COLOUR if kind in kinds):
+    x = LEFT
+    kinds = {span.what for span in spans}
+    for kind in COLOUR:
+        if kind not in kinds:
+            continue
         yield _rect(f"bar {COLOUR[kind]}", x, y - 11, 14, 14)
         yield text(x + 20, y, "note", kind)
         x += 110
-    chunks = (
-        "; a stage's later chunks are fainter"
-        if any(s.task.chunk for s in spans)
-        else ""
-    )
+    chunks = ""
+    if any(span.task.chunk for span in spans):
+        chunks = "; a stage's later chunks are fainter"
     yield text(x, y, "note", f"Numbers are microbatches{chunks}.")
 
 
 def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as a table: the layers of each cell, their share of the cost, and
-    memory.
+    """Returns a split as a table: the layers of each cell, their share of the cost,
+    their parameters, and the bytes of their activations.
     """
     layers, sizes = _as_split(layers, sizes)
     cells = [*_cells(layers, sizes)]
-    most = max(share for _, share in cells)
+    largest_share = max(share for _, share in cells) or 1
     rows = [["cell", "", "layers", "cost", "", "parameters", "activations"]]
     for i, (cell, share) in enumerate(cells):
         rows.append(
@@ -161,24 +173,26 @@ def split_text(layers: Sequence[Layer], sizes: Sequence[int]) -> str:
                 str(len(cell)),
                 _names(cell),
                 _percent(share),
-                "#" * round(BAR * share / (most or 1)),
+                "#" * round(BAR * share / largest_share),
                 *_memory(cell),
             ]
         )
     rows.append(["all", str(len(layers)), "", "", "", *_memory(layers)])
     widths = [max(map(len, column)) for column in zip(*rows)]
-    left = {0, 2, 4}  # the columns of words
-    return "\n".join(
-        "  ".join(
-            word.ljust(w) if i in left else word.rjust(w)
-            for i, (word, w) in enumerate(zip(row, widths))
-        )
-        for row in rows
+    return "\n".join(_aligned(row, widths) for row in rows)
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
+    """Returns a row of the table: names and bars to the left, numbers to the right."""
+    left_columns = {0, 2, 4}
+    return "  ".join(
+        entry.ljust(width) if i in left_columns else entry.rjust(width)
+        for i, (entry, width) in enumerate(zip(row, widths))
     )
 
 
 def _as_split(layers: Any, sizes: Any) -> tuple[Sequence[Layer], Sequence[int]]:
-    """Returns layers, and numbers of layers. Raises ArgumentError."""
+    """Returns the layers, and the number of layers of each cell. Raises ArgumentError."""
     layers = as_sequence("layers", layers, "a list of layers")
     for layer in layers:
         check_record(Layer, layers=layer)
@@ -191,19 +205,20 @@ def _cells(
 ) -> Iterator[tuple[Sequence[Layer], float]]:
     """Yields the layers of each cell and their share of the cost."""
     total = sum(layer.cost for layer in layers) or 1
-    for first, last in itertools.pairwise([0, *itertools.accumulate(sizes)]):
-        yield (
-            layers[first:last],
-            sum(layer.cost for layer in layers[first:last]) / total,
-        )
+    for start, end in itertools.pairwise([0, *itertools.accumulate(sizes)]):
+        cell = layers[start:end]
+        yield cell, sum(layer.cost for layer in cell) / total
 
 
 def _names(cell: Sequence[Layer]) -> str:
-    return cell[0].name if len(cell) == 1 else f"{cell[0].name} .. {cell[-1].name}"
+    """Returns the names of the first and the last layer of a cell."""
+    if len(cell) == 1:
+        return cell[0].name
+    return f"{cell[0].name} .. {cell[-1].name}"
 
 
 def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
-    """Returns the parameters and the activations of layers, in words."""
+    """Returns the parameters and the activations of layers, as text."""
     return (
         f"{sum(layer.parameters for layer in layers):,}",
         bytes_text(sum(layer.activations for layer in layers)),
@@ -211,13 +226,14 @@ def _memory(layers: Sequence[Layer]) -> tuple[str, str]:
 
 
 def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
-    """Returns a split as an SVG document: a bar of its layers for each cell, as long as
-    it costs.
+    """Returns a split as an SVG document: a bar of its layers for each cell, with a
+    length proportional to its cost.
     """
     as_text("title", title)
     layers, sizes = _as_split(layers, sizes)
     cells = [*_cells(layers, sizes)]
-    longest = max(sum(layer.cost for layer in cell) for cell, _ in cells)
+    largest_cost = max(sum(layer.cost for layer in cell) for cell, _ in cells)
+    scale = 420 / (largest_cost or 1)
     top = HEAD + 18
     body = [
         text(x, HEAD + 8, "note", word, anchor)
@@ -228,22 +244,23 @@ def split_svg(title: str, layers: Sequence[Layer], sizes: Sequence[int]) -> str:
         )
     ]
     for i, (cell, share) in enumerate(cells):
-        body += [
-            text(MARGIN, top + ROW * i + 16, "code", f"cell {i}"),
-            *_bar(cell, share, top + ROW * i, f"bar p{i % 4}", 420 / (longest or 1)),
-        ]
-    return document(title, WIDTH, top + ROW * len(cells) + 16, body, LIGHT)
+        y = top + ROW * i
+        body.append(text(MARGIN, y + 16, "code", f"cell {i}"))
+        body.extend(_bar(cell, share, y, f"bar p{i % 4}", scale))
+    height = top + ROW * len(cells) + 16
+    return document(title, WIDTH, height, body, LIGHT)
 
 
 def _bar(
     cell: Sequence[Layer], share: float, y: float, kind: str, scale: float
 ) -> Iterator[str]:
-    """Yields the layers of a cell side by side, and what they come to."""
+    """Yields the layers of a cell side by side, their sums to the right."""
     x = float(LEFT)
     for layer in cell:
         yield _rect(kind, x, y, layer.cost * scale, ROW - 4)
         x += layer.cost * scale
-    number = f"{len(cell)} layer{'s' * (len(cell) > 1)}"
-    yield text(round(x + 8, 1), y + 16, "note", f"{_percent(share)}, {number}")
-    for right, words in zip((MIDDLE, WIDTH - MARGIN), _memory(cell)):
-        yield text(right, y + 16, "code", words, "end")
+    count = f"{len(cell)} layer{'s' * (len(cell) > 1)}"
+    yield text(round(x + 8, 1), y + 16, "note", f"{_percent(share)}, {count}")
+    parameters, activations = _memory(cell)
+    yield text(MIDDLE, y + 16, "code", parameters, "end")
+    yield text(WIDTH - MARGIN, y + 16, "code", activations, "end")

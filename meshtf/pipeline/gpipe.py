@@ -1,5 +1,5 @@
-"""The GPipe wrapper: layers in a row, cut into stages, that work on microbatches side
-by side.
+"""The GPipe wrapper: consecutive layers, split into stages that work on different
+microbatches at the same time.
 
     pipe = mtf.pipeline.GPipe(layers, stages=4, microbatches=16, inputs=example, recompute=True)
 
@@ -15,6 +15,7 @@ and gradients. (Huang et al. 2019, arXiv:1811.06965; schedules:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -63,29 +64,28 @@ class GPipe(Module):
     """A sequence of layers as a pipeline.
 
     Args:
-      layers: callables; each takes what the one before returned: a tensor, or several
-        in any nesting. Pass a tensor on to bring it to a later layer. A module's
-        partial, such as that of training=True, or method, is a layer with the variables
-        of the module.
+      layers: callables; each takes what the previous one returned: a tensor, or several
+        in any nesting. A layer returns a tensor unchanged to pass it to a later layer.
+        A partial of a module, such as that of training=True, or a method of it, is a
+        layer with the variables of the module.
       stages: how many cells of layers; the mesh's axis for stages has this size, or 1.
-      microbatches: how many parts of a batch are under way.
+      microbatches: the number of microbatches of a batch.
       schedule: "1f1b" (fewer microbatches are held at once) or "gpipe".
-      chunks: cells of each stage; more than one interleave them (1F1B alone).
+      chunks: cells of each stage; more than one are interleaved (only with 1F1B).
       partition: how layers are split: see `split`; or the numbers of layers of each
         cell.
-      recompute: whether the backward pass computes each cell again, and keeps its input
-        alone.
+      recompute: whether the backward pass computes each cell again, from its input,
+        which is all that is stored of it.
       cost: of each layer, or a function from a layer to its cost, or "measured": the
-        time that it takes on `inputs`; default: the operations that are counted on
-        `inputs`.
-      inputs: an example of what the first layer takes (a tensor, or several in any
+        time that it takes on `inputs`; default: the FLOPs that are counted on `inputs`.
+      inputs: an example of the input of the first layer (a tensor, or several in any
         nesting), to count costs on; without it and `cost`, layers cost the same.
       memory: bytes of layers, with `limit`, the most of a cell: see `split`.
       limit: see `memory`.
-      dim: the dimension that is cut into microbatches.
-      pad: whether rows are added to a batch that `microbatches` does not divide, or
-        whose parts could not be sharded as the layout says; the loss gets weights by
-        which they do not count.
+      dim: the dimension that is split into microbatches.
+      pad: whether elements are added to a batch that `microbatches` does not divide, or
+        whose microbatches could not be sharded as the layout says; the loss gets
+        weights, which are 0 for them.
       name: of the module.
 
     Raises:
@@ -93,9 +93,8 @@ class GPipe(Module):
       MeshError: the mesh of a variable or of `inputs` has another number of stages.
     """
 
-    called_in_path = (
-        False  # layers draw the same random numbers in `loss`, and by themselves
-    )
+    # Layers draw the same random numbers in `loss` as without a pipeline.
+    called_in_path = False
 
     def __init__(
         self,
@@ -120,11 +119,14 @@ class GPipe(Module):
         for layer in layers:
             as_callable("layers", layer)
         super().__init__(name)
-        self.layers, self.stages, self.microbatches = list(layers), stages, microbatches
-        self.owners = [
-            owner(layer) for layer in self.layers
-        ]  # so that their variables are found
-        self.recompute, self.dim, self.pad = recompute, as_dim("dim", dim), pad
+        self.layers = list(layers)
+        self.stages = stages
+        self.microbatches = microbatches
+        # Attributes of a module, so that it finds their variables.
+        self.owners = [owner(layer) for layer in self.layers]
+        self.recompute = recompute
+        self.dim = as_dim("dim", dim)
+        self.pad = pad
         for mesh in _meshes(self.layers, inputs):
             self._check_mesh(mesh)
         self.schedule = _schedule(schedule, stages, microbatches, chunks)
@@ -133,21 +135,24 @@ class GPipe(Module):
         self.sizes = split(
             [c.cost for c in self.costs], stages * chunks, partition, memory, limit
         )
-        ends = [sum(self.sizes[: k + 1]) for k in range(len(self.sizes))]
+        ends = itertools.accumulate(self.sizes)
         self.cells = [
             self.layers[end - size : end] for end, size in zip(ends, self.sizes)
         ]
         self._place_variables()
 
     def timeline(self, backward: float = 2.0) -> Timeline:
-        """Returns when each stage will do what, by the layers' costs.
+        """Returns the predicted time line of a batch, from the layers' costs.
 
         Args:
-          backward: how much more a backward pass costs than a forward pass.
+          backward: the cost of a backward pass, divided by that of a forward pass.
         """
         check_floats(backward=backward)
-        layers = iter(self.costs)
-        costs = [sum(next(layers).cost for _ in cell) for cell in self.cells]
+        ends = itertools.accumulate(self.sizes)
+        costs = [
+            sum(layer.cost for layer in self.costs[end - size : end])
+            for end, size in zip(ends, self.sizes)
+        ]
         return simulate(
             self.schedule,
             costs,
@@ -166,37 +171,36 @@ class GPipe(Module):
         return cell % self.stages
 
     def __call__(self, x: Any) -> Any:
-        """Returns what the last layer makes of x, one microbatch after another, put
-        together again.
+        """Returns the output of the last layer for x, computed one microbatch after
+        another.
 
         It has gradients: the forward passes of all microbatches come before any
         backward pass, as in GPipe's schedule, whatever `schedule` says.
         """
-        parts = self._parts(x)
+        microbatches = self._split(x)
         if isinstance(current_executor(), Graph):
-            cells = Cells(self, parts[0], None, ())
-            ys = [cells.forward(m, part) for m, part in enumerate(parts)]
+            cells = Cells(self, microbatches[0], None, ())
+            ys = [cells.forward(m, xs) for m, xs in enumerate(microbatches)]
             cells.finish()
         else:
-            ys = self._eagerly(parts)
-        number = tf.nest.flatten(x)[0].shape[self.dim]
+            ys = self._run_eagerly(microbatches)
+        size = tf.nest.flatten(x)[0].shape[self.dim]
         return tf.nest.map_structure(
-            lambda *rows: self._together(list(rows), number), *ys
+            lambda *outputs: self._merge(list(outputs), size), *ys
         )
 
     def loss(self, loss_of: Callable[..., Tensor], x: Any, *others: Any) -> Tensor:
         """Returns the mean over microbatches of loss_of(y, *others), y being the last
         layer's output.
 
-        If that is a mean over the rows of `dim`, all of one weight, the result is that
-        of the whole batch. Its gradients are computed with it, in the order of the
-        schedule.
+        If loss_of is a mean over `dim` with equal weights, the result is that of the
+        full batch. Its gradients are computed with it, in the order of the schedule.
 
         Args:
-          loss_of: takes the output for a microbatch and its rows of others, returns a
-            scalar. With `pad` it takes weights [dim] besides, by which it multiplies
-            what it takes the mean of.
-          x: what the first layer takes.
+          loss_of: takes the output for a microbatch and the microbatch's elements of
+            others, returns a scalar. With `pad` it also takes weights [dim], by which
+            it multiplies the losses before it takes their mean.
+          x: the input of the first layer.
           *others: tensors with `dim`, in any nesting, such as labels.
 
         Raises:
@@ -210,59 +214,56 @@ class GPipe(Module):
                 *others,
                 batch_weights(tf.nest.flatten(x)[0], self.dim, self.microbatches),
             )
-        parts = self._parts((x, others))
+        microbatches = self._split((x, others))
         if not isinstance(current_executor(), Graph):
-            losses = self._eagerly(
-                [part for part, _ in parts], loss_of, [rest for _, rest in parts]
-            )
+            inputs = [xs for xs, _ in microbatches]
+            loss_inputs = [rest for _, rest in microbatches]
+            losses = self._run_eagerly(inputs, loss_of, loss_inputs)
             return add_n(losses) * (1.0 / self.microbatches)
-        cells = Cells(self, parts[0][0], loss_of, parts[0][1])
-        flat = [tf.nest.flatten(part) for part in parts]
-        captures = cells.captures
+        example, example_loss_inputs = microbatches[0]
+        cells = Cells(self, example, loss_of, example_loss_inputs)
 
         @custom_gradient
-        def run(tensors: Any, captured: Any) -> Any:
-            loss, rows, sums = cells.run(tensors, self.schedule)
-            found = [*(d for row in rows for d in row), *sums]
-            return loss, lambda dy: [
-                _times(d, dy, x)
-                for d, x in zip(
-                    found, tf.nest.flatten([tensors, captured]), strict=True
-                )
-            ]
+        def run(tensors: Any, captures: Any) -> Any:
+            loss, input_gradients, gradients = cells.run(tensors, self.schedule)
+            gradients = [*itertools.chain(*input_gradients), *gradients]
+            xs = tf.nest.flatten([tensors, captures])
 
-        return run(flat, captures)
+            def backward(dy: Tensor) -> list[Tensor | None]:
+                return [_times(d, dy, x) for d, x in zip(gradients, xs, strict=True)]
 
-    def _eagerly(
+            return loss, backward
+
+        return run([tf.nest.flatten(xs) for xs in microbatches], cells.captures)
+
+    def _run_eagerly(
         self,
-        parts: Sequence[Any],
+        inputs: Sequence[Any],
         loss_of: Callable[..., Tensor] | None = None,
-        others: Sequence[Any] = (),
+        loss_inputs: Sequence[Any] = (),
     ) -> list[Any]:
-        """Returns what the layers, and the loss, make of all microbatches, in eager
-        mode.
-        """
-        ys, collected = [], []
+        """Returns the outputs, or the losses, of all microbatches, in eager mode."""
+        ys = []
+        deferred_tensors = []
         last = len(self.cells) - 1
-        for number, x in enumerate(parts):
+        for m, x in enumerate(inputs):
             known: Any = {}
-            with (
-                context(random_paths=set()),
-                deferred_calls() as later,
-            ):  # it draws for rows of its own
+            # Each microbatch draws for its own elements: no random path is in use yet.
+            with context(random_paths=set()), deferred_calls() as deferred:
                 for k in range(last):
-                    x = run_cell(self, k, number, x, known)
-                rest = () if loss_of is None else others[number]
-                ys.append(run_cell(self, last, number, x, known, loss_of, rest))
-            collected.append([t for entry in later for t in entry.tensors])
-        call_with_means(
-            later, [add_n(list(ts)) for ts in zip(*collected)], self.microbatches
-        )
+                    x = run_cell(self, k, m, x, known)
+                rest = () if loss_of is None else loss_inputs[m]
+                ys.append(run_cell(self, last, m, x, known, loss_of, rest))
+            deferred_tensors.append([t for entry in deferred for t in entry.tensors])
+        sums = [add_n(list(tensors)) for tensors in zip(*deferred_tensors)]
+        call_with_means(deferred, sums, self.microbatches)
         return ys
 
-    def _parts(self, x: Any) -> list[Any]:
-        """Returns the microbatches: rows m, m + M, ... of each tensor, so that none
-        moves.
+    def _split(self, x: Any) -> list[Any]:
+        """Returns the microbatches.
+
+        Microbatch m has the elements m, m + M, ... of `dim`, so that no element moves to
+        another device.
         """
         check_nest("x", x, missing=False)
         flat = [y.tensor() if hasattr(y, "tensor") else y for y in tf.nest.flatten(x)]
@@ -271,17 +272,20 @@ class GPipe(Module):
         self._check_mesh(flat[0].mesh)
         if self.pad:
             flat = [pad_batch(y, self.dim, self.microbatches) for y in flat]
-        rows = [
+        unstacked = [
             unstack(split_into_microbatches(y, self.dim, self.microbatches), MICROBATCH)
             for y in flat
         ]
         return [
-            tf.nest.pack_sequence_as(x, [r[m] for r in rows])
+            tf.nest.pack_sequence_as(x, [tensors[m] for tensors in unstacked])
             for m in range(self.microbatches)
         ]
 
-    def _together(self, rows: list[Tensor], number: int) -> Tensor:
-        shape = rows[0].shape
+    def _merge(self, outputs: list[Tensor], size: int) -> Tensor:
+        """Returns an output of the batch from those of its microbatches, without
+        padding: `dim` has `size` elements.
+        """
+        shape = outputs[0].shape
         if self.dim not in shape:
             raise ShapeError(
                 explain_error(
@@ -292,12 +296,11 @@ class GPipe(Module):
                     way_out="Use pipe.loss for what is a mean over the batch.",
                 )
             )
-        y = merge_microbatches(
-            stack(rows, MICROBATCH, shape.index(self.dim) + 1), self.dim
-        )
-        return (
-            y if y.shape[self.dim] == number else take_elements(y, self.dim, 0, number)
-        )
+        stacked = stack(outputs, MICROBATCH, shape.index(self.dim) + 1)
+        y = merge_microbatches(stacked, self.dim)
+        if y.shape[self.dim] == size:
+            return y
+        return take_elements(y, self.dim, 0, size)
 
     def _check_mesh(self, mesh: Mesh | None) -> None:
         if mesh is None:
@@ -309,23 +312,23 @@ class GPipe(Module):
                     way_out="Write @mtf.function(mesh=mesh, ...).",
                 )
             )
-        there = mesh.axes.get(mesh.stages, 1)
-        if there not in (1, self.stages):
+        num_stages = mesh.axes.get(mesh.stages, 1)
+        if num_stages not in (1, self.stages):
             raise MeshError(
                 explain_error(
                     f"a pipeline of {self.stages} stage{'s' * (self.stages != 1)} does "
-                    f"not fit axis {mesh.stages!r} of size {there}.",
+                    f"not fit axis {mesh.stages!r} of size {num_stages}.",
                     mesh=repr(mesh),
                     **{"from": Source.of_caller()},
-                    way_out=f"Take stages={there}, a mesh with "
+                    way_out=f"Take stages={num_stages}, a mesh with "
                     f"{mesh.stages}:{self.stages}, or one without that axis, on which "
                     "all stages are one.",
                 )
             )
 
     def _place_variables(self) -> None:
-        """Brings each layer's variables to its stage; those of several layers to the
-        first one's.
+        """Moves each layer's variables to its stage; those of several layers to the
+        stage of the first of these layers.
         """
         seen: set[int] = set()
         for k, cell in enumerate(self.cells):
@@ -336,9 +339,11 @@ class GPipe(Module):
 
 
 def _times(d: Tensor | None, dy: Tensor, x: Tensor) -> Tensor | None:
-    """Returns the cotangent of x, which lies where x does."""
+    """Returns d * dy as the cotangent of x, sharded as x is; None if d is None."""
+    if d is None:
+        return None
     with context(primals=(x,)):
-        return None if d is None else d * cast(dy, d.dtype)
+        return d * cast(dy, d.dtype)
 
 
 def _variables(layer: Any) -> Sequence[Variable]:
@@ -348,15 +353,10 @@ def _variables(layer: Any) -> Sequence[Variable]:
 
 def _meshes(layers: Sequence[Callable[..., Any]], inputs: Any) -> list[Mesh]:
     """Returns the meshes of the layers' variables and of an example."""
-    every = [
-        *(v for layer in layers for v in _variables(layer)),
-        *tf.nest.flatten(inputs),
-    ]
-    return list(
-        dict.fromkeys(
-            x.mesh for x in every if isinstance(getattr(x, "mesh", None), Mesh)
-        )
-    )
+    variables = [v for layer in layers for v in _variables(layer)]
+    tensors = [*variables, *tf.nest.flatten(inputs)]
+    meshes = [getattr(x, "mesh", None) for x in tensors]
+    return list(dict.fromkeys(mesh for mesh in meshes if isinstance(mesh, Mesh)))
 
 
 def _schedule(name: str, stages: int, microbatches: int, chunks: int) -> Schedule:

@@ -13,27 +13,32 @@ import math
 from meshtf.graph import Tensor
 from meshtf.names import Dimension
 from meshtf.ops.elementwise.where_cast_clip import cast
-from meshtf.ops.indexing.gather import range as numbered
+from meshtf.ops.indexing.gather import range as index_range
 from meshtf.ops.shapes.slice import pad
 
 
 def pad_batch(x: Tensor, dim: str, microbatches: int) -> Tensor:
-    """Returns x with zeros at the end of `dim`, if it has that; x itself where none are
-    needed.
+    """Returns x with zeros at the end of `dim`.
+
+    Returns x itself if it has no such dimension, or needs no padding.
     """
-    more = padded_size(x, dim, microbatches) - x.shape[dim] if dim in x.shape else 0
-    return pad(x, dim, 0, more) if more else x
+    if dim not in x.shape:
+        return x
+    padding = padded_size(x, dim, microbatches) - x.shape[dim]
+    return pad(x, dim, 0, padding) if padding else x
 
 
 def padded_size(x: Tensor, dim: str, microbatches: int) -> int:
-    """Returns the size of `dim` with padding; a sharded batch is padded so that shards
-    are equal.
+    """Returns the size of `dim` with padding: a multiple of `microbatches` times the
+    number of shards of `dim`, so that shards are equal.
     """
     size = x.shape[dim]
     mesh = x.mesh
     assert mesh is not None
-    shards = math.prod(mesh.axes.get(axis, 1) for axis in mesh.layout.axes(dim))
-    return size + -size % (microbatches * shards)
+    axes = mesh.layout.axes(dim)
+    num_shards = math.prod(mesh.axes.get(axis, 1) for axis in axes)
+    padding = -size % (microbatches * num_shards)
+    return size + padding
 
 
 def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:
@@ -42,5 +47,5 @@ def batch_weights(x: Tensor, dim: str, microbatches: int) -> Tensor:
     """
     size = x.shape[dim]
     padded = padded_size(x, dim, microbatches)
-    index = numbered(x.mesh, Dimension(dim, padded))
+    index = index_range(x.mesh, Dimension(dim, padded))
     return cast(index < size, "float32") * (padded / size)

@@ -9,8 +9,8 @@ largest cell is the smallest, and of these the one whose cells differ least:
 >>> split([4, 1, 1, 1, 1, 4], stages=3, memory=[1, 1, 1, 1, 1, 1], limit=3)
 (1, 3, 2)
 
-Numbers are exact: costs become whole numbers of one common unit first, so cells of
-equal cost are equal, whether costs are counted (integers) or measured (floats).
+Costs are compared exactly: they become integer multiples of one common unit, so cells
+of equal cost are equal, whether costs are counted (integers) or measured (floats).
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
-import numbers
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from numbers import Integral
 from typing import NamedTuple, NoReturn
 
 from meshtf.errors import PlanError, explain_error, near_misses
 from meshtf.names.arguments import as_float, as_int, as_numbers, as_sequence
 
-# Bytes of each layer, or of the cell of a stage made of the layers [first, last).
+# Bytes of each layer, or of the cell of a stage that has the layers [start, end).
 Memory = Sequence[float] | Callable[[int, int, int], float]
 
 
 class Layer(NamedTuple):
-    """What is known of a layer: its name, its cost, how many parameters, bytes of
-    activations.
-    """
+    """A layer's name, cost, number of parameters, and bytes of activations."""
 
     name: str
     cost: float
@@ -70,7 +68,7 @@ def split(
     _check(costs, stages, memory, limit)
     if not any(costs) or isinstance(how, str) and how == "uniform":
         costs = [1] * len(costs)
-    cells = _Cells(_whole_numbers(costs), stages, memory, limit)
+    cells = _Cells(_as_integers(costs), stages, memory, limit)
     if not isinstance(how, str):
         sizes = as_sequence("how", how, "a way to split, or numbers of layers")
         return _explicit(cells, tuple(as_int("how", size) for size in sizes))
@@ -87,17 +85,17 @@ def split(
         )
     if not cells.reach(cells.sums[-1]):
         _refuse(cells)
-    most = cells.least_maximum()
-    sizes = cells.least_squares(0, most)
-    return (
-        cells.least_squares(*cells.bounds(sizes)) if how == "least_variance" else sizes
-    )
+    sizes = cells.least_squares(0, cells.least_maximum())
+    if how != "least_variance":
+        return sizes
+    least, most = cells.bounds(sizes)
+    return cells.least_squares(least, most)
 
 
 def _check(
     costs: Sequence[float], stages: int, memory: Memory | None, limit: float | None
 ) -> None:
-    """Raises an error for what can be split in no way."""
+    """Raises an error for arguments that no split fits."""
     as_int("stages", stages)
     as_numbers("costs", costs, "a list of numbers")
     if limit is not None:
@@ -126,17 +124,17 @@ def _check(
         )
 
 
-def _whole_numbers(costs: Sequence[float]) -> list[int]:
+def _as_integers(costs: Sequence[float]) -> list[int]:
     """Returns costs as multiples of one unit, so that their sums are exact."""
-    exact = [
-        Fraction(int(c) if isinstance(c, numbers.Integral) else float(c)) for c in costs
+    fractions = [
+        Fraction(int(c) if isinstance(c, Integral) else float(c)) for c in costs
     ]
-    unit = math.lcm(*(c.denominator for c in exact))
-    return [int(c * unit) for c in exact]
+    denominator = math.lcm(*(c.denominator for c in fractions))
+    return [int(c * denominator) for c in fractions]
 
 
 def _explicit(cells: _Cells, sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns sizes that the user gives, if they fit."""
+    """Returns the sizes that the user gives. Raises PlanError if they do not fit."""
     if len(sizes) != cells.stages or sum(sizes) != cells.layers or min(sizes) < 1:
         raise PlanError(
             explain_error(
@@ -161,11 +159,11 @@ def _explicit(cells: _Cells, sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class _Cell(NamedTuple):
-    """A cell of a split, and its bytes."""
+    """A cell of a split: the layers [start, end), and their bytes."""
 
     stage: int
-    first: int
-    last: int  # the one after its last layer
+    start: int
+    end: int
     bytes: float
 
     def size(self) -> float:
@@ -173,16 +171,14 @@ class _Cell(NamedTuple):
         return self.bytes
 
     def __str__(self) -> str:
-        layers = (
-            f"layer {self.first}"
-            if self.last == self.first + 1
-            else f"layers {self.first} to {self.last - 1}"
-        )
+        layers = f"layers {self.start} to {self.end - 1}"
+        if self.end == self.start + 1:
+            layers = f"layer {self.start}"
         return f"{layers} in cell {self.stage}, {self.bytes:,.0f} bytes"
 
 
 class _Cells:
-    """The cells that may be, and the best choices among them.
+    """The possible cells of a split, and searches for the best ones.
 
     A cell of a stage that starts at a layer may end anywhere up to where it gets too
     large, in bytes or in cost. So few starts and ends are possible that deep models are
@@ -196,121 +192,137 @@ class _Cells:
         memory: Memory | None,
         limit: float | None,
     ) -> None:
-        self.layers, self.stages, self.memory = len(costs), stages, memory
+        self.layers = len(costs)
+        self.stages = stages
+        self.memory = memory
         self.limit = math.inf if limit is None else limit
         self.largest_layer = max(costs)
         self.sums = [0, *itertools.accumulate(costs)]
-        each = [0] * len(costs) if memory is None or callable(memory) else memory
-        self._bytes = [0, *itertools.accumulate(each)]
-        self._fits = self._ends()
+        layer_bytes: Sequence[float] = [0] * len(costs)
+        if memory is not None and not callable(memory):
+            layer_bytes = memory
+        self._byte_sums = [0, *itertools.accumulate(layer_bytes)]
+        self._memory_ends = self._largest_ends()
 
-    def bytes(self, stage: int, first: int, last: int) -> float:
+    def bytes(self, stage: int, start: int, end: int) -> float:
         """Returns the bytes of a cell."""
         if callable(self.memory):
-            return self.memory(stage, first, last)
-        return self._bytes[last] - self._bytes[first]
+            return self.memory(stage, start, end)
+        return self._byte_sums[end] - self._byte_sums[start]
 
-    def _ends(self) -> list[list[int]]:
-        """Returns for each stage and first layer how far a cell goes that keeps to the
+    def _largest_ends(self) -> list[list[int]]:
+        """Returns for each stage and start the largest end of a cell within the memory
         limit.
         """
         if self.limit == math.inf:
             return [[self.layers] * self.layers] * self.stages
 
-        def ends(stage: int) -> list[int]:
-            return [
-                first
-                + bisect.bisect_right(
-                    range(first + 1, self.layers + 1),
-                    self.limit,
-                    key=lambda last: self.bytes(stage, first, last),
-                )
-                for first in range(self.layers)
-            ]
+        def largest_end(stage: int, start: int) -> int:
+            return start + bisect.bisect_right(
+                range(start + 1, self.layers + 1),
+                self.limit,
+                key=lambda end: self.bytes(stage, start, end),
+            )
 
-        return (
-            [*map(ends, range(self.stages))]
-            if callable(self.memory)
-            else [ends(0)] * self.stages
-        )
+        def ends(stage: int) -> list[int]:
+            return [largest_end(stage, start) for start in range(self.layers)]
+
+        if callable(self.memory):
+            return [ends(stage) for stage in range(self.stages)]
+        return [ends(0)] * self.stages
 
     def ends(self, most: int) -> Iterator[list[int]]:
-        """Yields for each stage and first layer how far a cell goes that costs no more
-        than `most`.
+        """Yields for each stage and start the largest end of a cell within the memory
+        limit that costs at most `most`.
         """
-        ends = [
-            bisect.bisect_right(self.sums, c + most, first) - 1
-            for first, c in enumerate(self.sums[:-1])
+        cost_ends = [
+            bisect.bisect_right(self.sums, cost + most, start) - 1
+            for start, cost in enumerate(self.sums[:-1])
         ]
-        for fits in self._fits:
-            yield ends if self.limit == math.inf else [*map(min, ends, fits)]
+        for memory_ends in self._memory_ends:
+            if self.limit == math.inf:
+                yield cost_ends
+            else:
+                yield [*map(min, cost_ends, memory_ends)]
 
     def reach(self, most: int) -> list[int]:
-        """Returns for each stage the layers at which it may start, as bits; nothing if
-        none does.
+        """Returns for each stage the layers at which it may start, as a bit mask.
+
+        The list is empty if no split has cells that cost at most `most`.
         """
-        starts, inside = [1], (1 << self.layers) - 1
-        for end in self.ends(most):
+        starts = [1]
+        all_layers = (1 << self.layers) - 1
+        for stage_ends in self.ends(most):
             ends = 0
-            for first in _bits(starts[-1] & inside):
-                ends |= (2 << end[first]) - (2 << first)
+            for start in _bits(starts[-1] & all_layers):
+                # Bits start + 1 to stage_ends[start].
+                ends |= (2 << stage_ends[start]) - (2 << start)
             starts.append(ends)
-        return [s & inside for s in starts[:-1]] if starts[-1] > inside else []
+        if starts[-1] <= all_layers:
+            return []
+        return [mask & all_layers for mask in starts[:-1]]
 
     def least_maximum(self) -> int:
         """Returns the least cost that the largest cell of a split can have."""
-        low = high = max(self.largest_layer, -(-self.sums[-1] // self.stages))
+        low = max(self.largest_layer, -(-self.sums[-1] // self.stages))
+        high = low
         while not self.reach(high):
-            low, high = high + 1, high + high // 16 + 1
+            low = high + 1
+            high += high // 16 + 1
         return _least(low, high, lambda most: bool(self.reach(most)))
 
     def least_squares(self, least: int, most: int) -> tuple[int, ...]:
-        """Returns the split of the least sum of squares, of cells that cost `least` to
-        `most`.
+        """Returns the split with the least sum of squares, among cells that cost
+        `least` to `most`.
 
-        Since the mean of cells is given, it is the split of the least variance.
+        Since all splits have the same mean cost, it is the split of the least variance.
+        This is dynamic programming over the stages, from the last one to the first.
         """
-        rest = {self.layers: 0}  # the sum of squares from each start on
-        chosen: list[dict[int, int]] = []  # and where the cell ends
-        for starts, end in reversed([*zip(self.reach(most), self.ends(most))]):
-            after, rest, ends = rest, {}, {}
-            for first in _bits(starts):
-                start = bisect.bisect_left(
-                    self.sums, self.sums[first] + least, first + 1
-                )
-                for last in range(start, end[first] + 1):
-                    if last in after:
-                        squares = (
-                            after[last] + (self.sums[last] - self.sums[first]) ** 2
-                        )
-                        if first not in rest or squares < rest[first]:
-                            rest[first], ends[first] = squares, last
-            chosen.append(ends)
+        # By start: the least sum of squares of the cells from there on.
+        squares = {self.layers: 0}
+        # For each stage, by start: the end of the cell that has this sum.
+        best_ends: list[dict[int, int]] = []
+        for starts, largest_ends in reversed([*zip(self.reach(most), self.ends(most))]):
+            later_squares = squares
+            squares = {}
+            ends = {}
+            for start in _bits(starts):
+                cost = self.sums[start]
+                least_end = bisect.bisect_left(self.sums, cost + least, start + 1)
+                for end in range(least_end, largest_ends[start] + 1):
+                    if end not in later_squares:
+                        continue
+                    total = later_squares[end] + (self.sums[end] - cost) ** 2
+                    if start not in squares or total < squares[start]:
+                        squares[start] = total
+                        ends[start] = end
+            best_ends.append(ends)
         borders = [0]
-        for ends in reversed(chosen):
+        for ends in reversed(best_ends):
             borders.append(ends[borders[-1]])
-        return tuple(last - first for first, last in itertools.pairwise(borders))
+        return tuple(end - start for start, end in itertools.pairwise(borders))
 
     def bounds(self, sizes: Sequence[int]) -> tuple[int, int]:
-        """Returns between which costs the cells of a split lie that has no more
-        variance than this.
+        """Returns the least and the greatest cost of a cell in a split whose variance
+        is at most that of `sizes`.
 
-        One cell of cost c leaves the others at best equal, so c^2 + (sum - c)^2 / (K -
-        1) is no more than the sum of squares.
+        If one cell costs c, the sum of squares is least where the other cells are equal,
+        so c^2 + (sum - c)^2 / (K - 1) is at most the sum of squares.
         """
-        total, k = self.sums[-1], self.stages
+        total = self.sums[-1]
+        k = self.stages
         squares = sum(
-            (self.sums[c.last] - self.sums[c.first]) ** 2 for c in self.cells(sizes)
+            (self.sums[cell.end] - self.sums[cell.start]) ** 2
+            for cell in self.cells(sizes)
         )
-        away = math.isqrt((k - 1) * (k * squares - total**2)) + 1
-        return max(0, (total - away) // k), (total + away) // k + 1
+        deviation = math.isqrt((k - 1) * (k * squares - total**2)) + 1
+        return max(0, (total - deviation) // k), (total + deviation) // k + 1
 
     def cells(self, sizes: Sequence[int]) -> Iterator[_Cell]:
         """Yields the cells of a split."""
-        for stage, (first, last) in enumerate(
-            itertools.pairwise([0, *itertools.accumulate(sizes)])
-        ):
-            yield _Cell(stage, first, last, self.bytes(stage, first, last))
+        borders = [0, *itertools.accumulate(sizes)]
+        for stage, (start, end) in enumerate(itertools.pairwise(borders)):
+            yield _Cell(stage, start, end, self.bytes(stage, start, end))
 
     def largest(self, sizes: Sequence[int]) -> _Cell:
         """Returns the cell of a split that takes the most bytes."""
@@ -318,25 +330,29 @@ class _Cells:
 
 
 def _bits(mask: int) -> Iterator[int]:
-    """Yields the numbers of the bits that are set, least first."""
+    """Yields the indices of the bits that are set, from the lowest to the highest."""
     while mask:
         yield (mask & -mask).bit_length() - 1
         mask &= mask - 1
 
 
 def _least(low: int, high: int, good: Callable[[int], bool]) -> int:
-    """Returns the least number of a range from which on all are good; the last
-    one is.
+    """Returns the least integer from low to high that is good, by bisection.
+
+    `high` is good, and so is every integer above a good one.
     """
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if good(middle) else (middle + 1, high)
+        if good(middle):
+            high = middle
+        else:
+            low = middle + 1
     return low
 
 
 def _refuse(cells: _Cells) -> NoReturn:
-    """Raises the error for a limit that no split keeps to, with what is too large for
-    it.
+    """Raises the error for a limit that no split keeps to; it names a cell that is too
+    large.
     """
     limit = cells.limit
     worst = _too_large(cells)
@@ -352,30 +368,28 @@ def _refuse(cells: _Cells) -> NoReturn:
 
 
 def _too_large(cells: _Cells) -> _Cell:
-    """Returns a layer that exceeds the limit alone, or the largest cell of the smallest
-    split.
+    """Returns a single layer that exceeds the limit, or the largest cell of the split
+    that needs the least memory.
     """
-    n, k, total = cells.layers, cells.stages, cells.sums[-1]
-    alone = [
-        min(
-            (
-                _Cell(stage, i, i + 1, cells.bytes(stage, i, i + 1))
-                for stage in range(k)
-            ),
-            key=_Cell.size,
-        )
-        for i in range(n)
-    ]
-    largest = max(alone, key=_Cell.size)
+    k = cells.stages
+    total = cells.sums[-1]
+
+    def smallest_cell(layer: int) -> _Cell:
+        """Returns the cell of one layer, at the stage where it has the fewest bytes."""
+        sizes = [cells.bytes(stage, layer, layer + 1) for stage in range(k)]
+        stage = sizes.index(min(sizes))
+        return _Cell(stage, layer, layer + 1, sizes[stage])
+
+    largest = max(map(smallest_cell, range(cells.layers)), key=_Cell.size)
     if largest.bytes > cells.limit:
         return largest
-    costs = [b - a for a, b in itertools.pairwise(cells.sums)]
+    costs = [end - start for start, end in itertools.pairwise(cells.sums)]
 
-    def under(limit: int) -> _Cells:
+    def limited(limit: int) -> _Cells:
         return _Cells(costs, k, cells.memory, limit)
 
-    high = math.ceil(cells.largest([1] * (k - 1) + [n - k + 1]).bytes)  # some split's
-    least = _least(
-        math.floor(cells.limit), high, lambda limit: bool(under(limit).reach(total))
-    )
-    return cells.largest(under(least).least_squares(0, total))
+    any_split = [1] * (k - 1) + [cells.layers - k + 1]
+    low = math.floor(cells.limit)
+    high = math.ceil(cells.largest(any_split).bytes)
+    least = _least(low, high, lambda limit: bool(limited(limit).reach(total)))
+    return cells.largest(limited(least).least_squares(0, total))

@@ -1,9 +1,9 @@
 """A pipeline within a mtf.function: each cell is recorded once, and called for each
 microbatch.
 
-The order of work on a stage is a chain: each call waits for the one before it on its
-stage. Sums of weights' gradients are handed on from call to call, so that each is one
-tensor at any time.
+The order of work on a stage is a chain: each call waits for the previous call on its
+stage. The sums of the captures' gradients are passed from call to call, so that each is
+one tensor at any time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from meshtf.ops.variables.fill import full, zeros
 from meshtf.pipeline.costs import layer_name
 from meshtf.pipeline.schedule import Schedule, Task
 
-_NUMBER = Spec(Shape(), "int32")
+_INDEX_SPEC = Spec(Shape(), "int32")
 
 
 class Pipeline(Protocol):
@@ -55,8 +55,8 @@ class Pipeline(Protocol):
         """Returns the stage at which a cell runs."""
 
 
-class _Run(NamedTuple):
-    """One forward pass of a microbatch through a cell."""
+class _ForwardPass(NamedTuple):
+    """The forward pass of a microbatch through a cell."""
 
     arguments: tuple[Tensor, ...]
     results: tuple[Tensor, ...]
@@ -67,10 +67,10 @@ class Cells:
 
     Args:
       pipe: the pipeline.
-      example: one microbatch of what the first layer takes.
-      loss_of: makes a loss of the last layer's output and `others`; None: there is no
-        loss.
-      others: one microbatch of them.
+      example: one microbatch of the input of the first layer.
+      loss_of: computes a loss from the last layer's output and `loss_inputs`; None:
+        there is no loss.
+      loss_inputs: one microbatch of the further arguments of `loss_of`.
     """
 
     def __init__(
@@ -78,176 +78,179 @@ class Cells:
         pipe: Pipeline,
         example: Any,
         loss_of: Callable[..., Tensor] | None,
-        others: Any,
+        loss_inputs: Any,
     ) -> None:
-        self.pipe, self.loss_of, self.others = pipe, loss_of, others
+        self.pipe = pipe
+        self.loss_of = loss_of
+        self.loss_inputs = loss_inputs
         self.mesh = tf.nest.flatten(example)[0].mesh
-        self.known: dict[
-            Any, Any
-        ] = {}  # of dimensions that were made of the microbatch
+        # Dimensions that were derived from the microbatch; see `microbatch`.
+        self.known: dict[Any, Any] = {}
         self.bodies: list[Body] = []
-        self.outputs: list[
-            tuple[Tensor, ...]
-        ] = []  # of each body: what the next one takes
-        self.later: list[
-            list[DeferredCall]
-        ] = []  # of each cell: what is to be called in the end
-        self.structures: list[Any] = []  # of each cell's output
+        # For each cell: the results of its body that the next cell takes.
+        self.outputs: list[tuple[Tensor, ...]] = []
+        # For each cell: calls to make once a batch, after its last microbatch.
+        self.deferred: list[list[DeferredCall]] = []
+        # For each cell: the nested structure of its output.
+        self.structures: list[Any] = []
         for k in range(len(pipe.cells)):
             example = self._record(k, example)
-        self.number_of_inputs = (
-            len(tf.nest.flatten(others)) if loss_of is not None else 0
-        )
-        self.last: dict[int, tuple[Tensor, ...]] = {}  # what each stage made last
-        self.runs: dict[tuple[int, int], _Run] = {}
+        self.num_loss_inputs = 0
+        if loss_of is not None:
+            self.num_loss_inputs = len(tf.nest.flatten(loss_inputs))
+        # For each stage: the results of its latest call.
+        self.latest: dict[int, tuple[Tensor, ...]] = {}
+        # By cell and microbatch.
+        self.forward_passes: dict[tuple[int, int], _ForwardPass] = {}
 
     @property
     def captures(self) -> list[Tensor]:
-        """What the cells use from outside, each once."""
+        """The tensors that the cells capture, each once."""
         return list(dict.fromkeys(x for body in self.bodies for x in body.captures))
 
-    def forward(self, number: int, x: Any) -> Any:
-        """Returns what all cells make of a microbatch."""
+    def forward(self, index: int, x: Any) -> Any:
+        """Returns the output of the last cell for microbatch `index`."""
         flat = tf.nest.flatten(x)
         for k, body in enumerate(self.bodies):
-            made = self._call(CallId(k, number), body, [self._number(number), *flat])
-            self.runs[k, number] = _Run((), made)
-            flat = list(made[: len(self.outputs[k])])
+            arguments = [self._index_tensor(index), *flat]
+            results = self._call(CallId(k, index), body, arguments)
+            self.forward_passes[k, index] = _ForwardPass((), results)
+            flat = list(results[: len(self.outputs[k])])
         return tf.nest.pack_sequence_as(self.structures[-1], flat)
 
     def finish(self) -> None:
-        """Calls what layers asked for once in a batch, when all microbatches are
-        through.
-        """
-        for k, later in enumerate(self.later):
-            first = len(self.outputs[k])
-            made = [
-                self.runs[k, m].results[first:] for m in range(self.pipe.microbatches)
+        """Makes the deferred calls of all cells, after the last microbatch."""
+        for k, deferred in enumerate(self.deferred):
+            start = len(self.outputs[k])
+            microbatches = [
+                self.forward_passes[k, m].results[start:]
+                for m in range(self.pipe.microbatches)
             ]
-            number = sum(len(entry.tensors) for entry in later)
-            sums = [add_n([rows[i] for rows in made]) for i in range(number)]
-            call_with_means(later, sums, self.pipe.microbatches)
+            count = sum(len(entry.tensors) for entry in deferred)
+            sums = [
+                add_n([tensors[i] for tensors in microbatches]) for i in range(count)
+            ]
+            call_with_means(deferred, sums, self.pipe.microbatches)
 
     def run(
-        self, parts: Sequence[Sequence[Tensor]], schedule: Schedule
+        self, inputs: Sequence[Sequence[Tensor]], schedule: Schedule
     ) -> tuple[Tensor, list[list[Tensor | None]], list[Tensor | None]]:
         """Runs all microbatches through all cells, forwards and backwards.
 
         Args:
-          parts: of each microbatch the tensors that the first cell takes, then
-            `others`.
+          inputs: for each microbatch the tensors that the first cell takes, then those
+            of `loss_inputs`.
           schedule: the order of work.
 
         Returns:
-          (loss, cotangents of parts, cotangents of captures).
+          (loss, cotangents of inputs, cotangents of captures).
         """
         self._record_backwards()
-        self.kept = [
-            b.with_residuals(body) for body, b in zip(self.bodies, self.backwards)
+        self.bodies_with_residuals = [
+            backward.with_residuals(body)
+            for body, backward in zip(self.bodies, self.backwards)
         ]
-        self.sums: list[list[Tensor]] = [
-            self._zeros(k, b) for k, b in enumerate(self.backwards)
+        self.gradient_sums: list[list[Tensor]] = [
+            self._zeros(k, backward) for k, backward in enumerate(self.backwards)
         ]
         self.cotangents: dict[tuple[int, int], dict[Tensor, Tensor]] = {}
-        cells = len(self.bodies)
         for task in schedule.order():
             k = task.chunk * self.pipe.stages + task.stage
             if task.kind == "forward":
-                self._forward(k, task, parts[task.microbatch])
+                self._forward(k, task, inputs[task.microbatch])
             else:
                 self._backward(k, task)
         self.finish()
-        losses = [self.runs[cells - 1, m].results[0] for m in range(len(parts))]
-        return (
-            add_n(losses) * (1.0 / len(parts)),
-            [self._of_parts(m) for m in range(len(parts))],
-            self._of_captures(),
-        )
+        last = len(self.bodies) - 1
+        count = len(inputs)
+        losses = [self.forward_passes[last, m].results[0] for m in range(count)]
+        loss = add_n(losses) * (1.0 / count)
+        input_cotangents = [self._input_cotangents(m) for m in range(count)]
+        return loss, input_cotangents, self._capture_cotangents()
 
     def _record(self, k: int, example: Any) -> Any:
-        """Records cell k on what the one before it made; returns what stands for its
-        results.
+        """Records cell k on an example of its input.
+
+        Returns:
+          An example of its output: the results of its body, in the output's structure.
         """
-        pipe, last = (
-            self.pipe,
-            k == len(self.pipe.cells) - 1 and self.loss_of is not None,
-        )
-        flat, others = (
-            tf.nest.flatten(example),
-            tf.nest.flatten(self.others) if last else [],
-        )
-        made: list[Any] = []
+        pipe = self.pipe
+        with_loss = k == len(pipe.cells) - 1 and self.loss_of is not None
+        flat = tf.nest.flatten(example)
+        loss_inputs = tf.nest.flatten(self.loss_inputs) if with_loss else []
+        outputs: list[Any] = []
 
-        def run(number: Tensor, *xs: Tensor) -> Sequence[Tensor]:
+        def run(index: Tensor, *xs: Tensor) -> Sequence[Tensor]:
             def cell(*xs: Tensor) -> Any:
-                given = tf.nest.pack_sequence_as(example, list(xs[: len(flat)]))
-                if not last:
-                    return run_cell(pipe, k, number, given, self.known)
-                rest = tf.nest.pack_sequence_as(self.others, list(xs[len(flat) :]))
+                x = tf.nest.pack_sequence_as(example, list(xs[: len(flat)]))
+                if not with_loss:
+                    return run_cell(pipe, k, index, x, self.known)
+                rest = tf.nest.pack_sequence_as(self.loss_inputs, list(xs[len(flat) :]))
                 with stage(pipe.stage_of(k)):
-                    return run_cell(
-                        pipe, k, number, given, self.known, self.loss_of, rest
-                    )
+                    return run_cell(pipe, k, index, x, self.known, self.loss_of, rest)
 
-            with deferred_calls() as later:
-                made.append((recompute(cell) if pipe.recompute else cell)(*xs))
-            self.later.append(later)
-            return [
-                *tf.nest.flatten(made[0]),
-                *(x for entry in later for x in entry.tensors),
-            ]
+            with deferred_calls() as deferred:
+                outputs.append((recompute(cell) if pipe.recompute else cell)(*xs))
+            self.deferred.append(deferred)
+            deferred_tensors = [x for entry in deferred for x in entry.tensors]
+            return [*tf.nest.flatten(outputs[0]), *deferred_tensors]
 
         with context(stage=pipe.stage_of(k)):
-            self.bodies.append(
-                record_body(run, [_NUMBER, *(x.spec for x in (*flat, *others))])
-            )
-        self.structures.append(tf.nest.map_structure(lambda x: 0, made[0]))
-        self.outputs.append(self.bodies[k].results[: len(tf.nest.flatten(made[0]))])
-        return tf.nest.pack_sequence_as(made[0], list(self.outputs[k]))
+            specs = [x.spec for x in (*flat, *loss_inputs)]
+            body = record_body(run, [_INDEX_SPEC, *specs])
+        output = outputs[0]
+        self.bodies.append(body)
+        self.structures.append(tf.nest.map_structure(lambda x: 0, output))
+        self.outputs.append(body.results[: len(tf.nest.flatten(output))])
+        return tf.nest.pack_sequence_as(output, list(self.outputs[k]))
 
     def _record_backwards(self) -> None:
-        """Records the backward bodies, the last first: what the loss does not depend on
-        has none.
+        """Records the backward bodies, from the last cell to the first one.
 
-        A variable that the loss does not depend on has no gradient then, as without a
-        pipeline, so that an optimizer leaves it as it is.
+        A cell on which the loss does not depend has a backward body without results. A
+        variable on which the loss does not depend has no gradient then, as without a
+        pipeline, so that an optimizer does not change it.
         """
         self.backwards: list[BackwardBody] = []
-        self.wanted: list[list[int]] = []  # of each cell: which outputs have cotangents
+        # For each cell: the indices of the outputs that have cotangents.
+        self.cotangent_indices: list[list[int]] = []
         for k in reversed(range(len(self.bodies))):
             outputs = self.outputs[k]
-            wanted = [i for i, r in enumerate(outputs) if has_gradient(r.dtype)]
+            indices = [i for i, y in enumerate(outputs) if has_gradient(y.dtype)]
             if self.backwards:
                 reached = set(self.backwards[0].arguments)
-                wanted = [i for i in wanted if self._taken(k)[i] in reached]
-            self.wanted.insert(0, wanted)
-            self.backwards.insert(
-                0, backward_body(self.bodies[k], [outputs[i] for i in wanted])
-            )
+                next_arguments = self._next_arguments(k)
+                indices = [i for i in indices if next_arguments[i] in reached]
+            self.cotangent_indices.insert(0, indices)
+            backward = backward_body(self.bodies[k], [outputs[i] for i in indices])
+            self.backwards.insert(0, backward)
 
-    def _taken(self, k: int) -> Sequence[Tensor]:
-        """Returns what outputs of cell k are to the next cell: arguments of
-        its body.
+    def _next_arguments(self, k: int) -> Sequence[Tensor]:
+        """Returns the arguments of the next cell's body that take the outputs of cell
+        k.
         """
-        return self.bodies[k + 1].arguments[1 : 1 + len(self.outputs[k])]
+        arguments = self.bodies[k + 1].arguments
+        # Argument 0 is the index of the microbatch.
+        return arguments[1 : 1 + len(self.outputs[k])]
 
-    def _number(self, number: int) -> Tensor:
+    def _index_tensor(self, index: int) -> Tensor:
+        """Returns the index of a microbatch as an int32 scalar."""
         with context(stage=None):
-            return full(self.mesh, "", number, "int32")
+            return full(self.mesh, "", index, "int32")
 
     def _call(
         self, call_id: CallId, body: Body, arguments: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """Calls a body at the stage of its cell, after all that this stage
-        did before.
-        """
-        place = self.pipe.stage_of(call_id.chunk)
-        with stage(place):
-            made = call(body, arguments, self.last.get(place, ()), call_id=call_id)
-        self.last[place] = made
-        return made
+        """Calls a body at the stage of its cell, after this stage's previous call."""
+        index = self.pipe.stage_of(call_id.chunk)
+        with stage(index):
+            previous = self.latest.get(index, ())
+            results = call(body, arguments, previous, call_id=call_id)
+        self.latest[index] = results
+        return results
 
     def _zeros(self, k: int, backward: BackwardBody) -> list[Tensor]:
+        """Returns the initial gradient sums of the captures of cell k."""
         with stage(self.pipe.stage_of(k)):
             return [
                 zeros(self.mesh, x.shape, accumulation_dtype(x.dtype))
@@ -255,76 +258,80 @@ class Cells:
             ]
 
     def _forward(self, k: int, task: Task, inputs: Sequence[Tensor]) -> None:
-        body = self.kept[k]
-        others = len(inputs) - self.number_of_inputs
-        taken = (
-            list(inputs[:others])
-            if k == 0
-            else list(
-                self.runs[k - 1, task.microbatch].results[: len(self.outputs[k - 1])]
-            )
-        )
+        """Calls cell k on a microbatch, whose inputs are those of the pipeline."""
+        m = task.microbatch
+        num_layer_inputs = len(inputs) - self.num_loss_inputs
+        if k == 0:
+            xs = list(inputs[:num_layer_inputs])
+        else:
+            previous = self.forward_passes[k - 1, m]
+            xs = list(previous.results[: len(self.outputs[k - 1])])
         if k == len(self.bodies) - 1:
-            taken += inputs[others:]
-        arguments = (self._number(task.microbatch), *taken)
-        made = self._call(CallId(k, task.microbatch), body, arguments)
-        self.runs[k, task.microbatch] = _Run(arguments, made)
+            xs += inputs[num_layer_inputs:]
+        arguments = (self._index_tensor(m), *xs)
+        results = self._call(CallId(k, m), self.bodies_with_residuals[k], arguments)
+        self.forward_passes[k, m] = _ForwardPass(arguments, results)
 
     def _backward(self, k: int, task: Task) -> None:
-        backward, run = self.backwards[k], self.runs[k, task.microbatch]
-        self.cotangents[k, task.microbatch] = {}
+        """Calls the backward body of cell k on a microbatch."""
+        m = task.microbatch
+        backward = self.backwards[k]
+        self.cotangents[k, m] = {}
         if not backward.body.results:
             return
-        outside = dict(
+        body = self.bodies_with_residuals[k]
+        forward = self.forward_passes[k, m]
+        values = dict(
             zip(
-                (*self.kept[k].arguments, *self.kept[k].results),
-                (*run.arguments, *run.results),
+                (*body.arguments, *body.results),
+                (*forward.arguments, *forward.results),
             )
         )
-        kept = [outside[x] for x in backward.residuals]
-        made = iter(
-            self._call(
-                CallId(k, task.microbatch, backward=True),
-                backward.body,
-                [*kept, *self._given(k, task.microbatch), *self.sums[k]],
-            )
+        residuals = [values[x] for x in backward.residuals]
+        arguments = [*residuals, *self._output_cotangents(k, m), *self.gradient_sums[k]]
+        results = iter(
+            self._call(CallId(k, m, backward=True), backward.body, arguments)
         )
-        reached = [x for x in self.bodies[k].arguments if x in set(backward.arguments)]
-        self.cotangents[k, task.microbatch] = {x: next(made) for x in reached}
-        self.sums[k] = list(made)
+        # The results are the cotangents of the arguments, then the new gradient sums.
+        with_cotangents = set(backward.arguments)
+        reached = [x for x in self.bodies[k].arguments if x in with_cotangents]
+        self.cotangents[k, m] = {x: next(results) for x in reached}
+        self.gradient_sums[k] = list(results)
 
-    def _given(self, k: int, number: int) -> list[Tensor]:
-        """Returns the cotangents of a cell's results: of the loss, or from the next
-        cell.
+    def _output_cotangents(self, k: int, m: int) -> list[Tensor]:
+        """Returns the cotangents of the outputs of cell k for microbatch m: of the
+        loss, or from the next cell.
         """
-        wanted = self.wanted[k]
+        indices = self.cotangent_indices[k]
         if k == len(self.bodies) - 1:
-            results = self.outputs[k]
+            outputs = self.outputs[k]
             with stage(self.pipe.stage_of(k)):
                 return [
-                    full(self.mesh, "", 1.0 / self.pipe.microbatches, results[i].dtype)
-                    for i in wanted
+                    full(self.mesh, "", 1.0 / self.pipe.microbatches, outputs[i].dtype)
+                    for i in indices
                 ]
-        return [self.cotangents[k + 1, number][self._taken(k)[i]] for i in wanted]
+        cotangents = self.cotangents[k + 1, m]
+        next_arguments = self._next_arguments(k)
+        return [cotangents[next_arguments[i]] for i in indices]
 
-    def _of_parts(self, number: int) -> list[Tensor | None]:
-        """Returns the cotangents of what the first cell took, and of the others."""
-        first = [
-            self.cotangents[0, number].get(x) for x in self.bodies[0].arguments[1:]
-        ]
+    def _input_cotangents(self, m: int) -> list[Tensor | None]:
+        """Returns the cotangents of the inputs of the first layer, then those of
+        `loss_inputs`, for microbatch m.
+        """
+        arguments = self.bodies[0].arguments[1:]
+        start_cotangents = [self.cotangents[0, m].get(x) for x in arguments]
         last = len(self.bodies) - 1
-        others = [
-            self.cotangents[last, number].get(x)
-            for x in self.bodies[last].arguments[
-                len(self.bodies[last].arguments) - self.number_of_inputs :
-            ]
-        ]
-        return [*first, *others] if last else first
+        if last == 0:
+            return start_cotangents
+        arguments = self.bodies[last].arguments
+        loss_arguments = arguments[len(arguments) - self.num_loss_inputs :]
+        loss_cotangents = [self.cotangents[last, m].get(x) for x in loss_arguments]
+        return [*start_cotangents, *loss_cotangents]
 
-    def _of_captures(self) -> list[Tensor | None]:
+    def _capture_cotangents(self) -> list[Tensor | None]:
         """Returns the cotangents of captures, those of several cells added up."""
         totals: dict[Tensor, Tensor] = {}
-        for backward, sums in zip(self.backwards, self.sums):
+        for backward, sums in zip(self.backwards, self.gradient_sums):
             for x, total in zip(backward.captures, sums):
                 with context(primals=(x,)):
                     totals[x] = totals[x] + total if x in totals else total
@@ -336,31 +343,30 @@ class Cells:
 def run_cell(
     pipe: Pipeline,
     cell: int,
-    number: Any,
+    index: Any,
     x: Any,
     known: dict[Any, Any],
     loss_of: Callable[..., Tensor] | None = None,
-    others: Sequence[Any] = (),
+    loss_inputs: Sequence[Any] = (),
 ) -> Any:
-    """Returns what the layers of a cell make of a microbatch.
+    """Returns the output of a cell's layers for a microbatch, or its loss.
 
     Args:
       pipe: the pipeline.
-      cell: the number of the cell.
-      number: of the microbatch: an int, or a tensor.
-      x: what the cell's first layer takes.
-      known: what cells know of dimensions that were made of the microbatch: see
-        `microbatch`.
-      loss_of: makes a loss of the result.
-      others: what `loss_of` takes besides.
+      cell: the index of the cell.
+      index: of the microbatch: an int, or a tensor.
+      x: the input of the cell's first layer.
+      known: dimensions that were derived from the microbatch: see `microbatch`.
+      loss_of: computes a loss from the output.
+      loss_inputs: the further arguments of `loss_of`.
     """
     with (
         stage(pipe.stage_of(cell)),
-        microbatch(pipe.dim, pipe.microbatches, number, known),
+        microbatch(pipe.dim, pipe.microbatches, index, known),
     ):
         for layer in pipe.cells[cell]:
             x = layer(x)
         if loss_of is not None:
-            return as_scalar("the loss of a pipeline", loss_of(x, *others))
+            return as_scalar("the loss of a pipeline", loss_of(x, *loss_inputs))
         returned = f"what layer {layer_name(pipe.cells[cell][-1], cell)!r} of a pipeline returns"
         return tf.nest.map_structure(lambda y: as_tensor(returned, y), x)

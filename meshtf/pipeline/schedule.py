@@ -1,6 +1,6 @@
-"""Schedules: in which order each stage of a pipeline does its work.
+"""Schedules: the order in which each stage of a pipeline does its work.
 
-The work of a stage are tasks: the forward or the backward pass of one microbatch
+The work of a stage consists of tasks: the forward or the backward pass of one microbatch
 through one of its cells. A schedule has one list of tasks for each stage; `order`
 merges them into one, in which every task comes after the one that it waits for:
 
@@ -34,11 +34,11 @@ class Task(NamedTuple):
     stage: int
     microbatch: int
     kind: Kind
-    chunk: int = 0  # which of the stage's cells, where it has several
+    chunk: int = 0  # the index of the cell among those of the stage
 
     @property
     def label(self) -> str:
-        """Its kind and microbatch, such as "F3"; chunks after the first have a letter:
+        """The kind and microbatch, such as "F3"; chunks after the first have a letter:
         "F3b".
         """
         chunk = chr(ord("a") + self.chunk % 26) if self.chunk else ""
@@ -59,8 +59,8 @@ class Schedule:
     tasks: tuple[tuple[Task, ...], ...]
 
     def __post_init__(self) -> None:
-        for mine in as_sequence("tasks", self.tasks, "the tasks of each stage"):
-            as_tasks("tasks", mine)
+        for stage_tasks in as_sequence("tasks", self.tasks, "the tasks of each stage"):
+            as_tasks("tasks", stage_tasks)
         missing = {
             Task(stage, microbatch, kind, chunk)
             for stage, microbatch, kind, chunk in itertools.product(
@@ -70,8 +70,8 @@ class Schedule:
                 range(self.chunks),
             )
         }
-        for stage, mine in enumerate(self.tasks):
-            for task in mine:
+        for stage, stage_tasks in enumerate(self.tasks):
+            for task in stage_tasks:
                 if task.stage != stage or task not in missing:
                     raise PlanError(
                         f"stage {stage} has {task}, which is another stage's or is "
@@ -86,30 +86,32 @@ class Schedule:
 
     @property
     def stages(self) -> int:
-        """How many stages there are."""
+        """The number of stages."""
         return len(self.tasks)
 
     @functools.cached_property
     def microbatches(self) -> int:
-        """How many microbatches there are."""
-        return 1 + max(task.microbatch for task in itertools.chain(*self.tasks))
+        """The number of microbatches."""
+        tasks = itertools.chain(*self.tasks)
+        return 1 + max(task.microbatch for task in tasks)
 
     @functools.cached_property
     def chunks(self) -> int:
-        """How many cells a stage has."""
-        return 1 + max(task.chunk for task in itertools.chain(*self.tasks))
+        """The number of cells of each stage."""
+        tasks = itertools.chain(*self.tasks)
+        return 1 + max(task.chunk for task in tasks)
 
     def cell(self, task: Task) -> int:
-        """Returns which cell of the model a task runs."""
+        """Returns the index of the cell of the model that a task runs."""
         check_record(Task, task=task)
         return task.chunk * self.stages + task.stage
 
     def before(self, task: Task) -> Task | None:
-        """Returns the task whose result a task waits for, or None if it needs the batch
-        alone.
+        """Returns the task whose result a task waits for, or None if it needs only the
+        batch.
 
-        Forward passes wait for the cell before, backward passes for the cell after; the
-        first backward pass of a microbatch waits for the last forward pass.
+        A forward pass waits for that of the previous cell, a backward pass for that of
+        the next cell; that of the last cell waits for the cell's forward pass.
         """
         check_record(Task, task=task)
         forward = task.kind == "forward"
@@ -121,24 +123,25 @@ class Schedule:
         return task._replace(stage=cell % self.stages, chunk=cell // self.stages)
 
     def order(self) -> tuple[Task, ...]:
-        """Returns all tasks in one order, each after what it waits for, as if in
-        rounds.
+        """Returns all tasks in one order, each after the task that it waits for.
 
-        In a round each stage does its next task, if what that waits for was done in
-        rounds before.
+        The order is that of rounds: in a round each stage does its next task, if the
+        task that it waits for was done in an earlier round.
 
         Raises:
           PlanError: stages wait for each other for ever.
         """
-        lists = [collections.deque(mine) for mine in self.tasks]
-        done: dict[Task | None, None] = {None: None}
-        while any(lists):
-            ready = [mine for mine in lists if mine and self.before(mine[0]) in done]
+        queues = [collections.deque(tasks) for tasks in self.tasks]
+        done: dict[Task | None, None] = {None: None}  # a set that keeps its order
+        while any(queues):
+            ready = [
+                queue for queue in queues if queue and self.before(queue[0]) in done
+            ]
             if not ready:
                 waits = [
-                    f"{mine[0]} waits for {self.before(mine[0])}"
-                    for mine in lists
-                    if mine
+                    f"{queue[0]} waits for {self.before(queue[0])}"
+                    for queue in queues
+                    if queue
                 ]
                 raise PlanError(
                     explain_error(
@@ -146,16 +149,16 @@ class Schedule:
                         tasks="\n".join(waits),
                     )
                 )
-            done.update(dict.fromkeys([mine.popleft() for mine in ready]))
+            done.update(dict.fromkeys([queue.popleft() for queue in ready]))
         return tuple(task for task in done if task is not None)
 
 
 def as_tasks(name: str, tasks: Any) -> list[Task]:
     """Returns a list of tasks. Raises ArgumentError."""
-    found = list(as_sequence(name, tasks, "tasks"))
-    for task in found:
+    task_list = list(as_sequence(name, tasks, "tasks"))
+    for task in task_list:
         check_record(Task, **{name: task})
-    return found
+    return task_list
 
 
 def gpipe(stages: int, microbatches: int) -> Schedule:
@@ -170,14 +173,14 @@ def gpipe(stages: int, microbatches: int) -> Schedule:
     def tasks(stage: int) -> tuple[Task, ...]:
         forward = [Task(stage, m, "forward") for m in range(microbatches)]
         backward = [Task(stage, m, "backward") for m in reversed(range(microbatches))]
-        return _in_turns(forward, backward, microbatches)
+        return _alternate(forward, backward, microbatches)
 
     return Schedule(tuple(map(tasks, range(stages))))
 
 
 def one_f_one_b(stages: int, microbatches: int) -> Schedule:
-    """Returns the schedule 1F1B: each stage turns to a backward pass as soon as there
-    is one.
+    """Returns the schedule 1F1B: each stage does a backward pass as soon as one is
+    ready.
 
     Stage k is at most K - k forward passes ahead, and holds no more microbatches.
     (Narayanan et al. 2021, arXiv:2104.04473, section 2.2.1.)
@@ -187,7 +190,7 @@ def one_f_one_b(stages: int, microbatches: int) -> Schedule:
     def tasks(stage: int) -> tuple[Task, ...]:
         forward = [Task(stage, m, "forward") for m in range(microbatches)]
         backward = [Task(stage, m, "backward") for m in range(microbatches)]
-        return _in_turns(forward, backward, stages - 1 - stage)
+        return _alternate(forward, backward, stages - 1 - stage)
 
     return Schedule(tuple(map(tasks, range(stages))))
 
@@ -216,31 +219,32 @@ def interleaved(stages: int, microbatches: int, chunks: int) -> Schedule:
         )
 
     def tasks(stage: int) -> tuple[Task, ...]:
+        # Groups of K microbatches, each through all chunks.
         steps = [
-            (first + m, chunk)
-            for first in range(0, microbatches, stages)
-            for chunk in range(chunks)
-            for m in range(stages)
+            (start + m, chunk)
+            for start, chunk, m in itertools.product(
+                range(0, microbatches, stages), range(chunks), range(stages)
+            )
         ]
         forward = [Task(stage, m, "forward", chunk) for m, chunk in steps]
         backward = [
             Task(stage, m, "backward", chunks - 1 - chunk) for m, chunk in steps
         ]
-        return _in_turns(
-            forward, backward, 2 * (stages - 1 - stage) + (chunks - 1) * stages
-        )
+        warmup = 2 * (stages - 1 - stage) + (chunks - 1) * stages
+        return _alternate(forward, backward, warmup)
 
     return Schedule(tuple(map(tasks, range(stages))))
 
 
-def _in_turns(
-    forward: Sequence[Task], backward: Sequence[Task], ahead: int
+def _alternate(
+    forward: Sequence[Task], backward: Sequence[Task], warmup: int
 ) -> tuple[Task, ...]:
-    """Returns some forward passes, then forward and backward passes in turns, then what
-    is left.
+    """Returns `warmup` forward passes, then forward and backward passes alternately,
+    then the remaining backward passes.
     """
-    turns = itertools.chain(*zip(forward[ahead:], backward))
-    return *forward[:ahead], *turns, *backward[max(0, len(forward) - ahead) :]
+    steady = itertools.chain(*zip(forward[warmup:], backward))
+    cooldown = backward[max(0, len(forward) - warmup) :]
+    return *forward[:warmup], *steady, *cooldown
 
 
 def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
@@ -257,22 +261,28 @@ def _check(stages: int, microbatches: int, chunks: int = 1) -> None:
 def held(
     order: Iterable[Task], sizes: Sequence[float] | None = None
 ) -> tuple[float, ...]:
-    """Returns the most that each stage holds at once: forward is done, backward is not.
+    """Returns for each stage the most that it holds at once: microbatches whose forward
+    pass is done, and whose backward pass is not.
 
     Args:
       order: tasks of all stages, those of one stage in the order in which they run.
-      sizes: what one microbatch takes in each cell of the model, such as bytes of
-        activations. By default each counts 1, so that stages with one cell hold so many
-        microbatches.
+      sizes: the size of one microbatch in each cell of the model, such as bytes of
+        activations. By default each is 1, so that the result counts microbatches where
+        a stage has one cell.
     """
     if sizes is not None:
         sizes = as_numbers("sizes", sizes, "a number for each cell")
     order = as_tasks("order", order)
     stages = 1 + max(task.stage for task in order)
-    now: list[float] = [0] * stages
-    most: list[float] = [0] * stages
+    current: list[float] = [0] * stages
+    peak: list[float] = [0] * stages
     for task in order:
-        size = 1 if sizes is None else sizes[task.chunk * stages + task.stage]
-        now[task.stage] += size if task.kind == "forward" else -size
-        most[task.stage] = max(most[task.stage], now[task.stage])
-    return tuple(most)
+        stage = task.stage
+        cell = task.chunk * stages + stage
+        size = 1 if sizes is None else sizes[cell]
+        if task.kind == "forward":
+            current[stage] += size
+        else:
+            current[stage] -= size
+        peak[stage] = max(peak[stage], current[stage])
+    return tuple(peak)

@@ -7,7 +7,7 @@
 >>> line.bubble == 3 / (8 + 4 - 1), line.speed_up == ideal_speed_up(4, 8)
 (True, True)
 
-Times have the unit of the costs. With integers or fractions all of it is exact.
+Times have the unit of the costs. With integers or fractions they are exact.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from meshtf.names.arguments import (
 )
 from meshtf.pipeline.schedule import Schedule, Task, held
 
-Cost = float | Sequence[float]  # of every cell, or of each one
+Cost = float | Sequence[float]  # one for all cells, or one for each cell
 
 
 class Span(NamedTuple):
-    """What a stage does from one time to another; recompute belongs to a
-    backward task.
+    """The time from start to end in which a stage works on a task.
+
+    "recompute" belongs to a backward task.
     """
 
     task: Task
@@ -79,13 +80,14 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The share of all stages' time in which they are idle.
+        """The fraction of all stages' time in which they are idle.
 
         M microbatches on K stages with one cell each, all equal, give (K - 1) / (M + K
         - 1).
         """
-        whole = self.stages * self.time
-        return (whole - sum(self.busy)) / whole
+        total = self.stages * self.time
+        idle = total - sum(self.busy)
+        return idle / total
 
     @property
     def idle_per_work(self) -> float:
@@ -93,7 +95,8 @@ class Timeline:
 
         M microbatches on K stages with v cells each, all equal, give (K - 1) / (M v).
         """
-        return (self.stages * self.time - sum(self.busy)) / sum(self.busy)
+        work = sum(self.busy)
+        return (self.stages * self.time - work) / work
 
     @property
     def speed_up(self) -> float:
@@ -104,27 +107,20 @@ class Timeline:
         """Returns the most that each stage holds at once; see `schedule.held`."""
         if sizes is not None:
             sizes = as_numbers("sizes", sizes, "a number for each cell")
-        return held(
-            (
-                span.task
-                for span in sorted(self.spans, key=lambda span: span.start)
-                if span.what != "recompute"
-            ),
-            sizes,
-        )
+        spans = sorted(self.spans, key=lambda span: span.start)
+        tasks = [span.task for span in spans if span.what != "recompute"]
+        return held(tasks, sizes)
 
 
 def ideal_speed_up(stages: int, microbatches: int, chunks: int = 1) -> float:
-    """Returns K M / (M + (K - 1) / v), the speed-up of equal cells that send in no
-    time.
+    """Returns K M / (M + (K - 1) / v), the speed-up of cells of equal cost if sending
+    takes no time.
     """
-    for name, number in (
-        ("stages", stages),
-        ("microbatches", microbatches),
-        ("chunks", chunks),
-    ):
-        as_int(name, number, least=1)
-    return stages * microbatches * chunks / (microbatches * chunks + stages - 1)
+    as_int("stages", stages, least=1)
+    as_int("microbatches", microbatches, least=1)
+    as_int("chunks", chunks, least=1)
+    chunk_tasks = microbatches * chunks
+    return stages * chunk_tasks / (chunk_tasks + stages - 1)
 
 
 def simulate(
@@ -136,18 +132,18 @@ def simulate(
     recompute: Cost = 0,
     early: bool = False,
 ) -> Timeline:
-    """Returns when each task of a schedule runs, if each starts as soon as it can.
+    """Returns the time line of a schedule in which each task starts as soon as it can.
 
     Args:
       schedule: what each stage does, in order.
-      forward: cost of a microbatch's forward pass through each cell of the model, or
-        through any.
+      forward: cost of a microbatch's forward pass through each cell of the model: one
+        number for each cell, or one for all.
       backward: the same of the backward pass; twice the forward pass by default.
-      send: how long a result takes to another stage, which delays only who waits for
-        it.
-      recompute: cost of making the activations of each cell again before its backward
-        pass.
-      early: whether to recompute before the gradient has come from the stage after.
+      send: the time to send a result to another stage, which delays only the task that
+        waits for it.
+      recompute: cost of computing the activations of each cell again before its
+        backward pass.
+      early: whether to recompute before the gradient arrives from the next stage.
 
     Raises:
       PlanError: there are not as many costs as cells, or stages wait for each other.
@@ -155,39 +151,47 @@ def simulate(
     check_record(Schedule, schedule=schedule)
     check_floats(send=send)
     as_bool("early", early)
-    cells = schedule.stages * schedule.chunks
-    ahead, again = _each(forward, cells), _each(recompute, cells)
-    back = [2 * cost for cost in ahead] if backward is None else _each(backward, cells)
-    free: list[float] = [0] * schedule.stages
-    ended: dict[Task | None, float] = {None: 0}
+    num_cells = schedule.stages * schedule.chunks
+    forward_costs = _cell_costs(forward, num_cells)
+    recompute_costs = _cell_costs(recompute, num_cells)
+    if backward is None:
+        backward = [2 * cost for cost in forward_costs]
+    backward_costs = _cell_costs(backward, num_cells)
+    stage_ends: list[float] = [0] * schedule.stages
+    task_ends: dict[Task | None, float] = {None: 0}
     spans = []
     for task in schedule.order():
-        cell, before = schedule.cell(task), schedule.before(task)
-        ready = ended[before] + (
-            0 if before is None or before.stage == task.stage else send
-        )
-        start = free[task.stage] if early else max(free[task.stage], ready)
-        if task.kind == "backward" and again[cell]:
-            spans.append(Span(task, "recompute", start, start + again[cell]))
-            start += again[cell]
+        cell = schedule.cell(task)
+        before = schedule.before(task)
+        ready = task_ends[before]
+        if before is not None and before.stage != task.stage:
+            ready += send
+        start = stage_ends[task.stage]
+        if not early:
+            start = max(start, ready)
+        if task.kind == "backward" and recompute_costs[cell]:
+            end = start + recompute_costs[cell]
+            spans.append(Span(task, "recompute", start, end))
+            start = end
         start = max(start, ready)
-        end = start + (ahead if task.kind == "forward" else back)[cell]
+        costs = forward_costs if task.kind == "forward" else backward_costs
+        end = start + costs[cell]
         spans.append(Span(task, task.kind, start, end))
-        free[task.stage] = ended[task] = end
+        stage_ends[task.stage] = end
+        task_ends[task] = end
     return Timeline(tuple(spans))
 
 
-def _each(cost: Cost, cells: int) -> Sequence[float]:
+def _cell_costs(cost: Cost, num_cells: int) -> Sequence[float]:
     """Returns the cost of each cell."""
-    costs = (
-        cost
-        if isinstance(cost, Sequence) and not isinstance(cost, str)
-        else [cost] * cells
-    )
-    for one in costs:
-        as_float("cost", one, "a number, or one for each cell")
-    if len(costs) != cells:
+    if isinstance(cost, Sequence) and not isinstance(cost, str):
+        costs = cost
+    else:
+        costs = [cost] * num_cells
+    for cell_cost in costs:
+        as_float("cost", cell_cost, "a number, or one for each cell")
+    if len(costs) != num_cells:
         raise PlanError(
-            f"there are {cells} cells in this schedule, but costs of {len(costs)}."
+            f"there are {num_cells} cells in this schedule, but costs of {len(costs)}."
         )
     return costs
