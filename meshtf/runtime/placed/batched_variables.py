@@ -161,7 +161,10 @@ class BatchedVariables:
                     key: Any = k, written[k][position]
                     outputs[key] = [next(results) for _ in steps[k].outs]
         return {
-            out: [None if slot is None else outputs[k, slot][j] for slot in written[k]]
+            out: [
+                None if slot is None else outputs[k, slot][j]
+                for _, slot in zip(self.devices, written[k])
+            ]
             for k, step in enumerate(steps)
             for j, out in enumerate(step.outs)
         }
