@@ -1,11 +1,11 @@
-"""Sampling: sequences drawn id by id.
+"""Sampling: autoregressive generation, one id per step.
 
     ids, log_probs = mtf.decoding.sample(step, prompt, end=1, temperature=0)      # greedy
     with mtf.seed(7):
       ids, log_probs = mtf.decoding.sample(step, prompt, cache, end=1, temperature=0.8, top_k=40)
 
-Only the best few ids are compared where `top_k` says so: each slice of a cut vocabulary
-then tells no more than k numbers, and noise is made for k ids.
+With `top_k`, only the k likeliest ids are compared: each shard of a sharded vocabulary
+then sends at most k elements, and noise is generated for k ids.
 """
 
 from __future__ import annotations
@@ -56,22 +56,23 @@ def sample(
     """Returns ids and their log-probabilities: int32 and float32 [*batch, length].
 
     Ids are drawn one after another, each from softmax(logits / temperature). Draws
-    follow the seeds in force (`with mtf.seed(...)`), alike under every layout. The loop
-    ends when all sequences have. Log-probabilities are log_softmax(logits) at the ids,
-    given ones too; 0 at the first and after an end.
+    depend on the seed of the context (`with mtf.seed(...)`) and are identical under every
+    layout. The loop stops when all sequences have ended. Log-probabilities are
+    log_softmax(logits) at the ids, including those of the prompt; they are 0 at the
+    initial id and after an end.
 
     Args:
       step: `logits, state = step(position, ids, state)` with a position, int32 [], the
-        ids [*batch] there, and the logits [*batch, vocab] of the ids that follow.
-      prompt: integers [*batch, length]; ids that are given, and negative where they are
-        to be drawn. The first of each sequence must be given.
-      state: what the step keeps: tensors, in any nesting, of unchanging names and
-        sizes; or None.
+        ids [*batch] at that position, and the logits [*batch, vocab] of the next ids.
+      prompt: integers [*batch, length]: the ids of the prompt, and negative elements
+        where ids are to be drawn. The initial id of each sequence must not be negative.
+      state: the carry of the step: tensors, in any nesting, of constant names and sizes;
+        or None.
       end: the id that ends a sequence where it is drawn, or several; what follows is
         `end` again, or the first of them. None: no id.
-      temperature: a number or a tensor, such as one for each sequence; at 0 the
-        likeliest is taken.
-      top_k: draw from so many of the likeliest ids (Fan et al. 2018, arXiv:1805.04833).
+      temperature: a float or a tensor, such as one element for each sequence; 0 selects
+        the likeliest id.
+      top_k: draw from the k likeliest ids (Fan et al. 2018, arXiv:1805.04833).
       top_p: draw from the fewest ids, the likeliest, that have this probability
         together (Holtzman et al. 2019, arXiv:1904.09751), among those of `top_k`;
         without `top_k` it sorts all.

@@ -1,23 +1,24 @@
-"""Adafactor (Shazeer and Stern, 2018, arXiv 1804.04235): moments in n + m numbers, not
-n * m.
+"""Adafactor (Shazeer and Stern, 2018, arXiv 1804.04235): second moments in n + m
+elements instead of n * m.
 
-Of a variable with two large dimensions only the means of the squared gradients along
-each of the two are kept, and their product stands for the second moments. For [n, m],
-with t = step + 1:
+For a variable with two large dimensions, the optimizer stores only the means of the
+squared gradients along each of the two, and estimates the second moments by their outer
+product. For a variable of shape [n, m], with t = step + 1:
 
     keep = 1 - t**-0.8                                     squares = grad**2 + epsilon_1
     row[n] = keep * row + (1 - keep) * mean of squares over m         column[m] likewise over n
     update = grad / sqrt(row * column / mean(row))         update /= max(1, rms(update) / clip)
     variable -= rate * max(epsilon_2, rms(variable)) * update
 
-A variable in which several lie side by side, such as the kernels of all layers or of
-all experts, is told by `stacked_dims`: each row of these has roots of mean squares of
-its own.
+If a variable stacks several independent ones, such as the kernels of all layers or of
+all experts, `stacked_dims` names the stacked dimensions: root mean squares are computed
+separately for each index of these dimensions.
 
     optimizer = Adafactor(model.trainable_variables)       # the paper's rate, no momentum
 
-For kernels of [1024, 4096] it keeps 5,120 numbers, where Adam keeps 8,388,608. All of
-it is written in named ops, so factored dimensions may be cut along any axis.
+For a kernel of shape [1024, 4096] it stores 5,120 elements, where Adam stores
+8,388,608. All computations are named ops, so factored dimensions may be sharded along
+any axis.
 """
 
 from __future__ import annotations
@@ -49,42 +50,40 @@ from meshtf.runtime.variable import Variable
 
 
 def relative_step(step: Tensor) -> Tensor:
-    """A schedule: the paper's rate, 0.01 at first and 1 / sqrt(t) from step
-    10,000 on.
-    """
+    """The schedule of the paper: 0.01 until step 10,000, then 1 / sqrt(step + 1)."""
     check_tensors(step=step)
     return minimum(rsqrt(count(step) + 1.0), 1e-2)
 
 
 class Adafactor(Optimizer):
-    """Adafactor, for each variable with its own scale and with clipped updates.
+    """Adafactor: factored second moments, clipped updates, rates relative to the scale
+    of each variable.
 
-    The two largest dimensions of a variable are factored, of equal ones the first, if
-    both have at least `min_dim_size_to_factor`. Slot "row" lacks the smaller of the two
-    and "column" the larger; further dimensions stay in both. Variables that are not
-    factored have a slot "v" of their shape.
+    The two largest dimensions of a variable are factored if the size of both is at least
+    `min_dim_size_to_factor`; among equal sizes, the leading dimension counts as larger.
+    Slot "row" lacks the smaller of the two dimensions and slot "column" the larger; both
+    have all further dimensions. A variable that is not factored has a slot "v" of the
+    same shape.
 
     Args:
-      variables: those that will be updated.
-      learning_rate: a number, or a schedule; default: the paper's.
-      beta_1: how much of the mean of updates stays at each step; 0 keeps no slot "m".
-      decay_power: how fast means of squares grow long: 1 - t ** -decay_power of them
-        stays.
-      beta_2: if given, how much of them stays instead, with Adam's correction of means
-        that begin at zero.
-      clip_threshold: the root mean square that the update of a variable has at most.
-      epsilon_1: what is added to squares of gradients.
-      epsilon_2: the least scale of a variable.
-      multiply_by_parameter_scale: whether updates are as large as the variable's root
-        mean square.
-      min_dim_size_to_factor: the least size of a factored dimension.
+      variables: the variables to update.
+      learning_rate: a float or a schedule; default: the paper's schedule.
+      beta_1: decay rate of the moving average of updates; with 0 there is no slot "m".
+      decay_power: the moving averages of squares decay by 1 - t ** -decay_power.
+      clip_threshold: maximum root mean square of the update of a variable.
+      epsilon_1: constant added to the squared gradients.
+      epsilon_2: minimum scale of a variable.
+      multiply_by_parameter_scale: whether updates are multiplied by the root mean square
+        of the variable.
+      min_dim_size_to_factor: minimum size of a factored dimension.
+      beta_2: constant decay rate of the moving averages of squares, with Adam's bias
+        correction; replaces `decay_power`.
       stacked_dims: names along which independent variables are stacked, such as
         "layers;experts"; they are never factored.
-      weight_decay: the share of a variable, times the rate, that is taken away at each
-        step.
-      decays: which variables are decayed; default: those of two and more dimensions,
-        but biases and scales.
-      name: the first part of the names of the slots.
+      weight_decay: each step subtracts rate * weight_decay * variable.
+      decays: returns whether to decay a variable; default: variables of at least two
+        dimensions, except biases and scales.
+      name: prefix of the names of the slots.
     """
 
     def __init__(
@@ -116,31 +115,41 @@ class Adafactor(Optimizer):
         check_ints(min_dim_size_to_factor=min_dim_size_to_factor)
         check_bools(multiply_by_parameter_scale=multiply_by_parameter_scale)
         check_callables(decays=decays)
-        slots, stacked = [], names_of(stacked_dims, argument="stacked_dims")
-        for shape in (v.shape for v in variables):
-            two = factored_dims(shape.without(*stacked), min_dim_size_to_factor)
-            moments = (
-                {"row": shape.without(two[1]), "column": shape.without(two[0])}
-                if two
-                else {"v": shape}
-            )
-            slots.append(moments | ({"m": shape} if beta_1 else {}))
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.decay_power = decay_power
+        self.clip_threshold = clip_threshold
+        self.epsilon_1 = epsilon_1
+        self.epsilon_2 = epsilon_2
+        self.multiply_by_parameter_scale = multiply_by_parameter_scale
+        self.min_dim_size_to_factor = min_dim_size_to_factor
+        self.stacked_dims = names_of(stacked_dims, argument="stacked_dims")
+        self.weight_decay = weight_decay
+        self.decays = decays or usually_decays
+        slots = [self._slot_shapes(v.shape) for v in variables]
         super().__init__(variables, learning_rate, slots, name)
-        self.beta_1, self.decay_power, self.clip_threshold = (
-            beta_1,
-            decay_power,
-            clip_threshold,
-        )
-        self.epsilon_1, self.epsilon_2 = epsilon_1, epsilon_2
-        self.multiply_by_parameter_scale, self.beta_2 = (
-            multiply_by_parameter_scale,
-            beta_2,
-        )
-        self.min_dim_size_to_factor, self.stacked_dims = min_dim_size_to_factor, stacked
-        self.weight_decay, self.decays = weight_decay, decays or usually_decays
+
+    def _slot_shapes(self, shape: Shape) -> dict[str, Shape]:
+        """Returns the shapes of the slots of a variable, by name."""
+        factored = self._factored_dims(shape)
+        if factored is None:
+            shapes = {"v": shape}
+        else:
+            larger, smaller = factored
+            shapes = {"row": shape.without(smaller), "column": shape.without(larger)}
+        if self.beta_1:
+            shapes["m"] = shape
+        return shapes
+
+    def _factored_dims(self, shape: Shape) -> tuple[str, str] | None:
+        """Returns the factored dimensions of a variable, larger before smaller, or
+        None.
+        """
+        unstacked = shape.without(*self.stacked_dims)
+        return factored_dims(unstacked, self.min_dim_size_to_factor)
 
     def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the rate, and the share of a mean of squares that a step replaces."""
+        """Returns the rate, and the weight of the new squares in their moving average."""
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
         if self.beta_2 is not None:
@@ -184,29 +193,25 @@ class Adafactor(Optimizer):
     def _scale(
         self, shape: Shape, squares: Tensor, slots: dict[str, Variable], fresh: Tensor
     ) -> Tensor:
-        """Takes squared gradients in, and returns what a gradient is multiplied by."""
-        two = factored_dims(
-            shape.without(*self.stacked_dims), self.min_dim_size_to_factor
-        )
-        if two is None:
+        """Updates the second moments, and returns their inverse square roots."""
+        factored = self._factored_dims(shape)
+        if factored is None:
             return rsqrt(mix(slots["v"], squares, fresh))
-        large, small = two
+        large, small = factored
         row = mix(slots["row"], reduce_mean(squares, small), fresh)
         column = mix(slots["column"], reduce_mean(squares, large), fresh)
         return outer(rsqrt(row / reduce_mean(row, large)), rsqrt(column))
 
     def _rms(self, x: Tensor) -> Tensor:
-        """Returns the root mean square of each variable that is stacked in one."""
+        """Returns the root mean square of x, for each index of the stacked dimensions."""
         return rms(x, x.shape.without(*self.stacked_dims))
 
 
 def factored_dims(shape: Shape, least: int) -> tuple[str, str] | None:
-    """Returns the names of the two dimensions to factor, the larger first; None: they
-    are small.
+    """Returns the names of the two largest dimensions, larger before smaller, or None if
+    one of them is smaller than `least`.
     """
     dims = sorted(shape, key=lambda dim: -dim.size)[:2]
-    return (
-        (dims[0].name, dims[1].name)
-        if len(dims) == 2 and dims[1].size >= least
-        else None
-    )
+    if len(dims) < 2 or dims[1].size < least:
+        return None
+    return dims[0].name, dims[1].name

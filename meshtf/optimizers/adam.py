@@ -3,8 +3,8 @@
     m = beta_1 * m + (1 - beta_1) * grad              v = beta_2 * v + (1 - beta_2) * grad**2
     variable -= rate * sqrt(1 - beta_2**t) / (1 - beta_1**t) * m / (sqrt(v) + epsilon)
 
-AdamW takes rate * weight_decay * variable away before, from matrices only unless told
-otherwise.
+AdamW subtracts rate * weight_decay * variable before the update; by default only from
+variables of at least two dimensions.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015), in the form that Keras computes.
 
     Args:
-      variables: those that will be updated.
-      learning_rate: a number, or a schedule.
-      beta_1: how much of the mean of gradients stays at each step.
-      beta_2: how much of the mean of their squares stays.
-      epsilon: what is added to the root of that mean.
-      name: the first part of the names of the slots.
+      variables: the variables to update.
+      learning_rate: a float or a schedule.
+      beta_1: decay rate of the moving average of gradients.
+      beta_2: decay rate of the moving average of squared gradients.
+      epsilon: constant added to the square root of the second moment.
+      name: prefix of the names of the slots.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class Adam(Optimizer):
             [{"m": v.shape, "v": v.shape} for v in variables],
             name,
         )
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
 
     def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
-        """Returns the rate, larger by as much as slots that began at zero are too
-        small.
-        """
+        """Returns the rate with the bias correction of both moments."""
         check_tensors(rate=rate, step=step)
         t = cast(step, rate.dtype) + 1.0
         return (
@@ -99,16 +99,15 @@ class AdamW(Adam):
     Hutter, 2019).
 
     Args:
-      variables: those that will be updated.
-      learning_rate: a number, or a schedule.
-      weight_decay: the share of a variable, times the rate, that is taken away at each
-        step.
-      beta_1: how much of the mean of gradients stays at each step.
-      beta_2: how much of the mean of their squares stays.
-      epsilon: what is added to the root of that mean.
-      decays: which variables are decayed; default: those of two and more dimensions,
-        but biases and scales.
-      name: the first part of the names of the slots.
+      variables: the variables to update.
+      learning_rate: a float or a schedule.
+      weight_decay: each step subtracts rate * weight_decay * variable.
+      beta_1: decay rate of the moving average of gradients.
+      beta_2: decay rate of the moving average of squared gradients.
+      epsilon: constant added to the square root of the second moment.
+      decays: returns whether to decay a variable; default: variables of at least two
+        dimensions, except biases and scales.
+      name: prefix of the names of the slots.
     """
 
     def __init__(

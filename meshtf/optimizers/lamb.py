@@ -7,7 +7,7 @@ variable.
 
     optimizer = LAMB(model.trainable_variables, 1e-3, decays=unless_named("bias|norm"))
 
-Where slots or variables are cut, each norm is one more number from each position.
+If slots or variables are sharded, each norm reduces one scalar per mesh position.
 """
 
 from __future__ import annotations
@@ -38,17 +38,17 @@ class LAMB(Optimizer):
     type.
 
     Args:
-      variables: those that will be updated.
-      learning_rate: a number, or a schedule.
+      variables: the variables to update.
+      learning_rate: a float or a schedule.
       weight_decay: what part of a variable is added to its change before this is
         scaled.
-      beta_1: how much of the mean of gradients stays at each step.
-      beta_2: how much of the mean of their squares stays.
-      epsilon: what is added to the root of that mean.
+      beta_1: decay rate of the moving average of gradients.
+      beta_2: decay rate of the moving average of squared gradients.
+      epsilon: constant added to the square root of the second moment.
       decays: which variables are decayed and have changes scaled to their norm; the
         others are updated as by Adam. Default: those of two and more dimensions, but
           biases and scales.
-      name: the first part of the names of the slots.
+      name: prefix of the names of the slots.
     """
 
     def __init__(
@@ -72,7 +72,9 @@ class LAMB(Optimizer):
             [{"m": v.shape, "v": v.shape} for v in variables],
             name,
         )
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
         self.weight_decay, self.decays = weight_decay, decays or usually_decays
 
     def numbers(self, rate: Tensor, step: Tensor) -> tuple[Tensor, ...]:
@@ -92,13 +94,13 @@ class LAMB(Optimizer):
         check_record(Variable, variable=variable)
         check_tensors(grad=grad)
         check_update_arguments(slots, numbers)
-        rate, first, second = numbers
+        rate, m_correction, v_correction = numbers
         with lying(variable.slot_layout):
             grad = finished(cast(grad, rate.dtype))
             value = cast(variable.tensor(), rate.dtype)
             m = mix(slots["m"], grad, 1 - self.beta_1)
             v = mix(slots["v"], square(grad), 1 - self.beta_2)
-            change = (m / first) / (sqrt(v / second) + self.epsilon)
+            change = (m / m_correction) / (sqrt(v / v_correction) + self.epsilon)
             if self.decays(variable):
                 change = change + value * self.weight_decay
                 change = change * _trust(value, change)

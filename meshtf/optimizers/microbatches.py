@@ -1,12 +1,12 @@
-"""Gradients of a batch in several parts, one after another, to need less memory at
-once.
+"""Gradients of a batch in several microbatches, one after another, to reduce the peak
+memory.
 
     loss, grads = accumulate_gradients(loss_of, variables, {"ids": ids, "targets": targets},
                                        "batch", microbatches=8)
 
-The parts run in one loop, whose body is traced once. Gradients of different parts are
-added where they are made, half floats in float32; devices add up once, after the last
-part, unless their slots are cut (FSDP, ZeRO).
+The microbatches run in one loop, whose body is traced once. Each device accumulates its
+gradients, half floats in float32; gradients are reduced across devices once, after the
+last microbatch, unless their slots are sharded (FSDP, ZeRO).
 """
 
 from __future__ import annotations
@@ -42,64 +42,66 @@ def accumulate_gradients(
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Returns the mean loss of all microbatches and its gradients.
 
-    That is the loss of the whole batch if loss_of is a mean over the rows of `dim`,
-    each with equal weight. Each microbatch takes every so-many-th row, so that a cut
-    batch stays where it is. Random ops count rows as in the whole batch, so dropout's
-    masks are the same.
+    The result equals the loss of the full batch if loss_of is a mean over the examples
+    of `dim` with equal weights. Each microbatch takes examples at a constant stride, so
+    that a sharded batch needs no communication. Random ops index examples as in the full
+    batch, so the dropout masks are the same.
 
     Args:
-      loss_of: takes inputs with fewer rows of `dim`, returns a scalar.
-      variables: what gradients are taken of; None stands for one that the loss does not
-        depend on.
+      loss_of: takes the inputs of one microbatch, returns a scalar.
+      variables: the variables to differentiate with respect to; the gradient is None for
+        a variable that the loss does not depend on.
       inputs: tensors with `dim`, in any nesting.
-      dim: the dimension that is parted, such as "batch".
-      microbatches: how many parts; 1: the whole at once.
+      dim: the dimension to divide into microbatches, such as "batch".
+      microbatches: the number of microbatches; 1 runs the full batch at once.
 
     Raises:
       ShapeError: an input lacks `dim`, or `microbatches` does not divide it.
     """
     as_callable("loss_of", loss_of)
     variables = as_variables("variables", variables)
-    dim, microbatches = as_dim("dim", dim), as_int("microbatches", microbatches)
+    dim = as_dim("dim", dim)
+    microbatches = as_int("microbatches", microbatches)
     check_nest("inputs", inputs, missing=False)
     if microbatches == 1:
         loss = as_scalar("the loss", loss_of(inputs))
         return loss, gradients([loss], list(variables))
     reached: list[bool] = []
     dtypes: list[str] = []  # of the loss and of the gradients
-    later: list[DeferredCall] = []
+    deferred: list[DeferredCall] = []
 
-    around = current()  # to random ops, parts of a batch are no iterations
+    outer = current()  # random ops must not count microbatches as iterations
 
-    def part(_: None, rows: Any) -> tuple[None, Any, None]:
-        number, rows = rows
+    def body(_: None, xs: Any) -> tuple[None, Any, None]:
+        index, examples = xs
         with (
-            microbatch(dim, microbatches, number),
-            context(iterations=around.iterations, random_paths=set()),
-            deferred_calls() as found,
+            microbatch(dim, microbatches, index),
+            context(iterations=outer.iterations, random_paths=set()),
+            deferred_calls() as calls,
         ):
-            loss = as_scalar("the loss", loss_of(rows))
-        made = gradients([loss], list(variables))
-        later[:], reached[:] = found, [dx is not None for dx in made]
-        collected = [x for entry in found for x in entry.tensors]
-        grads = [dx for dx in made if dx is not None]
+            loss = as_scalar("the loss", loss_of(examples))
+        all_grads = gradients([loss], list(variables))
+        deferred[:] = calls
+        reached[:] = [dx is not None for dx in all_grads]
+        collected = [x for call in calls for x in call.tensors]
+        grads = [dx for dx in all_grads if dx is not None]
         dtypes[:] = [x.dtype for x in (loss, *grads)]
         return None, (_widened(loss), collected, [_widened(dx) for dx in grads]), None
 
-    parts = tf.nest.map_structure(
+    split_inputs = tf.nest.map_structure(
         lambda x: split_into_microbatches(x, dim, microbatches), inputs
     )
-    mesh = tf.nest.flatten(parts)[0].mesh
-    number = range(mesh, Dimension(MICROBATCH, microbatches))
-    _, sums, _ = scan_and_sum(part, None, (number, parts), MICROBATCH)
+    mesh = tf.nest.flatten(split_inputs)[0].mesh
+    indices = range(mesh, Dimension(MICROBATCH, microbatches))
+    _, sums, _ = scan_and_sum(body, None, (indices, split_inputs), MICROBATCH)
     loss, collected, grads = sums
-    call_with_means(later, collected, microbatches)
-    loss, *left = (
+    call_with_means(deferred, collected, microbatches)
+    loss, *mean_grads = (
         cast(x * (1.0 / microbatches), dtype)
         for x, dtype in zip((loss, *grads), dtypes, strict=True)
     )
-    means = iter(left)
-    return loss, [next(means) if there else None for there in reached]
+    remaining = iter(mean_grads)
+    return loss, [next(remaining) if is_reached else None for is_reached in reached]
 
 
 def _widened(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What all optimizers share: slots beside the variables, and one update for each
+"""The base class of optimizers: slots for the variables, and one update for each
 gradient.
 
     optimizer = Adam(model.trainable_variables, learning_rate=1e-3)
@@ -10,10 +10,10 @@ gradient.
       optimizer.apply(mtf.gradients([loss], variables), variables, step)
       return loss
 
-A slot is a variable of its own, with dimensions of its variable. It is cut as that one
-is, unless the mesh's `optimizer_layout` has more rules (ZeRO-1): then the gradient is
-scattered to where the slots lie, each position updates its slice, and the new value of
-the variable is gathered.
+A slot is itself a variable, with dimensions of the variable that it belongs to. It is
+sharded as that variable is, unless the mesh's `optimizer_layout` has further rules
+(ZeRO-1): then the gradient is reduce-scattered to the layout of the slots, each mesh
+position updates its shard, and the new value of the variable is gathered.
 
 Slots are float64 for variables of float64 and float32 for all others, and updates are
 computed in that type. A variable of bfloat16 or float16 is rounded once in each step.
@@ -61,15 +61,15 @@ class Optimizer(Module):
     """Base class: a subclass names its slots and writes `update`.
 
     Args:
-      variables: those that will be updated.
-      learning_rate: a number, or a schedule: a function of the step.
-      slots: for each variable, in order, the names and shapes of its slots, at first
-        zero.
-      name: the first part of the names of the slots.
+      variables: the variables to update.
+      learning_rate: a float or a schedule: a function of the step.
+      slots: for each variable, in order, the names and shapes of its slots, which are
+        initialized to zero.
+      name: prefix of the names of the slots.
 
     Raises:
       DTypeError: there are slots for a variable of complex numbers.
-      LayoutError: the mesh's `optimizer_layout` cannot cut the slots of a variable.
+      LayoutError: the mesh's `optimizer_layout` cannot shard the slots of a variable.
       PlanError: two variables have one name.
     """
 
@@ -211,14 +211,14 @@ def carry_out(
 ) -> None:
     """Updates a variable and its slots.
 
-    In place if they lie alike and have one data type, else in that of the slots and
-    where they lie.
+    The update is in place if variable and slots have the same layout and data type;
+    otherwise it is computed in the layout and data type of the slots.
 
     Args:
       op: the update.
-      variable: it.
-      grad: its gradient.
-      slots: its slots.
+      variable: the variable to update.
+      grad: the gradient of the variable.
+      slots: the slots of the variable, by name.
       rate: the learning rate.
       decay: the share of a variable of half floats that is taken away before it is
         rounded.
@@ -269,9 +269,7 @@ def usually_decays(variable: Variable) -> bool:
 
 
 def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
-    """Moves a slot by a share of the way to a new value, and returns where it
-    is then.
-    """
+    """Updates a slot to (1 - share) * slot + share * new, and returns the result."""
     old = slot.tensor()
     mixed = old + (new - old) * share
     slot.assign(mixed)
@@ -279,9 +277,11 @@ def mix(slot: Variable, new: Tensor, share: Tensor | float) -> Tensor:
 
 
 def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
-    """Returns what gives slots zeros: one tensor for all of a shape where each of
-    several devices is to make its own of it, but on one device no tensor that would be
-    in memory beside the slots."""
+    """Returns an initializer of zeros.
+
+    On several devices, slots of the same shape share one tensor, from which each device
+    creates its shard; on one device, that tensor would only take additional memory.
+    """
 
     def zeros(mesh: Mesh, shape: Shape, name: str) -> Tensor:
         return full(mesh, shape, 0.0, dtype)
@@ -294,12 +294,14 @@ def _zeros(variables: Sequence[Variable], dtype: str) -> Initializer:
     )
 
 
-def _slot(variable: Variable, slot: str, shape: Shape, first: Initializer) -> Variable:
+def _slot(
+    variable: Variable, slot: str, shape: Shape, initializer: Initializer
+) -> Variable:
     with context(stage=variable.stage):
         return Variable(
             variable.mesh,
             shape,
-            first,
+            initializer,
             name=f"{variable.name}/{slot}",
             dtype=slot_dtype(variable),
             trainable=False,

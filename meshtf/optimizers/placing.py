@@ -1,12 +1,12 @@
-"""Where optimizers work: on the slices that their slots hold.
+"""The layout of an optimizer's computations: that of its slots.
 
     with lying(variable.slot_layout):
-      grad = finished(grad)                 # its sums finished, and cut as the slots are
+      grad = finished(grad)                 # its partial sums reduced, sharded as the slots are
       variable.assign(variable - grad * rate)
 
-Where slots are cut and their variable is not (ZeRO-1), `finished` is one
-reduce_scatter, the work between is on slices, and the assignment is one all_gather: the
-bytes of one all_reduce.
+If slots are sharded and their variable is replicated (ZeRO-1), `finished` is one
+reduce_scatter, the computations are on shards, and the assignment is one all_gather:
+together the bytes of one all_reduce.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from meshtf.ops.variables.optimizer_updates import ReducePartialSums
 
 @contextlib.contextmanager
 def lying(layout: Layout) -> Iterator[None]:
-    """Lays out what is made inside by these rules alone."""
+    """Within the context, tensors are laid out by the rules of `layout` only."""
     with context(region=Layout.changes("*:").then(layout)):
         yield
 
 
 def finished(x: Tensor) -> Tensor:
-    """Returns x with its sums finished, once for all that reads it, where the rules in
-    force say.
+    """Returns x with its partial sums reduced, once for all consumers, in the layout of
+    the context.
     """
     return apply(ReducePartialSums(), x)
 
 
 def beside_slots(grad: Tensor) -> Tensor:
-    """Returns a gradient with its sums finished where an optimizer's slots lie, if it
-    can lie there.
+    """Returns a gradient with its partial sums reduced, in the layout of an optimizer's
+    slots if its shape permits.
 
-    The rules for slots are those of the region in which the gradient was made.
+    The rules for slots are those of the region in which the gradient was computed.
     """
     if grad.mesh is None:
         return finished(grad)

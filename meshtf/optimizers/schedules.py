@@ -34,8 +34,8 @@ _DTYPE = contextvars.ContextVar("dtype of rates", default="float32")
 
 @contextlib.contextmanager
 def computed_in(dtype: str) -> Iterator[None]:
-    """Lets the schedules of this module compute in float64, where the variables are of
-    that type.
+    """Sets the data type in which the schedules of this module compute: float64 for
+    variables of float64.
     """
     before = _DTYPE.set(dtype)
     try:
@@ -45,7 +45,7 @@ def computed_in(dtype: str) -> Iterator[None]:
 
 
 def scalar(mesh: Mesh | None, value: float) -> Tensor:
-    """Returns a number in the data type of rates."""
+    """Returns a scalar constant in the data type of rates."""
     return full(mesh, "", value, _DTYPE.get())
 
 
@@ -57,11 +57,11 @@ def count(step: Tensor) -> Tensor:
 def warmup_cosine(
     peak: float, warmup_steps: int, total_steps: int, final: float = 0.0
 ) -> Schedule:
-    """Returns a rate that climbs in a line to `peak`, and falls along a cosine to
+    """Returns a rate that rises linearly to `peak`, then falls along a cosine to
     `final`.
 
-    Step s, counted from 0, has s + 1 parts in `warmup_steps` of the climb; step
-    `total_steps` and those after it have the final rate.
+    Step s, counted from 0, is multiplied by (s + 1) / warmup_steps during the warmup;
+    the rate is `final` from step `total_steps` on.
     """
     check_floats(peak=peak, final=final)
     check_ints(warmup_steps=warmup_steps, total_steps=total_steps)
@@ -77,9 +77,7 @@ def warmup_cosine(
 
 
 def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
-    """Returns a rate that climbs in a line to `peak`, and falls as 1 / sqrt(step) from
-    there.
-    """
+    """Returns a rate that rises linearly to `peak`, then falls as 1 / sqrt(step)."""
     check_floats(peak=peak)
     check_ints(warmup_steps=warmup_steps)
 
@@ -95,16 +93,14 @@ def warmup_inverse_sqrt(peak: float, warmup_steps: int) -> Schedule:
 
 
 def linear_warmup(steps: int) -> Schedule:
-    """Returns a factor that climbs in a line to 1: step s has s + 1 parts in `steps` of
-    it.
-    """
+    """Returns a factor that rises linearly to 1: (s + 1) / steps at step s."""
     check_ints(steps=steps)
     return lambda step: _warmup(step, steps)
 
 
 def linear_decay(total_steps: int, steps: int) -> Schedule:
-    """Returns a factor that is 1, and falls in a line to 0 over the last of so many
-    steps.
+    """Returns a factor that is 1, then falls linearly to 0 over the last `steps` of
+    `total_steps` steps.
     """
     check_ints(total_steps=total_steps, steps=steps)
 
@@ -124,7 +120,7 @@ def cosine_decay(total_steps: int, final: float = 0.0) -> Schedule:
 
 
 def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
-    """Returns 1 / sqrt(max(step + 1, warmup_steps)): level at first, then falling."""
+    """Returns 1 / sqrt(max(step + 1, warmup_steps)): constant, then falling."""
     check_ints(warmup_steps=warmup_steps)
 
     def rate(step: Tensor) -> Tensor:
@@ -136,31 +132,34 @@ def inverse_sqrt(warmup_steps: int = 10_000) -> Schedule:
 def slanted_triangular(
     peak: float, total_steps: int, cut_fraction: float = 0.1, ratio: float = 32.0
 ) -> Schedule:
-    """Returns a rate that climbs quickly and falls slowly (Howard and Ruder, 2018,
+    """Returns a rate that rises quickly and falls slowly (Howard and Ruder, 2018,
     section 3.2).
 
     Args:
       peak: the highest rate.
-      total_steps: from when on the rate is the lowest.
-      cut_fraction: the part of the steps in which it climbs.
-      ratio: how many times the peak is as high as the lowest rate.
+      total_steps: the step from which on the rate is lowest.
+      cut_fraction: the fraction of the steps in which the rate rises.
+      ratio: the peak divided by the lowest rate.
     """
     check_floats(peak=peak, cut_fraction=cut_fraction, ratio=ratio)
     check_ints(total_steps=total_steps)
-    cut = max(total_steps * cut_fraction, 1.0)
+    peak_step = max(total_steps * cut_fraction, 1.0)
 
     def rate(step: Tensor) -> Tensor:
         t = count(step)
-        up, down = t / cut, (float(total_steps) - t) / max(total_steps - cut, 1.0)
-        part = minimum(maximum(minimum(up, down), 0.0), 1.0)
-        return (part * (ratio - 1.0) + 1.0) * (peak / ratio)
+        rising = t / peak_step
+        falling = (float(total_steps) - t) / max(total_steps - peak_step, 1.0)
+        fraction = minimum(maximum(minimum(rising, falling), 0.0), 1.0)
+        return (fraction * (ratio - 1.0) + 1.0) * (peak / ratio)
 
     return rate
 
 
 def product(*factors: Rate) -> Schedule:
-    """Returns the product of rates: numbers and schedules. Raises PlanError: there are
-    none.
+    """Returns the product of rates, each a float or a schedule.
+
+    Raises:
+      PlanError: there is no factor.
     """
     for factor in factors:
         if not callable(factor):
@@ -171,17 +170,16 @@ def product(*factors: Rate) -> Schedule:
     def rate(step: Tensor) -> Tensor:
         total = scalar(step.mesh, math.prod(f for f in factors if not callable(f)))
         for factor in factors:
-            total = (
-                total * cast(factor(step), total.dtype) if callable(factor) else total
-            )
+            if callable(factor):
+                total = total * cast(factor(step), total.dtype)
         return total
 
     return rate
 
 
 def delayed(schedule: Schedule, steps: int) -> Schedule:
-    """Returns a schedule that begins so many steps later; before, it is as at its first
-    step.
+    """Returns a schedule that starts `steps` steps later, and until then has its value
+    at step 0.
     """
     as_callable("schedule", schedule, "a schedule: a function of the step")
     check_ints(steps=steps)

@@ -26,11 +26,11 @@ class SGD(Optimizer):
     """Stochastic gradient descent.
 
     Args:
-      variables: those that will be updated.
-      learning_rate: a number, or a schedule.
-      momentum: how much of the last update goes on; 0 keeps no slot.
-      nesterov: whether the momentum looks one update ahead.
-      name: the first part of the names of the slots.
+      variables: the variables to update.
+      learning_rate: a float or a schedule.
+      momentum: decay rate of the velocity; with 0 there is no slot.
+      nesterov: whether to use Nesterov momentum.
+      name: prefix of the names of the slots.
     """
 
     def __init__(
@@ -46,7 +46,8 @@ class SGD(Optimizer):
         check_bools(nesterov=nesterov)
         slots = [{"velocity": v.shape} if momentum else {} for v in variables]
         super().__init__(variables, learning_rate, slots, name)
-        self.momentum, self.nesterov = momentum, nesterov
+        self.momentum = momentum
+        self.nesterov = nesterov
 
     def update(
         self,
