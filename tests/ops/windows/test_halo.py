@@ -45,7 +45,7 @@ def test_what_is_refused():
     x = mtf.import_tensor(mtf.Mesh(""), X, "b;blocks;rows")
     with refuses(mtf.ShapeError, 'no dimension "lines"'):
         mtf.halo_exchange(x, "blocks", "lines", 1, 1)
-    with refuses(mtf.ShapeError, "rows to add, not -1 and 1"):
+    with refuses(mtf.ShapeError, "elements before and after, not -1 and 1"):
         mtf.halo_exchange(x, "blocks", "rows", -1, 1)
 
 

@@ -185,7 +185,7 @@ def test_only_rows_at_the_border_are_moved(kind, window, stride, rows):
 REFUSED = [
     ("v:2", {}, 'no dimension "v"'),
     ("", {}, "at least one dimension"),
-    ("h:9", {}, "no window of 9 rows fits"),
+    ("h:9", {}, "no window of 9 elements fits"),
     ("h:2", {"stride": 0}, "stride.*at least 1"),
     ("h:2", {"padding": (2, 0)}, "nothing but padding"),
     ("h:2", {"padding": (0, 2)}, "nothing but padding"),
