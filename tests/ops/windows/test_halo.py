@@ -14,7 +14,7 @@ X = np.arange(2 * 4 * 3, dtype="float32").reshape(2, 4, 3) + 1
 @pytest.mark.parametrize("layout", ["", "blocks:x", "blocks:x; b:y"])
 @pytest.mark.parametrize("wrap", [False, True])
 @pytest.mark.parametrize("before, after", [(1, 2), (3, 0), (0, 1), (7, 4), (0, 0)])
-def test_blocks_with_their_neighbours(layout, wrap, before, after):
+def test_blocks_with_the_rows_around_them(layout, wrap, before, after):
     x = mtf.import_tensor(mtf.Mesh("x:4;y:2", layout), X, "b;blocks;rows")
     y = mtf.halo_exchange(x, "blocks", "rows", before, after, wrap)
     line = np.pad(
@@ -48,7 +48,7 @@ def test_what_is_refused():
 
 
 @pytest.mark.parametrize("layout", ["", "length:x", "b:x"])
-def test_pools_and_strided_slices(layout, rng):
+def test_pools_steps_and_first_rows(layout, rng):
     """Pools and strided slices, also by split_dim and a reduction or unstack."""
     array = rng.normal(size=(4, 8, 3)).astype("float32")
     x = mtf.import_tensor(mtf.Mesh("x:2", layout), array, "b;length;d")
