@@ -1,16 +1,15 @@
-"""Other names and other shapes for the same numbers: rename, merge, split_dim, reshape,
+"""Other names and shapes for the same elements: rename, merge, split_dim, reshape,
 transpose.
 
-A renamed tensor is another tensor for the layout, which is how a program asks for a
-move:
+The layout shards a renamed tensor by its new names, so a program reshards by renaming:
 
     y = mtf.rename(x, {"group": "group_all", "experts_all": "experts"})  # at once: all_to_all
     h = mtf.split_dim(x, "d_model", "heads:8;d_head:64")                    # [batch, heads, d_head]
     x = mtf.merge(h, "heads;d_head", "d_model")
 
-A reshape splits into blocks of equal product. In each block only the leading dimension
-of each side may be cut, and a cut of one is a cut of the other: slices are then
-contiguous on both sides.
+A reshape splits both shapes into blocks of equal size. In each block only the leading
+dimension of either shape may be sharded, and both along the same axes: shards are then
+contiguous in both shapes.
 
     [a:4 b:6 c:4] -> [d:8 e:3 c:4]       a b | c  ->  d e | c;  a goes with d, c with c
 """
@@ -42,14 +41,13 @@ from meshtf.ops.common.checks import require_dim, tensor_along
 
 
 def arrange(x: Any, have: Sequence[str], want: Sequence[str]) -> Any:
-    """Returns a TensorFlow tensor with its axes in the wanted order: x itself where
-    they are.
+    """Returns a TensorFlow tensor with its axes in the order of `want`, from `have`.
+
+    Returns x itself where the order is the same.
     """
-    return (
-        x
-        if tuple(have) == tuple(want)
-        else tf.transpose(x, [list(have).index(n) for n in want])
-    )
+    if tuple(have) == tuple(want):
+        return x
+    return tf.transpose(x, [list(have).index(n) for n in want])
 
 
 class Rename(RenamingOp):
@@ -81,7 +79,7 @@ class Rename(RenamingOp):
 
 
 class Reshape(RenamingOp):
-    """Reads the same numbers, in the same order, as another shape."""
+    """The same elements, in row-major order, in another shape."""
 
     old: Shape
     new: Shape
@@ -107,18 +105,18 @@ class Reshape(RenamingOp):
                     f"a tensor of {x.shape.size} elements cannot become one of "
                     f"{self.new.size}.",
                     wanted=repr(self.new),
-                    way_out="The sizes of both shapes must have one product.",
+                    way_out="The sizes of both shapes must have the same product.",
                 )
             )
         return (Spec(self.new, x.dtype),)
 
     def _leading(self) -> dict[str, str]:
-        """Leading old dimension of each block -> leading new one."""
+        """Returns the leading new dimension of each block, by the leading old one."""
         old, new = _starts(self.old), _starts(self.new)
         return {name: new[start] for start, name in old.items() if start in new}
 
     def factor(self, dim: str) -> str:
-        # A dimension that is used up may share its name with another one of the output.
+        # A dimension inside a block may share its name with another one of the output.
         return self._leading().get(dim, "." + dim)
 
     def role(self, factor: str) -> Role:
@@ -135,10 +133,12 @@ class Reshape(RenamingOp):
 
 
 def _starts(shape: Shape) -> dict[int, str]:
-    """Elements before a dimension -> its name; where two shapes agree in one, blocks
-    begin.
+    """Returns the name of each dimension, by the product of the sizes before it.
+
+    Blocks begin where two shapes have a product in common.
     """
-    starts, before = {}, 1
+    starts = {}
+    before = 1
     for dim in shape:
         if dim.size > 1:
             starts[before] = dim.name
@@ -179,7 +179,7 @@ def rename(
     "b": "a"}.
 
     Raises:
-      ShapeError: x lacks a name, or a name would stand twice.
+      ShapeError: x lacks a name, or a name would occur twice.
     """
     x = as_tensor("x", x)
     if isinstance(old, Mapping):
@@ -204,8 +204,9 @@ def rename(
 
 
 def merge(x: Tensor, dims: Names, new: str) -> Tensor:
-    """Returns x with several dimensions as one, at the place of the first, which is the
-    major one.
+    """Returns x with several dimensions merged into one, in row-major order.
+
+    It replaces the first of them.
 
     Raises:
       ShapeError: x lacks a name, or `new` is another dimension of x.
@@ -220,40 +221,37 @@ def merge(x: Tensor, dims: Names, new: str) -> Tensor:
     rest = [n for n in x.shape.names if n not in names]
     start = sum(n in rest for n in x.shape.names[: x.shape.index(names[0])])
     x = transpose(x, (*rest[:start], *names, *rest[start:]))
-    every, end = list(x.shape), start + len(names)
+    dims_of_x = list(x.shape)
+    end = start + len(names)
     merged = Dimension(new, x.shape.only(names).size)
-    return _reshape(
-        x, [*every[:start], merged, *every[end:]], every[start:end], [merged]
-    )
+    shape = [*dims_of_x[:start], merged, *dims_of_x[end:]]
+    return _reshape(x, shape, dims_of_x[start:end], [merged])
 
 
 def split_dim(x: Tensor, dim: str, shape: ShapeLike) -> Tensor:
-    """Returns x with one dimension as several: split_dim(x, "d", "heads:8;d_head:64").
+    """Returns x with a dimension split in several: split_dim(x, "d", "heads:8;d_head:64").
 
     Raises:
       ShapeError: x lacks `dim`, or the sizes do not multiply to its size.
     """
     x, dim = tensor_along(x, dim)
-    parts = Shape(shape)
-    if parts.size != x.shape[dim]:
+    new_dims = Shape(shape)
+    if new_dims.size != x.shape[dim]:
         raise ShapeError(
             explain_error(
                 f'dimension "{dim}" of size {x.shape[dim]} cannot be split into '
-                f"{parts!r}, which has {parts.size} elements.",
+                f"{new_dims!r}, which has {new_dims.size} elements.",
                 tensor=repr(x.shape),
             )
         )
-    place = x.shape.index(dim)
-    return _reshape(
-        x,
-        [*list(x.shape)[:place], *parts, *list(x.shape)[place + 1 :]],
-        [x.shape.dim(dim)],
-        list(parts),
-    )
+    axis = x.shape.index(dim)
+    old_dims = list(x.shape)
+    new_shape = [*old_dims[:axis], *new_dims, *old_dims[axis + 1 :]]
+    return _reshape(x, new_shape, [old_dims[axis]], list(new_dims))
 
 
 def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
-    """Returns the numbers of x, in row-major order, as another shape.
+    """Returns the elements of x, in row-major order, in another shape.
 
     Raises:
       ShapeError: the shapes have different numbers of elements.
@@ -265,9 +263,7 @@ def reshape(x: Tensor, shape: ShapeLike) -> Tensor:
 def _reshape(
     x: Tensor, shape: ShapeLike, old: Sequence[Dimension], new: Sequence[Dimension]
 ) -> Tensor:
-    """Returns x as another shape, where some dimensions become others, and the rest
-    stays.
-    """
+    """Returns x in another shape, where the dimensions `old` become those of `new`."""
     wanted = Shape(shape)
     if wanted.sizes == x.shape.sizes:
         return rename(x, dict(zip(x.shape.names, wanted.names)))

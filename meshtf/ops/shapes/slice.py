@@ -1,12 +1,13 @@
-"""Parts of tensors, and tensors put end to end: slice, pad, concat, chunk.
+"""Slices, padding and concatenation along a dimension: slice, pad, concat, chunk.
 
-    y = mtf.slice(x, "length", 1, 7)                     # rows 1..7 of [batch, length:8]
-    y = mtf.pad(y, "length", 0, 1)                       # and a row of zeros behind them
+    y = mtf.slice(x, "length", 1, 7)                     # elements 1 to 7 of [batch, length:8]
+    y = mtf.pad(y, "length", 0, 1)                       # and one zero after them
     q, k, v = mtf.chunk(x, "d", 3)
     x = mtf.concat([q, k, v], "d")
 
-Where the dimension is cut, slice, pad and concat say which rows a slice reads
-(windows), and only rows that a device lacks are moved; chunk takes it whole.
+Where the dimension is sharded, slice, pad and concat declare the range that a shard
+reads (windows), and a device receives only the elements that it lacks. chunk gathers
+the dimension.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ __all__ = ["chunk", "concat", "pad", "slice"]
 
 @dataclasses.dataclass(frozen=True)
 class Slice(WindowedOp):
-    """Rows [begin, begin + size) of one dimension."""
+    """Elements [begin, begin + size) of one dimension."""
 
     dim: str
     begin: int
@@ -59,7 +60,7 @@ class Slice(WindowedOp):
         require_dim(x.shape, self.dim)
         if not 0 <= self.begin <= self.begin + self.size <= x.shape[self.dim]:
             raise ShapeError(
-                f"rows {self.begin} to {self.begin + self.size} are not all within "
+                f"elements {self.begin} to {self.begin + self.size} are not all within "
                 f"{x.shape.dim(self.dim)!r}."
             )
         return (Spec(x.shape.resize(self.dim, self.size), x.dtype),)
@@ -77,7 +78,7 @@ class Slice(WindowedOp):
 
 
 class Pad(WindowedOp):
-    """Rows of one value before and after one dimension."""
+    """Elements of one value before and after one dimension."""
 
     dim: str
     before: int
@@ -92,17 +93,16 @@ class Pad(WindowedOp):
     )
 
     @property
-    def linearity(
-        self,
-    ) -> Any:  # a sum of padded parts would hold the value several times
+    def linearity(self) -> Any:
+        # The sum of padded partial sums would have the value several times.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
         require_dim(x.shape, self.dim)
         if self.before < 0 or self.after < 0:
             raise ShapeError(
-                f"pad takes rows to add, not {self.before} and {self.after}: mtf.slice "
-                "takes rows away."
+                "pad adds zero or more elements before and after, not "
+                f"{self.before} and {self.after}: mtf.slice removes elements."
             )
         if not is_floating(x.dtype) and not float(self.value).is_integer():
             raise DTypeError(f"{self.value} is no value of a tensor of {x.dtype}.")
@@ -120,7 +120,7 @@ class Pad(WindowedOp):
 
 
 class Concat(WindowedOp):
-    """Tensors one after another along one dimension, which has these sizes in them."""
+    """Tensors concatenated along one dimension, of which they have these sizes."""
 
     dim: str
     sizes: tuple[int, ...]
@@ -140,6 +140,7 @@ class Concat(WindowedOp):
         return (Spec(xs[0].shape.resize(self.dim, sum(self.sizes)), xs[0].dtype),)
 
     def _begins(self) -> list[int]:
+        """Returns the index at which each input begins in the output."""
         return list(itertools.accumulate(self.sizes[:-1], initial=0))
 
     def window(self, input_index: int, dim: str) -> Window | None:
@@ -148,23 +149,22 @@ class Concat(WindowedOp):
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         names = context.outputs[0].names
         axis = names.index(self.dim)
-        whole = context.num_shards(self.dim) == 1
-        if (
-            not whole
-        ):  # each input over all rows of this slice, of which it has some or none
+        sharded = context.num_shards(self.dim) > 1
+        if sharded:
+            # Each input is padded to the range of this device's shard of the output.
             xs = tuple(context.window(i, self.dim, x) for i, x in enumerate(xs))
         xs = tuple(
             arrange(x, shape.names, names) for x, shape in zip(xs, context.inputs)
         )
-        if whole:
+        if not sharded:
             return (tf.concat(xs, axis),)
-        row = tf.reshape(
+        index = tf.reshape(
             tf.range(context.local_size(self.dim)) + context.shard_offset(self.dim),
             [-1 if i == axis else 1 for i in range(len(names))],
         )
         y = xs[-1]
         for x, end in zip(xs[-2::-1], self._begins()[:0:-1]):
-            y = tf.where(row < end, x, y)
+            y = tf.where(index < end, x, y)
         return (y,)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
@@ -175,7 +175,7 @@ class Concat(WindowedOp):
 
 
 class Chunk(Op):
-    """Pieces of these sizes along one dimension."""
+    """Chunks of these sizes along one dimension."""
 
     dim: str
     sizes: tuple[int, ...]
@@ -190,7 +190,7 @@ class Chunk(Op):
         require_dim(x.shape, self.dim)
         if sum(self.sizes) != x.shape[self.dim]:
             raise ShapeError(
-                f"pieces of {', '.join(map(str, self.sizes))} rows do not make up "
+                f"chunks of sizes {', '.join(map(str, self.sizes))} do not make up "
                 f"{x.shape.dim(self.dim)!r}."
             )
         return tuple(
@@ -208,39 +208,39 @@ class Chunk(Op):
 
 
 def _shifted(by: int, fill: float = 0.0) -> Window:
+    """Returns the range `by` elements after, as the window to read."""
     return Window(lambda a: a + by, lambda b: b + by, fill=fill)
 
 
 def slice(x: Tensor, dim: str, begin: int, size: int) -> Tensor:
-    """Returns rows [begin, begin + size) of one dimension of x.
+    """Returns elements [begin, begin + size) of one dimension of x.
 
     Raises:
-      ShapeError: x lacks `dim`, or some of the rows.
+      ShapeError: x lacks `dim`, or some of the elements.
     """
     x, dim = tensor_along(x, dim)
-    begin, size = as_int("begin", begin), as_int("size", size)
-    return (
-        x
-        if (begin, size) == (0, x.shape.get(dim, -1))
-        else apply(Slice(dim, begin, size), x)
-    )
+    begin = as_int("begin", begin)
+    size = as_int("size", size)
+    if begin == 0 and size == x.shape.get(dim, -1):
+        return x
+    return apply(Slice(dim, begin, size), x)
 
 
 def pad(x: Tensor, dim: str, before: int, after: int, value: float = 0.0) -> Tensor:
-    """Returns x with rows of `value` before and after those of one dimension.
+    """Returns x with elements of `value` before and after those of one dimension.
 
     Raises:
-      ShapeError: x lacks `dim`, or a number of rows is negative.
+      ShapeError: x lacks `dim`, or `before` or `after` is negative.
       DTypeError: `value` is a fraction, and x is not floating.
     """
     x, dim = tensor_along(x, dim)
-    before, after = as_int("before", before), as_int("after", after)
+    before = as_int("before", before)
+    after = as_int("after", after)
     return apply(Pad(dim, before, after, value), x) if before or after else x
 
 
 def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
-    """Returns tensors one after another along `dim`; the order of dimensions is the
-    first one's.
+    """Returns tensors concatenated along `dim`, with dimensions in the first one's order.
 
     Raises:
       ShapeError: there are no tensors, or they differ in more than the size of `dim`.
@@ -251,18 +251,17 @@ def concat(xs: Sequence[Tensor], dim: str) -> Tensor:
         raise ShapeError("concat takes at least one tensor.")
     xs = [tensor_along(x, dim, "xs")[0] for x in xs]
     dim = as_dim("dim", dim)
-    return (
-        apply(Concat(dim, tuple(x.shape[dim] for x in xs)), *xs)
-        if len(xs) > 1
-        else xs[0]
-    )
+    if len(xs) == 1:
+        return xs[0]
+    sizes = tuple(x.shape[dim] for x in xs)
+    return apply(Concat(dim, sizes), *xs)
 
 
 def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Returns pieces of x along `dim`: so many equal ones, or pieces of these sizes.
+    """Returns chunks of x along `dim`: `sizes` equal ones, or chunks of these sizes.
 
     Raises:
-      ShapeError: x lacks `dim`, or the pieces do not make it up.
+      ShapeError: x lacks `dim`, or the chunks do not make it up.
     """
     x, dim = tensor_along(x, dim)
     if isinstance(sizes, int):
@@ -271,12 +270,8 @@ def chunk(x: Tensor, dim: str, sizes: int | Sequence[int]) -> tuple[Tensor, ...]
                 f"{x.shape.dim(dim)!r} cannot be split into {sizes} equal parts."
             )
         sizes = [x.shape[dim] // sizes] * sizes
-    sizes = [
-        as_int("sizes", size)
-        for size in as_sequence("sizes", sizes, "a number, or sizes")
-    ]
-    return (
-        (x,)
-        if list(sizes) == [x.shape[dim]]
-        else apply_all(Chunk(dim, tuple(sizes)), x)
-    )
+    sizes = as_sequence("sizes", sizes, "a number, or sizes")
+    sizes = [as_int("sizes", size) for size in sizes]
+    if sizes == [x.shape[dim]]:
+        return (x,)
+    return apply_all(Chunk(dim, tuple(sizes)), x)

@@ -1,9 +1,9 @@
-"""Tensors side by side along a new dimension, and back: stack, unstack.
+"""Tensors stacked along a new dimension, and back: stack, unstack.
 
     s = mtf.stack([x, y], "pair")             # [pair:2 batch length]
     x, y = mtf.unstack(s, "pair")
 
-The dimension is taken whole, since each of its rows becomes another tensor.
+The dimension is replicated, since each of its indices is another tensor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from meshtf.ops.shapes.reshape import arrange, transpose
 
 @dataclasses.dataclass(frozen=True)
 class Stack(Op):
-    """Tensors side by side along a new dimension at position `axis`."""
+    """Tensors stacked along a new dimension, at index `axis` of the shape."""
 
     dim: str
     axis: int = 0
@@ -57,19 +57,15 @@ class Stack(Op):
 
     def local(self, context: LocalContext, *xs: Any) -> tuple[Any, ...]:
         names = context.inputs[0].names
-        return (
-            tf.stack(
-                [arrange(x, s.names, names) for x, s in zip(xs, context.inputs)],
-                self.axis,
-            ),
-        )
+        xs = tuple(arrange(x, s.names, names) for x, s in zip(xs, context.inputs))
+        return (tf.stack(xs, self.axis),)
 
     def gradient(self, dy: Tensor, y: Tensor, *xs: Tensor) -> list[Tensor | None]:
         return [transpose(dx, x.shape) for dx, x in zip(unstack(dy, self.dim), xs)]
 
 
 class Unstack(Op):
-    """All rows of one dimension, as a tensor each."""
+    """A tensor for each index of one dimension."""
 
     dim: str
     linearity = "joint"
@@ -91,41 +87,42 @@ class Unstack(Op):
 
     def gradient(self, dy: Any, y: Any, x: Tensor) -> list[Tensor | None]:
         many = isinstance(y, tuple)
-        parts = fill_gaps(dy, y) if many else [dy]
-        return [transpose(stack(parts, self.dim, x.shape.index(self.dim)), x.shape)]
+        dys = fill_gaps(dy, y) if many else [dy]
+        dx = stack(dys, self.dim, x.shape.index(self.dim))
+        return [transpose(dx, x.shape)]
 
 
 def fill_gaps(dys: Sequence[Tensor | None], ys: Sequence[Tensor]) -> list[Tensor]:
-    """Returns cotangents, with zeros where nothing flows back."""
+    """Returns cotangents, with zeros for those that are None."""
     return [OPERATORS["zeros_like"](y) if dy is None else dy for dy, y in zip(dys, ys)]
 
 
-def require_alike(xs: Sequence[Spec], what: str, dim: str) -> None:
+def require_alike(xs: Sequence[Spec], op_name: str, dim: str) -> None:
     """Refuses tensors that differ in more than `dim` or the order of names.
 
     Raises:
       ShapeError: sizes or names differ.
       DTypeError: data types differ.
     """
-    first = xs[0]
+    reference = xs[0]
     for x in xs[1:]:
-        if set(x.shape.without(dim)) != set(first.shape.without(dim)):
+        if set(x.shape.without(dim)) != set(reference.shape.without(dim)):
             raise ShapeError(
-                f'{what} along "{dim}" takes tensors that have all other dimensions in '
-                f"common, not {first.shape!r} and {x.shape!r}."
+                f'{op_name} along "{dim}" takes tensors that have all other dimensions in '
+                f"common, not {reference.shape!r} and {x.shape!r}."
             )
-        if x.dtype != first.dtype:
+        if x.dtype != reference.dtype:
             raise DTypeError(
                 explain_error(
-                    f"{what} takes tensors of one data type, not {first.dtype} and "
+                    f"{op_name} takes tensors of one data type, not {reference.dtype} and "
                     f"{x.dtype}.",
-                    way_out=f'Convert one of them: mtf.cast(x, "{first.dtype}").',
+                    way_out=f'Convert one of them: mtf.cast(x, "{reference.dtype}").',
                 )
             )
 
 
 def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
-    """Returns tensors side by side along a new dimension `dim` at position `axis`.
+    """Returns tensors stacked along a new dimension `dim`, at index `axis` of the shape.
 
     Raises:
       ShapeError: there are no tensors, their dimensions differ, or they have `dim`
@@ -133,14 +130,16 @@ def stack(xs: Sequence[Tensor], dim: str, axis: int = 0) -> Tensor:
       DTypeError: their data types differ.
     """
     xs = as_tensors("xs", xs)
-    dim, axis = as_dim("dim", dim), as_int("axis", axis)
+    dim = as_dim("dim", dim)
+    axis = as_int("axis", axis)
     if not xs:
         raise ShapeError("stack takes at least one tensor.")
-    return apply(Stack(name_of(dim, len(xs)), axis % (len(xs[0].shape) + 1)), *xs)
+    axis %= len(xs[0].shape) + 1
+    return apply(Stack(name_of(dim, len(xs)), axis), *xs)
 
 
 def unstack(x: Tensor, dim: str) -> tuple[Tensor, ...]:
-    """Returns the rows of `dim`, as a tensor each.
+    """Returns a tensor for each index of `dim`.
 
     Raises:
       ShapeError: x lacks `dim`.

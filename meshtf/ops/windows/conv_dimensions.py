@@ -1,5 +1,4 @@
-"""Which names of a convolution are what: rows, rows of windows, summed, new, groups,
-batch.
+"""The roles of names in a convolution: spatial, taps, summed, new, groups, batch.
 
 Example:
 
@@ -21,15 +20,17 @@ from meshtf.names.arguments import as_mapping
 from meshtf.ops.common.checks import require_dim, require_floating
 from meshtf.ops.common.local_reshape import reshape, transpose
 from meshtf.ops.windows.conv_kernels import Kernels
-from meshtf.ops.windows.sliding_window import MOST_DIMS, Slide
+from meshtf.ops.windows.sliding_window import MAX_DIMS, Slide
 
-Parts = list[tuple[str, ...]]
+PackedAxes = list[tuple[str, ...]]  # the names that each axis of a packed tensor merges
 
 
 @dataclasses.dataclass(frozen=True)
 class Geometry:
-    """How windows slide over x, which names of the kernel are their rows, what is
-    summed, and new.
+    """How windows slide over x, and the roles of the names of the kernel.
+
+    `taps` index the elements of windows, `reduced` are summed over, and `new` are those
+    that x lacks.
     """
 
     slides: tuple[Slide, ...]
@@ -39,11 +40,11 @@ class Geometry:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """What windows slide over."""
+        """The names that windows slide over."""
         return tuple(s.dim for s in self.slides)
 
     def slide(self, dim: str) -> Slide | None:
-        """Returns how windows slide over a dimension, None where they do not."""
+        """Returns how windows slide over a dimension, or None."""
         return next((s for s in self.slides if s.dim == dim), None)
 
     def sizes(self, *xs: Spec) -> dict[str, int]:
@@ -77,15 +78,14 @@ class Geometry:
                     )
         return sizes
 
-    def parts(
+    def packed_axes(
         self, x: Sequence[str], kernel: Sequence[str]
-    ) -> tuple[Parts, Parts, Parts]:
-        """Returns the names of x, kernel and y, parted and ordered as `Kernels` takes
-        them.
-        """
+    ) -> tuple[PackedAxes, PackedAxes, PackedAxes]:
+        """Returns the names that form each axis of x, kernel and y, as `Kernels` expects."""
         groups = tuple(n for n in x if n in kernel and n not in self.reduced)
         batch = tuple(n for n in x if n not in (*self.dims, *groups, *self.reduced))
-        dims, taps = [(n,) for n in self.dims], [(n,) for n in self.taps]
+        dims = [(n,) for n in self.dims]
+        taps = [(n,) for n in self.taps]
         return (
             [batch, *dims, groups, self.reduced],
             [*taps, groups, self.reduced, self.new],
@@ -93,17 +93,18 @@ class Geometry:
         )
 
     def kernels(
-        self, context: LocalContext, rows: Sequence[int], channels: Sequence[int]
+        self, context: LocalContext, sizes: Sequence[int], channels: Sequence[int]
     ) -> Kernels:
-        """Returns the TensorFlow ops for `rows` of x on this device; what is cut is
-        padded already.
+        """Returns the TensorFlow ops for x of these spatial sizes on this device.
+
+        Sharded dimensions are padded already.
         """
         pads = [
             (s.before, s.after) if context.num_shards(s.dim) == 1 else (0, 0)
             for s in self.slides
         ]
         return Kernels(
-            tuple(rows),
+            tuple(sizes),
             tuple(s.taps for s in self.slides),
             tuple(s.stride for s in self.slides),
             tuple(s.dilation for s in self.slides),
@@ -112,26 +113,26 @@ class Geometry:
         )
 
 
-def pack(x: Any, names: Sequence[str], parts: Parts) -> Any:
-    """Returns a TensorFlow tensor with one axis for each part of its names."""
+def pack(x: Any, names: Sequence[str], axes: PackedAxes) -> Any:
+    """Returns a TensorFlow tensor whose axes merge the names of each of `axes`."""
     sizes = dict(zip(names, x.shape))
-    x = transpose(x, [names.index(n) for part in parts for n in part])
-    return reshape(x, [math.prod(sizes[n] for n in part) for part in parts])
+    x = transpose(x, [names.index(n) for axis in axes for n in axis])
+    return reshape(x, [math.prod(sizes[n] for n in axis) for axis in axes])
 
 
-def unpack(x: Any, shape: Shape, parts: Parts) -> Any:
+def unpack(x: Any, shape: Shape, axes: PackedAxes) -> Any:
     """Undoes `pack`."""
-    order = [n for part in parts for n in part]
-    return transpose(
-        reshape(x, [shape[n] for n in order]), [order.index(n) for n in shape.names]
-    )
+    order = [n for axis in axes for n in axis]
+    x = reshape(x, [shape[n] for n in order])
+    return transpose(x, [order.index(n) for n in shape.names])
 
 
-def exchanged(
+def replace_names(
     names: Sequence[str], kernel: Sequence[str], old: Sequence[str], new: Sequence[str]
 ) -> tuple[str, ...]:
-    """Returns names without the old ones; the new ones stand behind the last that the
-    kernel has.
+    """Returns names without the old ones, and with the new ones.
+
+    The new ones follow the last name that the kernel has as well.
     """
     last = max([i for i, n in enumerate(names) if n in kernel], default=len(names) - 1)
     order = [*names[: last + 1], *new, *names[last + 1 :]]
@@ -139,14 +140,14 @@ def exchanged(
 
 
 def resized(shape: Shape, sizes: Mapping[str, int], names: Sequence[str]) -> Shape:
-    """Returns these names, with the sizes that are told, or else those of the shape."""
+    """Returns a shape of these names, with sizes of `sizes`, or else of `shape`."""
     return Shape(Dimension(n, sizes[n] if n in sizes else shape[n]) for n in names)
 
 
 def read_window(
     window: Mapping[str, str] | str, x: Shape, kernel: Shape, groups: Names
 ) -> dict[str, str]:
-    """Returns which name of the kernel has the rows of windows over which name of x.
+    """Returns, for each name of x that windows slide over, the kernel's name of its taps.
 
     Raises:
       ShapeError: names are missing or clash.
@@ -163,18 +164,18 @@ def read_window(
     require_dim(kernel, *taps.values())
     for shape in (x, kernel):
         require_dim(shape, *names_of(groups, shape, argument="groups"))
-    if not 1 <= len(taps) <= MOST_DIMS or len(set(taps.values())) < len(pairs):
+    if not 1 <= len(taps) <= MAX_DIMS or len(set(taps.values())) < len(pairs):
         raise ShapeError(
-            f"windows slide over 1 to {MOST_DIMS} names, each with a name of the "
-            f"kernel of its own, not {window!r}."
+            f"windows slide over 1 to {MAX_DIMS} names, each with a name of the "
+            f"kernel that no other has, not {window!r}."
         )
     for shape, names in ((x, taps.values()), (kernel, taps)):
         for name in names:
             if name in shape:
                 raise ShapeError(
                     explain_error(
-                        "the rows that windows slide over and the rows of a window are "
-                        f'both called "{name}".',
+                        "the dimension that windows slide over and the taps of a "
+                        f'window are both called "{name}".',
                         x=repr(x),
                         kernel=repr(kernel),
                         window=repr(window),

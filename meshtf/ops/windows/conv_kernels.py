@@ -1,16 +1,15 @@
-"""TensorFlow's convolutions, for any number of rows, groups and dilations, forward and
-backward.
+"""TensorFlow's convolutions, for any sizes, groups and dilations, forward and backward.
 
-    x [batch, *rows, groups, c_in]   kernel [*taps, groups, c_in, c_out]
+    x [batch, *sizes, groups, c_in]   kernel [*taps, groups, c_in, c_out]
     y [batch, *windows, groups, c_out]
 
-TensorFlow has kernels for two and three dimensions of rows, for one group or groups of
-one channel each. What it has on no CPU without oneDNN is brought to these:
+TensorFlow has kernels for two and three spatial dimensions, for one group or groups of
+one channel each. Convolutions that a CPU without oneDNN lacks are converted to these:
 
-    one dimension        two, of which one has a single row
-    dilation d           d interleaved convolutions, side by side in the batch
-    dilated and strided  all windows, of which some are dropped
-    other groups         one after the other
+    one dimension        two, of which one has size 1
+    dilation d           d interleaved convolutions, concatenated along the batch
+    dilated and strided  stride 1, then every stride-th window
+    other groups         one after another
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ Ints = tuple[int, ...]
 class Kernels:
     """One convolution, as the TensorFlow ops that make y, dx and dkernel.
 
-    `rows` are those of x, and `pads` the zeros that stand before and after them.
+    `sizes` are the spatial sizes of x, and `pads` the zeros before and after.
     """
 
-    rows: Ints
+    sizes: Ints
     taps: Ints
     strides: Ints
     dilations: Ints
@@ -58,21 +57,23 @@ class Kernels:
         y = self._ops[0](
             input=self._wide(x), filter=self._flat_kernel(kernel), **self._attributes
         )
-        return self._thinned(self._joined(y, [(0, e) for e in self._extra], self.c_out))
+        return self._strided(
+            self._from_kernel_shape(y, [(0, e) for e in self._extra], self.c_out)
+        )
 
     def input_gradient(self, dy: Any, kernel: Any) -> Any:
-        """Returns dx, by the same token the transposed convolution of dy."""
+        """Returns dx, which is the transposed convolution of dy."""
         if self._unrolled:
             return self._each_group(Kernels.input_gradient, (dy, -2), (kernel, -3), -2)
         dy = self._narrow(dy)
-        sizes = [dy.shape[0], *self._lift(self._block_rows), self.groups * self.c_in]
+        sizes = [dy.shape[0], *self._lift(self._block_sizes), self.groups * self.c_in]
         dx = self._ops[1](
             input_sizes=sizes,
             filter=self._flat_kernel(kernel),
             out_backprop=dy,
             **self._attributes,
         )
-        return self._joined(dx, self._margins, self.c_in)
+        return self._from_kernel_shape(dx, self._margins, self.c_in)
 
     def kernel_gradient(self, x: Any, dy: Any) -> Any:
         """Returns dkernel."""
@@ -87,7 +88,7 @@ class Kernels:
         )
         return reshape(dkernel, [*self.taps, self.groups, self.c_in, self.c_out])
 
-    # Which kernel of TensorFlow's runs, and how.
+    # The choice of TensorFlow's kernel, and its attributes.
 
     @property
     def _depthwise(self) -> bool:
@@ -102,8 +103,8 @@ class Kernels:
         return max(self.dilations) > 1
 
     @property
-    def _thin(self) -> bool:
-        """Whether all windows are computed, and then some dropped."""
+    def _subsampled(self) -> bool:
+        """Whether the kernel runs with stride 1, and strides are applied to its output."""
         uneven = self._depthwise and len(set(self.strides)) > 1
         return max(self.strides) > 1 and (self._dilated or uneven)
 
@@ -116,45 +117,42 @@ class Kernels:
     @property
     def _steps(self) -> Ints:
         """The strides that the kernel takes."""
-        return (1,) * len(self.taps) if self._thin else self.strides
+        return (1,) * len(self.taps) if self._subsampled else self.strides
 
     @property
     def _same(self) -> bool:
-        """Whether the kernel knows the padding by itself, which is faster than to pad
-        first.
-        """
+        """Whether the kernel's "SAME" padding is that of x: faster than to pad first."""
         totals = [
-            max((-(-rows // step) - 1) * step + taps - rows, 0)
-            for rows, step, taps in zip(self.rows, self._steps, self.taps)
+            max((-(-size // step) - 1) * step + taps - size, 0)
+            for size, step, taps in zip(self.sizes, self._steps, self.taps)
         ]
-        return not self._dilated and self.pads == tuple(
-            (n // 2, n - n // 2) for n in totals
-        )
+        same_pads = tuple((n // 2, n - n // 2) for n in totals)
+        return not self._dilated and self.pads == same_pads
 
     @property
     def _attributes(self) -> dict[str, Any]:
-        # A stride over the one row of a dimension that was put in changes nothing;
-        # kernels want equals.
+        # A stride over an added dimension of size 1 has no effect; kernels require
+        # equal strides.
         return {
             "strides": [1, *self._lift(self._steps, self._steps[-1]), 1],
             "padding": "SAME" if self._same else "VALID",
         }
 
-    # Rows in and out of the shape that the kernel takes.
+    # Conversions from and to the shapes that the kernel takes.
 
     @property
     def _windows(self) -> list[int]:
-        """How many windows there are, before any are dropped."""
+        """The number of windows at stride 1."""
         return [
-            rows + sum(pads) - (taps - 1) * dilation
-            for rows, taps, dilation, pads in zip(
-                self.rows, self.taps, self.dilations, self.pads
+            size + sum(pads) - (taps - 1) * dilation
+            for size, taps, dilation, pads in zip(
+                self.sizes, self.taps, self.dilations, self.pads
             )
         ]
 
     @property
     def _extra(self) -> list[int]:
-        """The rows that are put behind, so that the dilation divides the rows."""
+        """Padding after x that makes its size divisible by the dilation."""
         return [
             -windows % dilation
             for windows, dilation in zip(self._windows, self.dilations)
@@ -162,31 +160,31 @@ class Kernels:
 
     @property
     def _margins(self) -> list[tuple[int, int]]:
-        """The rows that x gets before and behind, other than by the kernel."""
+        """Padding of x before and after, other than the kernel's."""
         if self._same:
-            return [(0, 0)] * len(self.rows)
+            return [(0, 0)] * len(self.sizes)
         return [
             (before, after + extra)
             for (before, after), extra in zip(self.pads, self._extra)
         ]
 
     @property
-    def _block_rows(self) -> list[int]:
-        """The rows of x as the kernel sees it."""
+    def _block_sizes(self) -> list[int]:
+        """The spatial sizes of x after padding and `space_to_batch`."""
         return [
-            (rows + sum(margin)) // dilation
-            for rows, margin, dilation in zip(self.rows, self._margins, self.dilations)
+            (size + sum(margin)) // dilation
+            for size, margin, dilation in zip(self.sizes, self._margins, self.dilations)
         ]
 
     def _wide(self, x: Any) -> Any:
-        return self._parted(x, self._margins)
+        return self._to_kernel_shape(x, self._margins)
 
     def _narrow(self, dy: Any) -> Any:
-        """Returns dy with zeros for windows that were dropped."""
+        """Returns dy as the kernel takes it, with zeros for windows between strides."""
         for axis, (windows, stride) in enumerate(
             zip(self._windows, self.strides), start=1
         ):
-            if self._thin and stride > 1:
+            if self._subsampled and stride > 1:
                 sizes, rank = dy.shape.as_list(), len(dy.shape)
                 pads = [
                     [0, stride - 1] if k == axis + 1 else [0, 0]
@@ -197,33 +195,37 @@ class Kernels:
                     [*sizes[:axis], sizes[axis] * stride, *sizes[axis + 1 :]],
                 )
                 dy = dy[(slice(None),) * axis + (slice(windows),)]
-        return self._parted(dy, [(0, e) for e in self._extra])
+        return self._to_kernel_shape(dy, [(0, e) for e in self._extra])
 
-    def _thinned(self, y: Any) -> Any:
-        kept = [slice(None), *(slice(None, None, s) for s in self.strides)]
-        return y[kept] if self._thin else y
+    def _strided(self, y: Any) -> Any:
+        """Returns every stride-th window."""
+        strided = [slice(None), *(slice(None, None, s) for s in self.strides)]
+        return y[strided] if self._subsampled else y
 
-    def _parted(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
-        """Returns x with margins, interleaved rows in the batch, and channels
-        as one.
+    def _to_kernel_shape(self, x: Any, margins: Sequence[tuple[int, int]]) -> Any:
+        """Returns x padded, with groups and channels merged.
+
+        Where it is dilated, interleaved elements are moved to the batch.
         """
         if self._dilated:
             x = tf.space_to_batch(x, self.dilations, margins)
         elif any(map(any, margins)):
             x = tf.pad(x, [(0, 0), *margins, (0, 0), (0, 0)])
-        batch, *rows, groups, channels = x.shape.as_list()
-        return reshape(x, [batch, *self._lift(rows), groups * channels])
+        batch, *sizes, groups, channels = x.shape.as_list()
+        return reshape(x, [batch, *self._lift(sizes), groups * channels])
 
-    def _joined(self, x: Any, margins: Sequence[tuple[int, int]], channels: int) -> Any:
-        """Undoes `_parted`."""
-        rows = x.shape.as_list()[-1 - len(self.rows) : -1]
-        x = reshape(x, [x.shape[0], *rows, self.groups, channels])
+    def _from_kernel_shape(
+        self, x: Any, margins: Sequence[tuple[int, int]], channels: int
+    ) -> Any:
+        """Undoes `_to_kernel_shape`."""
+        sizes = x.shape.as_list()[-1 - len(self.sizes) : -1]
+        x = reshape(x, [x.shape[0], *sizes, self.groups, channels])
         if self._dilated:
             return tf.batch_to_space(x, self.dilations, margins)
         if any(map(any, margins)):
             inner = [
                 slice(None),
-                *(slice(a, n - b) for n, (a, b) in zip(rows, margins)),
+                *(slice(a, n - b) for n, (a, b) in zip(sizes, margins)),
             ]
             x = x[inner]
         return x
@@ -233,12 +235,17 @@ class Kernels:
             kernel, [*self._lift(self.taps), self.groups * self.c_in, self.c_out]
         )
 
-    def _lift(self, rows: Sequence[Any], one: Any = 1) -> list[Any]:
-        return [one, *rows] if len(rows) == 1 else list(rows)
+    def _lift(self, values: Sequence[Any], one: Any = 1) -> list[Any]:
+        """Returns a value for each dimension of the kernel, which has two at least."""
+        return [one, *values] if len(values) == 1 else list(values)
 
     def _each_group(
         self, fn: Callable[..., Any], a: tuple[Any, int], b: tuple[Any, int], axis: int
     ) -> Any:
+        """Returns the results of `fn` for each group, concatenated along `axis`.
+
+        `a` and `b` are the arguments of `fn`, each with its axis of groups.
+        """
         single = dataclasses.replace(self, groups=1)
         pairs = zip(*(tf.split(x, self.groups, k) for x, k in (a, b)))
         return tf.concat([fn(single, *pair) for pair in pairs], axis)

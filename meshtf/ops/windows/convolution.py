@@ -4,9 +4,10 @@
     y = mtf.conv(x, kernel, "h:k_h;w:k_w", groups="c_in")      # depthwise: kernel[k_h k_w c_in]
 
 A convolution is an einsum with windows: names that x and the kernel share are summed
-over, but for `groups`; names of the kernel alone are new; `window` says which name of
-the kernel has the rows of windows over a name of x. x may be cut along any name. Where
-one is cut that windows slide over, neighbours exchange the rows at the border.
+over, but for `groups`; names that only the kernel has are new; `window` maps each name of
+x that windows slide over to the kernel's name of its taps. x may be sharded along any
+name. Where windows slide over a sharded one, neighbours exchange the elements at the
+border.
 
 The form sum(y * conv(x, kernel)) is linear in each of x, y and the kernel. Its three
 derivatives are the ops here, and each has the other two as its gradients.
@@ -36,9 +37,9 @@ from meshtf.names.arguments import as_mapping
 from meshtf.ops.linear.einsum import einsum
 from meshtf.ops.windows.conv_dimensions import (
     Geometry,
-    exchanged,
     pack,
     read_window,
+    replace_names,
     resized,
     unpack,
 )
@@ -46,16 +47,14 @@ from meshtf.ops.windows.sliding_window import (
     Padding,
     PerDim,
     by_dim,
-    own_rows,
+    crop_to_shard,
     slides,
-    transposed_rows,
+    transposed_sizes,
 )
 
 
 class _Product(WindowedOp):
-    """What the three ops share; `names`, the output's in order, tell which of the three
-    it is.
-    """
+    """The base of the three ops; `names` are those of the output, in order."""
 
     geometry: Geometry
     names: tuple[str, ...]
@@ -65,11 +64,12 @@ class _Product(WindowedOp):
             return Role.WHOLE
         return Role.MAP if factor in self.names else Role.SUM
 
-    def _rows(self) -> dict[str, int]:
+    def _spatial_sizes(self) -> dict[str, int]:
+        """Returns the sizes in the output of the names that windows slide over."""
         return {s.dim: s.windows for s in self.geometry.slides}
 
     def output_specs(self, *xs: Spec) -> tuple[Spec, ...]:
-        sizes = self.geometry.sizes(*xs) | self._rows()
+        sizes = self.geometry.sizes(*xs) | self._spatial_sizes()
         return (Spec(resized(Shape(), sizes, self.names), xs[0].dtype),)
 
     def window(self, input_index: int, dim: str) -> Window | None:
@@ -113,17 +113,16 @@ def _convolution(
     dilation: Any,
     groups: Names,
 ) -> tuple[Geometry, tuple[str, ...]]:
-    """Returns the geometry of a convolution of x, and the names of what it gives."""
-    how = slides(
-        x, {dim: kernel[tap] for dim, tap in taps.items()}, stride, padding, dilation
-    )
+    """Returns the geometry of a convolution of x, and the names of its result."""
+    window_sizes = {dim: kernel[tap] for dim, tap in taps.items()}
+    over = slides(x, window_sizes, stride, padding, dilation)
     reduced = tuple(
         n for n in kernel.names if n in x and n not in names_of(groups, x, kernel)
     )
     new = tuple(n for n in kernel.names if n not in x and n not in taps.values())
     return (
-        Geometry(how, tuple(taps.values()), reduced, new),
-        exchanged(x.names, kernel.names, reduced, new),
+        Geometry(over, tuple(taps.values()), reduced, new),
+        replace_names(x.names, kernel.names, reduced, new),
     )
 
 
@@ -156,12 +155,12 @@ class Conv(_Product):
 
     def local(self, context: LocalContext, x: Any, kernel: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in context.inputs]
-        parts = self.geometry.parts(*names)
-        x, kernel = pack(x, names[0], parts[0]), pack(kernel, names[1], parts[1])
-        y = self.geometry.kernels(context, x.shape[1:-2], kernel.shape[-3:]).forward(
-            x, kernel
-        )
-        return (unpack(y, context.outputs[0], parts[2]),)
+        x_axes, kernel_axes, y_axes = self.geometry.packed_axes(*names)
+        x = pack(x, names[0], x_axes)
+        kernel = pack(kernel, names[1], kernel_axes)
+        kernels = self.geometry.kernels(context, x.shape[1:-2], kernel.shape[-3:])
+        y = kernels.forward(x, kernel)
+        return (unpack(y, context.outputs[0], y_axes),)
 
     def gradient(
         self, dy: Tensor, y: Tensor, x: Tensor, kernel: Tensor
@@ -174,9 +173,7 @@ class Conv(_Product):
 
 @dataclasses.dataclass(frozen=True)
 class ConvTranspose(_Product):
-    """x from y and the kernel: the gradient of a convolution in x, and a layer in its
-    own right.
-    """
+    """x from y and the kernel: the gradient of a convolution in x, and a layer as well."""
 
     geometry: Geometry
     names: tuple[str, ...]
@@ -187,31 +184,29 @@ class ConvTranspose(_Product):
         _sample("h:4;w:4;c:2", "i:3;j:2;c:2", "h:i;w:j", "yk", stride=2, groups="c"),
     )
 
-    def _rows(self) -> dict[str, int]:
-        return {s.dim: s.rows for s in self.geometry.slides}
+    def _spatial_sizes(self) -> dict[str, int]:
+        return {s.dim: s.size for s in self.geometry.slides}
 
     def window(self, input_index: int, dim: str) -> Window | None:
         slide = self.geometry.slide(dim)
         return slide.backward if slide is not None and input_index == 0 else None
 
     def local(self, context: LocalContext, y: Any, kernel: Any) -> tuple[Any, ...]:
-        names, slides = [shape.names for shape in context.inputs], self.geometry.slides
-        parts = self.geometry.parts(self.names, names[1])
-        y, kernel = pack(y, names[0], parts[2]), pack(kernel, names[1], parts[1])
-        rows = [
-            s.rows if context.num_shards(s.dim) == 1 else s.reach(n)
+        names = [shape.names for shape in context.inputs]
+        slides = self.geometry.slides
+        x_axes, kernel_axes, y_axes = self.geometry.packed_axes(self.names, names[1])
+        y = pack(y, names[0], y_axes)
+        kernel = pack(kernel, names[1], kernel_axes)
+        sizes = [
+            s.size if context.num_shards(s.dim) == 1 else s.reach(n)
             for n, s in zip(y.shape[1:-2], slides)
         ]
-        x = self.geometry.kernels(context, rows, kernel.shape[-3:]).input_gradient(
-            y, kernel
-        )
+        kernels = self.geometry.kernels(context, sizes, kernel.shape[-3:])
+        x = kernels.input_gradient(y, kernel)
         for axis, slide in enumerate(slides, start=1):
-            x = (
-                x
-                if context.num_shards(slide.dim) == 1
-                else own_rows(context, x, axis, slide)
-            )
-        return (unpack(x, context.outputs[0], parts[0]),)
+            if context.num_shards(slide.dim) > 1:
+                x = crop_to_shard(context, x, axis, slide)
+        return (unpack(x, context.outputs[0], x_axes),)
 
     def gradient(
         self, dx: Tensor, x: Tensor, y: Tensor, kernel: Tensor
@@ -244,12 +239,13 @@ class ConvKernelGrad(_Product):
 
     def local(self, context: LocalContext, y: Any, x: Any) -> tuple[Any, ...]:
         names = [shape.names for shape in context.inputs]
-        parts = self.geometry.parts(names[1], self.names)
-        y, x = pack(y, names[0], parts[2]), pack(x, names[1], parts[0])
-        kernels = self.geometry.kernels(
-            context, x.shape[1:-2], (*x.shape[-2:], y.shape[-1])
-        )
-        return (unpack(kernels.kernel_gradient(x, y), context.outputs[0], parts[1]),)
+        x_axes, kernel_axes, y_axes = self.geometry.packed_axes(names[1], self.names)
+        y = pack(y, names[0], y_axes)
+        x = pack(x, names[1], x_axes)
+        channels = (*x.shape[-2:], y.shape[-1])
+        kernels = self.geometry.kernels(context, x.shape[1:-2], channels)
+        kernel = kernels.kernel_gradient(x, y)
+        return (unpack(kernel, context.outputs[0], kernel_axes),)
 
     def gradient(
         self, dk: Tensor, kernel: Tensor, y: Tensor, x: Tensor
@@ -275,14 +271,14 @@ def conv(
     Args:
       x: such as [batch, h, w, c_in].
       kernel: such as [k_h, k_w, c_in, c_out], in any order.
-      window: which name of the kernel has the rows of windows over a name of x:
+      window: for each name of x that windows slide over, the kernel's name of its taps:
         "h:k_h;w:k_w".
-      stride: rows from one window to the next: a number, or numbers by name, {"h": 2}.
-      padding: "same" (ceil(rows / stride) windows), "valid" (none), "causal" (all
-        before), or the rows before and after; for all names, or by name.
-      dilation: rows of x from one row of the kernel to the next.
-      groups: names of both that are not summed over: each of their rows has a kernel of
-        its own. Where nothing is summed over, the convolution is depthwise.
+      stride: elements from one window to the next: an integer, or one by name, {"h": 2}.
+      padding: "same" (ceil(size / stride) windows), "valid" (none), "causal" (all
+        before), or the elements before and after; for all names, or by name.
+      dilation: elements of x from one tap of the kernel to the next.
+      groups: names of both that are not summed over: each of their indices has a separate
+        kernel. Where nothing is summed over, the convolution is depthwise.
 
     Raises:
       ShapeError: names are missing or clash, or no window fits.
@@ -306,42 +302,38 @@ def conv_transpose(
     groups: Names = (),
     rows: Mapping[str, int] | None = None,
 ) -> Tensor:
-    """Returns a transposed convolution: the gradient, at x, of the convolution that
-    gives such an x.
+    """Returns a transposed convolution: the gradient of a convolution in its input.
 
     Args:
       x: such as [batch, h, w, c_in].
       kernel: such as [k_h, k_w, c_in, c_out], in any order.
       window: as of `conv`; so are `padding`, `dilation` and `groups`, those of the
         convolution.
-      stride: rows of the result for one row of x.
+      stride: elements of the result for one element of x.
       padding: of the result.
-      dilation: rows of the result from one row of the kernel to the next.
+      dilation: elements of the result from one tap of the kernel to the next.
       groups: names of both that are not summed over.
-      rows: how many rows the result has, by name. By default stride times those of x
-        for "same" and "causal" padding, else all that x reaches.
+      rows: sizes of the result, by name. By default stride times those of x for "same"
+        and "causal" padding, else all elements that the windows reach.
 
     Raises:
-      ShapeError: names are missing or clash, or a convolution of `rows` does not give
-        such an x.
+      ShapeError: names are missing or clash, or a convolution of `rows` elements does
+        not have the shape of x.
       DTypeError: x is not of floats, or the kernel is of another data type.
     """
     x, kernel = as_tensor("x", x), as_tensor("kernel", kernel)
     taps = read_window(window, x.shape, kernel.shape, groups)
     sizes = {dim: kernel.shape[tap] for dim, tap in taps.items()}
-    result = dict(transposed_rows(x.shape, sizes, stride, padding, dilation))
+    result = dict(transposed_sizes(x.shape, sizes, stride, padding, dilation))
     if rows is not None:
         as_mapping("rows", rows, 'numbers by name, such as {"h": 8}')
-    result |= (
-        {}
-        if rows is None
-        else by_dim(rows, {dim: result[dim] for dim in rows if dim in taps}, 0, "rows")
-    )
-    how = slides(Shape(result.items()), sizes, stride, padding, dilation)
-    for s in how:
+        named = {dim: result[dim] for dim in rows if dim in taps}
+        result |= by_dim(rows, named, 0, "rows")
+    over = slides(Shape(result.items()), sizes, stride, padding, dilation)
+    for s in over:
         if s.windows != x.shape[s.dim]:
             raise ShapeError(
-                f'a convolution of {s.rows} rows of "{s.dim}" gives {s.windows}, not '
+                f'a convolution of {s.size} elements of "{s.dim}" gives {s.windows}, not '
                 f"the {x.shape[s.dim]} of {x.shape!r}."
             )
     keep = names_of(groups, x.shape, kernel.shape)
@@ -349,14 +341,9 @@ def conv_transpose(
     new = tuple(
         n for n in kernel.shape.names if n not in x.shape and n not in taps.values()
     )
-    geometry = Geometry(how, tuple(taps.values()), reduced=new, new=reduced)
-    return apply(
-        ConvTranspose(
-            geometry, exchanged(x.shape.names, kernel.shape.names, reduced, new)
-        ),
-        x,
-        kernel,
-    )
+    geometry = Geometry(over, tuple(taps.values()), reduced=new, new=reduced)
+    names = replace_names(x.shape.names, kernel.shape.names, reduced, new)
+    return apply(ConvTranspose(geometry, names), x, kernel)
 
 
 def separable_conv(
@@ -368,18 +355,18 @@ def separable_conv(
     padding: PerDim[Padding] = "same",
     dilation: PerDim[int] = 1,
 ) -> Tensor:
-    """Returns a depthwise convolution, and then a product over channels (Chollet,
-    2017).
+    """Returns a depthwise convolution, then a matmul over channels (Chollet, 2017).
 
     Args:
       x: such as [batch, h, w, c_in].
       depthwise: a kernel for each channel: [k_h, k_w, c_in], perhaps with a name for
         several each.
-      pointwise: the product: [c_in, c_out], with that name too if there is one.
+      pointwise: the kernel of the matmul: [c_in, c_out], with that name too if there is
+        one.
       window: as of `conv`, and so are `stride`, `padding` and `dilation`.
-      stride: rows from one window to the next.
-      padding: "same", "valid", "causal" or the rows before and after.
-      dilation: rows of x from one row of the kernel to the next.
+      stride: elements from one window to the next.
+      padding: "same", "valid", "causal" or the elements before and after.
+      dilation: elements of x from one tap of the kernel to the next.
 
     Raises:
       ShapeError: names are missing or clash, or no window fits.
@@ -392,5 +379,6 @@ def separable_conv(
     reduced = [n for n in pointwise.shape.names if n in y.shape]
     new = [n for n in pointwise.shape.names if n not in y.shape]
     return einsum(
-        [y, pointwise], exchanged(y.shape.names, pointwise.shape.names, reduced, new)
+        [y, pointwise],
+        replace_names(y.shape.names, pointwise.shape.names, reduced, new),
     )

@@ -1,12 +1,12 @@
-"""TensorFlow's pooling over any number of dimensions, all padding there already.
+"""TensorFlow's pooling over any number of dimensions, of inputs that are padded already.
 
-    x [batch, *rows, channels]  ->  [batch, *windows, channels]
+    x [batch, *sizes, channels]  ->  [batch, *windows, channels]
 
-The largest of a window is the largest of its rows' largest, and the mean likewise. So
-all is done with the kernels for two dimensions, two at a time, and those at hand last
-come first:
+The maximum over a window is the maximum over one dimension of the maxima over the
+others, and the mean likewise. So the kernels for two dimensions suffice, applied to two
+dimensions at a time, from the last:
 
-    x [batch, d, h, w, channels]      over h and w, then over d, as rows of h * w * channels
+    x [batch, d, h, w, channels]      over h and w, then over d of [batch, d, h * w * channels]
 
 TensorFlow's own kernels for three dimensions give the whole gradient of a maximum to
 each of equal elements on CPUs, and take neither float16 nor float64 there.
@@ -34,16 +34,14 @@ def largest(slides: Slides, x: Any) -> Any:
 
 
 def largest_gradient(slides: Slides, dy: Any, x: Any) -> Any:
-    """Returns dy at the first of the largest elements of each window of x, zeros
-    elsewhere.
-    """
+    """Returns dy at the first maximum of each window of x, zeros elsewhere."""
     for pair, step in reversed(list(zip(_pairs(slides), _steps(slides, x)))):
         dy = _run(pair, _largest_gradient, step, dy)
     return dy
 
 
 def largest_picks(slides: Slides, z: Any, x: Any) -> Any:
-    """Returns what z holds at the first of the largest elements of each window of x."""
+    """Returns the elements of z at the first maximum of each window of x."""
     for pair, step in zip(_pairs(slides), _steps(slides, x)):
         z = _run(pair, _largest_picks, step, z)
     return z
@@ -52,28 +50,34 @@ def largest_picks(slides: Slides, z: Any, x: Any) -> Any:
 def average(slides: Slides, x: Any) -> Any:
     """Returns the mean of each window."""
     for pair in _pairs(slides):
-        x = _run(pair, lambda x, **how: _RAW.AvgPool(value=x, **how), x)
+        x = _run(pair, lambda x, **attributes: _RAW.AvgPool(value=x, **attributes), x)
     return x
 
 
 def average_gradient(slides: Slides, dy: Any) -> Any:
-    """Returns the transpose of `average`, for all rows that the windows read."""
+    """Returns the transpose of `average`, for all elements that the windows read."""
     for pair in reversed(_pairs(slides)):
         dy = _run(pair, _average_gradient, dy)
     return dy
 
 
-def _largest_gradient(x: Any, dy: Any, **how: Any) -> Any:
-    # The largest is made again, not kept: oneDNN's gradient takes a tenth of the time
-    # beside it.
+def _largest_gradient(x: Any, dy: Any, **attributes: Any) -> Any:
+    # The maximum is recomputed, not stored: with it, oneDNN's gradient takes a tenth of
+    # the time.
     return _RAW.MaxPoolGrad(
-        orig_input=x, orig_output=_RAW.MaxPool(input=x, **how), grad=dy, **how
+        orig_input=x,
+        orig_output=_RAW.MaxPool(input=x, **attributes),
+        grad=dy,
+        **attributes,
     )
 
 
-def _largest_picks(x: Any, z: Any, **how: Any) -> Any:
+def _largest_picks(x: Any, z: Any, **attributes: Any) -> Any:
     return _RAW.MaxPoolGradGrad(
-        orig_input=x, orig_output=_RAW.MaxPool(input=x, **how), grad=z, **how
+        orig_input=x,
+        orig_output=_RAW.MaxPool(input=x, **attributes),
+        grad=z,
+        **attributes,
     )
 
 
@@ -87,17 +91,21 @@ def _average_gradient(
 
 
 def _steps(slides: Slides, x: Any) -> list[Any]:
-    """Returns x, and what is left after each pair of dimensions."""
+    """Returns x, and the maxima after each pair of dimensions."""
     xs = [x]
     for pair in _pairs(slides):
-        xs.append(_run(pair, lambda x, **how: _RAW.MaxPool(input=x, **how), xs[-1]))
+        xs.append(
+            _run(
+                pair,
+                lambda x, **attributes: _RAW.MaxPool(input=x, **attributes),
+                xs[-1],
+            )
+        )
     return xs
 
 
 def _pairs(slides: Slides) -> list[tuple[int, Slides]]:
-    """Returns the dimensions two by two, the last first, with the axis of the first of
-    the two.
-    """
+    """Returns the dimensions in pairs from the last, each with the axis of its start."""
     return [
         (1 + max(0, end - 2), slides[max(0, end - 2) : end])
         for end in range(len(slides), 0, -2)
@@ -105,31 +113,27 @@ def _pairs(slides: Slides) -> list[tuple[int, Slides]]:
 
 
 def _run(pair: tuple[int, Slides], kernel: Any, *xs: Any) -> Any:
-    """Runs a kernel on two axes, or on one and one of a single row."""
+    """Runs a kernel on two axes, or on one and an added axis of size 1."""
     axis, slides = pair
-    rest = xs[0].shape.as_list()
-    more = [1] * (2 - len(slides))
-    flat = []
-    for x in xs:
-        sizes = x.shape.as_list()
-        rows = sizes[axis : axis + len(slides)]
-        flat.append(
-            reshape(
-                x,
-                [
-                    math.prod(sizes[:axis]),
-                    *rows,
-                    *more,
-                    math.prod(sizes[axis + len(slides) :]),
-                ],
-            )
-        )
+    end = axis + len(slides)
+    added = [1] * (2 - len(slides))
     y = kernel(
-        *flat,
-        ksize=[1, *(s.taps for s in slides), *more, 1],
-        strides=[1, *(s.stride for s in slides), *more, 1],
+        *(_as_images(x, axis, end) for x in xs),
+        ksize=[1, *(s.taps for s in slides), *added, 1],
+        strides=[1, *(s.stride for s in slides), *added, 1],
         padding="VALID",
     )
-    return reshape(
-        y, [*rest[:axis], *y.shape[1 : 1 + len(slides)], *rest[axis + len(slides) :]]
-    )
+    sizes = xs[0].shape.as_list()
+    return reshape(y, [*sizes[:axis], *y.shape[1 : 1 + len(slides)], *sizes[end:]])
+
+
+def _as_images(x: Any, start: int, end: int) -> Any:
+    """Returns x as [batch, height, width, channels], of its axes [start, end) as images.
+
+    A single axis is the height of images of width 1.
+    """
+    sizes = x.shape.as_list()
+    added = [1] * (2 - (end - start))
+    batch = math.prod(sizes[:start])
+    channels = math.prod(sizes[end:])
+    return reshape(x, [batch, *sizes[start:end], *added, channels])

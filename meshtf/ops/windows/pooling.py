@@ -1,11 +1,11 @@
-"""Pooling over named dimensions: the largest or the mean of each window of rows.
+"""Pooling over named dimensions: the maximum or the mean of each window.
 
     y = mtf.max_pool(x, "h:2;w:2")                       # [batch h w c] -> [batch h/2 w/2 c]
     y = mtf.avg_pool(x, "h:3;w:3", stride=2, padding="same")
 
-Rows may be cut. Neighbours then exchange the rows at the border: of x on the way there,
-of x and the cotangent on the way back. The gradient of a maximum goes to the first of
-equal ones.
+The dimensions may be sharded. Neighbours then exchange the elements at the border: of x
+in the forward pass, of x and the cotangent in the backward pass. The gradient of a
+maximum goes to the first of equal elements.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from meshtf.ops.elementwise.arithmetic import (
 from meshtf.ops.elementwise.where_cast_clip import cast
 from meshtf.ops.indexing.gather import range as named_range
 from meshtf.ops.shapes.reshape import transpose
-from meshtf.ops.windows.conv_dimensions import Parts, pack, unpack
+from meshtf.ops.windows.conv_dimensions import PackedAxes, pack, unpack
 from meshtf.ops.windows.pool_kernels import (
     average,
     average_gradient,
@@ -49,19 +49,20 @@ from meshtf.ops.windows.sliding_window import (
     Padding,
     PerDim,
     Slide,
-    own_rows,
+    crop_to_shard,
     padded,
     slides,
 )
 
 
 class _Pool(WindowedOp):
-    """What the ops here share."""
+    """The base of the pooling ops."""
 
     slides: tuple[Slide, ...]
 
-    def _window(self, which: str, dim: str, fill: float = 0.0) -> Window | None:
-        windows = (getattr(s, which) for s in self.slides if s.dim == dim)
+    def _window(self, kind: str, dim: str, fill: float = 0.0) -> Window | None:
+        """Returns the window of one kind: "forward", "backward" or "around"."""
+        windows = (getattr(s, kind) for s in self.slides if s.dim == dim)
         return next((w._replace(fill=fill) for w in windows), None)
 
     def _resized(self, x: Spec, sizes: dict[str, int]) -> tuple[Spec, ...]:
@@ -73,8 +74,8 @@ class _Pool(WindowedOp):
             ),
         )
 
-    def _parts(self, names: Sequence[str]) -> Parts:
-        """Returns names before, in, and behind those that windows slide over."""
+    def _packed_axes(self, names: Sequence[str]) -> PackedAxes:
+        """Returns the names of each axis: batch, each name of windows, channels."""
         dims = [s.dim for s in self.slides]
         last = max(names.index(dim) for dim in dims)
         return [
@@ -84,23 +85,26 @@ class _Pool(WindowedOp):
         ]
 
     def _packed(self, context: LocalContext, i: int, x: Any) -> Any:
-        # Two tensors may have their names in two orders: the order of the output is
-        # that of all.
-        return pack(x, context.inputs[i].names, self._parts(context.outputs[0].names))
+        # The names of two inputs may differ in order: all follow that of the output.
+        return pack(
+            x, context.inputs[i].names, self._packed_axes(context.outputs[0].names)
+        )
 
     def _padded(self, context: LocalContext, i: int, x: Any, fill: float) -> Any:
-        """Returns input i with all rows that the windows here read."""
+        """Returns input i with all elements that this device's windows read."""
         x = self._packed(context, i, x)
         for axis, slide in enumerate(self.slides, start=1):
             x = padded(context, x, axis, slide, fill)
         return x
 
     def _unpacked(self, context: LocalContext, y: Any) -> tuple[Any, ...]:
-        return (unpack(y, context.outputs[0], self._parts(context.outputs[0].names)),)
+        return (
+            unpack(y, context.outputs[0], self._packed_axes(context.outputs[0].names)),
+        )
 
-    def _own(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
+    def _cropped(self, context: LocalContext, x: Any) -> tuple[Any, ...]:
         for axis, slide in enumerate(self.slides, start=1):
-            x = own_rows(context, x, axis, slide)
+            x = crop_to_shard(context, x, axis, slide)
         return self._unpacked(context, x)
 
     def flops(self, *xs: Spec) -> int:
@@ -128,16 +132,16 @@ def _over(
     """Returns how windows slide over x. Raises ShapeError."""
     taps = {d.name: d.size for d in Shape(window)}
     if not taps:
-        raise ShapeError("a window has the rows of at least one dimension.")
+        raise ShapeError("a window has at least one dimension.")
     over = slides(
         x, taps, taps if stride is None else stride, padding, 1, default="valid"
     )
     for s in over:
-        if s.before >= s.taps or (s.windows - 1) * s.stride >= s.rows + s.before:
+        if s.before >= s.taps or (s.windows - 1) * s.stride >= s.size + s.before:
             raise ShapeError(
                 explain_error(
                     f'a window over "{s.dim}" has nothing but padding in it.',
-                    rows=s.rows,
+                    size=s.size,
                     window=s.taps,
                     stride=s.stride,
                     padding=padding,
@@ -176,7 +180,7 @@ class MaxPool(_Pool):
 
 
 class MaxPoolGrad(_Pool):
-    """What dy says of each window, where the first of its largest elements is in x."""
+    """dy of each window at its first maximum in x, zeros elsewhere."""
 
     slides: tuple[Slide, ...]
     samples = (
@@ -193,8 +197,9 @@ class MaxPoolGrad(_Pool):
         return self._window("around", dim, fill=-math.inf)
 
     def local(self, context: LocalContext, dy: Any, x: Any) -> tuple[Any, ...]:
-        dy, x = self._packed(context, 0, dy), self._padded(context, 1, x, -math.inf)
-        return self._own(context, largest_gradient(self.slides, dy, x))
+        dy = self._packed(context, 0, dy)
+        x = self._padded(context, 1, x, -math.inf)
+        return self._cropped(context, largest_gradient(self.slides, dy, x))
 
     def gradient(
         self, dz: Tensor, z: Tensor, dy: Tensor, x: Tensor
@@ -203,7 +208,7 @@ class MaxPoolGrad(_Pool):
 
 
 class MaxPoolPick(_Pool):
-    """What z holds where the first of each window's largest elements is in x."""
+    """The element of z at the first maximum of each window in x."""
 
     slides: tuple[Slide, ...]
     samples = (
@@ -218,7 +223,8 @@ class MaxPoolPick(_Pool):
         return self._window("forward", dim, fill=-math.inf if input_index else 0.0)
 
     def local(self, context: LocalContext, z: Any, x: Any) -> tuple[Any, ...]:
-        z, x = self._padded(context, 0, z, 0.0), self._padded(context, 1, x, -math.inf)
+        z = self._padded(context, 0, z, 0.0)
+        x = self._padded(context, 1, x, -math.inf)
         return self._unpacked(context, largest_picks(self.slides, z, x))
 
     def gradient(
@@ -228,7 +234,7 @@ class MaxPoolPick(_Pool):
 
 
 class AvgPool(_Pool):
-    """The sum of each window over the number of its rows, padding counted."""
+    """The mean of each window, padding counted as zeros."""
 
     slides: tuple[Slide, ...]
     linearity = "joint"
@@ -255,20 +261,20 @@ class AvgPool(_Pool):
 
 
 class AvgPoolGrad(_Pool):
-    """dy of each window, over the number of its rows, added up on each row."""
+    """The sum at each element of dy of its windows, over the size of a window."""
 
     slides: tuple[Slide, ...]
     linearity = "joint"
     samples = (_sample("h:8;c:2", "h:3", "y", stride=2, padding="same"),)
 
     def output_specs(self, dy: Spec) -> tuple[Spec, ...]:
-        return self._resized(dy, {s.dim: s.rows for s in self.slides})
+        return self._resized(dy, {s.dim: s.size for s in self.slides})
 
     def window(self, input_index: int, dim: str) -> Window | None:
         return self._window("backward", dim)
 
     def local(self, context: LocalContext, dy: Any) -> tuple[Any, ...]:
-        return self._own(
+        return self._cropped(
             context, average_gradient(self.slides, self._packed(context, 0, dy))
         )
 
@@ -286,11 +292,11 @@ def max_pool(
 
     Args:
       x: such as [batch, h, w, c].
-      window: the rows of a window, by name: "h:2;w:2".
-      stride: rows from one window to the next, for all or by name; by default those of
-        a window.
-      padding: "valid" (none), "same" (ceil(rows / stride) windows), "causal" (all
-        before), or the rows before and after; for all names, or by name.
+      window: the sizes of a window, by name: "h:2;w:2".
+      stride: elements from one window to the next, for all or by name; by default the
+        size of a window.
+      padding: "valid" (none), "same" (ceil(size / stride) windows), "causal" (all
+        before), or the elements before and after; for all names, or by name.
 
     Raises:
       ShapeError: x lacks a name, or no window fits.
@@ -306,7 +312,7 @@ def avg_pool(
     stride: PerDim[int] | None = None,
     padding: PerDim[Padding] = "valid",
 ) -> Tensor:
-    """Returns the mean of each window, of rows that are there, not of padding.
+    """Returns the mean of each window, of elements of x only, not of padding.
 
     Arguments and errors are those of `max_pool`.
     """
@@ -323,10 +329,10 @@ def avg_pool(
 
 
 def _correction(x: Tensor, slide: Slide) -> Tensor:
-    """Returns, for each window, its rows over those of them that are there."""
+    """Returns, for each window, its size over the number of its elements in x."""
     index = named_range(x.mesh, Dimension(slide.dim, slide.windows))
-    first = subtract(multiply(index, slide.stride), slide.before)
-    missing = subtract(maximum(first, 0), minimum(first, slide.rows - slide.taps))
+    start = subtract(multiply(index, slide.stride), slide.before)
+    missing = subtract(maximum(start, 0), minimum(start, slide.size - slide.taps))
     return divide(
         float(slide.taps),
         cast(subtract(slide.taps, missing), accumulation_dtype(x.dtype)),

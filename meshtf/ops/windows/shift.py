@@ -1,12 +1,11 @@
-"""Rows moved along a dimension: shift, and roll, where what leaves one end comes in at
-the other.
+"""Elements moved along a dimension: shift fills with a value, roll wraps around.
 
-    y = mtf.shift(x, "length", 1)              # y[i] = x[i - 1]; row 0 is zeros
+    y = mtf.shift(x, "length", 1)              # y[i] = x[i - 1]; y[0] is zeros
     lap = mtf.roll(u, "x", 1) + mtf.roll(u, "x", -1) - 2.0 * u          # on a ring
 
-Where the dimension is cut, a device gets the rows that it lacks from the slices that
-have them (windows), and nothing else is moved: one row from one neighbour in both lines
-above.
+Where the dimension is sharded, a device receives the elements that it lacks from the
+shards that hold them (windows), and nothing else: one element from one neighbour for
+each shift or roll above.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _LARGE = 2**16  # elements: TensorFlow's kernel wakes other threads for fewer, t
 
 
 class Shift(WindowedOp):
-    """Row i is row i - by of the input; `value` where there is none."""
+    """Element i is element i - by of the input, or `value` outside of it."""
 
     dim: str
     by: int
@@ -48,9 +47,8 @@ class Shift(WindowedOp):
     )
 
     @property
-    def linearity(
-        self,
-    ) -> Any:  # a sum of shifted parts would hold the value several times
+    def linearity(self) -> Any:
+        # The sum of shifted partial sums would have the value several times.
         return None if self.value else "joint"
 
     def output_specs(self, x: Spec) -> tuple[Spec, ...]:
@@ -69,7 +67,7 @@ class Shift(WindowedOp):
 
 
 class Roll(WindowedOp):
-    """Row i is row i - by of the input, counted around."""
+    """Element i is element (i - by) modulo the size of the input."""
 
     dim: str
     by: int
@@ -101,57 +99,60 @@ class Roll(WindowedOp):
 
 
 def _before(by: int, wrap: bool = False, fill: float = 0.0) -> Window:
+    """Returns the range `by` elements before, as the window to read."""
     return Window(lambda a: a - by, lambda b: b - by, wrap, fill)
 
 
-def _number_of_rows(by: Any) -> int:
+def _as_shift(by: Any) -> int:
+    """Returns `by` as an integer. Raises ShapeError."""
     try:
         return operator.index(by)
     except TypeError:
         raise ShapeError(
             explain_error(
-                "rows are moved by a whole number, known when the program is made, not "
-                f"by {by!r}.",
-                way_out="By a tensor's value moves mtf.dynamic_shift.",
+                "elements are shifted by an integer, known when the program is built, "
+                f"not by {by!r}.",
+                way_out="To shift by the value of a tensor, use mtf.dynamic_shift.",
             )
         ) from None
 
 
 def shift(x: Tensor, dim: str, by: int, fill: float = 0) -> Tensor:
-    """Returns x moved along one dimension: row i is row i - by of x, `fill` where there
-    is none.
+    """Returns x shifted along one dimension: element i is element i - by of x, or `fill`.
 
     Args:
       x: any tensor.
-      dim: the name along which rows move.
-      by: how far, towards higher numbers; negative: towards lower ones. Any number will
-        do.
-      fill: what stands in rows that nothing moves to.
+      dim: the name along which elements move.
+      by: how far, towards higher indices; negative: towards lower ones. It may exceed
+        the size.
+      fill: the value of elements that nothing moves to.
 
     Raises:
-      ShapeError: x lacks `dim`, or `by` is no whole number.
+      ShapeError: x lacks `dim`, or `by` is no integer.
       DTypeError: `fill` is no value of x's data type.
     """
     x, dim = tensor_along(x, dim)
-    rows, size = _number_of_rows(by), x.shape[dim]
+    offset = _as_shift(by)
+    size = x.shape[dim]
     value: Any = as_number("fill", fill)
     value = bool(value) if x.dtype == "bool" and value in (0, 1) else value
-    return apply(Shift(dim, max(-size, min(rows, size)), value), x) if rows else x
+    if not offset:
+        return x
+    return apply(Shift(dim, max(-size, min(offset, size)), value), x)
 
 
 def roll(x: Tensor, dim: str, by: int) -> Tensor:
-    """Returns x moved around along one dimension: row i is row (i - by) modulo the size
-    of x.
+    """Returns x rolled along one dimension: element i is element (i - by) modulo its size.
 
     Args:
       x: any tensor.
-      dim: the name along which rows move.
-      by: how far, towards higher numbers; negative: towards lower ones. Any number will
-        do.
+      dim: the name along which elements move.
+      by: how far, towards higher indices; negative: towards lower ones. It may exceed
+        the size.
 
     Raises:
-      ShapeError: x lacks `dim`, or `by` is no whole number.
+      ShapeError: x lacks `dim`, or `by` is no integer.
     """
     x, dim = tensor_along(x, dim)
-    rows = _number_of_rows(by) % max(x.shape[dim], 1)
-    return apply(Roll(dim, rows), x) if rows else x
+    offset = _as_shift(by) % max(x.shape[dim], 1)
+    return apply(Roll(dim, offset), x) if offset else x

@@ -1,13 +1,13 @@
-"""Windows that slide over rows: what convolution and pooling have in common.
+"""Windows that slide over a dimension: the geometry that convolution and pooling share.
 
-    rows         0 1 2 3 4 5 6            taps 3, stride 2, padding "same": 1 row before, 1 behind
-    window 0   [.   . .]                  reads rows -1 0 1
-    window 1         [. . .]              reads rows  1 2 3
+    indices      0 1 2 3 4 5 6            taps 3, stride 2, padding "same": 1 zero on each side
+    window 0   [.   . .]                  reads indices -1 0 1
+    window 1         [. . .]              reads indices  1 2 3
 
-A slice of windows reads rows that its neighbours hold, and so does, on the way back, a
-slice of rows; `forward` and `backward` say which. Paddings are counted as TensorFlow
-counts them: "same" makes ceil(rows / stride) windows, and puts the odd row of padding
-behind.
+Where the dimension is sharded, a shard of windows reads elements of neighbouring
+shards. So does, in the backward pass, a shard of the input. `forward` and `backward`
+return the ranges that are read. Padding follows TensorFlow: "same" yields
+ceil(size / stride) windows, and an odd element of padding comes after.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from meshtf.names import Shape
 from meshtf.names.arguments import as_int, refuse
 from meshtf.ops.common.checks import require_dim
 
-MOST_DIMS = 3  # that windows slide over: TensorFlow has no kernels for more
+MAX_DIMS = 3  # spatial dimensions: TensorFlow has no kernels for more
 
 Value = TypeVar("Value")
 PerDim: TypeAlias = Value | Mapping[str, Value]
@@ -33,12 +33,13 @@ Padding: TypeAlias = Literal["same", "valid", "causal"] | tuple[int, int]
 
 @dataclasses.dataclass(frozen=True)
 class Slide:
-    """Windows of `taps` rows, `dilation` apart, over `rows` rows of `dim`, `before`
-    rows padded.
+    """Windows of `taps` elements, `dilation` apart, over the `size` elements of `dim`.
+
+    `before` elements of padding precede them; there are `windows` windows.
     """
 
     dim: str
-    rows: int
+    size: int
     taps: int
     stride: int
     dilation: int
@@ -47,17 +48,17 @@ class Slide:
 
     @property
     def extent(self) -> int:
-        """The rows from the first to the last that a window reads."""
+        """The length of the range of elements that a window reads: the dilated taps."""
         return (self.taps - 1) * self.dilation + 1
 
     @property
     def after(self) -> int:
-        """The rows of padding that the last window reads."""
-        return max(0, self.reach(self.windows) - self.before - self.rows)
+        """How many elements of padding the last window reads after the dimension."""
+        return max(0, self.reach(self.windows) - self.before - self.size)
 
     @property
     def forward(self) -> Window:
-        """The rows that windows [a, b) read."""
+        """The range of elements that windows [a, b) read."""
         return Window(
             lambda a: a * self.stride - self.before,
             lambda b: (b - 1) * self.stride - self.before + self.extent,
@@ -65,8 +66,9 @@ class Slide:
 
     @property
     def backward(self) -> Window:
-        """The windows that read rows [a, b); at least one, so that no slice
-        is empty.
+        """The range of windows that read elements [a, b).
+
+        It has at least one window, so that no shard is empty.
         """
 
         def low(a: int) -> int:
@@ -78,23 +80,28 @@ class Slide:
 
     @property
     def around(self) -> Window:
-        """The rows that the windows that read rows [a, b) read."""
-        there, back = self.forward, self.backward
+        """The range of elements that all windows over elements [a, b) read."""
+        forward = self.forward
+        backward = self.backward
         return Window(
-            lambda a: there.low(back.low(a)), lambda b: there.high(back.high(b))
+            lambda a: forward.low(backward.low(a)),
+            lambda b: forward.high(backward.high(b)),
         )
 
     def reach(self, windows: int) -> int:
-        """Returns the rows from the first to the last that so many windows read."""
+        """Returns the length of the range of elements that consecutive windows read."""
         return (windows - 1) * self.stride + self.extent
 
-    def leads(self, rows: int, parts: int) -> list[int]:
-        """How far into the rows read by `backward` windows each slice's own
-        rows begin.
+    def leads(self, size: int, num_shards: int) -> list[int]:
+        """Returns, for each shard, where it starts in the range of `around`.
+
+        Args:
+          size: elements of a shard.
+          num_shards: how many shards the dimension has.
         """
         return [
             a - self.forward.low(self.backward.low(a))
-            for a in range(0, rows * parts, rows)
+            for a in range(0, size * num_shards, size)
         ]
 
 
@@ -110,21 +117,19 @@ def slides(
 
     Args:
       shape: of the tensor.
-      taps: rows of a window, by dimension.
-      stride: rows from one window to the next, for all dimensions or by dimension.
-      padding: "same", "valid", "causal" (all before), or rows (before, after).
-      dilation: rows from one row of a window to the next.
+      taps: elements of a window, by dimension.
+      stride: elements from one window to the next, for all dimensions or by dimension.
+      padding: "same", "valid", "causal" (all before), or elements (before, after).
+      dilation: elements from one tap of a window to the next.
       default: the padding of dimensions that `padding` does not name.
 
     Raises:
-      ShapeError: a dimension is not there, a number is not positive, or there is no
-        window.
+      ShapeError: the shape lacks a dimension, an argument is not positive, or no window
+        fits.
     """
     require_dim(shape, *taps)
-    strides, dilations = (
-        by_dim(stride, taps, 1, "stride"),
-        by_dim(dilation, taps, 1, "dilation"),
-    )
+    strides = by_dim(stride, taps, 1, "stride")
+    dilations = by_dim(dilation, taps, 1, "dilation")
     paddings = by_dim(padding, taps, default, "padding")
     return tuple(
         _slide(dim, shape[dim], taps[dim], strides[dim], paddings[dim], dilations[dim])
@@ -132,44 +137,38 @@ def slides(
     )
 
 
-def transposed_rows(
+def transposed_sizes(
     shape: Shape,
     taps: Mapping[str, int],
     stride: PerDim[int],
     padding: PerDim[Padding],
     dilation: PerDim[int],
 ) -> Iterator[tuple[str, int]]:
-    """Yields each dimension, and over how many rows as many windows slide as the shape
-    has rows.
+    """Yields each dimension, and the size of the result of a transposed convolution.
 
-    Several numbers of rows may do: it is stride times the windows for "same" and
-    "causal", else all rows that are read.
+    Several sizes have as many windows as `shape` has elements. For "same" and "causal"
+    padding the size is stride times the windows, else that of the range they read.
     """
     require_dim(shape, *taps)
-    strides, dilations = (
-        by_dim(stride, taps, 1, "stride"),
-        by_dim(dilation, taps, 1, "dilation"),
-    )
+    strides = by_dim(stride, taps, 1, "stride")
+    dilations = by_dim(dilation, taps, 1, "dilation")
     paddings = by_dim(padding, taps, "same", "padding")
-    for dim, rows in ((dim, shape[dim]) for dim in taps):
+    for dim in taps:
+        windows = shape[dim]
         if paddings[dim] in ("same", "causal"):
-            yield dim, rows * strides[dim]
+            yield dim, windows * strides[dim]
         else:
-            around = sum(_around(paddings[dim], 1, 1, 1, dim))
-            yield (
-                dim,
-                (rows - 1) * strides[dim]
-                + (taps[dim] - 1) * dilations[dim]
-                + 1
-                - around,
-            )
+            extent = (taps[dim] - 1) * dilations[dim] + 1
+            padding_size = sum(_around(paddings[dim], 1, 1, 1, dim))
+            yield dim, (windows - 1) * strides[dim] + extent - padding_size
 
 
 def padded(
     context: LocalContext, x: Any, axis: int, slide: Slide, fill: float = 0.0
 ) -> Any:
-    """Returns the rows that the windows here read; where rows are cut, they have been
-    exchanged.
+    """Returns the elements that this device's windows read, with `fill` as padding.
+
+    Where the dimension is sharded, the exchange between devices has padded x already.
     """
     if context.num_shards(slide.dim) > 1:
         return x
@@ -182,13 +181,16 @@ def padded(
     return x[(slice(None),) * axis + (slice(slide.reach(slide.windows)),)]
 
 
-def own_rows(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any:
-    """Returns a slice's own rows of all that the windows here read, zeros where none
-    reads them.
+def crop_to_shard(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any:
+    """Returns the elements of this device's shard out of the range that its windows read.
+
+    Elements that no window reads are zeros.
     """
-    rows, parts = context.local_size(slide.dim), context.num_shards(slide.dim)
-    leads = slide.leads(rows, parts) if parts > 1 else [slide.before]
-    front, back = max(0, -min(leads)), max(0, max(leads) + rows - x.shape[axis])
+    size = context.local_size(slide.dim)
+    num_shards = context.num_shards(slide.dim)
+    leads = slide.leads(size, num_shards) if num_shards > 1 else [slide.before]
+    front = max(0, -min(leads))
+    back = max(0, max(leads) + size - x.shape[axis])
     if front or back:
         x = tf.pad(
             x, [[front, back] if k == axis else [0, 0] for k in range(len(x.shape))]
@@ -197,25 +199,27 @@ def own_rows(context: LocalContext, x: Any, axis: int, slide: Slide) -> Any:
     if len(set(leads)) > 1:
         begin = tf.gather(tf.constant(leads) + front, context.shard_index(slide.dim))
     sizes = x.shape.as_list()
-    sizes[axis] = rows
+    sizes[axis] = size
     return tf.slice(x, [begin if k == axis else 0 for k in range(len(sizes))], sizes)
 
 
 def by_dim(
-    value: Any, dims: Mapping[str, Any], default: Any, what: str
+    value: Any, dims: Mapping[str, Any], default: Any, argument: str
 ) -> dict[str, Any]:
-    """Returns a value for each dimension. Raises ShapeError where one is given for
-    another name.
+    """Returns a value for each dimension of `dims`.
+
+    Raises:
+      ShapeError: `value` names another dimension.
     """
-    convert = _as_padding if what == "padding" else as_int
+    convert = _as_padding if argument == "padding" else as_int
     if not isinstance(value, Mapping):
-        return dict.fromkeys(dims, convert(what, value))
+        return dict.fromkeys(dims, convert(argument, value))
     for name in value:
         if name not in dims:
             raise ShapeError(
-                f'the {what} names "{name}", which is not one of {", ".join(dims)}.'
+                f'the {argument} names "{name}", which is not one of {", ".join(dims)}.'
             )
-    return {dim: convert(what, value.get(dim, default)) for dim in dims}
+    return {dim: convert(argument, value.get(dim, default)) for dim in dims}
 
 
 def _as_padding(name: str, value: Any) -> Padding:
@@ -226,47 +230,49 @@ def _as_padding(name: str, value: Any) -> Padding:
         refuse(
             name,
             value,
-            '"same", "valid", "causal" or rows (before, after)',
+            '"same", "valid", "causal" or elements (before, after)',
             error=ShapeError,
         )
     return value  # type: ignore[return-value]
 
 
 def _slide(
-    dim: str, rows: int, taps: int, stride: int, padding: Padding, dilation: int
+    dim: str, size: int, taps: int, stride: int, padding: Padding, dilation: int
 ) -> Slide:
-    for what, number in (("window", taps), ("stride", stride), ("dilation", dilation)):
-        if number < 1:
-            raise ShapeError(f'the {what} of "{dim}" is at least 1, not {number}.')
+    """Returns how windows slide over one dimension. Raises ShapeError."""
+    arguments = {"window": taps, "stride": stride, "dilation": dilation}
+    for argument, value in arguments.items():
+        if value < 1:
+            raise ShapeError(f'the {argument} of "{dim}" is at least 1, not {value}.')
     extent = (taps - 1) * dilation + 1
-    before, after = _around(padding, rows, extent, stride, dim)
-    windows = (rows + before + after - extent) // stride + 1
+    before, after = _around(padding, size, extent, stride, dim)
+    windows = (size + before + after - extent) // stride + 1
     if windows < 1:
         raise ShapeError(
             explain_error(
-                f'no window of {extent} rows fits into "{dim}".',
-                rows=rows,
+                f'no window of {extent} elements fits into "{dim}".',
+                size=size,
                 padding=padding,
                 way_out='Take a smaller window, or padding="same".',
             )
         )
-    return Slide(dim, rows, taps, stride, dilation, before, windows)
+    return Slide(dim, size, taps, stride, dilation, before, windows)
 
 
 def _around(
-    padding: Padding, rows: int, extent: int, stride: int, dim: str
+    padding: Padding, size: int, extent: int, stride: int, dim: str
 ) -> tuple[int, int]:
-    """Returns the rows of padding before and after."""
+    """Returns the elements of padding before and after. Raises ShapeError."""
     if padding == "valid":
         return 0, 0
     if padding == "causal":
         return extent - 1, 0
     if padding == "same":
-        total = max((-(-rows // stride) - 1) * stride + extent - rows, 0)
+        total = max((-(-size // stride) - 1) * stride + extent - size, 0)
         return total // 2, total - total // 2
     if isinstance(padding, tuple) and len(padding) == 2 and min(padding) >= 0:
         return padding
     raise ShapeError(
-        f'the padding of "{dim}" is "same", "valid", "causal" or rows (before, after), '
+        f'the padding of "{dim}" is "same", "valid", "causal" or elements (before, after), '
         f"not {padding!r}."
     )

@@ -26,7 +26,7 @@ def test_slice(x):
 
 
 @pytest.mark.parametrize("begin, size", [(5, 4), (-1, 2), (3, -1)])
-def test_slice_refuses_rows_that_are_not_there(x, begin, size):
+def test_slice_refuses_elements_out_of_range(x, begin, size):
     with pytest.raises(mtf.ShapeError, match="not all within b:8"):
         mtf.slice(x, "b", begin, size)
 
@@ -45,7 +45,7 @@ def test_pad(x):
 
 
 def test_pad_refuses(x):
-    with pytest.raises(mtf.ShapeError, match="mtf.slice takes rows away"):
+    with pytest.raises(mtf.ShapeError, match="mtf.slice removes elements"):
         mtf.pad(x, "a", -1, 1)
     with pytest.raises(mtf.DTypeError, match="0.5 is no value of a tensor of int32"):
         mtf.pad(mtf.cast(x, "int32"), "a", 1, 1, value=0.5)

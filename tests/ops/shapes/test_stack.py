@@ -19,9 +19,9 @@ def test_stack_and_unstack(x):
     assert y.shape == mtf.Shape("a:4;b:8;n:2")
     np.testing.assert_array_equal(y.numpy(), np.stack([x.numpy(), x.numpy() + 1], -1))
     assert mtf.stack([x, x], "n").shape.names == ("n", "a", "b")
-    rows = mtf.unstack(x, "a")
-    assert len(rows) == 4
-    np.testing.assert_array_equal(rows[3].numpy(), x.numpy()[3])
+    tensors = mtf.unstack(x, "a")
+    assert len(tensors) == 4
+    np.testing.assert_array_equal(tensors[3].numpy(), x.numpy()[3])
 
 
 def test_stack_refuses(x):

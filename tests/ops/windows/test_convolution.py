@@ -1,4 +1,4 @@
-"""Convolutions: against TensorFlow's, under cut rows, and what is moved and refused."""
+"""Convolutions: against TensorFlow's, with sharded dimensions, their traffic and errors."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_windows_that_cannot_be_cut_are_an_error_and_a_rename_helps(rng):
 
 @pytest.mark.parametrize("dilation, stride", [(2, 1), (3, 1), (2, 2), (2, 3)])
 def test_dilated_conv(mesh, rng, dilation, stride):
-    """Against a kernel with zeros between its rows."""
+    """Against a kernel with zeros between its taps."""
     x, kernel = rng.normal(size=(2, 24, 4, 4)), rng.normal(size=(3, 2, 4, 2))
 
     def plain(x, kernel):

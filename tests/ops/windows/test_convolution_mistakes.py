@@ -19,13 +19,13 @@ REFUSED = [
     (X, K, {"stride": 0}, "stride.*at least 1"),
     (X, K, {"dilation": {"w": -1}}, 'dilation of "w".*at least 1'),
     (X, K, {"stride": {"c": 2}}, 'the stride names "c"'),
-    (X, K, {"padding": "full"}, '"same", "valid", "causal" or rows'),
-    (X, K, {"padding": (1, -1)}, '"same", "valid", "causal" or rows'),
+    (X, K, {"padding": "full"}, '"same", "valid", "causal" or elements'),
+    (X, K, {"padding": (1, -1)}, '"same", "valid", "causal" or elements'),
     (
         X,
         K,
         {"padding": "valid", "dilation": 4},
-        "no window of 9 rows fits.*smaller window",
+        "no window of 9 elements fits.*smaller window",
     ),
     (X, "i:3;j:3;c:3;o:2", {}, '"c" has size 4 in one input and 3 in another'),
 ]
@@ -51,10 +51,10 @@ def test_data_types_that_are_refused():
         mtf.conv(x, mtf.cast(kernel, "bfloat16"), "h:i;w:j")
 
 
-def test_rows_that_no_convolution_gives_are_refused():
+def test_sizes_that_no_convolution_gives_are_refused():
     mesh = mtf.Mesh("")
     x, kernel = mtf.ones(mesh, X), mtf.ones(mesh, K)
-    with refuses(mtf.ShapeError, 'of 20 rows of "h" gives 10, not the 8'):
+    with refuses(mtf.ShapeError, 'of 20 elements of "h" gives 10, not the 8'):
         mtf.conv_transpose(x, kernel, "h:i;w:j", stride=2, rows={"h": 20})
     with refuses(mtf.ShapeError, 'the rows names "b"'):
         mtf.conv_transpose(x, kernel, "h:i;w:j", rows={"b": 20})

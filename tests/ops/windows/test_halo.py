@@ -1,6 +1,4 @@
-"""Blocks with the rows around them, and what goes by other names: rows by steps, pools
-of rows.
-"""
+"""Halo exchange, and pools and strided slices by other ops."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ def test_blocks_with_the_rows_around_them(layout, wrap, before, after):
     np.testing.assert_array_equal(dx.numpy(), 2 * X * uses)
 
 
-def test_only_the_rows_around_are_moved():
+def test_only_the_halo_is_moved():
     mesh = mtf.Mesh("x:4", "blocks:x", devices="abstract")
     near = mtf.function(
         lambda x: mtf.halo_exchange(x, "blocks", "rows", 1, 2),
@@ -45,15 +43,13 @@ def test_what_is_refused():
     x = mtf.import_tensor(mtf.Mesh(""), X, "b;blocks;rows")
     with refuses(mtf.ShapeError, 'no dimension "lines"'):
         mtf.halo_exchange(x, "blocks", "lines", 1, 1)
-    with refuses(mtf.ShapeError, "rows to add, not -1 and 1"):
+    with refuses(mtf.ShapeError, "elements before and after, not -1 and 1"):
         mtf.halo_exchange(x, "blocks", "rows", -1, 1)
 
 
 @pytest.mark.parametrize("layout", ["", "length:x", "b:x"])
 def test_pools_steps_and_first_rows(layout, rng):
-    """What pools one dimension, takes every second row, or the first, needs no
-    functions more.
-    """
+    """Pools and strided slices, also by split_dim and a reduction or unstack."""
     array = rng.normal(size=(4, 8, 3)).astype("float32")
     x = mtf.import_tensor(mtf.Mesh("x:2", layout), array, "b;length;d")
     pairs = array.reshape(4, 4, 2, 3)

@@ -1,5 +1,5 @@
-"""Pooling: against TensorFlow's, under cut rows, with ties, and what is moved and
-refused.
+"""Pooling: against TensorFlow's, over sharded dimensions, with ties; traffic and
+errors.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ def test_pools_of_two_dimensions(mesh, rng, kind, taps, strides, padding):
 
 
 @pytest.mark.parametrize(
-    "rows, taps, stride", [(5, 2, 2), (7, 3, 2), (9, 2, 3), (5, 5, 1)]
+    "size, taps, stride", [(5, 2, 2), (7, 3, 2), (9, 2, 3), (5, 5, 1)]
 )
 @pytest.mark.parametrize("padding", ["same", "valid"])
 @pytest.mark.parametrize("kind", POOLS)
-def test_odd_sizes(rng, kind, padding, rows, taps, stride):
+def test_odd_sizes(rng, kind, padding, size, taps, stride):
     mesh = mtf.Mesh("x:2", "c:x")
-    array = rng.normal(size=(2, rows, 4)).astype("float32")
+    array = rng.normal(size=(2, size, 4)).astype("float32")
     pool, plain = POOLS[kind]
     x = mtf.import_tensor(mesh, array, "b;h;c")
     same_as_tensorflow(
@@ -164,9 +164,9 @@ def test_data_types(rng, kind, dtype):
 
 @pytest.mark.parametrize("kind", POOLS)
 @pytest.mark.parametrize(
-    "window, stride, rows", [(2, 2, 0), (4, 4, 0), (3, 1, 1.5), (3, 2, 0.75)]
+    "window, stride, count", [(2, 2, 0), (4, 4, 0), (3, 1, 1.5), (3, 2, 0.75)]
 )
-def test_only_rows_at_the_border_are_moved(kind, window, stride, rows):
+def test_only_elements_at_the_border_are_moved(kind, window, stride, count):
     mesh = mtf.Mesh("x:4", "h:x", devices="abstract")
     x = np.ones((2, 16, 3), "float32")
 
@@ -174,18 +174,18 @@ def test_only_rows_at_the_border_are_moved(kind, window, stride, rows):
         return POOLS[kind][0](x, f"h:{window}", stride, "same")
 
     forward = mtf.explain(mtf.function(pool, mesh=mesh, x="b;h;c"), x)
-    assert {m.kind for m in forward.moves} == ({"window"} if rows else set())
-    assert forward.bytes_moved() == rows * 2 * 3 * 4
+    assert {m.kind for m in forward.moves} == ({"window"} if count else set())
+    assert forward.bytes_moved() == count * 2 * 3 * 4
     step = mtf.function(lambda x: mtf.gradients([pool(x)], [x]), mesh=mesh, x="b;h;c")
     assert {m.kind for m in mtf.explain(step, x).moves} == (
-        {"window"} if rows else set()
+        {"window"} if count else set()
     )
 
 
 REFUSED = [
     ("v:2", {}, 'no dimension "v"'),
     ("", {}, "at least one dimension"),
-    ("h:9", {}, "no window of 9 rows fits"),
+    ("h:9", {}, "no window of 9 elements fits"),
     ("h:2", {"stride": 0}, "stride.*at least 1"),
     ("h:2", {"padding": (2, 0)}, "nothing but padding"),
     ("h:2", {"padding": (0, 2)}, "nothing but padding"),

@@ -1,5 +1,5 @@
-"""shift and roll: by any amount, over cut dimensions, and which rows are moved
-for it.
+"""shift and roll: by any amount, over sharded dimensions, and the elements that
+devices exchange.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def test_nothing_to_do():
 
 
 @pytest.mark.parametrize(
-    "function, by, rows",
+    "function, by, count",
     [
         (mtf.shift, 1, 1 * 3 / 4),  # of four slices, one has no neighbour before it
         (mtf.shift, -6, (4 + 4 + 2) / 4),
@@ -104,13 +104,13 @@ def test_nothing_to_do():
         (mtf.roll, 15, 1),
     ],
 )
-def test_only_rows_that_a_device_lacks_are_moved(function, by, rows):
+def test_only_elements_that_a_device_lacks_are_moved(function, by, count):
     mesh = mtf.Mesh("x:4", "n:x")
     moves = mtf.explain(
         mtf.function(lambda x: function(x, "n", by), mesh=mesh, x="b;n"), X
     ).moves
     assert [m.kind for m in moves] == ["window"]
-    assert sum(m.bytes for m in moves) == rows * 2 * 4
+    assert sum(m.bytes for m in moves) == count * 2 * 4
 
 
 @pytest.mark.parametrize("function", [mtf.shift, mtf.roll])
@@ -118,9 +118,7 @@ def test_what_is_refused(function):
     x = mtf.import_tensor(mtf.Mesh(""), X, "b;n")
     with pytest.raises(mtf.ShapeError, match='no dimension "m" in'):
         function(x, "m", 1)
-    with pytest.raises(
-        mtf.ShapeError, match="whole number.*1.5.*\n.*mtf.dynamic_shift"
-    ):
+    with pytest.raises(mtf.ShapeError, match="integer.*1.5.*\n.*mtf.dynamic_shift"):
         function(x, "n", 1.5)
 
 
