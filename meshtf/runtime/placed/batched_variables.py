@@ -27,7 +27,7 @@ from meshtf.ops.common.trace_cache import trace_cache
 from meshtf.partition import ReadStep, ReshardStep, Segment, Value, WriteStep
 from meshtf.runtime.devices.names import only_cpus
 from meshtf.runtime.devices.resolve import share_memory
-from meshtf.runtime.lowering.variable_writes import ShardVariable, write
+from meshtf.runtime.lowering.variable_writes import ShardVariable
 from meshtf.runtime.placed.program.function_calls import GraphFunction, trace
 from meshtf.runtime.placed.program.program_writer import (
     ProgramWriter,
@@ -238,8 +238,9 @@ class BatchedVariables:
         shapes = [tuple(handle.shape) for handle in handles]
         key = (*function.key, *indices, *shapes)
         args = [*handles, *function.inputs]
-        writes = bool(function.inputs)
-        traced = self._traced(key, with_handles, args, stateful=True, writes=writes)
+        traced = self._traced(
+            key, with_handles, args, stateful=True, writes=function.writes
+        )
         return call_on(traced, args, device, self.program)
 
     def _traced(
@@ -273,20 +274,16 @@ class BatchedVariables:
     def _update_each(self, updates: Sequence[Update], device: str) -> list[Any]:
         """Returns the outputs of updates that are made one by one."""
 
-        def run(inputs: list[Any]) -> list[Any]:
-            remaining = iter(inputs)
-            outputs: list[Any] = []
-            with tf.device(device), trace_cache():
-                for update in updates:
-                    variables = [slot.variable for slot in update.slots]
-                    values = [next(remaining) for _ in update.inputs]
-                    outputs += write(update.op, variables, values, update.num_outputs)
-            return outputs
+        function = updating(updates)
+        variables = [slot.variable for slot in function.slots]
 
-        inputs = [x for update in updates for x in update.inputs]
+        def run(inputs: list[Any]) -> list[Any]:
+            with tf.device(device), trace_cache():
+                return function.body(variables, inputs)
+
         if self.program is None:
-            return run(inputs)
-        return list(in_section(self.program, run, inputs))
+            return run(function.inputs)
+        return list(in_section(self.program, run, function.inputs))
 
 
 def _update(

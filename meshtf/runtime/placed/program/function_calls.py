@@ -49,7 +49,7 @@ class GraphFunction:
       function: the concrete function that was traced; it is not kept.
       stateful: whether it reads or writes variables.
       writes: whether it writes some.
-      alone: whether its device runs it alone: see `trace`.
+      as_branch: whether its device runs it as it is; see `trace`.
       jit: whether XLA compiles it.
     """
 
@@ -118,7 +118,7 @@ def trace(
     TensorFlow places, optimises and partitions a function that is called, for each
     device by itself, which is much of the time of a first step on many devices. The
     branch of a `Case` it gives to the device as it is, so that is how functions are
-    called that one device can run `as_branch`: all ops have kernels there, as on CPUs, and
+    called that one device can run so: all ops have kernels there, as on CPUs, and
     those that TensorFlow would have oneDNN compute are oneDNN's.
 
     Args:
@@ -127,7 +127,7 @@ def trace(
       stateful: whether it reads or writes variables.
       writes: whether it writes some, so that ops must run in the order in which they
         were made.
-      alone: whether the device can run it alone.
+      as_branch: whether the device can run it as it is.
       jit: whether XLA compiles it.
     """
     attributes = NOT_INLINED | ({} if writes or jit else IN_ANY_ORDER)

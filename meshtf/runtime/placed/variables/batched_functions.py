@@ -33,13 +33,15 @@ class VariableFunction(NamedTuple):
       key: equal for functions that do the same.
       body: of the shards as `ShardVariable`s and of the tensors, returns a list.
       slots: the shards.
-      inputs: the tensors; what has none only reads.
+      inputs: the tensors.
+      writes: whether it writes the shards.
     """
 
     key: tuple[Any, ...]
     body: Callable[[Sequence[ShardVariable], Sequence[Any]], list[Any]]
     slots: list[TensorFlowSlot]
     inputs: list[Any]
+    writes: bool
 
 
 def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
@@ -50,7 +52,7 @@ def reading(slots: Sequence[TensorFlowSlot]) -> VariableFunction:
         return [shard.value() for shard in shards]
 
     key = tuple((slot.shape, slot.dtype) for slot in slots)
-    return VariableFunction(key, read, list(slots), [])
+    return VariableFunction(key, read, list(slots), [], writes=False)
 
 
 def updating(updates: Sequence[Update]) -> VariableFunction:
@@ -78,7 +80,7 @@ def updating(updates: Sequence[Update]) -> VariableFunction:
         for update, own_slots in zip(updates, slots_of_updates)
     )
     inputs = [x for update in updates for x in update.inputs]
-    return VariableFunction(key, make_updates, slots, inputs)
+    return VariableFunction(key, make_updates, slots, inputs, writes=True)
 
 
 def slicing(
